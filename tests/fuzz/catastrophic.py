@@ -1,6 +1,6 @@
-"""Fifty regexes that take a backtracking matcher hours, or much memory; none matches a topic.
+"""Fifty regexes that take a backtracking matcher hours, or a lot of memory. None matches a topic.
 
-Each ends with, or needs, an ``@``, which no topic's name has.
+Each ends with an ``@`` or requires one, and topic names contain none.
 """
 
 from __future__ import annotations

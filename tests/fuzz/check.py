@@ -1,4 +1,4 @@
-"""Gives one input to one target and says what is wrong with how it took it."""
+"""Passes one input to one target, and reports what the target did wrong."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tests.fuzz.targets import Target
 
 
 def fault(target: Target, data: bytes) -> str | None:
-    """Return what ``target`` did that it must not, or ``None``.
+    """Return what ``target`` did that it must not do, or ``None``.
 
-    An input that takes too long is tried twice more: the machine may have been busy with something
-    else. What counts is the least CPU time of this thread.
+    An input that takes too long is tried twice more, because the machine may have been busy. The
+    shortest CPU time of this thread counts.
     """
     least = float("inf")
     for _ in range(3):

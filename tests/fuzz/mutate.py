@@ -1,4 +1,5 @@
-"""Random changes to valid bytes: what a broken disk, a foreign program or an attacker may leave."""
+"""Random changes to valid bytes, as a broken disk, another program or an attacker could make
+them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Coverage-guided fuzzing of every target: ``python -m tests.fuzz.run [--seconds N] [TARGET ...]``.
 
-Each target runs in a process of its own, as many at once as there are processors. Inputs that find
-new paths stay in ``build/fuzz/<target>`` for the next run. An input that a target must not fail on
-is written to ``build/fuzz/<target>.failed``; moved to ``tests/fuzz/found/<target>/``, it becomes a
-case of ``test_fuzz.py``. Exit status 1 when a target failed.
+Each target runs in its own process, as many at once as there are processors. Inputs that reach new
+code are kept in ``build/fuzz/<target>`` for the next run. An input that a target fails on is
+written to ``build/fuzz/<target>.failed``. Move it to ``tests/fuzz/found/<target>/``, and it becomes
+a case of ``test_fuzz.py``. The exit status is 1 if a target failed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _fuzz(name: str, seconds: int) -> tuple[str, bool, str]:
 
 
 def main() -> int:
-    """Fuzz what was asked for."""
+    """Fuzz the given targets, or all."""
     parser = argparse.ArgumentParser(description="Fuzz the decoders of foreign bytes.")
     parser.add_argument("--seconds", type=int, default=60, help="for each target (default 60)")
     parser.add_argument("--child", help=argparse.SUPPRESS)

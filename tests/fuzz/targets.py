@@ -1,7 +1,7 @@
-"""Every decoder of bytes that come from outside, as a fuzzer sees it.
+"""A fuzzing target for every decoder of bytes that other programs wrote.
 
-A target takes any bytes. It may raise the errors that its callers expect, and no other. It has to
-end within ``limit_s`` seconds of CPU time. ``seeds`` are valid inputs, from which mutations start.
+A target accepts any bytes. It may raise only the errors that its callers expect, and it has to end
+within ``limit_s`` seconds of CPU time. ``seeds`` are valid inputs, from which mutations start.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ from zkconsumer.journal.replay import replay
 from zkconsumer.zk.multiread import MultiRead
 
 ZNODE_S: Final = 0.05
-"""No znode may take longer than this, in seconds of CPU time."""
+"""Limit for a znode, in seconds of CPU time."""
 ANSWER_S: Final = 0.1
-"""No answer, record batch or line of a file may take longer than this."""
+"""Limit for an answer, a record batch or a line of a file, in seconds of CPU time."""
 
 
 class Target(NamedTuple):
-    """One decoder. ``errors`` are those that its callers handle."""
+    """One decoder. Its callers handle ``errors``."""
 
     run: Callable[[bytes], object]
     errors: tuple[type[Exception], ...]
@@ -139,7 +139,8 @@ _TP: Final = TopicPartition("t", 0)
 
 
 class _Socket:
-    """A connected socket whose broker knows ``versions`` and answers all else with ``answer``."""
+    """A connected socket. Its broker supports ``versions`` and gives ``answer`` to all other
+    requests."""
 
     def __init__(self, answer: bytes, versions: bytes | None) -> None:
         self._answer = answer
@@ -147,14 +148,14 @@ class _Socket:
         self._unread = b""
 
     def sendall(self, frame: bytes) -> None:
-        """Take a request: its answer can be received."""
+        """Accept a request. Its answer can then be received."""
         key, correlation = struct.unpack_from(">h2xi", frame, 4)
         known = key == api_versions.API_VERSIONS and self._versions is not None
         body = struct.pack(">i", correlation) + (self._versions if known else self._answer)  # type: ignore[operator]
         self._unread = struct.pack(">i", len(body)) + body
 
     def recv_into(self, room: memoryview, size: int, _flags: int) -> int:
-        """Give what was not received yet."""
+        """Return bytes that were not received yet."""
         part, self._unread = self._unread[:size], self._unread[size:]
         room[: len(part)] = part
         return len(part)
@@ -179,7 +180,7 @@ def _answering(answer: bytes, versions: bytes | None) -> Iterator[BrokerConnecti
 
 
 def _asked(ask: Callable[[BrokerConnection], object], highest: int) -> Callable[[bytes], object]:
-    """Run ``ask`` against a broker that knows all requests up to version ``highest``."""
+    """Run ``ask`` against a broker that supports all requests up to version ``highest``."""
     versions = _versions(highest)
 
     def run(answer: bytes) -> object:
@@ -195,7 +196,7 @@ def _open(answer: bytes) -> object:
 
 
 def _commanded(command: Any, highest: int) -> Callable[[bytes], object]:
-    """Carry out ``command`` of a member: nothing may be raised."""
+    """Carry out a member's ``command``. It must not raise."""
     versions = _versions(highest)
 
     def run(answer: bytes) -> object:
@@ -213,7 +214,7 @@ def _commanded(command: Any, highest: int) -> Callable[[bytes], object]:
 def _administered(
     ask: Callable[[GroupCoordinators], object], highest: int
 ) -> Callable[[bytes], object]:
-    """Run what a tool asks a coordinator."""
+    """Run a tool's request to a coordinator."""
     versions = _versions(highest)
 
     def run(answer: bytes) -> object:
@@ -372,7 +373,7 @@ def _batch(magic: int, codec: int) -> bytes:
 
 
 def _sealed(data: bytes) -> bytes:
-    """Make the checksums of format 2 right, so that mutations reach what is behind them."""
+    """Correct the checksums of format 2, so that mutations reach the code behind the check."""
     out = bytearray(data)
     pos = 0
     while pos + 61 <= len(out):
@@ -398,7 +399,7 @@ def _codec(number: int, *, old_lz4: bool = False) -> Callable[[bytes], object]:
 
 
 def _file(read: Callable[[Path], object], name: str) -> Callable[[bytes], object]:
-    """Read the bytes as a file called ``name``."""
+    """Read the bytes as a file named ``name``."""
     memory = Path("/dev/shm")  # a thousand times faster than some disks
     place = memory if memory.is_dir() else None
     folder = tempfile.TemporaryDirectory(prefix="zkc-fuzz-", dir=place)
@@ -453,7 +454,7 @@ def _log_of(*payloads: bytes) -> bytes:
 
 
 def _resealed_log(data: bytes) -> bytes:
-    """Make the checksums of a log right."""
+    """Correct the checksums of a log."""
     out = bytearray(data)
     pos = len(FILE_HEADER)
     while pos + 12 <= len(out):
@@ -489,7 +490,7 @@ def _snapshot(data: bytes) -> bytes:
 
 
 def _resealed_snapshot(data: bytes) -> bytes:
-    """Make the checksum right."""
+    """Correct the checksum of a snapshot."""
     end = len(data) - 13
     return data[:end] + struct.pack(">q", zlib.adler32(data[:end])) + data[end + 8 :]
 
@@ -509,7 +510,7 @@ def _journal() -> bytes:
 
 
 def _member_journal() -> bytes:
-    """A member's start: its machine, two events, and what it did."""
+    """A member's start: the machine, two events and their commands."""
     entries: list[Any] = [run_entry(1, "boottime", {"group.id": "g"})]
     spec = MemberSpec(znodes.GroupPaths("g"), "g_m", Subscription(Pattern.STATIC, {"t": 1}))
     machine = RebalanceMachine(spec)
@@ -524,7 +525,7 @@ def _member_journal() -> bytes:
 
 
 def _deserialized(data: bytes) -> None:
-    """As each deserializer of ``consume`` does it; a wrong length is struct's own error."""
+    """Deserialize as ``consume`` does. A wrong length is an error of ``struct``."""
     for name in _DESERIALIZERS:
         run = _deserializer("--value-deserializer", name)
         assert run is not None
@@ -583,14 +584,14 @@ _PLAN: Final = b"".join(
 
 
 def _checked_lines(data: bytes) -> object:
-    """Parse a migration journal whose lines' checksums are right."""
+    """Parse a migration journal whose lines have correct checksums."""
     lines = [line.rpartition(b"\t")[0] or line for line in data.split(b"\n")[:-1]]
     sealed = b"".join(b"%b\t%08x\n" % (line, zlib.crc32(line)) for line in lines)
     return migration_journal.parse("j", sealed)
 
 
 def _leading(strategy: strategies.Strategy) -> Target:
-    """The leader of a group of three assigns; one member's bytes are foreign."""
+    """The leader of a group of three assigns. The bytes of one member come from another client."""
     state = strategies.MemberState("c", {"a": 2, "b": 1}, frozenset({_TP}), 3, (frozenset(), -1))
     seeds = [
         strategy.subscribe(state),
@@ -619,7 +620,7 @@ def _streams(data: bytes) -> object:
 
 
 def _sealed_plan(data: bytes) -> object:
-    """Parse a plan whose checksum is right, where its last line can hold one."""
+    """Parse a plan with a correct checksum, if its last line has room for one."""
     lines, newline, last = data.removesuffix(b"\n").rpartition(b"\n")
     try:
         totals = json.loads(last)
@@ -1002,4 +1003,4 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "zkconsumer/runtime/messages.py": "a decoder for applications, which raises to them",
     "zkconsumer/zk/multiread.py": ("multi-read",),
 }
-"""Every module that calls a function which decodes bytes: its targets, or why it needs none."""
+"""Every module that calls a decoder of bytes: its targets, or the reason why it needs none."""

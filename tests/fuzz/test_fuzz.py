@@ -1,7 +1,7 @@
-"""No bytes from outside make a decoder fail in a way that its callers do not expect.
+"""Whatever bytes a decoder reads, it raises only errors that its callers expect.
 
-A sample of what ``make fuzz`` does for longer, with the inputs it has found. ``ZKC_SEED=N`` replays
-a run, and ``ZKC_FUZZ_INPUTS=N`` makes it longer.
+This is a sample of what ``make fuzz`` does for longer, and of the inputs that it has found.
+``ZKC_SEED=N`` replays a run, and ``ZKC_FUZZ_INPUTS=N`` makes it longer.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ INPUTS = int(os.environ.get("ZKC_FUZZ_INPUTS", "400"))
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_valid_inputs_are_accepted(name: str) -> None:
-    """Mutations begin at inputs that reach the end of the decoder."""
+    """Each valid input, from which mutations start, passes the decoder."""
     for seed in TARGETS[name].seeds:
         TARGETS[name].run(seed)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_mutated_inputs(name: str) -> None:
-    """Damaged inputs end in time, with a result or an expected error."""
+    """For damaged inputs, a decoder returns in time with a result or an expected error."""
     rng = random.Random(f"{name} {SEED}")
     for _ in range(INPUTS):
         data = mutate(rng, TARGETS[name].seeds)
@@ -45,7 +45,7 @@ CALLS |= {"decompress", "decompressobj"}
 
 
 def test_every_decoder_has_a_target() -> None:
-    """A module that decodes bytes is in the table of decoders, with targets that there are."""
+    """Every module that decodes bytes is in the table of decoders, and its targets exist."""
     decoding = {
         str(path.relative_to(ROOT))
         for package in ("zkconsumer", "migrate/zkmigrate", "spark/zkaudit")
@@ -64,5 +64,5 @@ def test_every_decoder_has_a_target() -> None:
 
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*/*")), ids=lambda path: path.name)
 def test_inputs_that_failed_once(path: Path) -> None:
-    """What fuzzing has found stays mended."""
+    """Inputs that fuzzing has found no longer fail."""
     assert not (what := fault(TARGETS[path.parent.name], path.read_bytes())), what

@@ -1,8 +1,8 @@
-"""Mutated znodes of every kind that a member reads: each member survives them and all agree.
+"""Mutated znodes of every kind that a member reads: each member survives them, and all agree.
 
-Two members of one group read the same ZooKeeper: whatever is written there, they leave out the same
-znodes, work out the same assignment and take at most 50 ms of processor time. ``ZKC_SEED=N`` sets
-the seed, ``ZKC_ZNODES=100000`` makes a run longer (four minutes on a quiet machine):
+Two members of one group read the same ZooKeeper. Whatever is written there, they skip the same
+znodes, compute the same assignment, and use 50 ms of CPU time at most. ``ZKC_SEED=N`` sets the
+seed. ``ZKC_ZNODES=100000`` makes a run longer (four minutes on a quiet machine):
 
     ZKC_ZNODES=100000 .venv/bin/pytest tests/fuzz/test_hostile_znodes.py
 """
@@ -48,7 +48,7 @@ SEED = int(os.environ.get("ZKC_SEED", "1"))
 ZNODES = int(os.environ.get("ZKC_ZNODES", "600"))
 LIMIT_S = 0.05
 MEMORY_MB = 100
-"""How much a run may add to the memory in use, however long it is."""
+"""Limit for the memory that a run adds, however long the run is."""
 
 PATHS = GroupPaths("g")
 OWNED, STORED = TopicPartition("t1", 0), TopicPartition("t1", 1)
@@ -76,7 +76,7 @@ CONTENTS = {
     PATHS.owner(OWNED): (b"g_a-0", b"g_evil-1"),
     PATHS.offset(STORED): (b"17", b"-1", b"9223372036854775807"),
 }
-"""Paths whose contents are mutated, and where mutations begin."""
+"""Paths whose contents are mutated, and the content that mutations start from."""
 NAMES = {
     PATHS.ids: (b"g_c", b"g_host-1500000000000-abcd1234"),
     BROKER_IDS: (b"1", b"2147483648", b"9" * 5000),
@@ -86,7 +86,7 @@ NAMES = {
 
 
 def make_group() -> FakeZk:
-    """A group of two members, three topics, a broker; every znode is as it should be."""
+    """Create a group with two members, three topics and a broker. Every znode is valid."""
     zk = FakeZk(Kernel(1))
     parents = ["/brokers", BROKER_IDS, BROKER_TOPICS, "/consumers", PATHS.root, PATHS.ids]
     parents += [PATHS.owners, PATHS.owners_topic("t1"), PATHS.offsets, PATHS.offsets_topic("t1")]
@@ -102,7 +102,7 @@ def make_group() -> FakeZk:
 
 
 def attack(zk: FakeZk, rng: random.Random) -> tuple[str, Callable[[], object]]:
-    """Write one mutated znode. Returns what it is, and what puts things right again."""
+    """Write one mutated znode. Return a description, and a function that restores the znode."""
     if rng.random() < 0.15:
         parent = rng.choice(list(NAMES))
         name = mutate(rng, NAMES[parent]).decode("utf-8", "replace").replace("/", "")
@@ -120,7 +120,7 @@ def attack(zk: FakeZk, rng: random.Random) -> tuple[str, Callable[[], object]]:
 def view_of(
     zk: FakeZk, member: str, *, scala: bool = False, assignor: Assignor = RANGE
 ) -> GroupView | events.ScriptFailed:
-    """What the member reads, or that it fails to."""
+    """Return what the member reads, or that reading fails."""
     spec = MemberSpec(PATHS, member, OWN[member], scala=scala, assignor=assignor)
     found = run_now(zk, commands.LoadView(1, epoch=0), ScriptContext(spec, 0, lambda: 1))
     assert isinstance(found, events.ViewLoaded | events.ScriptFailed)
@@ -128,7 +128,8 @@ def view_of(
 
 
 def claim(zk: FakeZk) -> object:
-    """Claim two partitions: one has an owner, one an offset; each write finds another epoch."""
+    """Claim two partitions. One has an owner, the other an offset. Each write meets another
+    epoch."""
     wanted = {OWNED: ConsumerThreadId("g_a", 0), STORED: ConsumerThreadId("g_a", 1)}
     command = commands.ClaimPartitions(1, epoch=0, wanted=wanted)
     spec = MemberSpec(PATHS, "g_a", OWN["g_a"])
@@ -147,7 +148,7 @@ def claim(zk: FakeZk) -> object:
 
 
 def judge(zk: FakeZk) -> Counter[str]:
-    """Let both members read, and a member of the JVM's profile; compare what they work out."""
+    """Let both members read, and a member of the JVM's profile. Compare the results."""
     a, b = view_of(zk, "g_a"), view_of(zk, "g_b")
     assert isinstance(a, GroupView)
     assert isinstance(b, GroupView)
@@ -175,8 +176,8 @@ def judge(zk: FakeZk) -> Counter[str]:
 
 
 def test_members_survive_and_judge_alike() -> None:
-    """No content or name of a znode makes a member fail or think for 50 ms, and members with
-    different subscriptions leave out the same and give each partition to the same member. A
+    """No content or name of a znode makes a member fail or compute for 50 ms. Members with
+    different subscriptions skip the same znodes and give each partition to the same member. A
     member of the JVM's profile agrees, or fails its attempt as the JVM does."""
     rng = random.Random(SEED)
     zk = make_group()
@@ -213,8 +214,8 @@ TOPICS += [f"team.orders-{number}.{'x' * (number % 200)}" for number in range(10
 
 
 def test_catastrophic_regexes_cost_little_and_all_members_agree() -> None:
-    """Of fifty filters that would take hours, none takes 50 ms. Two members that list the topics in
-    different orders leave out the same ones, and no regex matches a topic."""
+    """Each of fifty filters would take a backtracking matcher hours; none takes 50 ms. Two members
+    that list the topics in different orders skip the same topics, and no regex matches."""
     assert len(set(CATASTROPHIC)) == 50
     other = TOPICS[::-1]
     for regex in CATASTROPHIC:
@@ -240,7 +241,7 @@ BROKER_NAMES = ["2147483648", "99999999999", "9" * 5000, "\u0663", "01", "-1", "
 
 @pytest.mark.parametrize("name", BROKER_NAMES, ids=[ascii(name)[:14] for name in BROKER_NAMES])
 def test_a_broker_whose_name_is_not_a_number(name: str) -> None:
-    """Anything may be registered as a broker: members read the others."""
+    """If something else is registered as a broker, members read the other brokers."""
     zk = make_group()
     zk.do(Create(f"{BROKER_IDS}/{name}", BROKER))
     judge(zk)
@@ -252,7 +253,7 @@ def test_a_broker_whose_name_is_not_a_number(name: str) -> None:
 
 
 def run_now_admin(zk: FakeZk) -> BrokersSnapshot:
-    """What the tools read about brokers."""
+    """Read the brokers as the tools do."""
     script = read_brokers()
     op = next(script)
     while True:

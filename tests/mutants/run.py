@@ -2,13 +2,13 @@
 """Plants known bugs one at a time, and reports those that the tests named for them do not find.
 
 ``make mutants``, or ``.venv/bin/python -m tests.mutants.run [--only NAME] [--json]``. Each
-``*.toml`` beside this file lists mutants: ``name``, ``file``, the exact text ``old`` (once in the
-file) and what it becomes, ``new``, and ``tests``, of which at least one must fail.
+``*.toml`` in this folder lists mutants: ``name``, ``file``, the exact text ``old`` (once in the
+file), its replacement ``new``, and ``tests``, of which at least one must fail.
 
-The tests run in copies of the tree, ``--jobs`` at a time. First they all run without a mutant: a
-test that fails then finds nothing. Results are printed as they arrive, then a table by part of the
-project. Exit status: 0 when every mutant is found, 1 when one survives or is not as listed, 130
-after Ctrl-C.
+The tests run in copies of the tree, ``--jobs`` at a time. First they all run without a mutant,
+because a test that fails then proves nothing. Results are printed as they arrive, then a table by
+part of the project. Exit status: 0 if every mutant is found, 1 if one survives or does not fit the
+code, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 600
-"""Of one run of tests with a mutant; without one they all have ten times as long."""
+"""Seconds for the tests of one mutant. The run without a mutant has ten times as long."""
 _TEST_TIMEOUT_S: Final = 120
-"""Of one test with a mutant: one that hangs has found it."""
+"""Seconds for one test with a mutant. A test that hangs has found it."""
 _END_S: Final = 20
-"""Seconds in which interrupted tests may stop their servers."""
+"""Seconds that interrupted tests have for stopping their servers."""
 _WITHOUT: Final = ("cacheprovider", "hypothesispytest", "xdist")
-"""Pytest's plugins that are left out; Hypothesis's takes a second to load."""
+"""Pytest plugins that are not loaded. Hypothesis's takes a second to load."""
 _PACKAGES: Final = ("zkconsumer", "migrate", "spark")
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (tests/\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A planted bug and the tests that must find it."""
+    """A planted bug, and the tests that must find it."""
 
     name: str
     file: str
@@ -59,14 +59,14 @@ class Mutant:
 
     @property
     def part(self) -> str:
-        """The part of the project that it is in."""
+        """The part of the project that the mutant is in."""
         folders = Path(self.file).parts[:-1]
         return "/".join(folders[:2])
 
 
 @dataclass(frozen=True)
 class Result:
-    """``outcome``: found, survived, timeout, or why the mutant is not as listed.
+    """``outcome``: found, survived, timeout, or why the mutant does not fit the code.
 
     ``by`` is the test that failed.
     """
@@ -80,19 +80,20 @@ class Result:
 
     @property
     def good(self) -> bool:
-        """Whether the tests noticed the mutant."""
+        """Whether a test noticed the mutant."""
         return self.outcome in ("found", "timeout")
 
 
 class Run(NamedTuple):
-    """Pytest's exit status, ``None`` after a timeout, and what it printed."""
+    """Pytest's exit status (``None`` after a timeout) and output."""
 
     status: int | None
     output: str
 
 
 def load() -> list[Mutant]:
-    """All mutants, in the order of the files. Raises ValueError for a name that occurs twice."""
+    """Return all mutants, in the order of the files. Raises ValueError for a name that occurs
+    twice."""
     mutants = [
         Mutant(**{**entry, "tests": tuple(entry["tests"])})
         for path in sorted(Path(__file__).parent.glob("*.toml"))
@@ -107,9 +108,9 @@ def load() -> list[Mutant]:
 
 
 class Trees:
-    """Copies of the tree, one for each job, and the tests that run in them. Any thread.
+    """Copies of the tree, one for each job, and the tests that run in them. Any thread may use it.
 
-    ``stop`` ends all tests that run. ``compiled``: compile the copies first, which pays for more
+    ``stop`` ends all running tests. ``compiled`` compiles the copies first, which pays off for more
     than a handful of mutants.
     """
 
@@ -123,7 +124,7 @@ class Trees:
             for name in names:
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, tree / name)
-            # Compiled once; hashes, not times, say which file has a mutant now.
+            # Compiled once. Hashes, not times, show which file has a mutant.
             compiling = ["compileall", "-q", "--invalidation-mode", "checked-hash", *_PACKAGES]
             if compiled:
                 subprocess.run([sys.executable, "-m", *compiling], cwd=tree, check=True)
@@ -131,7 +132,7 @@ class Trees:
 
     @contextmanager
     def one(self) -> Iterator[Path]:
-        """A copy that no other thread uses."""
+        """Return a copy that no other thread uses."""
         tree = self._free.get()
         try:
             yield tree
@@ -171,14 +172,14 @@ class Trees:
 
 
 def _files() -> list[str]:
-    """The files that git knows or would add."""
+    """Return the files that git knows or would add."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout
     return [name for name in names.decode().split("\0") if name and (ROOT / name).is_file()]
 
 
 def try_mutant(trees: Trees, mutant: Mutant) -> Result:
-    """Plant the mutant, run its tests, take it out again."""
+    """Plant the mutant, run its tests, and remove it again."""
     began = time.monotonic()
     with trees.one() as tree:
         outcome, by = _plant(trees, tree, mutant)
@@ -210,7 +211,7 @@ def _plant(trees: Trees, tree: Path, mutant: Mutant) -> tuple[str, str]:
 
 
 def try_without(trees: Trees, mutants: Iterable[Mutant]) -> list[str]:
-    """Run all tests without a mutant; what pytest printed where they did not pass."""
+    """Run all tests without a mutant. Return pytest's output of those that did not pass."""
     every = sorted({test for mutant in mutants for test in mutant.tests})
     files = sorted({test.partition("::")[0] for test in every})
     shares = [set(files[number :: trees.jobs]) for number in range(trees.jobs)]
@@ -229,7 +230,7 @@ def try_without(trees: Trees, mutants: Iterable[Mutant]) -> list[str]:
 
 @contextmanager
 def _stopping(trees: Trees) -> Iterator[None]:
-    """End all tests when the body is left by an exception, such as Ctrl-C."""
+    """End all tests if the body raises an exception, such as Ctrl-C."""
     try:
         yield
     except BaseException:
@@ -240,7 +241,7 @@ def _stopping(trees: Trees) -> Iterator[None]:
 def try_all(
     trees: Trees, mutants: Sequence[Mutant], on_result: Callable[[Result], object]
 ) -> list[Result]:
-    """Try each mutant; the results in the order of the list."""
+    """Try each mutant. Return the results in the order of the list."""
     with ThreadPoolExecutor(trees.jobs) as pool, _stopping(trees):
         under_way: list[Future[Result]] = [
             pool.submit(try_mutant, trees, mutant) for mutant in mutants
@@ -256,7 +257,7 @@ def try_all(
 
 
 def table(mutants: Sequence[Mutant], results: Sequence[Result]) -> str:
-    """How many mutants of each part were found."""
+    """Return how many mutants of each part were found."""
     parts = [mutant.part for mutant in mutants]
     found = Counter(p for p, result in zip(parts, results, strict=True) if result.good)
     seconds: Counter[str] = Counter()
@@ -271,7 +272,7 @@ def table(mutants: Sequence[Mutant], results: Sequence[Result]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", help="may be repeated")
     parser.add_argument(

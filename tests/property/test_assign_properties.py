@@ -1,4 +1,5 @@
-"""The assignors on random groups: the original's promises, and a second, naive implementation."""
+"""The assignors on random groups: the promises of the original, and a naive second
+implementation."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ Threads = dict[str, list[ConsumerThreadId]]
 
 
 def group(members: Mapping[str, Mapping[str, int]]) -> Threads:
-    """All members' thread ids by topic."""
+    """Return all members' thread ids by topic."""
     threads: Threads = {}
     for member, topics in members.items():
         for topic, ids in thread_ids(member, topics).items():
@@ -32,14 +33,15 @@ def group(members: Mapping[str, Mapping[str, int]]) -> Threads:
 
 
 def covered(result: Result, threads: Threads, partitions: Mapping[str, Sequence[int]]) -> None:
-    """Each partition of each subscribed topic has one owner, and that subscribes to the topic."""
+    """Check that each partition of each topic has exactly one owner, which subscribes to the
+    topic."""
     expected = {TopicPartition(t, p) for t in threads for p in partitions.get(t, ())}
     assert set(result) == expected
     assert all(thread in threads[tp.topic] for tp, thread in result.items())
 
 
 def uniform(result: Result, threads: Threads) -> None:
-    """No thread has two partitions more than another."""
+    """Check that the threads' numbers of partitions differ by one at most."""
     counts = Counter(result.values())
     sizes = [counts[thread] for thread in {t for ids in threads.values() for t in ids}]
     assert max(sizes) - min(sizes) <= 1
@@ -50,7 +52,7 @@ def uniform(result: Result, threads: Threads) -> None:
 
 @pytest.fixture(params=range(3))
 def random(request: pytest.FixtureRequest) -> Random:
-    """One of three rounds, as in the original; its number in the test's name is the seed."""
+    """One of three rounds, as in the original. The number in the test's name is the seed."""
     return Random(request.param)
 
 
@@ -109,20 +111,21 @@ def test_range_partition_assignor(random: Random) -> None:
 
 
 def units(text: str) -> list[int]:
-    """UTF-16 code units, one by one."""
+    """Return the text's UTF-16 code units."""
     data = text.encode("utf-16-le")
     return [data[i] + 256 * data[i + 1] for i in range(0, len(data), 2)]
 
 
 def naive_hash(text: str) -> int:
-    """The closed form: sum of unit * 31^(places to its right), as a signed 32-bit integer."""
+    """The closed form: the sum of unit * 31^(number of units to its right), as a signed 32-bit
+    integer."""
     code = units(text)
     total = sum(unit * 31 ** (len(code) - 1 - i) for i, unit in enumerate(code))
     return (total + 2**31) % 2**32 - 2**31
 
 
 def naive_range(threads: Threads, partitions: Mapping[str, Sequence[int]]) -> Result:
-    """Deal one partition at a time: position i gets all up to the end of its quota."""
+    """Assign one partition at a time: position i gets partitions until its quota is full."""
     result: Result = {}
     for topic, ids in threads.items():
         queue = sorted(partitions.get(topic, ()))
@@ -141,7 +144,7 @@ def naive_roundrobin(
     form: RoundRobinHash,
     order: Sequence[str],
 ) -> Result:
-    """Walk the ring a step at a time. ``order``: of topics whose partitions have equal hashes."""
+    """Walk the ring one step at a time. ``order`` is the order of topics with equal hashes."""
     ring = sorted({t for ids in threads.values() for t in ids}, key=lambda t: units(str(t)))
     shape = "{}-{}" if form is RoundRobinHash.DASH else "[{},{}]"
     deck = [(t, p) for t in order for p in sorted(partitions.get(t, ()))]
@@ -174,7 +177,7 @@ layouts = st.dictionaries(
 def test_assignors_equal_the_naive_ones(
     members: dict[str, dict[str, int]], layout: dict[str, list[int]]
 ) -> None:
-    """On any topology the fast assignors and independent naive ones give the same result."""
+    """On any topology, the fast assignors and the naive ones return the same result."""
     threads = {topic: ids for topic, ids in group(members).items() if ids}
     assert assign_range(threads, layout) == naive_range(threads, layout)
     subscriptions = [list(topics) for topics in members.values()]

@@ -1,4 +1,4 @@
-"""The KIP-848 machine takes any event in any state."""
+"""The KIP-848 machine accepts any event in any state."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ T, U = "id-t", "id-u"
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 CODES = [row.code for row in TABLE] + [0, 3, 12, 27, 999]
 UNUSED = {State.LEADING, State.SYNCING}
-"""Of the protocol of 2015."""
+"""Commands of the classic protocol only."""
 
 
 def spec(rng: random.Random) -> ConsumerGroupSpec:
-    """A member that is static or not."""
+    """A member, static or not."""
     return ConsumerGroupSpec(
         group="g",
         member_id="m",
@@ -45,7 +45,7 @@ def spec(rng: random.Random) -> ConsumerGroupSpec:
 
 
 def some_event(rng: random.Random, token: int, recent: list[Any]) -> Event:
-    """Any event with any content; its token is likely one that is waited for."""
+    """Return an event with any content. Its token is probably one that the machine waits for."""
     kind = rng.choice(get_args(Event))
     values: dict[str, Any] = {
         "token": token,
@@ -77,7 +77,7 @@ def some_event(rng: random.Random, token: int, recent: list[Any]) -> Event:
 
 
 def walk(seed: int, steps: int = 250) -> set[State]:
-    """A random walk with the promises checked after each step; the states it came through."""
+    """Walk at random, and check the promises after each step. Return the visited states."""
     rng = random.Random(seed)
     machine = ConsumerGroupMachine(spec(rng))
     directed = rng.choice([0.0, 0.9, 0.97])
@@ -131,9 +131,9 @@ def walk(seed: int, steps: int = 250) -> set[State]:
 
 @pytest.mark.parametrize("block", range(5))
 def test_any_event_in_any_state(block: int) -> None:
-    """No event in any state raises; nothing is started twice; nothing is held or committed without
-    an epoch; each heartbeat names all that is held; each request of a user is answered at most
-    once. The walks come through every state."""
+    """No event in any state raises. Nothing is started twice. No partition is owned or committed
+    without an epoch. Each heartbeat names all owned partitions. Each request of a user is answered
+    at most once. The walks visit every state."""
     reached: set[State] = set()
     for seed in range(block * 200, block * 200 + 200):
         try:

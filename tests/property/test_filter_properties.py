@@ -1,4 +1,4 @@
-"""Random filters: matched as sets of positions they mean what a backtracking matcher says."""
+"""Random filters: matched as sets of positions, they select what a backtracking matcher selects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES += ["1", "11a", "-", "b.b", "cc", "Aab", "B", "BA"]
 
 
 def random_regex(rng: random.Random, depth: int) -> str:
-    """A text that often is a regex."""
+    """Return a text that often is a regex."""
     text = ""
     for _ in range(rng.randint(0, 3)):
         kind = rng.random()
@@ -43,8 +43,8 @@ def random_regex(rng: random.Random, depth: int) -> str:
 
 
 def test_matched_as_sets_or_by_backtracking() -> None:
-    """A regex is valid where the ``regex`` library takes its translation, and matches the names
-    that the library matches; only one with too many ways to match is refused."""
+    """A regex is valid if the ``regex`` library accepts its translation, and it matches the same
+    names. Only a regex with too many ways to match is refused."""
     rng = random.Random(SEED)
     names, tried = Names(NAMES), 0
     for _ in range(COUNT):
@@ -72,7 +72,8 @@ def test_matched_as_sets_or_by_backtracking() -> None:
 
 
 def test_the_verdict_does_not_depend_on_the_order_of_topics() -> None:
-    """Members may see the topics in different orders: one refuses what the others refuse."""
+    """Members may see the topics in different orders. One refuses a filter exactly if the others
+    do."""
     rng = random.Random(SEED)
     kinds = set()
     for _ in range(10):

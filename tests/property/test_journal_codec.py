@@ -1,4 +1,4 @@
-"""Every event and command of both machines is written whole, and is read again as it was."""
+"""Every event and command of both machines is written completely, and read back unchanged."""
 
 from __future__ import annotations
 
@@ -71,11 +71,12 @@ COORDINATOR = [*get_args(group_events.Event), *get_args(group_commands.Command)]
 KINDS = [*dict.fromkeys([*ZOOKEEPER, *COORDINATOR, MemberSpec, GroupSpec])]
 
 QUICK = settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])
-"""Examples are small, so none is looked for that is smaller."""
+"""Examples are small, so Hypothesis does not have to shrink them."""
 
 
 def everything(value: Any) -> Any:
-    """``value`` in a form whose equality leaves nothing out: some classes compare a part only."""
+    """Return ``value`` in a form whose equality compares everything. Some classes compare only a
+    part."""
     if dataclasses.is_dataclass(value):
         fields = [f.name for f in dataclasses.fields(value) if not f.name.startswith("_")]
         return type(value), [(name, everything(getattr(value, name))) for name in fields]
@@ -92,8 +93,8 @@ def everything(value: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_what_is_encoded_is_decoded_to_the_same(kind: type) -> None:
-    """Whatever an event, a command or a specification holds, its JSON gives it back, with all that
-    ``==`` passes over (``Known``, times of znodes), and in order. Hypothesis prints what fails."""
+    """JSON restores every event, command and specification, with its order and all that ``==``
+    ignores (``Known``, times of znodes). Hypothesis prints a failing example."""
     codec = Codec(STRATEGIES)
 
     @QUICK
@@ -132,8 +133,8 @@ def _recorder(coordination: str, sink: Sink) -> tuple[Recorder, type]:
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_every_event_and_command_is_written(coordination: str, kind: type) -> None:
-    """No class of events or commands is left out: each gives one line, as the schema says, that
-    holds all of it, under its name and as what it is."""
+    """Each class of events and commands gives one line, as the schema demands, with all its
+    content, its name and its kind."""
     sink = Sink()
     recorder, machine = _recorder(coordination, sink)
     spec = MemberSpec if machine is RebalanceMachine else GroupSpec
@@ -157,7 +158,7 @@ def test_every_event_and_command_is_written(coordination: str, kind: type) -> No
 
 
 def test_a_value_that_has_no_json_is_refused_when_it_is_first_seen() -> None:
-    """A field of a type that the journal does not know is a fault of whoever adds it."""
+    """If a field has a type that the journal does not know, writing it raises an error."""
 
     @dataclasses.dataclass
     class Odd:
@@ -168,7 +169,7 @@ def test_a_value_that_has_no_json_is_refused_when_it_is_first_seen() -> None:
 
 
 def test_times_of_znodes_count() -> None:
-    """The comparison above sees what ``==`` does not."""
+    """The comparison above notices differences that ``==`` ignores."""
     assert Stat(1, 1, 0, 0, 5) == Stat(1, 1, 0, 0, 6)
     assert everything(Stat(1, 1, 0, 0, 5)) != everything(Stat(1, 1, 0, 0, 6))
     assert everything(Known()) == everything(Known())

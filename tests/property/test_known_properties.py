@@ -1,4 +1,4 @@
-"""What a member may continue believing without reading it again, under any course of events."""
+"""Which znodes a member need not read again, after any sequence of events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ME = "g_m"
 
 
 def _disturb(rng: random.Random, zk: FakeZk, ids: str) -> None:
-    """Members come, go and are replaced; now and then the whole list is."""
+    """Members join, leave and are replaced; sometimes the whole list is."""
     for _ in range(rng.choice([0, 1, 1, 2, 2, 3, 8])):
         path = f"{ids}/{rng.choice('abcd')}"
         if zk.get(path) is None:
@@ -41,7 +41,7 @@ def _disturb(rng: random.Random, zk: FakeZk, ids: str) -> None:
 
 
 def check_list(seed: int) -> tuple[int, int]:
-    """One list through many changes; returns how often a registration was kept, and not kept."""
+    """Apply many changes to one list. Return how often a registration was kept, and not kept."""
     rng = random.Random(seed)
     zk = FakeZk(Kernel(seed))
     ids = "/ids"
@@ -66,9 +66,8 @@ def check_list(seed: int) -> tuple[int, int]:
 
 
 def test_what_is_kept_is_what_would_be_read() -> None:
-    """Whatever comes, goes or is replaced meanwhile, no registration is kept that has changed;
-    and where nobody was replaced, all others are kept.
-    """
+    """Whatever members join, leave or are replaced, no registration that has changed is kept. If no
+    member was replaced, all other registrations are kept."""
     kept = left = 0
     for seed in SEEDS:
         try:
@@ -81,7 +80,8 @@ def test_what_is_kept_is_what_would_be_read() -> None:
 
 
 def test_one_change_costs_one_registration() -> None:
-    """A join leaves one to read, a leave none; a member replaced by one of its id leaves all."""
+    """After a join one registration has to be read, after a leave none. If a member was replaced by
+    one with the same id, all have to be read."""
     node = Node(b"", None)  # type: ignore[arg-type]
     known = Known(None, Listing(("a", "b"), 7, 2), {"a": node, "b": node})
     assert known.registrations_still(Listing(("b", "a"), 7, 2)) == {"a": node, "b": node}
@@ -94,7 +94,7 @@ def test_one_change_costs_one_registration() -> None:
 
 
 class Believer:
-    """Feeds a machine random facts; checks each view that it orders."""
+    """Feeds random events to a machine, and checks each view that it asks for."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -110,7 +110,7 @@ class Believer:
         self.meanwhile: set[str] = set()
 
     def doubt(self, *names: str) -> None:
-        """What a view must read again."""
+        """Return what a view must read again."""
         self.stale |= set(names)
         self.meanwhile |= set(names)
 
@@ -196,9 +196,8 @@ class Believer:
 
 
 def test_all_registrations_are_read_in_turns() -> None:
-    """Each periodic reading trusts nothing that a watch tells, reads the own registration and some
-    of the others; ten of them read all.
-    """
+    """Each periodic reading ignores the watches, and reads the member's registration and some of
+    the others. Ten of them read all."""
     node = Node(b"", None)  # type: ignore[arg-type]
     names = [ME, *(f"g_host-{number:04d}-0" for number in range(500))]
     known = Known(
@@ -221,9 +220,8 @@ def test_all_registrations_are_read_in_turns() -> None:
 
 
 def test_nothing_is_believed_that_may_have_changed() -> None:
-    """Whatever watches fire, connections break, views fail or are under way meanwhile: what a view
-    need not read has been read since it last may have changed.
-    """
+    """Watches fire, connections break, and views fail or are being read. Whatever a view need not
+    read was read after its last possible change."""
     believed = 0
     for seed in SEEDS:
         member = Believer(seed)
@@ -239,7 +237,7 @@ def test_nothing_is_believed_that_may_have_changed() -> None:
 
 
 def test_a_belief_kept_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The property above notices a machine that overlooks what happens while a view is read."""
+    """The property above finds a machine that ignores changes that arrive while a view is read."""
     right = RebalanceMachine._view_loaded
 
     def view_loaded(self: RebalanceMachine, fact: events.ViewLoaded) -> None:

@@ -1,4 +1,4 @@
-"""LiveMachine: total, never delivers without its locks, and always gets to the mode's end."""
+"""LiveMachine accepts any event, never delivers without its locks, and always completes a mode."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 
 
 def check(machine: LiveMachine, commands: list[Command]) -> None:
-    """What always holds after a step."""
+    """Check what always holds after a step."""
     mode, delivered = machine.mode, machine.delivered
     assert delivered <= machine.held
     if mode is None:
@@ -62,7 +62,7 @@ def check(machine: LiveMachine, commands: list[Command]) -> None:
 @given(st.lists(EVENTS, max_size=30))
 @settings(max_examples=300, deadline=None)
 def test_any_event_is_legal_and_both_locks_are_kept(happens: list[Event]) -> None:
-    """Nothing raises; what is given up is delivered again after it was released only."""
+    """Nothing raises. A partition that was given up is delivered again only after its release."""
     machine = LiveMachine()
     given_up: set[TopicPartition] = set()
     for event in happens:
@@ -84,7 +84,8 @@ def test_any_event_is_legal_and_both_locks_are_kept(happens: list[Event]) -> Non
 def test_a_member_whose_commands_are_carried_out_reaches_every_mode(
     happens: list[Event], mode: Mode, assigned: frozenset[TopicPartition]
 ) -> None:
-    """Whatever happened, in the end it has acknowledged the mode and delivers what it should."""
+    """In the end, the member has acknowledged the mode and delivers its partitions, whatever
+    happened."""
     machine = LiveMachine()
     for event in happens:
         machine.on(event)

@@ -1,8 +1,5 @@
-"""A whole migratable member (three machines as one) on random events: what it may deliver.
-
-The servers are played in a few lines: scripts and requests succeed or get lost, modes change,
-sessions end, the coordinator expels. Whatever happens, only what the mode allows is delivered.
-"""
+"""A whole migratable member (three machines as one) gets random events: which partitions it may
+deliver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine on the coordinator takes any fact in any state."""
+"""The machine on the coordinator accepts any event in any state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEANT = RangeStrategy().subscribe(MemberState("c", {"t": 1}, frozenset(), -1))
 
 
 def spec(rng: random.Random) -> GroupSpec:
-    """A member that is eager or cooperative, static or not."""
+    """A member: eager or cooperative, static or not."""
     return GroupSpec(
         group="g",
         consumer_id="c",
@@ -44,7 +44,7 @@ def spec(rng: random.Random) -> GroupSpec:
 
 
 def some_fact(rng: random.Random, token: int, outstanding: list[Any]) -> Event:
-    """Any fact with any content; its token is likely one that is waited for."""
+    """Return an event with any content. Its token is probably one that the machine waits for."""
     kind = rng.choice(get_args(Event))
     values: dict[str, Any] = {
         "token": token,
@@ -80,7 +80,7 @@ def some_fact(rng: random.Random, token: int, outstanding: list[Any]) -> Event:
 
 
 def walk(seed: int, steps: int = 250) -> set[State]:
-    """A random walk with the promises checked after each step; the states it came through."""
+    """Walk at random, and check the promises after each step. Return the visited states."""
     rng = random.Random(seed)
     machine = MembershipMachine(spec(rng))
     directed = rng.choice([0.0, 0.9, 0.97])
@@ -133,9 +133,9 @@ def walk(seed: int, steps: int = 250) -> set[State]:
 
 @pytest.mark.parametrize("block", range(5))
 def test_any_fact_in_any_state(block: int) -> None:
-    """No fact in any state raises; nothing is started twice, nothing is held, committed or proved
-    alive without a generation; each request of a user is answered at most once. The walks come
-    through every state."""
+    """No event in any state raises. Nothing is started twice. Without a generation, no partition is
+    owned or committed, and no heartbeat counts. Each request of a user is answered at most once.
+    The walks visit every state."""
     reached: set[State] = set()
     for seed in range(block * 200, block * 200 + 200):
         try:

@@ -65,7 +65,7 @@ documents = st.fixed_dictionaries(
 
 @st.composite
 def hostile(draw: st.DrawFn) -> bytes:
-    """Bytes: any, or nearly right JSON, perhaps with a piece replaced."""
+    """Return any bytes, or nearly valid JSON, perhaps with a part replaced."""
     if draw(st.integers(0, 4)) == 0:
         return draw(st.binary(max_size=200))
     data = json.dumps(draw(st.one_of(documents, values))).encode()
@@ -77,7 +77,7 @@ def hostile(draw: st.DrawFn) -> bytes:
 
 
 def read_registration(data: bytes) -> None:
-    """A registration is either refused or a subscription that can be expanded."""
+    """A registration is refused, or it is a subscription that can be expanded."""
     subscription = decode_registration(PATH, data)
     assert all(type(n) is int and 1 <= n <= MAX_STREAMS for n in subscription.topics.values())
     if subscription.pattern is not Pattern.STATIC:
@@ -120,7 +120,7 @@ READERS: list[Callable[[bytes], None]] = [
 @example(data=b'{"subscription":{"(a":1},"pattern":"white_list"}')
 @example(data=b'{"subscription":{"((a{9999}){9999})":1},"pattern":"black_list"}')
 def test_only_format_errors_come_out(data: bytes) -> None:
-    """Whatever the bytes are, a reader returns a checked value or raises ZnodeFormatError."""
+    """For any bytes, a reader returns a checked value or raises ZnodeFormatError."""
     for reader in READERS:
         message = ""
         try:
@@ -152,7 +152,8 @@ def test_only_format_errors_come_out(data: bytes) -> None:
     ids=lambda data: repr(data[:20]),
 )
 def test_large_hostile_bytes_are_read_quickly(data: bytes) -> None:
-    """Bytes made to be slow do not stop a member: each takes milliseconds, not minutes."""
+    """Bytes that are made to be slow do not stop a member: reading them takes milliseconds, not
+    minutes."""
     for reader in READERS:
         start = time.thread_time()
         try:
@@ -163,7 +164,7 @@ def test_large_hostile_bytes_are_read_quickly(data: bytes) -> None:
 
 
 def test_depth_is_refused_alike_at_any_stack_depth() -> None:
-    """Whether nesting is too deep does not depend on how deep the caller's own stack is."""
+    """Whether nesting is too deep does not depend on the depth of the caller's stack."""
     data = b'{"subscription":{"t":1},"pattern":"static","x":' + b"[" * 400 + b"]" * 400 + b"}"
 
     def outcome(frames: int) -> str:
@@ -196,7 +197,7 @@ subscriptions = st.one_of(
 @settings(max_examples=500, deadline=None, print_blob=True)
 @given(subscription=subscriptions, timestamp=st.integers(0, 2**42))
 def test_what_is_written_is_read_back(subscription: Subscription, timestamp: int) -> None:
-    """Every registration that can be written is read back as it was, and is standard JSON."""
+    """Every registration that can be written is standard JSON, and is read back unchanged."""
     data = encode_registration(subscription, timestamp)
     assert decode_registration(PATH, data) == subscription
     document: dict[str, Any] = json.loads(data)
@@ -206,5 +207,5 @@ def test_what_is_written_is_read_back(subscription: Subscription, timestamp: int
 
 @given(offset=st.integers(0, 2**63 - 1))
 def test_offsets_are_read_back(offset: int) -> None:
-    """Every offset that can be written is read back as it was."""
+    """Every offset that can be written is read back unchanged."""
     assert decode_offset(PATH, encode_offset(offset)) == offset

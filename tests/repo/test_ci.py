@@ -1,4 +1,5 @@
-"""What CI runs: every test file once; a failure fails it; an interruption leaves nothing."""
+"""What CI runs: each test file once. A failed test fails CI, and an interruption leaves no
+process."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ import pytest
 from zkconsumer.testing import wait_until
 
 PROGRAMS = {"soak-sample"}
-"""Targets of CI that run a program and no test files."""
+"""Targets of CI that run a program instead of test files."""
 ROOT = Path(__file__).parents[2]
 CI = ROOT / ".ci" / "run"
 
 
 def environment(folder: Path, make: str) -> dict[str, str]:
-    """An environment in which ``make`` is this script."""
+    """Return an environment in which ``make`` is this script."""
     program = folder / "make"
     program.write_text(f"#!/bin/bash\n{make}\n")
     program.chmod(0o755)
@@ -30,7 +31,7 @@ def environment(folder: Path, make: str) -> dict[str, str]:
 
 
 def made(folder: Path) -> list[str]:
-    """The targets that CI makes, in order."""
+    """Return the targets that CI makes, in order."""
     script = f'echo "$@" >>{folder}/calls'
     subprocess.run([CI], env=environment(folder, script), check=True, timeout=30)
     words = (folder / "calls").read_text().split()
@@ -38,7 +39,7 @@ def made(folder: Path) -> list[str]:
 
 
 def test_every_test_file_is_run_by_one_target(tmp_path: Path) -> None:
-    """No test file is left out of CI, and none is run twice on one build."""
+    """Each test file is in one target of CI, and no file is run twice on one build."""
     runs: Counter[Path] = Counter()
     targets = made(tmp_path)
     assert set(targets) >= PROGRAMS
@@ -61,7 +62,7 @@ def test_every_test_file_is_run_by_one_target(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("failing", ["test", "interop"])
 def test_a_target_that_fails_fails_ci(failing: str, tmp_path: Path) -> None:
-    """The exit status tells it, whichever call of make it is."""
+    """CI fails if any call of make fails."""
     script = f'case " $* " in *" {failing} "*) exit 2 ;; esac'
     ran = subprocess.run([CI], env=environment(tmp_path, script), check=False, timeout=30)
     assert ran.returncode == 2
@@ -69,7 +70,8 @@ def test_a_target_that_fails_fails_ci(failing: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_run_ends_what_it_started(number: signal.Signals, tmp_path: Path) -> None:
-    """The programs that make started, also in the background, end with CI."""
+    """When CI is interrupted, the programs that make started end too, also those in the
+    background."""
     script = f"sleep 300 & echo $! >{tmp_path}/one\nsleep 300 & echo $! >{tmp_path}/two\nwait"
     ci = subprocess.Popen(
         [CI], env=environment(tmp_path, script), start_new_session=True, stderr=subprocess.DEVNULL
@@ -89,8 +91,8 @@ def test_an_interrupted_run_ends_what_it_started(number: signal.Signals, tmp_pat
 
 @pytest.mark.parametrize(("tests", "status"), [(2, 0), (3, 1)])
 def test_a_second_try(tests: int, status: int, tmp_path: Path) -> None:
-    """It has names of its own, so it does not meet the topics of the first; a third test that needs
-    one fails the run, and the reason of the first failure is printed."""
+    """A second try has its own names, so it does not use the topics of the first. If a third test
+    needs a second try, the run fails. The reason of the first failure is printed."""
     (tmp_path / "test_tries.py").write_text(
         "import pytest\n"
         f"@pytest.mark.parametrize('number', range({tests}))\n"
@@ -113,12 +115,12 @@ def test_a_second_try(tests: int, status: int, tmp_path: Path) -> None:
 
 
 def read(file: Path) -> str:
-    """Its text; nothing while it is not there."""
+    """Return the file's text, or nothing while the file does not exist."""
     return file.read_text() if file.exists() else ""
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not."""
+    """Return whether a process runs. One that has ended and was not waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

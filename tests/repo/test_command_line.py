@@ -15,7 +15,7 @@ from zkconsumer.errors import ClusterError, ConfigError, ZkConsumerError
 
 @pytest.fixture
 def fail_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
-    """Makes every subcommand raise the error given."""
+    """Makes every subcommand raise the given error."""
 
     def install(error: BaseException) -> None:
         @click.command()
@@ -33,7 +33,8 @@ def test_our_errors_are_one_line_and_their_status(
     fail_with: Callable[[BaseException], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """An error of ours is printed as ``error: <text>`` on stderr and gives its ``exit_code``."""
+    """One of our errors is printed as ``error: <text>`` on stderr, and its ``exit_code`` is the
+    status."""
     fail_with(error)
     assert run(["fail"]) == error.exit_code
     assert capsys.readouterr() == ("", f"error: {error}\n")
@@ -49,7 +50,7 @@ def test_ctrl_c_is_130(
 
 
 def test_a_closed_pipe_is_quiet() -> None:
-    """A reader that goes away, as ``| head`` does, ends the command without a word."""
+    """If the reader goes away, as ``| head`` does, the command ends without output."""
     script = "from zkconsumer.cli import main; main()"
     command = subprocess.Popen(
         [sys.executable, "-c", script, "cluster", "--help"],
@@ -79,7 +80,7 @@ def test_each_subcommand_explains_itself(name: str, capsys: pytest.CaptureFixtur
 
 
 def test_a_missing_extra_is_named() -> None:
-    """Without the libraries of the extra the command line says in one line what to install."""
+    """Without the libraries of an extra, the command prints one line that says what to install."""
     script = "import sys; sys.modules['click'] = None\nfrom zkconsumer.cli import main; main()"
     ended = subprocess.run(
         [sys.executable, "-c", script, "cluster", "status"],
@@ -93,7 +94,7 @@ def test_a_missing_extra_is_named() -> None:
 
 
 def test_the_version_and_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    """``--version`` is one line; with ``--verbose`` the libraries and the build follow."""
+    """``--version`` prints one line. With ``--verbose``, the libraries and the build follow."""
     assert run(["--version"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("zkconsumer ")

@@ -1,4 +1,4 @@
-"""Promises about the pages in docs/: generated ones fresh, links lead somewhere, names exist."""
+"""Promises about the pages in docs/: generated pages are fresh, links work, names exist."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ def _code() -> str:
 
 @pytest.mark.parametrize("name", sorted(GENERATE.PAGES))
 def test_generated_pages_are_fresh(name: str) -> None:
-    """A generated page is what ``python docs/generate.py`` writes now."""
+    """A generated page equals the current output of ``python docs/generate.py``."""
     checked_in = (DOCS / "reference" / name).read_text(encoding="utf-8")
     assert checked_in == GENERATE.PAGES[name](), f"{name} is stale: run python docs/generate.py"
 
 
 def test_states_page_has_every_state_and_a_way_to_each() -> None:
-    """No state is missing from the page, and the diagram leads to each of them."""
+    """The page has every state, and the diagram has an edge to each of them."""
     page = GENERATE.states_page()
     reached = set(re.findall(r"--> (\w+)", page))
     for state in GENERATE.State:
         assert f"| `{state.name}` |" in page
-        closing = state.name in ("SESSIONLESS", "CLOSING_STOP")  # from everywhere, told in words
+        closing = state.name in ("SESSIONLESS", "CLOSING_STOP")  # from every state
         assert state.name in reached or closing
 
 
 def test_deviations_in_code_and_page_are_the_same() -> None:
-    """Each numbered deviation stands in the table and, as a comment, in the code; no gaps."""
+    """Each numbered deviation is in the table and in a comment of the code, without missing
+    numbers."""
     listed = re.findall(
         r"^\| DEVIATION-(\d\d) \|", _page("explanation/deviations.md"), re.MULTILINE
     )
@@ -62,7 +63,7 @@ def test_deviations_in_code_and_page_are_the_same() -> None:
 
 
 def test_commands_that_install_work_without_a_package_index() -> None:
-    """No distribution of the name is published: texts install from a clone or from a wheel."""
+    """No distribution of this name is published, so the texts install from a clone or a wheel."""
     folders = ("zkconsumer", "migrate", "spark", "docs")
     found = [path for name in folders for path in (ROOT / name).rglob("*")]
     texts = [path for path in [*PAGES, *found] if path.suffix in (".py", ".md")]
@@ -75,7 +76,8 @@ def test_commands_that_install_work_without_a_package_index() -> None:
 
 
 def test_the_znodes_page_names_every_znode_that_the_code_does() -> None:
-    """A path that the library or a tool builds is on the page, which says that these are all."""
+    """Every path that the library or a tool builds is on the page, which claims to list all of
+    them."""
     page = _page("reference/znodes.md")
     code = [
         *(ROOT / "zkconsumer" / "admin").glob("*.py"),
@@ -121,7 +123,7 @@ def test_no_page_is_an_orphan() -> None:
 
 
 def test_the_scala_map_names_what_exists() -> None:
-    """Python names in the map that are classes or functions can be imported."""
+    """Names in the map that are Python classes or functions can be imported."""
     names = set()
     page = _page("reference/scala-map.md")
     for dotted in re.findall(r"`(zkconsumer\.[\w.]+)`", page):
@@ -157,7 +159,7 @@ def test_python_blocks_compile(page: Path) -> None:
 
 
 def test_adr_index_is_complete() -> None:
-    """Each decision record is in the index, numbered without gaps."""
+    """Each decision record is in the index, and no number is missing."""
     records = sorted(path.name for path in (DOCS / "adr").glob("0*.md"))
     assert [name[:4] for name in records] == [f"{n:04d}" for n in range(1, len(records) + 1)]
     index = _page("adr/README.md")

@@ -1,4 +1,4 @@
-"""The reference page of the configuration is what the table says."""
+"""The reference page of the configuration agrees with the table of keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"
 
 
 def test_config_page_is_fresh() -> None:
-    """docs/reference/config.md is what ``zkconsumer config --markdown`` prints today."""
+    """docs/reference/config.md equals the current output of ``zkconsumer config --markdown``."""
     result = CliRunner().invoke(cli, ["config", "--markdown"])
     assert result.exit_code == 0
     assert PAGE.read_text(encoding="utf-8") == result.stdout

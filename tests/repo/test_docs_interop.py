@@ -1,4 +1,4 @@
-"""The page of interop results lists exactly the cases that exist."""
+"""The page of interop results lists exactly the existing cases."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def test_every_interop_case_is_in_the_table_and_passed() -> None:
-    """A case that is added, renamed or removed, and one that failed when the page was made, shows
-    here: then ``make interop`` must run again."""
+    """Fails if a case was added, renamed or removed, or failed when the page was made. Then run
+    ``make interop`` again."""
     checked = subprocess.run(
         [sys.executable, "-m", "tests.interop.table", "--check"],
         cwd=Path(__file__).parents[2],

@@ -1,4 +1,4 @@
-"""Promises about the repository: its packages, import contracts, and error tree."""
+"""Promises about the repository: its packages, its import contracts, its tree of errors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("folder", ["docker", "docs", "migrate", "spark"])
 def test_plain_folders_are_no_packages(folder: str) -> None:
-    """These folders hold no ``__init__.py``, which would shadow installed packages of that name."""
+    """These folders have no ``__init__.py``. It would shadow installed packages of the same
+    name."""
     assert not (ROOT / folder / "__init__.py").exists()
 
 
 def test_only_three_import_names_are_installed(tmp_path: Path) -> None:
-    """Away from the repository the editable install offers our three names and no folder of it."""
+    """Outside the repository, the editable install offers our three names and none of the
+    folders."""
     script = (
         "import importlib.util as u\n"
         "names = 'zkconsumer zkmigrate zkaudit migrate spark docs tests'.split()\n"
@@ -44,7 +46,8 @@ def test_only_three_import_names_are_installed(tmp_path: Path) -> None:
 
 
 def test_the_wheel_holds_three_packages_and_the_server_files(tmp_path: Path) -> None:
-    """A wheel has our three packages and what an installed copy needs to start servers."""
+    """A wheel has our three packages, and the files that an installed copy needs to start
+    servers."""
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), "."],
         cwd=ROOT,
@@ -82,7 +85,7 @@ def test_import_contracts_hold() -> None:
 
 
 def test_the_error_tree_in_the_docstring_is_true() -> None:
-    """The tree drawn in ``errors.py`` names exactly its classes, each below its base."""
+    """The tree in ``errors.py`` has exactly its classes, each below its base class."""
     drawn: set[tuple[str, str]] = set()
     branch: list[str] = []
     for line in inspect.getdoc(zkconsumer.errors).splitlines():  # type: ignore[union-attr]
@@ -102,7 +105,7 @@ def test_the_error_tree_in_the_docstring_is_true() -> None:
 
 
 def test_every_module_stays_readable() -> None:
-    """No module of the library is longer than CONTRIBUTING says."""
+    """No module of the library is longer than CONTRIBUTING allows."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (limit,) = [int(number) for number in re.findall(r"(\d+) lines", page)]
     modules = [

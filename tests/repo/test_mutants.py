@@ -1,4 +1,4 @@
-"""The list of planted bugs fits the code, and a bug that is planted is found or reported."""
+"""The list of planted bugs fits the code. A planted bug is found, or reported as not found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MUTANTS = load()
 
 
 def test_there_are_enough_in_each_part() -> None:
-    """Core, runtime, drivers, commands, migrator and audit all have some."""
+    """Core, runtime, drivers, commands, migrator and audit all have planted bugs."""
     assert len(MUTANTS) >= 110
     parts = [mutant.file for mutant in MUTANTS]
     for part in (
@@ -35,7 +35,7 @@ def test_there_are_enough_in_each_part() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_planted_bug_has_its_place(mutant: Mutant) -> None:
-    """The text that it replaces is in its file once, and its tests exist."""
+    """The text that a bug replaces is in its file exactly once, and the bug's tests exist."""
     assert (ROOT / mutant.file).read_text(encoding="utf-8").count(mutant.old) == 1
     for test in mutant.tests:
         path, *names = test.split("::")
@@ -44,7 +44,7 @@ def test_every_planted_bug_has_its_place(mutant: Mutant) -> None:
 
 
 def test_a_sample_is_found_and_what_changes_nothing_survives(tmp_path: Path) -> None:
-    """The command itself: ``make mutants`` runs the whole list."""
+    """A short run of the command itself. ``make mutants`` runs the whole list."""
     name = "automatic commits pile up"
     (planted,) = (mutant for mutant in MUTANTS if mutant.name == name)
     harmless = replace(planted, name="nothing", new=planted.old)

@@ -1,4 +1,4 @@
-"""Pages without servers: what commands print, fresh figures, a newcomer's questions."""
+"""Pages that need no servers: output of commands, fresh figures, a newcomer's questions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FIGURES = _figures()
 
 @pytest.mark.parametrize(("name", "command", "output"), BLOCKS, ids=[block[1] for block in BLOCKS])
 def test_a_command_prints_what_the_page_shows(name: str, command: str, output: str) -> None:
-    """Each block is the command's output; a last line of ``...`` stands for all that follows."""
+    """Each block is the command's output. A last line of ``...`` stands for the rest."""
     program, *words = shlex.split(command)
     if program == "python":
         printed = subprocess.run(
@@ -75,20 +75,20 @@ def test_a_figure_is_what_the_code_draws(name: str) -> None:
 
 
 def test_every_state_of_a_member_on_the_coordinator_is_on_its_page() -> None:
-    """The page of the states has all of them."""
+    """The page of states has all of them."""
     page = (DOCS / "reference" / "coordinator-states.md").read_text(encoding="utf-8")
     assert all(f"| `{state.name}` |" in page for state in State)
 
 
 def test_there_are_twenty_questions() -> None:
-    """The list is what the newcomer's questions are."""
+    """The list has a newcomer's twenty questions."""
     assert len(QUESTIONS) == 20
 
 
 @pytest.mark.parametrize("row", QUESTIONS, ids=lambda row: row.split("|")[1].strip())
 def test_a_newcomers_question_is_answered_in_two_clicks_or_one_help(row: str) -> None:
-    """The index leads to the list, and the list to a page that has the place, or to a command whose
-    help has the option."""
+    """The index links to the list of questions. The list links to a page with the answer, or names
+    a command whose help has the option."""
     _, _, answer, _ = row.split("|")
     links = re.findall(r"\]\(([^)]+)\)", answer)
     commands = re.findall(r"`((?:zkconsumer|zkmigrate) [^`]+)`", answer)
@@ -116,7 +116,7 @@ def test_a_newcomers_question_is_answered_in_two_clicks_or_one_help(row: str) ->
 
 
 def test_the_citation_has_the_projects_version() -> None:
-    """``CITATION.cff`` and ``pyproject.toml`` name the same version, and it is a release's."""
+    """``CITATION.cff`` and ``pyproject.toml`` name the same version, which is a release's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {project['version']}\n" in citation

@@ -1,4 +1,4 @@
-"""The README and the tutorial do what they say: their own blocks are run, on real servers."""
+"""The blocks of the README and the tutorial are run on real servers, and do what the text says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TUTORIAL = ROOT / "docs" / "tutorial" / "first-group.md"
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """(mark, text) of each block that has a ``<!-- test: mark -->`` comment before it."""
+    """Return (mark, text) of each block after a ``<!-- test: mark -->`` comment."""
     found = re.findall(
         r"<!-- test: (.+?) -->\n```\w+\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
     )
@@ -33,7 +33,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 class Shell:
-    """Runs scripts with the installed commands on the path and clusters in a place of their own."""
+    """Runs scripts. The installed commands are on the path, and clusters have their own place."""
 
     def __init__(self, place: Path) -> None:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -41,7 +41,7 @@ class Shell:
         self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, script: str, out: Path) -> subprocess.Popen[str]:
-        """Start a script as a terminal would: a process group of its own."""
+        """Start a script as a terminal does, in its own process group."""
         with out.open("w") as file, out.with_suffix(".err").open("w") as errors:
             process = subprocess.Popen(
                 ["bash", "-ec", script],
@@ -56,7 +56,7 @@ class Shell:
         return process
 
     def run(self, script: str) -> str:
-        """Run a script to its successful end; its stdout."""
+        """Run a script until it succeeds. Return its stdout."""
         done = subprocess.run(
             ["bash", "-ec", script],
             cwd=ROOT,
@@ -72,7 +72,7 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    """A shell; its processes and its cluster are gone after the test."""
+    """A shell. Its processes and its cluster are gone after the test."""
     made = Shell(tmp_path / "state")
     yield made
     for process in made.processes:
@@ -89,7 +89,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def test_the_readme_opens_with_the_two_commands_and_a_picture() -> None:
-    """Name, two commands and the picture come before the first heading."""
+    """The name, two commands and the picture come before the first heading."""
     opening = README.read_text(encoding="utf-8").split("\n## ")[0]
     assert opening.startswith("# zkconsumer\n")
     assert "make demo " in opening
@@ -99,12 +99,12 @@ def test_the_readme_opens_with_the_two_commands_and_a_picture() -> None:
 
 
 def test_ci_runs_the_readmes_test_command() -> None:
-    """``.ci/run`` does what the README tells a newcomer to do."""
+    """``.ci/run`` does what the README recommends to a newcomer."""
     assert "run make test" in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
 def test_two_terminals(shell: Shell, tmp_path: Path) -> None:
-    """The walk-through as it stands: two members share a topic; Ctrl-C hands over."""
+    """The walk-through as written: two members share a topic, and one takes over after Ctrl-C."""
     marked = dict(blocks(README))
     first, second = tmp_path / "first.out", tmp_path / "second.out"
     one = shell.start(marked["terminal 1"], first)
@@ -141,7 +141,8 @@ def _says(shell: Shell, command: str) -> bool:
 
 
 def _members(address: str) -> int:
-    """How many members of the group ``readers`` share its partitions; 0 while that is unsettled."""
+    """Return how many members of the group ``readers`` share its partitions, or 0 before it is
+    stable."""
     with BlockingZk(address, 10.0) as zk:
         group = zk.run(read_group("readers"))
     if group is None:
@@ -154,7 +155,7 @@ def _members(address: str) -> int:
 def test_the_python_example(
     cluster: LocalCluster, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The example, with the run's address and topic of its own, prints and commits."""
+    """With the run's address and topic, the example prints messages and commits."""
     code = dict(blocks(README))["python"]
     topic = f"pages-{tmp_path.name}"
     group = f"readers-{tmp_path.name}"
@@ -176,7 +177,8 @@ def test_the_python_example(
 
 
 def test_the_tutorial(shell: Shell, tmp_path: Path) -> None:
-    """Its commands run in order, and its two members share and hand over as it says."""
+    """Its commands run in order. Its two members share partitions and take over as the text
+    says."""
     steps = blocks(TUTORIAL)
     (member,) = [text for mark, text in steps if mark == "file member.py"]
     runs = [text for mark, text in steps if mark == "run"]

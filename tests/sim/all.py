@@ -1,8 +1,8 @@
 """Plays many simulated runs of whole members on all cores: ``python -m tests.sim.all 0:10000``.
 
-The runs are shared out to the kinds of groups that are named after the seeds, by default to all of
-``zkconsumer.sim.runs.COORDINATIONS`` but ``live``: each seed is played with each kind. Prints what
-broke a rule, with the command that plays it again; exits with 1 then.
+The names after the seeds are kinds of groups. The default is all of
+``zkconsumer.sim.runs.COORDINATIONS`` except ``live``. Each seed is played with each kind. Prints
+each violation with the command that replays it; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ _CHUNK = 10
 
 
 def play(which: tuple[int, str]) -> tuple[int, str]:
-    """Play one run; return how many records were delivered, and the verdict if a rule is broken."""
+    """Play one run. Return the number of delivered records, and the verdict if a rule was
+    broken."""
     seed, coordination = which
     result = run(seed, coordination=coordination)
     return result.deliveries, str(result) if result.violations else ""
 
 
 def main(arguments: list[str]) -> int:
-    """Play them all."""
+    """Play all runs."""
     first, count = map(int, (arguments or ["0:10000"])[0].split(":"))
     kinds = arguments[1:] or [kind for kind in COORDINATIONS if kind != "live"]
     seeds = range(first, first + -(-count // len(kinds)))

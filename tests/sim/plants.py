@@ -1,8 +1,8 @@
-"""The bugs that the simulator finds, and a search for the seeds at which it does.
+"""The bugs that the simulator finds, and a search for the seeds at which it finds them.
 
-``python -m tests.sim.plants`` plants each bug, plays runs until a rule is broken, and prints a row
-of ``FOUND`` for it; ``python -m tests.sim.plants 0:1000 stays_open`` searches these seeds for
-these bugs alone.
+``python -m tests.sim.plants`` plants each bug, plays runs until a rule is broken, and prints its
+row of ``FOUND``. ``python -m tests.sim.plants 0:1000 stays_open`` searches only these seeds for
+this bug.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from zkconsumer.sim.runs import COORDINATIONS, run
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 EVENTS = 60
-"""Troubles of each run."""
+"""Faults in each run."""
 _HANGS_S = 30
 
 
 class Found(NamedTuple):
-    """Where a planted bug is found: the first such seed, and the rule that it breaks first."""
+    """The first seed that finds a planted bug, and the rule that breaks first."""
 
     coordination: str
     seed: int
@@ -166,7 +166,7 @@ ALONE: Mapping[str, tuple[int, str]] = {
     "keeps_the_position_at_a_reset": (29, "committed_is_processed"),
     "resets_while_a_chunk_ends": (270, "committed_is_processed"),
 }
-"""Bugs that ``zkconsumer.sim.fetch_scenario`` finds more easily: seed and rule there."""
+"""Bugs that ``zkconsumer.sim.fetch_scenario`` finds more easily, with seed and rule."""
 UNSEEN: Mapping[str, str] = {
     "commits_what_others_have": "members commit what they hold: not in 300 seeds",
     "never_asks_for_a_name_again": "the simulated broker knows each name at once",
@@ -184,11 +184,11 @@ UNSEEN: Mapping[str, str] = {
     "opens_for_an_old_session": "nothing is held between two sessions",
     "trusts_the_offset_store": "needs a refusal just before a release: not in 50 seeds",
 }
-"""Bugs that no run has found, and why. Unit tests find them (``tests/mutants``)."""
+"""Bugs that no run has found, and the reason. Unit tests find them (``tests/mutants``)."""
 
 
 def plants() -> dict[str, tuple[Plant, tuple[str, ...]]]:
-    """All bugs by name, and the coordinations that they can show in."""
+    """Return all bugs by name, each with the coordinations in which it can show."""
     found: dict[str, tuple[Plant, tuple[str, ...]]] = {}
     modules = {
         plants_fetch: COORDINATIONS[:4],
@@ -208,7 +208,7 @@ def plants() -> dict[str, tuple[Plant, tuple[str, ...]]]:
 
 
 def search(name: str, seeds: Iterable[int]) -> str:
-    """Plant a bug, play runs; return the row about it."""
+    """Plant a bug and play runs. Return the row about it."""
     plant, coordinations = plants()[name]
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
@@ -235,7 +235,7 @@ def _hangs(*_: object) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Search."""
+    """Run the search."""
     signal.signal(signal.SIGALRM, _hangs)
     first, count = 0, 1000
     if arguments and ":" in arguments[0]:

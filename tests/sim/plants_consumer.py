@@ -13,7 +13,7 @@ from zkconsumer.runtime.consumer_group import ConsumerGroupCoordination
 
 
 def gives_up_before_it_has_stopped(patch: pytest.MonkeyPatch) -> None:
-    """A heartbeat names what is assigned, not what is still read."""
+    """A heartbeat names the assigned partitions, not those that are still being read."""
 
     def owned(self: ConsumerGroupMachine) -> Any:
         return {one: numbers for one, numbers in sorted(self._target.items()) if numbers}
@@ -22,7 +22,7 @@ def gives_up_before_it_has_stopped(patch: pytest.MonkeyPatch) -> None:
 
 
 def names_only_what_it_reads(patch: pytest.MonkeyPatch) -> None:
-    """A heartbeat leaves out what was assigned and has not begun."""
+    """A heartbeat leaves out assigned partitions that the member has not begun to read."""
 
     def owned(self: ConsumerGroupMachine) -> Any:
         found: dict[str, set[int]] = {}
@@ -34,12 +34,12 @@ def names_only_what_it_reads(patch: pytest.MonkeyPatch) -> None:
 
 
 def believes_that_it_is_a_member(patch: pytest.MonkeyPatch) -> None:
-    """A fenced member keeps what it has."""
+    """A fenced member keeps its partitions."""
     patch.setattr(ConsumerGroupMachine, "_lose", lambda self, expelled: None)
 
 
 def never_tells_what_it_has(patch: pytest.MonkeyPatch) -> None:
-    """Partitions that are released are not taken out of what the coordinator knows."""
+    """The coordinator is not told which partitions were released."""
     right = ConsumerGroupMachine._send_heartbeat
 
     def send(self: ConsumerGroupMachine) -> None:
@@ -51,12 +51,12 @@ def never_tells_what_it_has(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_what_others_have(patch: pytest.MonkeyPatch) -> None:
-    """The coordinator accepts any partition, so the member must look itself."""
+    """The member commits partitions that it does not own. The coordinator accepts any partition."""
     patch.setattr(ConsumerGroupMachine, "_obstacle", lambda self, tp, at: None)
 
 
 def looks_only_when_idle(patch: pytest.MonkeyPatch) -> None:
-    """An assignment that arrives during another step is passed over."""
+    """An assignment that arrives during another step is ignored."""
     right = ConsumerGroupMachine._accepted
 
     def accepted(self: ConsumerGroupMachine, event: events.MemberHeartbeatAnswered) -> None:
@@ -96,7 +96,7 @@ def never_asks_for_a_name_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def sends_a_stale_commit_never_again(patch: pytest.MonkeyPatch) -> None:
-    """The queue of commits stays paused after STALE_MEMBER_EPOCH."""
+    """After STALE_MEMBER_EPOCH, the queue of commits stays paused."""
     right = ConsumerGroupMachine._accepted
 
     def accepted(self: ConsumerGroupMachine, event: events.MemberHeartbeatAnswered) -> None:

@@ -18,7 +18,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def without(kind: type, name: str) -> Patch:
-    """Orders of ``kind`` that a handler gives are forgotten."""
+    """The handler's commands of this ``kind`` are lost."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         right = getattr(MembershipMachine, name)
@@ -45,7 +45,7 @@ def has_no_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_topics_that_are_not_there(patch: pytest.MonkeyPatch) -> None:
-    """The leader looks again at the topics that exist, not at those that members want."""
+    """The leader looks again at the existing topics, not at those that members want."""
 
     def to_reread(self: MembershipMachine) -> tuple[str, ...] | None:
         own = self.spec.topics_to_load
@@ -66,7 +66,7 @@ def starts_at_zero(patch: pytest.MonkeyPatch) -> None:
 
 
 def lets_go_and_tells_nobody(patch: pytest.MonkeyPatch) -> None:
-    """A cooperative member that gave partitions up does not join again for their new owner."""
+    """A cooperative member that released partitions does not rejoin, so they get no new owner."""
     right = MembershipMachine._synced
 
     def synced(self: MembershipMachine, fact: events.Synced) -> None:
@@ -77,7 +77,7 @@ def lets_go_and_tells_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_what_was_taken(patch: pytest.MonkeyPatch) -> None:
-    """A cooperative member says that it has nothing, and continues."""
+    """A cooperative member reports that it owns nothing, and continues."""
     right = MembershipMachine._join
 
     def join(self: MembershipMachine) -> None:
@@ -89,33 +89,34 @@ def keeps_what_was_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def asks_no_second_time(patch: pytest.MonkeyPatch) -> None:
-    """The coordinator is looked for once in a life."""
+    """The member looks for its coordinator only once."""
     patch.setattr(MembershipMachine, "_coordinator_lost", lambda self: None)
 
 
 def forgets_the_coordinator_in_a_listener(patch: pytest.MonkeyPatch) -> None:
-    """It is not looked for while the listener runs, which may wait for it."""
+    """The member does not look for its coordinator while the listener runs, and the listener may
+    wait for it."""
     patch.setattr(MembershipMachine, "_find_while_waiting", lambda self: None)
 
 
 def commits_out_of_date(patch: pytest.MonkeyPatch) -> None:
-    """A commit that waits is sent, though a later one of the same partitions went before."""
+    """A waiting commit is sent although a later one of the same partitions was sent already."""
     patch.setattr(CommitQueue, "forget", lambda self, partitions: None)
 
 
 def keeps_an_unknown_id(patch: pytest.MonkeyPatch) -> None:
-    """An expelled member joins under its former id."""
+    """An expelled member joins with its former id."""
     right = MembershipMachine._lose
     patch.setattr(MembershipMachine, "_lose", lambda self, expelled: right(self, False))
 
 
 def never_comes_back(patch: pytest.MonkeyPatch) -> None:
-    """A member that left for a slow application stays outside."""
+    """A member that left because of a slow application does not return."""
     patch.setattr(MembershipMachine, "_poll_resumed", lambda self, fact: None)
 
 
 def believes_a_refused_heartbeat(patch: pytest.MonkeyPatch) -> None:
-    """UNKNOWN_MEMBER_ID in answer to a heartbeat means nothing."""
+    """A heartbeat that is answered with UNKNOWN_MEMBER_ID has no effect."""
 
     def react(request: Request, code: int, *rows: Any) -> Reaction:
         refused = request is Request.HEARTBEAT and code in (22, 25)
@@ -127,7 +128,7 @@ def believes_a_refused_heartbeat(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_any_answer(patch: pytest.MonkeyPatch) -> None:
-    """An answer to an earlier request counts as the answer to the present one."""
+    """An answer to an earlier request counts as the answer to the current one."""
     right = MembershipMachine.on
 
     def on(self: MembershipMachine, fact: Any) -> Any:
@@ -139,7 +140,7 @@ def takes_any_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def leads_with_its_own_topics(patch: pytest.MonkeyPatch) -> None:
-    """The leader deals out only the topics that it subscribes to itself."""
+    """The leader assigns only the topics that it subscribes to."""
     right = MembershipMachine._group_loaded
 
     def loaded(self: MembershipMachine, fact: events.TopicsLoaded) -> None:
@@ -150,4 +151,4 @@ def leads_with_its_own_topics(patch: pytest.MonkeyPatch) -> None:
 
 
 forgets_to_drop = without(commands.Drop, "_drop_all")
-"""What the group has given to others is delivered further."""
+"""The member still delivers what the group has assigned to others."""

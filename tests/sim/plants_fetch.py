@@ -30,7 +30,7 @@ Infos = Set[PartitionTopicInfo]
 
 
 def forgets_to_wake(patch: Patch, method: str) -> None:
-    """A change of the table gives work to a thread that is not woken."""
+    """A change of the table gives work to a thread, and does not wake it."""
     right: Callable[..., object] = getattr(FetchTable, method)
 
     def silently(self: FetchTable, *args: object) -> object:
@@ -43,7 +43,7 @@ def forgets_to_wake(patch: Patch, method: str) -> None:
 
 
 def assigns_without_waking(patch: Patch) -> None:
-    """A worker that waits does not learn of a partition that it has been assigned."""
+    """A waiting worker does not learn of a newly assigned partition."""
     forgets_to_wake(patch, "assign")
 
 
@@ -53,7 +53,7 @@ def loses_leaders_without_waking(patch: Patch) -> None:
 
 
 def learns_brokers_without_waking(patch: Patch) -> None:
-    """Partitions that were started without brokers are never looked for."""
+    """No leader is searched for partitions that were started before the brokers were known."""
     forgets_to_wake(patch, "set_brokers")
 
 
@@ -63,7 +63,7 @@ def has_room_without_waking(patch: Patch) -> None:
 
 
 def keeps_failed_partitions(patch: Patch) -> None:
-    """A partition whose leader was lost stays with its old worker as well."""
+    """A partition that lost its leader also stays with its old worker."""
 
     def take_from_worker(self: FetchTable, state: PartitionFetchState) -> None:
         state.worker = None
@@ -72,7 +72,7 @@ def keeps_failed_partitions(patch: Patch) -> None:
 
 
 def forgets_failed_partitions(patch: Patch) -> None:
-    """A partition whose leader was lost is in no worker's share, and no leader is looked for."""
+    """A partition that lost its leader has no worker, and no leader is searched for it."""
     right = FetchTable.mark_failed
 
     def mark_failed(
@@ -87,7 +87,7 @@ def forgets_failed_partitions(patch: Patch) -> None:
 
 
 def keeps_old_addresses(patch: Patch) -> None:
-    """A broker that listens elsewhere is asked at its old address."""
+    """A broker with a new address is asked at its old one."""
     right = FetchTable.assign
 
     def assign(
@@ -103,7 +103,7 @@ def keeps_old_addresses(patch: Patch) -> None:
 
 
 def ignores_full_queues(patch: Patch) -> None:
-    """A partition is asked for although its queue is full."""
+    """A partition is fetched although its queue is full."""
     right = FetchTable.work
 
     def work(self: FetchTable, key: WorkerKey, *, also_full: bool) -> Work | None:
@@ -113,7 +113,7 @@ def ignores_full_queues(patch: Patch) -> None:
 
 
 def retries_never(patch: Patch) -> None:
-    """A partition that had no leader once is never looked for again."""
+    """No leader is searched again for a partition that once had none."""
     right = FetchTable.postpone
 
     def postpone(self: FetchTable, infos: Iterable[PartitionTopicInfo], until: float) -> None:
@@ -123,7 +123,7 @@ def retries_never(patch: Patch) -> None:
 
 
 def removes_from_the_list_only(patch: Patch) -> None:
-    """A stopped partition stays in its worker's share."""
+    """A stopped partition stays with its worker."""
     right = FetchTable.remove
 
     def remove(self: FetchTable, infos: Iterable[PartitionTopicInfo]) -> None:
@@ -141,7 +141,7 @@ def removes_from_the_list_only(patch: Patch) -> None:
 
 
 def plants_scan(patch: Patch, change: Callable[[bytes, Scan], int | None]) -> None:
-    """The next offset is read wrongly from the bytes of an answer."""
+    """The next offset is read wrongly from an answer."""
 
     def wrong(data: bytes) -> Scan:
         found = scan(data)
@@ -153,7 +153,7 @@ def plants_scan(patch: Patch, change: Callable[[bytes, Scan], int | None]) -> No
 
 
 def asks_for_the_last_record_again(patch: Patch) -> None:
-    """The next request begins with the last record of this one."""
+    """The next request begins with the last record of this answer."""
     plants_scan(patch, lambda _, found: (found.next_offset or 0) - 1)
 
 
@@ -163,7 +163,7 @@ def skips_a_record(patch: Patch) -> None:
 
 
 def counts_the_torn_batch(patch: Patch) -> None:
-    """A batch that is cut off counts as received."""
+    """An incomplete batch counts as received."""
 
     def change(data: bytes, found: Scan) -> int | None:
         whole = scan(data.ljust(len(data) + 100_000, b"\0"))
@@ -174,12 +174,12 @@ def counts_the_torn_batch(patch: Patch) -> None:
 
 
 def never_resets(patch: Patch) -> None:
-    """An offset out of range is asked for again and again."""
+    """An offset out of range is requested again and again."""
     patch.setattr(worker_module, "OffsetOutOfRangeError", InterruptedError)
 
 
 def resets_again_and_again(patch: Patch) -> None:
-    """A position that was chosen is chosen again."""
+    """After a reset, the position is reset again."""
     right = FetchWorker._reset
 
     def reset(self: FetchWorker, state: PartitionFetchState, offset: int) -> None:
@@ -191,12 +191,12 @@ def resets_again_and_again(patch: Patch) -> None:
 
 
 def stays_with_a_failed_broker(patch: Patch) -> None:
-    """Whatever goes wrong, the worker keeps its partitions."""
+    """Whatever fails, the worker keeps its partitions."""
     patch.setattr(FetchWorker, "_mark_failed", lambda self, states, detail: None)
 
 
 def drops_the_backlog(patch: Patch) -> None:
-    """Scala profile: a chunk that finds no room is lost."""
+    """Scala profile: a chunk that does not fit into the queue is lost."""
     right = FetchWorker._enqueue_backlog
 
     def enqueue_backlog(self: FetchWorker) -> bool:
@@ -208,7 +208,7 @@ def drops_the_backlog(patch: Patch) -> None:
 
 
 def asks_with_a_backlog(patch: Patch) -> None:
-    """Scala profile: more is asked for although the last answer is not enqueued yet."""
+    """Scala profile: more is fetched although the last answer is not enqueued yet."""
     right = FetchWorker._enqueue_backlog
     patch.setattr(FetchWorker, "_enqueue_backlog", lambda self: right(self) or True)
     patch.setattr(ChunkQueue, "offer", ChunkQueue.put)
@@ -218,7 +218,7 @@ def asks_with_a_backlog(patch: Patch) -> None:
 
 
 def remembers_leaders(patch: Patch) -> None:
-    """What the first broker has answered is used from then on."""
+    """The first broker's answer is used indefinitely."""
     right = LeaderFinder.take
     first: dict[LeaderFinder, ClusterMetadata] = {}
 
@@ -271,7 +271,7 @@ def revokes_the_current_chunk_only(patch: Patch) -> None:
 
 
 def decodes_past_a_revoke(patch: Patch) -> None:
-    """What was decoded while the revoke came is delivered."""
+    """Messages that were decoded during the revoke are delivered."""
     right = ConsumerIterator._decode_more
 
     def decode_more(self: ConsumerIterator, chunk: Chunk, wanted: int) -> None:
@@ -291,12 +291,12 @@ def decodes_past_a_revoke(patch: Patch) -> None:
 
 
 def releases_what_is_in_hand(patch: Patch) -> None:
-    """A message in hand does not hold up the release of its partition."""
+    """The release of a partition does not wait for the unacknowledged message."""
     patch.setattr(ConsumerIterator, "_release", lambda self, infos, force: True)
 
 
 def forgets_the_deadline(patch: Patch) -> None:
-    """A message that is in hand beyond the release wait counts as consumed later."""
+    """A message that is unacknowledged beyond the release wait counts as consumed later."""
 
     def release(self: ConsumerIterator, infos: Infos, *, force: bool) -> bool:
         return force or self._held is None or self._info not in infos
@@ -305,7 +305,7 @@ def forgets_the_deadline(patch: Patch) -> None:
 
 
 def passes_the_gate(patch: Patch) -> None:
-    """Messages are delivered while the session is in doubt."""
+    """Messages are delivered while the session is uncertain."""
     patch.setattr(DeliveryGate, "wait_turn", lambda self, wake: True)
 
 
@@ -347,7 +347,7 @@ def resets_while_a_chunk_ends(patch: Patch) -> None:
 
 
 def resets_what_was_stopped(patch: Patch) -> None:
-    """A late answer moves the final position of a partition that was stopped."""
+    """A late answer changes the final position of a stopped partition."""
     right = ChunkQueue.reset
 
     def reset(self: ChunkQueue, info: PartitionTopicInfo, offset: int, *, at_once: bool) -> None:
@@ -360,7 +360,7 @@ def resets_what_was_stopped(patch: Patch) -> None:
 
 
 def overtakes_with_a_reset(patch: Patch) -> None:
-    """A reset takes effect before what was fetched earlier is delivered."""
+    """A reset takes effect before the messages that were fetched earlier are delivered."""
     right = ChunkQueue.reset
 
     def at_once(self: ChunkQueue, info: PartitionTopicInfo, offset: int, **_: bool) -> None:
@@ -376,12 +376,12 @@ def enqueues_what_was_stopped(patch: Patch) -> None:
 
 
 def never_tells_of_room(patch: Patch) -> None:
-    """No worker learns that a queue has ceased to be full."""
+    """Workers do not learn that a queue is no longer full."""
     patch.setattr(ChunkQueue, "tell_space", lambda self: None)
 
 
 def takes_the_newest(patch: Patch) -> None:
-    """The last chunk in the queue is taken first."""
+    """The last chunk in the queue is read first."""
     right = ChunkQueue.take
 
     def take(self: ChunkQueue) -> Chunk | None:
@@ -392,7 +392,7 @@ def takes_the_newest(patch: Patch) -> None:
 
 
 def discards_everything(patch: Patch) -> None:
-    """A revoke drops the chunks of other partitions as well."""
+    """A revoke also drops the chunks of other partitions."""
 
     def discard(self: ChunkQueue, infos: Infos) -> None:
         self.clear()

@@ -23,7 +23,7 @@ from zkconsumer.sim.live_operator import SimOperator
 
 
 def waits_for_no_member(patch: pytest.MonkeyPatch) -> None:
-    """The tool writes the next mode before members have acknowledged this one."""
+    """The tool writes the next mode before the members have acknowledged this one."""
 
     def gate(facts: Facts, target: Mode) -> tuple[str, ...]:
         return obstacles(
@@ -34,7 +34,7 @@ def waits_for_no_member(patch: pytest.MonkeyPatch) -> None:
 
 
 def leaves_the_ids_open(patch: pytest.MonkeyPatch) -> None:
-    """The tool looks for legacy members, and does not keep new ones out."""
+    """The tool looks for legacy members, but does not keep new ones out."""
 
     def gate(facts: Facts, target: Mode) -> tuple[str, ...]:
         return obstacles(replace(facts, ids_locked=True), target)
@@ -56,7 +56,7 @@ def locks_the_ids_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def unlocks_what_another_has_locked(patch: pytest.MonkeyPatch) -> None:
-    """A lock of ids that are locked already leaves no trace in their access list's version."""
+    """Locking ids that are already locked leaves no trace in the version of their access list."""
     right = SimOperator._keep_out
 
     def keep_out(self: SimOperator) -> Iterator[Any]:
@@ -68,7 +68,7 @@ def unlocks_what_another_has_locked(patch: pytest.MonkeyPatch) -> None:
 
 
 def opens_below_zookeepers_offsets(patch: pytest.MonkeyPatch) -> None:
-    """The tool lets plain consumers in before Kafka has the offsets."""
+    """The tool admits plain consumers before Kafka has the offsets."""
 
     def gate(facts: Facts, target: Mode) -> tuple[str, ...]:
         found = obstacles(facts, target)
@@ -94,12 +94,12 @@ def delivers_with_one_lock(patch: pytest.MonkeyPatch) -> None:
 
 
 def begins_at_zookeepers_offset(patch: pytest.MonkeyPatch) -> None:
-    """A claim between the modes does not look at the offset in Kafka."""
+    """A claim between the modes ignores the offset in Kafka."""
     patch.setattr(member_scripts, "_claim", ownership.claim)
 
 
 def commits_in_zookeeper_alone(patch: pytest.MonkeyPatch) -> None:
-    """Positions are not carried over to Kafka."""
+    """Positions are not stored in Kafka."""
 
     def commit(command: Any, ctx: Any, _live: LiveMachine) -> Any:
         return ownership.commit(command, ctx)
@@ -108,7 +108,7 @@ def commits_in_zookeeper_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_changes_alone(patch: pytest.MonkeyPatch) -> None:
-    """What ZooKeeper has already is not stored in Kafka."""
+    """Offsets that ZooKeeper already has are not stored in Kafka."""
     patch.setattr(LiveRebalance, "_obstacle", RebalanceMachine._obstacle)
 
 
@@ -118,12 +118,12 @@ def gives_back_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def needs_no_membership(patch: pytest.MonkeyPatch) -> None:
-    """The session's lease is enough in every mode."""
+    """The session's lease is sufficient in every mode."""
     patch.setattr(DualGate, "need_group", lambda self, needed: None)
 
 
 def keeps_what_an_expelled_member_has(patch: pytest.MonkeyPatch) -> None:
-    """A member that the coordinator has expelled delivers on, until the lease ends."""
+    """A member that the coordinator has expelled delivers until its lease ends."""
 
     def left(self: LiveMachine, event: machine.Left) -> None:
         self._asked = None
@@ -132,7 +132,7 @@ def keeps_what_an_expelled_member_has(patch: pytest.MonkeyPatch) -> None:
 
 
 def lets_plain_consumers_in_early(patch: pytest.MonkeyPatch) -> None:
-    """In every mode members offer the strategies that plain consumers know."""
+    """In every mode, members offer the strategies that plain consumers support."""
     right = LiveMember.__init__
 
     def init(self: LiveMember, *args: Any) -> None:
@@ -143,7 +143,7 @@ def lets_plain_consumers_in_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def misses_a_mode_at_its_registration(patch: pytest.MonkeyPatch) -> None:
-    """A change of the mode between the registration and its answer is not seen."""
+    """A change of the mode between the registration and its answer is missed."""
     right = LiveMember._take
 
     def take(self: LiveMember, event: Any) -> None:
@@ -156,7 +156,7 @@ def misses_a_mode_at_its_registration(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_after_an_expulsion(patch: pytest.MonkeyPatch) -> None:
-    """A commit in Kafka that was begun in one membership is carried out in the next one."""
+    """A commit in Kafka that began in one membership is carried out in the next one."""
     right = LiveMachine._left
 
     def left(self: LiveMachine, event: machine.Left) -> None:
@@ -167,7 +167,7 @@ def commits_after_an_expulsion(patch: pytest.MonkeyPatch) -> None:
 
 
 def hears_of_no_mode(patch: pytest.MonkeyPatch) -> None:
-    """A member acts on the mode that it read when it registered."""
+    """A member keeps the mode that it read when it registered."""
     patch.setattr(LiveMember, "_read_mode", lambda self: None)
 
 

@@ -28,11 +28,11 @@ from zkconsumer.sim.group_member import Line
 Patch = pytest.MonkeyPatch
 
 
-# The way to the data plane.
+# The connection to the data plane.
 
 
 def stops_without_waiting(patch: Patch) -> None:
-    """A partition is released while a message of it is in hand."""
+    """A partition is released while one of its messages is unacknowledged."""
 
     def stop(
         self: DataPlane,
@@ -52,8 +52,8 @@ def stops_without_waiting(patch: Patch) -> None:
 
 
 def forgets_stopped_partitions(patch: Patch) -> None:
-    """The position of a stopped partition is forgotten at once: a commit in the listener
-    stores nothing."""
+    """The position of a stopped partition is forgotten at once, so a commit in the listener stores
+    nothing."""
     right = DataPlane._revoke
     patch.setattr(
         DataPlane, "_revoke", lambda self, partitions, keep: right(self, partitions, False)
@@ -71,7 +71,7 @@ def starts_at_the_next_record(patch: Patch) -> None:
 
 
 def drops_late(patch: Patch) -> None:
-    """What was lost is delivered for a while longer."""
+    """The member delivers lost partitions for a while."""
     right = DataPlane.drop
 
     def drop(self: DataPlane, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -85,7 +85,7 @@ def drops_late(patch: Patch) -> None:
 
 
 def closes_no_stream(patch: Patch) -> None:
-    """Streams continue after the end: the application waits."""
+    """Streams do not end with the member, so the application waits."""
 
     def close(self: DataPlane, timeout: float = 2.0) -> None:
         self._manager.shutdown(timeout)
@@ -97,7 +97,7 @@ def closes_no_stream(patch: Patch) -> None:
 
 
 def _crash_without(patch: Patch, *names: str) -> None:
-    """A crash leaves out steps."""
+    """A crash skips steps."""
     right = MemberLoop.crashed
 
     def crashed(self: MemberLoop[Any], error: BaseException) -> None:
@@ -122,32 +122,32 @@ def _crash_without(patch: Patch, *names: str) -> None:
 
 
 def crashes_silently(patch: Patch) -> None:
-    """A crash ends neither gate nor streams."""
+    """A crash closes neither the gate nor the streams."""
     _crash_without(patch, "gate", "fail", "close")
 
 
 def crashes_without_answers(patch: Patch) -> None:
-    """A crash leaves commits without an answer."""
+    """A crash leaves commits unanswered."""
     _crash_without(patch, "commits")
 
 
 def crashes_as_a_member(patch: Patch) -> None:
-    """A crash leaves the session as it is: the member stays registered."""
+    """A crash does not end the session, so the member stays registered."""
     _crash_without(patch, "servers")
 
 
 def never_answers(patch: Patch) -> None:
-    """A commit that is carried out is not answered."""
+    """A commit that was carried out is not answered."""
     patch.setattr(CommitRequests, "answer", lambda self, number, faults: None)
 
 
 def ends_without_answers(patch: Patch) -> None:
-    """Commits that wait at the end of a member are not answered."""
+    """Commits that wait when the member ends are not answered."""
     patch.setattr(CommitRequests, "end", lambda self, reason: None)
 
 
 def keeps_old_timers(patch: Patch) -> None:
-    """A timer that was replaced fires as well, and counts."""
+    """A replaced timer fires as well, and counts."""
     right = MemberLoop._carry_out
 
     def carry_out(self: MemberLoop[Any], command: Any) -> None:
@@ -171,7 +171,7 @@ def keeps_old_timers(patch: Patch) -> None:
 
 
 def loses_timers(patch: Patch) -> None:
-    """A timer that is set anew never fires."""
+    """A timer that is set again never fires."""
     right = MemberLoop._carry_out
 
     def carry_out(self: MemberLoop[Any], command: Any) -> None:
@@ -184,7 +184,7 @@ def loses_timers(patch: Patch) -> None:
 
 
 def swallows_listener_errors(patch: Patch) -> None:
-    """When the listener raises, nobody is told: the member waits for its answer."""
+    """If the listener raises, the machine is not told, and waits for its answer."""
     right = MemberLoop.post
 
     def post(self: MemberLoop[Any], event: Any) -> None:
@@ -195,7 +195,7 @@ def swallows_listener_errors(patch: Patch) -> None:
 
 
 def commits_no_more(patch: Patch) -> None:
-    """The loop hands no commit request to the machine."""
+    """The loop passes no commit request to the machine."""
     right = MemberLoop.post
 
     def post(self: MemberLoop[Any], event: Any) -> None:
@@ -206,7 +206,7 @@ def commits_no_more(patch: Patch) -> None:
 
 
 def forgets_what_was_dropped(patch: Patch) -> None:
-    """The machine does not learn how far dropped partitions got."""
+    """The machine does not learn the positions of dropped partitions."""
     right = MemberLoop.post
 
     def post(self: MemberLoop[Any], event: Any) -> None:
@@ -218,7 +218,7 @@ def forgets_what_was_dropped(patch: Patch) -> None:
 
 
 def keeps_old_brokers(patch: Patch) -> None:
-    """The brokers that are learned first are used from then on."""
+    """The first list of brokers is used indefinitely."""
     right = DataPlane.set_brokers
 
     def set_brokers(self: DataPlane, brokers: Any) -> None:
@@ -248,7 +248,7 @@ def counts_the_lease_from_the_answer(patch: Patch) -> None:
 
 
 def opens_for_an_old_session(patch: Patch) -> None:
-    """The answer to the ping of a session that is lost opens the gate."""
+    """The answer to a ping of a lost session opens the gate."""
 
     def ping(self: ZooKeeperCoordination) -> None:
         if self._context is None or self._gate.always_open:
@@ -282,7 +282,7 @@ def does_not_say_that_it_is_lost(patch: Patch) -> None:
 
 
 def hears_no_watch(patch: Patch) -> None:
-    """Watches of owner znodes are not passed on."""
+    """Watches of owner znodes are not reported."""
     right = ZooKeeperCoordination.on_watch
 
     def on_watch(self: ZooKeeperCoordination, path: str) -> None:
@@ -386,7 +386,7 @@ def commits_without_a_generation(patch: Patch) -> None:
 
 
 def hears_no_coordinator(patch: Patch) -> None:
-    """The heartbeats' line is not told where the coordinator is."""
+    """The heartbeat client is not told which broker is the coordinator."""
     right = BrokerCoordination._answered
 
     def answered(
@@ -401,7 +401,7 @@ def hears_no_coordinator(patch: Patch) -> None:
 
 
 def waits_for_the_answer_under_way(patch: Patch) -> None:
-    """A member that leaves, or has lost its coordinator, waits for what is under way."""
+    """A member that leaves, or has lost its coordinator, waits for the current request."""
     patch.setattr(Line, "interrupt", lambda self: None)
 
 
@@ -424,7 +424,7 @@ def beats_on_the_line_of_requests(patch: Patch) -> None:
 
 
 def asks_for_commits_twice(patch: Patch) -> None:
-    """A commit that is answered is sent once more, after later ones."""
+    """An answered commit is sent once more, after later ones."""
     right = CommitQueue.settle
 
     def settle(

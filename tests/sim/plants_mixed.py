@@ -1,4 +1,4 @@
-"""Bugs to plant in members whose group the broker converts, and in the broker that does it."""
+"""Bugs to plant in members whose group the broker converts, and in the broker that converts it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkconsumer.sim.either_group import EitherGroup
 
 
 def takes_a_classic_group_for_the_end(patch: pytest.MonkeyPatch) -> None:
-    """A member of KIP-848 that was expelled, after which the group became classic, fails."""
+    """A KIP-848 member fails if it was expelled and the group then became classic."""
     right = ConsumerGroupMachine._reaction
 
     def react(self: ConsumerGroupMachine, request: Request, code: int) -> Reaction:
@@ -25,7 +25,7 @@ def takes_a_classic_group_for_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_a_conversion_for_the_end(patch: pytest.MonkeyPatch) -> None:
-    """A classic member whose JoinGroup waited when the broker converted the group fails."""
+    """A classic member fails if its JoinGroup waited when the broker converted the group."""
     right = MembershipMachine._reaction
 
     def react(self: MembershipMachine, request: Request, code: int) -> Reaction:
@@ -48,7 +48,7 @@ def gives_away_what_members_still_have(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_that_members_must_join(patch: pytest.MonkeyPatch) -> None:
     """A broker that takes over a group that has just become classic asks for no rebalance, as
-    Kafka's."""
+    Kafka's does."""
 
     def restart(self: EitherGroup) -> None:
         self._life += 1

@@ -29,7 +29,7 @@ def releases_while_fetching(patch: pytest.MonkeyPatch) -> None:
 
 
 def drops_triggers_while_busy(patch: pytest.MonkeyPatch) -> None:
-    """A watch that fires in the middle of a rebalance is forgotten."""
+    """A watch that fires during a rebalance is forgotten."""
     right = RebalanceMachine._pull_trigger
 
     def pull(self: RebalanceMachine) -> None:
@@ -40,7 +40,7 @@ def drops_triggers_while_busy(patch: pytest.MonkeyPatch) -> None:
 
 
 def claims_without_touching_the_offset(patch: pytest.MonkeyPatch) -> None:
-    """The claim leaves the offset's version as it is, so an earlier owner's commit passes."""
+    """A claim does not change the offset's version, so an earlier owner's commit succeeds."""
     right = ownership._Claiming.operations
 
     def operations(self: Any, tp: TopicPartition, owner: Node | None, offset: Node | None) -> Any:
@@ -57,7 +57,7 @@ def claims_without_touching_the_offset(patch: pytest.MonkeyPatch) -> None:
 
 
 def releases_by_path(patch: pytest.MonkeyPatch) -> None:
-    """The release deletes owner znodes whoever they belong to."""
+    """A release deletes owner znodes of any owner."""
     patch.setattr(ownership, "release", legacy.release)
 
 
@@ -77,7 +77,7 @@ def trusts_remembered_positions(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_reads_again(patch: pytest.MonkeyPatch) -> None:
-    """A lost watch is never made up for."""
+    """A lost watch is never compensated."""
     right = RebalanceMachine._timer_fired
 
     def timer_fired(self: RebalanceMachine, fact: events.TimerFired) -> None:
@@ -109,12 +109,12 @@ def forgets_blocked_partitions(patch: pytest.MonkeyPatch) -> None:
 
 
 def believes_any_registration(patch: pytest.MonkeyPatch) -> None:
-    """The own registration is taken for granted."""
+    """The member does not check its registration."""
     patch.setattr(view, "_is_own", lambda found, ctx, epoch: True)
 
 
 def takes_equal_names_for_equal_members(patch: pytest.MonkeyPatch) -> None:
-    """A registration that was replaced by one of the same id is not read again."""
+    """A registration that was replaced by one with the same id is not read again."""
 
     def registrations_still(self: Known, now: Listing) -> dict[str, Node]:
         return {name: node for name, node in self.registrations.items() if name in now.names}
@@ -123,17 +123,17 @@ def takes_equal_names_for_equal_members(patch: pytest.MonkeyPatch) -> None:
 
 
 def reads_no_topic_twice(patch: pytest.MonkeyPatch) -> None:
-    """A topic stays as it was read first, although its watch has fired."""
+    """A topic is not read again, although its watch has fired."""
     patch.setattr(Knowledge, "invalidate", lambda self, path: None)
 
 
 def trusts_watches_of_an_old_connection(patch: pytest.MonkeyPatch) -> None:
-    """Watches are believed to be there that the client library has forgotten."""
+    """The member relies on watches that the client library has forgotten."""
     patch.setattr(Knowledge, "reconnected", lambda self: None)
 
 
 def keeps_what_an_old_session_read(patch: pytest.MonkeyPatch) -> None:
-    """A new session begins with what the lost one knew."""
+    """A new session starts with the knowledge of the lost one."""
     patch.setattr(Knowledge, "forget", lambda self: None)
 
 

@@ -1,6 +1,7 @@
-"""The data plane under random troubles: the invariants hold in every run, which can be replayed.
+"""The data plane under random faults. The invariants hold in every run, and each run can be
+replayed.
 
-``ZKC_SEED=4711`` runs that seed alone and prints its history; ``ZKC_SEEDS=20000`` runs more than
+``ZKC_SEED=4711`` runs that seed alone and prints its history. ``ZKC_SEEDS=20000`` runs more than
 the usual number.
 """
 
@@ -28,9 +29,9 @@ STARTS = [int(ONLY)] if ONLY else list(range(0, SEEDS, BATCH))
 
 @pytest.mark.parametrize("start", STARTS)
 def test_no_violation_in_any_run(start: int) -> None:
-    """Each claim delivers every record once and in order, nothing after its revoke; what is
-    committed is processed; queues keep their bound; and no partition that has a leader is silent:
-    whatever leaders, brokers, logs, answers and the application do."""
+    """Each claim delivers every record once and in order, and nothing after its revoke. Committed
+    records were processed. Queues stay within their bound, and each partition with a leader makes
+    progress, whatever leaders, brokers, logs, answers and the application do."""
     for seed in range(start, start + (1 if ONLY else min(BATCH, SEEDS - start))):
         result = run(seed, record=bool(ONLY))
         found = "\n".join([*result.history, *map(str, result.violations[:10])])
@@ -40,7 +41,7 @@ def test_no_violation_in_any_run(start: int) -> None:
 
 @pytest.mark.parametrize("start", [int(ONLY)] if ONLY else [0, SEEDS // 8])
 def test_no_violation_in_any_run_by_batches(start: int) -> None:
-    """The same where the application takes lists of messages, or Arrow columns."""
+    """The same if the application reads lists of messages, or Arrow columns."""
     for seed in range(start, start + (1 if ONLY else SEEDS // 8)):
         result = run(seed, record=bool(ONLY), batch=(0, 2, 3, 8)[seed % 4])
         found = "\n".join([*result.history, *map(str, result.violations[:10])])
@@ -49,9 +50,9 @@ def test_no_violation_in_any_run_by_batches(start: int) -> None:
 
 
 def test_no_violation_where_threads_die(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fetching thread ends while it handles an answer: before it, after it, or with a chunk in
-    its hands. Another one steps the same worker, which may hear of the failure or not. The rules
-    are the same: nothing is left out, nothing comes twice."""
+    """A fetching thread ends while it handles an answer: before it, after it, or with a chunk.
+    Another thread continues the same worker, which may learn of the failure or not. The rules are
+    the same: no record is left out, and none is delivered twice."""
     deaths = 0
     chance = Random(0)
     take, put, answered = FetchWorker.take, ChunkQueue.put, SimFetching._answered
@@ -93,7 +94,7 @@ def test_no_violation_where_threads_die(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_runs_are_troubled_in_every_way() -> None:
-    """The runs do what they claim: each kind of trouble and of report happens, records flow."""
+    """Each kind of fault and of report happens in the runs, and records flow."""
     troubles: Counter[str] = Counter()
     events: Counter[FetchEventKind] = Counter()
     deliveries = 0
@@ -113,15 +114,15 @@ def test_runs_are_troubled_in_every_way() -> None:
 
 @pytest.mark.parametrize("seed", [1, 8, 23])
 def test_same_seed_same_history(seed: int) -> None:
-    """Every event of a run is a function of its seed alone."""
+    """Every event of a run depends on its seed alone."""
     first, second = run(seed, record=True).history, run(seed, record=True).history
     assert len(first) > 100
     assert first == second
 
 
 def test_brokers_before_0_10_1_fail_the_stream_of_a_large_message() -> None:
-    """They send its head only: the partition is given up, its stream raises, and a program that is
-    started again with a larger fetch size reads on without a loss."""
+    """They send only its head. The partition is given up, and its stream raises. A program that is
+    started again with a larger fetch size continues without a loss."""
     events: Counter[FetchEventKind] = Counter()
     for seed in range(40):
         result = run(seed, old=True)

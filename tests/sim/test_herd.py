@@ -1,4 +1,4 @@
-"""The herd in virtual time: counts, their sources, and what bulk reading may not change."""
+"""The herd in virtual time: counts, their sources, and what bulk reads must not change."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def _counts(figures: Any) -> dict[str, object]:
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("profile", ["scala", "default"])
 def test_bulk_reading_changes_no_count(event: str, profile: str) -> None:
-    """Bulk and one-by-one runs give the same counts, by kind and by member, at small sizes.
+    """Runs that read in bulk and one by one give the same counts, by kind and by member, at small
+    sizes.
 
-    Where servers take time, bulk reading shares it evenly instead of in turns. That may decide a
-    race for a partition the other way, so there the counts are only close.
+    If servers take time, bulk reads share it evenly instead of one after the other. That may decide
+    a race for a partition differently, so the counts are then only close.
     """
     sizes = ((5, 1), (13, 2)) if event == "rolling-restart" else ((5, 1), (17, 2), (40, 3))
     for members, seed in sizes:
@@ -52,7 +53,7 @@ def test_bulk_reading_changes_no_count(event: str, profile: str) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_change_in_the_middle_of_bulk_reads(seed: int) -> None:
-    """Members that joined while others read: each goes on one by one, with the same counts."""
+    """Members that joined while others read continue one by one, with the same counts."""
     found = []
     for bulk in (True, False):
         run = HerdRun(Herd(30, 60, seed=seed, service=(0.0, 0.0), bulk=bulk))
@@ -85,7 +86,7 @@ def test_the_journal_is_a_function_of_the_seed(tmp_path: Path) -> None:
 def test_the_journal_tells_the_same_as_the_counters(
     profile: str, event: str, tmp_path: Path
 ) -> None:
-    """Each line is as the schema says, and adding the lines up gives the run's own figures."""
+    """Each line follows the schema, and the sums over the lines are the run's figures."""
     path = tmp_path / "j"
     run = HerdRun(Herd(15, 40, event=event, profile=profile, seed=4))
     with JournalWriter(path) as sink:
@@ -115,7 +116,7 @@ def test_legacy_reads_grow_with_the_square_of_the_members() -> None:
 
 
 def test_the_default_profile_moves_only_what_must_move() -> None:
-    """One join: partitions that stay with their member are never without an owner."""
+    """After a join, partitions that stay with their member always have an owner."""
     for profile, most in (("default", 0.15), ("scala", 1.0)):
         found = simulate(Herd(20, 60, profile=profile))
         idle = sum(len(spans) > 1 for spans in found.timeline.values()) / len(found.timeline)
@@ -126,9 +127,9 @@ def test_the_default_profile_moves_only_what_must_move() -> None:
 
 
 def test_messages_are_consumed_twice_after_a_crash() -> None:
-    """What a crashed member had not committed is read again; a leaving one has committed.
+    """Uncommitted messages of a crashed member are read again. A member that leaves has committed.
 
-    At most the message in the application's hands is delivered again when a partition moves.
+    When a partition moves, at most its unacknowledged message is delivered again.
     """
     for profile in ("scala", "default"):
         crash = simulate(Herd(4, 8, event="crash", profile=profile, rate=5.0)).consumed_twice
@@ -139,7 +140,7 @@ def test_messages_are_consumed_twice_after_a_crash() -> None:
 
 
 def test_bad_sizes_are_named() -> None:
-    """Each option that is wrong is named with what it must be."""
+    """The error names each wrong option and its permitted values."""
     with pytest.raises(ConfigError) as refused:
         simulate(Herd(1, 0, event="x", profile="y"))
     assert len(refused.value.faults) == 4
@@ -148,7 +149,7 @@ def test_bad_sizes_are_named() -> None:
 def test_lag_pauses_and_cuts_leave_no_partition_behind() -> None:
     """Whatever happens to members of the default profile, every partition has an owner at the end.
 
-    The same troubles cost legacy members failed attempts.
+    With the same faults, legacy members have failed attempts.
     """
     failed = 0
     for seed in range(6):
@@ -161,9 +162,9 @@ def test_lag_pauses_and_cuts_leave_no_partition_behind() -> None:
 
 @pytest.mark.parametrize("profile", ["scala", "default"])
 def test_a_broker_that_restarts_does_not_rebalance(profile: str) -> None:
-    """While another broker is registered, one that goes and comes back costs no attempt and moves
-    nothing, in the JVM's behaviour as in ours (Scala 1.1.1 watches brokers only while it has none).
-    """
+    """While another broker is registered, a broker that restarts causes no attempt and moves
+    nothing, in the JVM's behaviour as in ours. (Scala 1.1.1 watches brokers only while there are
+    none.)"""
     found = simulate(Herd(6, 12, event="broker-bounce", profile=profile))
     assert found.attempts == 0
     assert found.writes == 0

@@ -1,4 +1,4 @@
-"""The simulated group coordinator: its answers, and that every member has its share in the end."""
+"""The simulated group coordinator: its answers, and that every member gets its share."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ RANGE = (("range", b"\0\0"),)
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_all_partitions_are_owned_evenly_after_each_event(event: str) -> None:
-    """After each event every partition has one live owner, and shares differ by one at most; the
-    members that did it are the real machine."""
+    """After each event, every partition has one live owner, and shares differ by one at most. The
+    members are the real machine."""
     for seed in range(5):
         run = CoordinatorRun(Herd(7, 23, event=event, profile="coordinator", seed=seed))
         figures = run.perform()
@@ -62,7 +62,7 @@ def test_all_partitions_are_owned_evenly_after_each_event(event: str) -> None:
 
 
 def test_no_zookeeper_and_no_square() -> None:
-    """One join costs each member a handful of requests, whatever the size of the group."""
+    """A join costs each member a handful of requests, whatever the size of the group."""
     per_member = []
     for members in (20, 200):
         found = simulate_any(Herd(members, 400, profile="coordinator"))
@@ -81,15 +81,15 @@ def test_a_crash_is_noticed_by_the_session_timeout() -> None:
 
 
 def test_the_death_of_the_coordinator_stops_nobody() -> None:
-    """Another broker knows generation and members: no member gives up a partition."""
+    """Another broker knows the generation and the members, so no member releases a partition."""
     found = simulate_any(Herd(10, 30, event="broker-bounce", profile="coordinator"))
     assert (found.attempts, found.moved, found.unowned_seconds) == (0, 0, 0)
     assert found.by_kind["find coordinator"]["requests"] >= 10
 
 
 def test_messages_flow_through_pauses_and_cuts() -> None:
-    """With pauses and broken connections everything has an owner in the end, and no member
-    delivers what another one has."""
+    """After pauses and broken connections, all partitions have an owner, and no member delivers a
+    partition of another one."""
     for seed in range(5):
         herd = Herd(6, 18, profile="coordinator", seed=seed, rate=5.0, pauses=4, cuts=4)
         run = CoordinatorRun(replace(herd, event="crash"))
@@ -113,7 +113,7 @@ def test_the_journal_is_a_function_of_the_seed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_the_journal_tells_the_same_as_the_counters(event: str, tmp_path: Path) -> None:
-    """Each line is as the schema says, and adding the lines up gives the run's own figures."""
+    """Each line follows the schema, and the sums over the lines are the run's figures."""
     path = tmp_path / "j"
     run = CoordinatorRun(Herd(9, 40, event=event, profile="coordinator", seed=4))
     with JournalWriter(path) as sink:
@@ -137,7 +137,7 @@ def _coordinator() -> tuple[GroupCoordinator, list[Any]]:
 
 
 def _join(group: GroupCoordinator, said: list[Any], name: str) -> str:
-    """Join with the id that the coordinator gives; returns it."""
+    """Join with the id that the coordinator assigns, and return it."""
     spec = replace(SPEC, consumer_id=name)
     group.handle(commands.JoinGroup(1, "", RANGE), spec, said.append)
     assert said[-1].code == 79
@@ -148,7 +148,7 @@ def _join(group: GroupCoordinator, said: list[Any], name: str) -> str:
 
 
 def test_an_old_generation_is_refused() -> None:
-    """A member of an earlier generation, or a stranger, is told so and changes nothing."""
+    """A member of an earlier generation, or an unknown one, gets an error and changes nothing."""
     group, said = _coordinator()
     one = _join(group, said, "a")
     assert (said[-1].generation, said[-1].leader, len(said[-1].members)) == (1, one, 1)
@@ -172,7 +172,7 @@ def test_an_old_generation_is_refused() -> None:
 
 
 def test_a_follower_whose_answer_was_lost_disturbs_nobody() -> None:
-    """JoinGroup again with nothing new: the present generation, no rebalance."""
+    """JoinGroup without a change returns the current generation and causes no rebalance."""
     group, said = _coordinator()
     one = _join(group, said, "a")
     two = _join(group, said, "b")
@@ -187,7 +187,7 @@ def test_a_follower_whose_answer_was_lost_disturbs_nobody() -> None:
 
 
 def test_a_strategy_that_not_all_offer_is_refused() -> None:
-    """A newcomer without a strategy in common is told code 23."""
+    """A newcomer without a common strategy gets INCONSISTENT_GROUP_PROTOCOL."""
     group, said = _coordinator()
     _join(group, said, "a")
     group.handle(commands.JoinGroup(1, "", RANGE), SPEC, said.append)

@@ -1,4 +1,4 @@
-"""The figures in the pages on the herd and on split brain are what their commands print."""
+"""The figures in the pages on the herd and on split brain are the output of their commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCKS = [
 
 @pytest.mark.parametrize(("page", "command", "output"), BLOCKS, ids=[b[1] for b in BLOCKS])
 def test_the_page_shows_what_the_command_prints(page: str, command: str, output: str) -> None:
-    """Each block of a command and its output in the page is what the command prints now."""
+    """Each block of a command and its output equals the command's current output."""
     found = CliRunner().invoke(cli, shlex.split(command), catch_exceptions=False)
     printed = re.sub(r"[ \t]+$", "", found.stdout, flags=re.MULTILINE).rstrip()
     expected = re.sub(r"[ \t]+$", "", output, flags=re.MULTILINE).rstrip()
@@ -33,5 +33,5 @@ def test_the_page_shows_what_the_command_prints(page: str, command: str, output:
 
 
 def test_both_pages_have_such_blocks() -> None:
-    """Neither page is without figures made by a command."""
+    """Both pages have figures from a command."""
     assert {page for page, _, _ in BLOCKS} == {"herd.md", "split-brain.md"}

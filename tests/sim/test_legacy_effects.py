@@ -1,4 +1,4 @@
-"""What the JVM's consumer does wrong, shown by the ``scala`` profile; the default profile does not.
+"""Faults of the JVM's consumer: the ``scala`` profile has them, the default profile does not.
 
 Each effect is one scenario, run in both profiles.
 """
@@ -22,21 +22,21 @@ BOTH = pytest.mark.parametrize("scala", [True, False], ids=["scala", "default"])
 
 
 def world_with(partitions: int) -> World:
-    """A world with one topic, ``t``."""
+    """A simulated world with one topic, ``t``."""
     world = World.make(Kernel(4711))
     world.set_topic("t", partitions)
     return world
 
 
 def join(world: World, name: str, scala: bool, habits: Habits | None = None) -> SimMember:
-    """Start a member subscribed to ``t`` with one stream."""
+    """Start a member that subscribes to ``t`` with one stream."""
     subscription = Subscription(Pattern.STATIC, {"t": 1})
     spec = MemberSpec(world.paths, name, subscription, scala=scala)
     return world.add_member(spec, habits or Habits())
 
 
 def owners(world: World) -> dict[int, str]:
-    """Owner text by partition."""
+    """Return the owners by partition."""
     found = {}
     for name in world.zk.children(world.paths.owners_topic("t")):
         node = world.zk.get(world.paths.owner(TopicPartition("t", int(name))))
@@ -47,9 +47,8 @@ def owners(world: World) -> dict[int, str]:
 
 @BOTH
 def test_a_member_stays_registered_and_owns_nothing(scala: bool) -> None:
-    """The other member's listener takes longer than all attempts: the JVM gives up for good and its
-    share stays without an owner; by default the share is claimed as soon as it is let go.
-    """
+    """The other member's listener takes longer than all attempts. The JVM gives up for good, and
+    its share has no owner. By default, the share is claimed as soon as it is released."""
     world = world_with(4)
     slow = join(world, "g_a", scala, Habits(listener=(15.0, 15.0)))
     world.kernel.run(until=40)
@@ -71,9 +70,8 @@ def test_a_member_stays_registered_and_owns_nothing(scala: bool) -> None:
 
 @BOTH
 def test_a_commit_of_a_former_owner_lowers_the_offset(scala: bool) -> None:
-    """A member that lost its owner znode without noticing commits later: the JVM's write takes the
-    new owner's offset back; by default it is refused.
-    """
+    """A member that lost its owner znode without noticing commits later. The JVM's write lowers the
+    new owner's offset. By default, the write is refused."""
     world = world_with(1)
     tp = TopicPartition("t", 0)
     former = join(world, "g_a", scala, Habits(commit_interval=2.0))
@@ -92,9 +90,8 @@ def test_a_commit_of_a_former_owner_lowers_the_offset(scala: bool) -> None:
 
 @BOTH
 def test_one_conflict_undoes_the_whole_attempt(scala: bool) -> None:
-    """A foreign znode stands in the way of one partition: the JVM then owns nothing at all, by
-    default everything else is claimed and delivered.
-    """
+    """The owner znode of one partition was created by another client. The JVM then owns nothing at
+    all. By default, all other partitions are claimed and delivered."""
     world = world_with(4)
     for path in ("/consumers/g", "/consumers/g/owners", "/consumers/g/owners/t"):
         assert world.do(Create(path))
@@ -108,9 +105,8 @@ def test_one_conflict_undoes_the_whole_attempt(scala: bool) -> None:
 
 @BOTH
 def test_a_member_without_a_session_goes_on_delivering(scala: bool) -> None:
-    """Cut off for longer than the session timeout, the JVM delivers what others own by then; by
-    default delivery stops before the session can have ended.
-    """
+    """After a disconnection longer than the session timeout, the JVM delivers partitions that
+    others own. By default, delivery stops before the session can have ended."""
     world = world_with(2)
     lost = join(world, "g_a", scala)
     join(world, "g_b", False)

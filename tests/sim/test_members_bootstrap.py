@@ -1,6 +1,6 @@
-"""Whole members that coordinate in ZooKeeper and learn their cluster from its brokers.
+"""Whole members that coordinate in ZooKeeper and learn of topics and brokers from the brokers.
 
-``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499; ``make test-sim-all`` many with more troubles.
+``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499. ``make test-sim-all`` runs many, with more faults.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ BATCH = 75
 
 @pytest.mark.parametrize("start", range(FIRST, FIRST + COUNT, BATCH))
 def test_no_rule_is_broken_in_any_run(start: int) -> None:
-    """What holds for all members holds for these: brokers that answer late or not at all, topics
-    that come and go, and JVM members in the group lead to no loss and no double delivery."""
+    """The rules for all members hold for these too. Late or missing answers of brokers, new and
+    deleted topics, and JVM members in the group cause no loss and no double delivery."""
     faults: Counter[str] = Counter()
     deliveries = 0
     for seed in range(start, min(start + BATCH, FIRST + COUNT)):
@@ -36,7 +36,7 @@ def test_no_rule_is_broken_in_any_run(start: int) -> None:
 
 
 def test_changes_that_nobody_notices_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge sees a member that asks the brokers and takes no notice of what is new."""
+    """The judge finds a member that asks the brokers and ignores changes."""
 
     def nothing(*_views: object) -> Iterator[str]:
         return iter(())

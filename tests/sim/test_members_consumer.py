@@ -1,6 +1,6 @@
-"""Whole members by KIP-848 under random troubles: no rule is broken in any run.
+"""Whole KIP-848 members under random faults. No rule is broken in any run.
 
-``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499; ``make test-sim-all`` many with more troubles.
+``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499. ``make test-sim-all`` runs many, with more faults.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ EVENTS = 60
 FIRST, COUNT = map(int, os.environ.get("ZKC_SEEDS", "0:300").split(":"))
 BATCH = 100
 UNUSED = {State.LEADING, State.SYNCING}
-"""Of the protocol of 2015."""
+"""Commands of the classic protocol only."""
 
 
 @pytest.mark.parametrize("start", range(FIRST, FIRST + COUNT, BATCH))
 def test_no_rule_is_broken_in_any_run(start: int) -> None:
-    """See ``test_members_coordinator``; each run also does what it claims."""
+    """See ``test_members_coordinator``. Each kind of fault also happens."""
     faults: Counter[str] = Counter()
     states: set[State] = set()
     deliveries = 0
@@ -43,7 +43,7 @@ def test_no_rule_is_broken_in_any_run(start: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 8])
 def test_same_seed_same_history(seed: int) -> None:
-    """Every event and delivery of a run is a function of its seed alone."""
+    """Every event and delivery of a run depends on its seed alone."""
     first, second = (
         run(seed, coordination="consumer", events=EVENTS, record=True).history for _ in range(2)
     )

@@ -1,6 +1,6 @@
-"""Whole members of a group on the brokers under random troubles: no rule is broken in any run.
+"""Whole members of a group on the brokers under random faults. No rule is broken in any run.
 
-``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499; ``make test-sim-all`` many with more troubles.
+``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499. ``make test-sim-all`` runs many, with more faults.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ BATCH = 125
 
 @pytest.mark.parametrize("start", range(FIRST, FIRST + COUNT, BATCH))
 def test_no_rule_is_broken_in_any_run(start: int) -> None:
-    """Never two that deliver one partition, no commit of another client's, none lowered, nothing
-    passed over, every partition with its member at rest: in groups that join, leave, crash, pause,
-    lose connections, work slowly, and whose coordinator dies or moves, whatever happens to brokers
-    and logs."""
+    """Two members never deliver one partition. Another client's commit is never overwritten, no
+    commit is lowered, no record is skipped, and a stable group owns every partition. Members join,
+    leave, crash, pause, lose connections and work slowly. The coordinator dies or moves, and
+    brokers and logs change."""
     for seed in range(start, min(start + BATCH, FIRST + COUNT)):
         result = run(seed, events=EVENTS)
         assert not result.violations, result
 
 
 def test_groups_are_troubled_in_every_way() -> None:
-    """The runs do what they claim: each kind of trouble happens, with each strategy, messages flow,
-    generations follow each other, and members come through every state but the fatal one."""
+    """Each kind of fault happens with each strategy, messages flow, and generations follow each
+    other. Members visit every state except the fatal one."""
     faults: Counter[str] = Counter()
     strategies, states = set(), set()
     deliveries = generations = 0
@@ -64,7 +64,7 @@ def test_groups_are_troubled_in_every_way() -> None:
 
 @pytest.mark.parametrize("seed", [1, 8, 23])
 def test_same_seed_same_history(seed: int) -> None:
-    """Every fact and delivery of a run is a function of its seed alone."""
+    """Every event and delivery of a run depends on its seed alone."""
     first, second = (run(seed, events=EVENTS, record=True).history for _ in range(2))
     assert first is not None
     assert len(first) > 100
@@ -72,9 +72,9 @@ def test_same_seed_same_history(seed: int) -> None:
 
 
 def test_same_seed_same_history_in_every_process() -> None:
-    """So it is whatever the seed of Python's hashes, which is another one in each process.
+    """The history does not depend on the seed of Python's hashes, which differs in each process.
 
-    Sets are printed in any order; so each line's characters are compared sorted.
+    Sets are printed in any order, so each line's characters are compared sorted.
     """
     code = (
         "from zkconsumer.core.coordinator.sticky import StickyStrategy\n"
@@ -103,8 +103,8 @@ def test_same_seed_same_history_in_every_process() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_moving_coordinator_costs_no_delivery(seed: int, dies: bool) -> None:
     """A third member joins, and a moment later the coordinator moves for some seconds. Whenever
-    that hits the others, nothing is delivered again but the message that was in hand in each
-    partition: no commit before a release is dropped."""
+    that happens, only each partition's unacknowledged message is delivered again. No commit before
+    a release is dropped."""
     caught = 0
     for moment in range(30):
         world = World(seed, [RangeStrategy()], record=False)

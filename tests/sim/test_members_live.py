@@ -1,6 +1,6 @@
-"""Whole migratable members whose group moves between both coordinations under random troubles.
+"""Whole migratable members whose group moves between both coordinations under random faults.
 
-``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499; ``make test-sim-all`` many with more troubles.
+``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499. ``make test-sim-all`` runs many, with more faults.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ BATCH = 50
 
 @pytest.mark.parametrize("start", range(FIRST, FIRST + COUNT, BATCH))
 def test_no_rule_is_broken_in_any_move(start: int) -> None:
-    """Never do two deliver, nobody without both locks between the modes, nothing is passed over, no
-    offset is lowered, and the next operator finishes what another has begun: whatever happens to
-    members, operators, sessions, brokers and answers at any moment of a move."""
+    """Two members never deliver one partition, and between the modes none delivers without both
+    locks. No record is skipped, no offset is lowered, and another operator finishes what one has
+    begun. Members, operators, sessions, brokers and answers fail at any moment of a move."""
     for seed in range(start, min(start + BATCH, FIRST + COUNT)):
         result = run(seed, events=EVENTS)
         assert not result.violations, result
 
 
 def test_groups_move_in_every_way() -> None:
-    """The runs do what they claim: each kind of trouble happens, records flow in each mode, also
-    while members act on different ones, tools die on the way, and plain and legacy members read."""
+    """Each kind of fault happens. Records flow in each mode, also while members act on different
+    ones. Tools die on the way, and plain and legacy members read."""
     faults: Counter[str] = Counter()
     delivered, written, ends = set(), Counter[Mode](), set()
     plain = legacy = killed = 0
@@ -57,7 +57,7 @@ def test_groups_move_in_every_way() -> None:
 
 @pytest.mark.parametrize("seed", [1, 8])
 def test_same_seed_same_history(seed: int) -> None:
-    """Every event and delivery of a run is a function of its seed alone."""
+    """Every event and delivery of a run depends on its seed alone."""
     first, second = (run(seed, events=EVENTS, record=True).history for _ in range(2))
     assert first is not None
     assert len(first) > 100

@@ -1,6 +1,6 @@
-"""Whole members of both protocols in a group that the broker converts: no rule is broken.
+"""Whole members of both protocols in a group that the broker converts. No rule is broken.
 
-``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499; ``make test-sim-all`` many with more troubles.
+``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499. ``make test-sim-all`` runs many, with more faults.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ BATCH = 50
 
 @pytest.mark.parametrize("start", range(FIRST, FIRST + COUNT, BATCH))
 def test_no_rule_is_broken_in_any_run(start: int) -> None:
-    """Members are rolled classic -> KIP-848 -> classic while requests and answers get lost or come
-    late: each partition is delivered by one member, nothing is lost, each member ends in the group.
-    The runs also do what they claim."""
+    """Members are rolled classic -> KIP-848 -> classic while requests and answers are lost or late.
+    One member delivers each partition, nothing is lost, and each member ends in the group. Each
+    kind of fault happens."""
     conversions: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     rolled = deliveries = 0
@@ -49,7 +49,7 @@ def test_no_rule_is_broken_in_any_run(start: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 8])
 def test_same_seed_same_history(seed: int) -> None:
-    """Every event and delivery of a run is a function of its seed alone."""
+    """Every event and delivery of a run depends on its seed alone."""
     first, second = (
         run(seed, coordination="mixed", events=EVENTS, record=True).history for _ in range(2)
     )

@@ -1,6 +1,6 @@
-"""Whole members of a group in ZooKeeper under random troubles: no rule is broken in any run.
+"""Whole members of a group in ZooKeeper under random faults. No rule is broken in any run.
 
-``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499; ``make test-sim-all`` many with more troubles.
+``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499. ``make test-sim-all`` runs many, with more faults.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ BATCH = 125
 
 @pytest.mark.parametrize("start", range(FIRST, FIRST + COUNT, BATCH))
 def test_no_rule_is_broken_in_any_run(start: int) -> None:
-    """Never two that deliver one partition, none without an owner at rest, nothing lost, no offset
-    lowered, no silence: in groups that join, leave, crash, expire, pause and lose answers, whatever
-    happens to brokers, logs, offset stores and applications."""
+    """Two members never deliver one partition. A stable group owns every partition, nothing is
+    lost, no offset is lowered, and no member is silent. Members join, leave, crash, expire, pause
+    and lose answers. Brokers, logs, offset stores and applications fail."""
     for seed in range(start, min(start + BATCH, FIRST + COUNT)):
         result = run(seed, events=EVENTS)
         assert not result.violations, result
 
 
 def test_runs_are_troubled_in_every_way() -> None:
-    """The runs do what they claim: each kind of trouble happens, messages flow, members move."""
+    """Each kind of fault happens, messages flow, and partitions move."""
     faults: Counter[str] = Counter()
     deliveries = transactions = 0
     for seed in range(60):
@@ -55,7 +55,7 @@ def test_runs_are_troubled_in_every_way() -> None:
 
 @pytest.mark.parametrize("seed", [1, 8, 23])
 def test_same_seed_same_history(seed: int) -> None:
-    """Every fact, transaction and delivery of a run is a function of its seed alone."""
+    """Every event, transaction and delivery of a run depends on its seed alone."""
     first, second = (run(seed, events=EVENTS, record=True).history for _ in range(2))
     assert first is not None
     assert len(first) > 100
@@ -63,7 +63,7 @@ def test_same_seed_same_history(seed: int) -> None:
 
 
 def test_legacy_members_break_only_what_the_table_allows() -> None:
-    """In mixed groups the JVM-like member shows its anomalies; default members never do."""
+    """In mixed groups, the JVM-like member shows its anomalies. Default members never do."""
     allowed: Counter[str] = Counter()
     for seed in range(30_000, 30_120):
         result = run(seed, legacy=True, events=EVENTS)
@@ -76,7 +76,7 @@ def test_legacy_members_break_only_what_the_table_allows() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_two_live_members_with_one_id(seed: int, leaves_after: float) -> None:
     """A second live member with the same id leaves before or after it is refused. The first one
-    keeps its registration and its partitions, and reads on."""
+    keeps its registration and its partitions, and continues reading."""
     kernel = Kernel(seed)
     world = World.make(kernel)
     world.set_topic("t0", 2)

@@ -1,6 +1,6 @@
-"""The simulation of whole members finds planted bugs: each breaks a rule at a seed that is known.
+"""The simulation of whole members finds planted bugs: each breaks a rule at a known seed.
 
-``.venv/bin/python -m tests.sim.plants`` searches for the seeds anew.
+``.venv/bin/python -m tests.sim.plants`` searches for the seeds again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> N
 
 @pytest.mark.parametrize("name", ALONE)
 def test_a_bug_of_the_data_plane_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """These take interleavings that are rare in a whole member."""
+    """These bugs need interleavings that are rare in a whole member."""
     plant, _ = plants()[name]
     plant(monkeypatch)
     seed, rule = ALONE[name]
@@ -32,7 +32,7 @@ def test_a_bug_of_the_data_plane_is_found(monkeypatch: pytest.MonkeyPatch, name:
 
 
 def test_every_bug_is_in_a_table() -> None:
-    """None is left out, and all seeds are low."""
+    """Each bug is in a table, and all seeds are low."""
     assert FOUND.keys() | ALONE.keys() | UNSEEN.keys() == plants().keys()
     assert not UNSEEN.keys() & (FOUND.keys() | ALONE.keys())
     assert all(found.seed < 1000 for found in FOUND.values())

@@ -1,6 +1,6 @@
-"""Journals are replayed: the same machine does the same again, and another one is found out.
+"""Replayed journals: the same machine does the same again, and a different one is found.
 
-``ZKC_SEED=4711`` runs that seed alone; ``ZKC_SEEDS=20000`` runs more than the usual number.
+``ZKC_SEED=4711`` runs that seed alone. ``ZKC_SEEDS=20000`` runs more than the usual number.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SEEDS = [int(ONLY)] if ONLY else range(int(os.environ.get("ZKC_SEEDS", "1000")) 
 
 
 class Lines:
-    """A journal in memory, through JSON as a file's would be."""
+    """A journal in memory. Entries pass through JSON, as in a file."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = [run_entry(0, "virtual", {})]
@@ -93,7 +93,7 @@ class Both:
 
 
 def recorded(patch: pytest.MonkeyPatch, run: Callable[[], object]) -> Lines:
-    """The journal of all members of a simulation, as a running member keeps it."""
+    """The journal of all members of a simulation, as a running member writes it."""
     lines, begin = Lines(), MemberLoop.__init__
 
     def init(self: MemberLoop[Any], name: str, machine: Any, *more: Any, **others: Any) -> None:
@@ -128,19 +128,19 @@ RUNS = {"zookeeper": zookeeper, "coordinator": coordinator}
 
 
 def replayed(lines: Lines, **more: Any) -> list[Replayed]:
-    """All members of a journal in memory, run again."""
+    """Replay all members of a journal in memory."""
     return replay("j", lines.entries, CLASSES, **more)
 
 
 def command_line(*arguments: str) -> Result:
-    """What ``zkconsumer replay`` does."""
+    """Run ``zkconsumer replay``."""
     return CliRunner().invoke(cli, ["replay", *arguments], catch_exceptions=True)
 
 
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_replay_does_what_the_member_did(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Of groups in every trouble, all members' machines do the same again, to the last command,
-    and keep the rules; also those that were killed."""
+    """In groups under every fault, all members' machines do the same again to the last command, and
+    obey the rules, also those that were killed."""
     events = members = 0
     for seed in SEEDS:
         for run in replayed(RUNS[kind](monkeypatch, seed)):
@@ -153,7 +153,7 @@ def test_a_replay_does_what_the_member_did(monkeypatch: pytest.MonkeyPatch, kind
 
 
 def losing_six() -> Lines:
-    """The journal of a member that owns six partitions, and then none of them any more."""
+    """The journal of a member that owns six partitions, and then none of them."""
     tps = [TopicPartition("t", n) for n in range(6)]
     thread = ConsumerThreadId("g_m", 0)
     spec = MemberSpec(GroupPaths("g"), "g_m", Subscription(Pattern.STATIC, {"t": 1}))
@@ -190,7 +190,7 @@ def losing_six() -> Lines:
 def test_the_order_of_hashes_does_not_count(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
 ) -> None:
-    """A machine takes nothing from the order of a set, which differs from process to process."""
+    """A machine does not depend on the order of a set, which differs between processes."""
     lines = losing_six()
     if kind == "coordinator":
         for seed in SEEDS[:5]:
@@ -209,7 +209,7 @@ def test_the_order_of_hashes_does_not_count(
 
 
 def _passing_over(machine: type, name: str, command: type) -> Callable[..., Any]:
-    """A bug: ``machine`` forgets this command."""
+    """A bug: ``machine`` skips this command."""
     right = getattr(machine, name)
 
     def on(self: Any, event: Any) -> list[Any]:
@@ -225,8 +225,8 @@ def _passing_over(machine: type, name: str, command: type) -> Callable[..., Any]
 def test_a_planted_bug_is_the_first_difference(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, machine: type, command: type
 ) -> None:
-    """A machine that was changed since differs where it first does something else, and nowhere
-    before: line, event, expected and actual commands, and what happened before it."""
+    """A changed machine differs where it first does something else, and nowhere before. Line,
+    event, expected and actual commands, and the events before are printed."""
     for seed in SEEDS if ONLY else range(200):
         lines = RUNS[kind](monkeypatch, seed)
         first: dict[str, int] = {}
@@ -257,7 +257,7 @@ def test_a_planted_bug_is_the_first_difference(
 
 
 def test_a_state_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A difference that no command shows is found by the state."""
+    """A difference that shows in no command is found in the state."""
     lines = zookeeper(monkeypatch, 1)
     facts = [n for n, e in enumerate(lines.entries) if e["kind"] == "fact"]
     changed = next(n for n in facts if lines.entries[n]["state"] == "RESTING")
@@ -273,8 +273,8 @@ def test_a_state_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_machine_that_raises_and_a_broken_rule_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A replay names what a machine raises, and a rule that does not hold though all is as
-    recorded."""
+    """A replay reports an exception of a machine. It also reports a broken rule, even if everything
+    else is as recorded."""
     lines = zookeeper(monkeypatch, 1)
 
     def fail(self: RebalanceMachine, event: Any) -> None:
@@ -308,7 +308,8 @@ def test_a_machine_that_raises_and_a_broken_rule_are_found(
     ids=lambda value: type(value).__name__,
 )
 def test_each_rule_is_kept(monkeypatch: pytest.MonkeyPatch, command: object, rule: str) -> None:
-    """A machine that fetches or commits what it does not hold, or answers what nobody asked."""
+    """A machine that fetches or commits a partition it does not own, or answers a question that was
+    not asked, is found."""
     lines = zookeeper(monkeypatch, 1)
     right = RebalanceMachine.on
     monkeypatch.setattr(RebalanceMachine, "on", lambda self, event: [*right(self, event), command])
@@ -318,7 +319,7 @@ def test_each_rule_is_kept(monkeypatch: pytest.MonkeyPatch, command: object, rul
 
 
 def test_partitions_that_are_fetched_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that forgets to take a lost partition out of what is fetched is found out."""
+    """A machine that does not remove a lost partition from the fetched ones is found."""
     for seed in range(200):
         lines = zookeeper(monkeypatch, seed)
         losers = [e["member"] for e in lines.entries if e.get("name") == "Drop"]
@@ -347,7 +348,7 @@ def _is_scala(lines: Lines, member: str) -> bool:
 
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_journal_may_end_anywhere(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """A killed member leaves a journal that ends after any line, or within it."""
+    """A killed member leaves a journal that ends after any line, or in the middle of one."""
     lines = RUNS[kind](monkeypatch, 3)
     name = lines.entries[1]["member"]
     whole = replayed(lines, member=name)[0]
@@ -358,7 +359,7 @@ def test_a_journal_may_end_anywhere(monkeypatch: pytest.MonkeyPatch, kind: str) 
 
 
 def test_a_torn_last_line_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Half a line at the end is what a killed writer leaves."""
+    """A killed writer leaves an incomplete last line, which is ignored."""
     path = zookeeper(monkeypatch, 1).save(tmp_path / "j")
     path.write_bytes(path.read_bytes()[:-20])
     found = command_line(str(path))
@@ -369,7 +370,8 @@ def test_a_torn_last_line_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_where_entries_were_dropped_a_replay_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What follows a gap cannot be replayed: this is said, with status 2; before it, it can."""
+    """Entries after a gap cannot be replayed. The command says so, with status 2. Entries before it
+    can."""
     lines = zookeeper(monkeypatch, 1)
     name = lines.entries[1]["member"]
     mine = [n for n, entry in enumerate(lines.entries) if entry.get("member") == name]
@@ -424,7 +426,8 @@ def test_what_cannot_be_replayed_is_named(
     spoil: Callable[[list[Entry]], object],
     reason: str,
 ) -> None:
-    """An old journal, a simulation's, damaged fields: file, line and reason; the status is 2."""
+    """For an old journal, a simulation's journal or damaged fields, the error names file, line and
+    reason. The status is 2."""
     path = _spoiled(spoil)(zookeeper(monkeypatch, 1)).save(tmp_path / "j.jsonl")
     found = command_line(str(path))
     assert isinstance(found.exception, JournalFormatError), found.output

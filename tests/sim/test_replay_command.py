@@ -1,4 +1,4 @@
-"""The command that plays a simulated run again: what it prints, and its exit status."""
+"""The command that replays a simulated run: its output and its exit status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkconsumer.sim.runs import run
 
 
 def test_a_run_without_a_violation_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
-    """The verdict is one line; with ``--history`` there is a line for everything that happened."""
+    """The verdict is one line. With ``--history``, there is a line for every event."""
     for coordination in ("zookeeper", "coordinator"):
         arguments = ["--coordination", coordination, "--seed", "3", "--events", "4"]
         assert main(arguments) == 0
@@ -57,7 +57,7 @@ def test_a_failing_run_is_played_again_by_the_command_that_it_prints(
 def test_wrong_arguments_end_with_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The message says what is wrong."""
+    """The error says what is wrong with the arguments."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2

@@ -1,7 +1,8 @@
-"""How many round trips to ZooKeeper follow one after the other when a group changes.
+"""How many sequential round trips to ZooKeeper a change of the group takes.
 
-Virtual time, 10 ms each way, servers that take no time, and no waiting for further changes: what a
-change takes, divided by 20 ms, is the number of round trips. A watch that fires is half of one.
+Virtual time, 10 ms each way, servers that take no time, and no waiting for further changes. The
+duration of a change, divided by 20 ms, is the number of round trips. A watch that fires is half of
+one.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ PATHS = GroupPaths("g")
 def test_round_trips_grow_neither_with_partitions_nor_with_members(
     event: str, members: int, partitions: int, limit: float
 ) -> None:
-    """From the call to the last owner znode."""
+    """From the call to the last owner znode, the number of round trips is the same for all
+    sizes."""
     herd = Herd(
         members,
         partitions,
@@ -72,7 +74,7 @@ class Member:
         self.context = ScriptContext(self.spec, self.client.session_id, lambda: 7)
 
     def run(self, command: ScriptCommand) -> tuple[events.Event, int]:
-        """The event that ends the script, and how many round trips it took."""
+        """Return the event that ends the script, and the number of round trips."""
         script = script_for(command, self.context)
         op, trips = next(script), 0
         while True:
@@ -91,7 +93,7 @@ class Member:
 
 @pytest.fixture
 def zk() -> FakeZk:
-    """Three brokers and two topics of 1,200 partitions; nobody is in the group."""
+    """Three brokers and two topics of 1,200 partitions. The group is empty."""
     zk = FakeZk(Kernel(1))
     for path in ("/brokers", "/brokers/ids", "/brokers/topics", "/consumers", PATHS.root):
         zk.do(Create(path))
@@ -154,7 +156,7 @@ def test_each_script_sends_together_what_does_not_depend_on_answers(zk: FakeZk) 
 
 
 def test_pipelined_operations_can_be_carried_out_one_by_one(zk: FakeZk) -> None:
-    """Simulations that read in bulk see single operations, and the script the same replies."""
+    """Simulations that read in bulk see single operations. The script gets the same replies."""
     member = Member(zk, 1)
     member.run(commands.Register(1, 0))
     together, _ = member.run(commands.LoadView(1, epoch=0))

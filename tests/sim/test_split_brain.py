@@ -30,14 +30,15 @@ def test_the_case_shows_with_legacy_behaviour(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_case_does_not_show_with_ours(name: str) -> None:
-    """The same courses of events, many seeds: no delivery of another's partition, no failure."""
+    """The same events with many seeds: no member delivers another's partition, and no attempt
+    fails."""
     played = play(name, "default")
     assert played.seeds == SEEDS
     assert played.showed == 0, played.finding
 
 
 def test_a_story_is_a_function_of_its_seed() -> None:
-    """The same seed tells the same story; its journal is as the schema says."""
+    """The same seed tells the same story. Its journal follows the schema."""
     first, again = play("two-claims", "scala", 3), play("two-claims", "scala", 3)
     assert first.entries == again.entries
     assert story(first) == story(again)

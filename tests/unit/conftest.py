@@ -1,7 +1,7 @@
 """Members of both kinds on simulated servers.
 
-The real loops, connectors and worker threads run; only the servers' side is simulated. So what
-would take a real session's timeout is seen in milliseconds.
+The real loops, connectors and worker threads run. Only the servers are simulated. So a session
+timeout of seconds takes milliseconds.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ P0 = TopicPartition("t", 0)
 
 @dataclass
 class Switch:
-    """What the simulated servers do next."""
+    """Controls what the simulated servers do next."""
 
     broken: BaseException | None = None
-    """Raised by the next request, which stands for any fault inside the member."""
+    """The next request raises it. It stands for any fault inside the member."""
     closed: list[object] = field(default_factory=list)
     """Clients that were closed."""
     topics: int = 1
-    """How many topics of one partition there are: t, t1, t2 and so on."""
+    """Number of topics with one partition: t, t1, t2 and so on."""
     filters: int = 0
-    """How many other members with the white list ``t.*`` are registered."""
+    """Number of other registered members with the white list ``t.*``."""
     silent: bool = False
     """No server answers."""
     unreachable: bool = False
@@ -57,12 +57,12 @@ class Switch:
     taken: bool = False
     """Another live session is registered as ``g_m``."""
     heartbeat: int = ErrorCode.NONE
-    """What the next heartbeat is answered with. In ZooKeeper any code but ``NONE`` makes a member
-    that takes the only partition away."""
+    """Answer to the next heartbeat. In ZooKeeper, any code but ``NONE`` makes another member take
+    the only partition."""
     left: list[object] = field(default_factory=list)
     """Requests to leave the group: ``LeaveGroup``, or the deletion of the registration."""
     pings: list[float] = field(default_factory=list)
-    """When the session was confirmed, in seconds of ``time.monotonic()``."""
+    """When the session was last confirmed, in seconds of ``time.monotonic()``."""
 
     def check(self) -> None:
         if self.broken is not None:
@@ -152,7 +152,7 @@ class SimulatedDriver:
 
 
 class SimulatedClient:
-    """``GroupClient`` on a coordinator that gives this member all partitions."""
+    """``GroupClient`` on a coordinator that assigns all partitions to this member."""
 
     coordinator = None
 
@@ -200,7 +200,7 @@ Member = ZookeeperConsumerConnector | CoordinatorConsumerConnector
 
 @pytest.fixture
 def switch(monkeypatch: pytest.MonkeyPatch) -> Switch:
-    """Simulated servers for the connectors made in the test."""
+    """Simulated servers for the connectors of the test."""
     switch = Switch()
     monkeypatch.setattr(
         "zkconsumer.connector.ZkDriver", lambda *given, **_: SimulatedDriver(switch, *given)
@@ -213,7 +213,7 @@ def switch(monkeypatch: pytest.MonkeyPatch) -> Switch:
 
 @pytest.fixture(params=["zookeeper", "coordinator"])
 def member(request: pytest.FixtureRequest, switch: Switch) -> Iterator[Member]:
-    """A connector without streams; its servers are asked ten times a second."""
+    """A connector without streams. Its servers are asked ten times a second."""
     common = {"group.id": "g", "rebalance.backoff.ms": 10}
     made: Member
     if request.param == "zookeeper":

@@ -1,4 +1,4 @@
-"""Changes of groups on a simulated ZooKeeper, with others that come in between."""
+"""Changes of groups on a simulated ZooKeeper while other clients make changes too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY = OffsetKey("g", "t", 0)
 
 
 class Zk(ToolZk):
-    """A group with offsets of two topics, one of which was owned."""
+    """A group with offsets of two topics, of which one had owners."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Zk(ToolZk):
         self.zk.do(Create(PATHS.owners_topic("t")))
 
     def register(self) -> None:
-        """A member comes."""
+        """Register a member."""
         for path in (PATHS.ids, PATHS.member("g_m")):
             if self.zk.get(path) is None:
                 self.zk.do(Create(path))
@@ -57,14 +57,14 @@ def tools(zk: Zk) -> GroupTools:
 
 
 def test_the_offsets_of_a_topic_never_owned_stay(zk: Zk, tools: GroupTools) -> None:
-    """The group has it as well, although only the other topic has owners."""
+    """The group has the topic as well, although only the other topic has owners."""
     assert not tools.delete("g", "t").whole
     assert zk.text(f"{PATHS.offsets_topic('t')}/0") is None
     assert zk.text(f"{PATHS.offsets_topic('u')}/0") == b"7"
 
 
 def test_a_member_that_registers_stops_the_deletion_of_a_topic(zk: Zk, tools: GroupTools) -> None:
-    """Also in a group that never had one."""
+    """This holds for a group that never had a member, too."""
     zk.before = lambda op: zk.register() if isinstance(op, Multi) else None
     with pytest.raises(GroupActiveError):
         tools.delete("g", "t")
@@ -72,7 +72,7 @@ def test_a_member_that_registers_stops_the_deletion_of_a_topic(zk: Zk, tools: Gr
 
 
 def test_a_write_whose_answer_gets_lost_is_not_called_written(zk: Zk, tools: GroupTools) -> None:
-    """It may have been carried out or not."""
+    """The write may have been carried out or not."""
 
     def lose(op: ZkOp, reply: Reply) -> Reply:
         return Failed(Code.CONNECTION_LOSS) if isinstance(op, Multi) else reply
@@ -83,7 +83,7 @@ def test_a_write_whose_answer_gets_lost_is_not_called_written(zk: Zk, tools: Gro
 
 
 def test_what_was_written_is_read_back(zk: Zk, tools: GroupTools) -> None:
-    """A consumer that is still at work overwrites it."""
+    """A consumer that is still running overwrites it."""
 
     def overwrite(op: ZkOp, reply: Reply) -> Reply:
         if isinstance(op, Multi):
@@ -96,7 +96,7 @@ def test_what_was_written_is_read_back(zk: Zk, tools: GroupTools) -> None:
 
 
 def test_an_offset_that_changes_meanwhile_is_left_alone(zk: Zk, tools: GroupTools) -> None:
-    """Between the look and the write."""
+    """The offset changes between the read and the write."""
     plan = tools.plan_import({KEY: 9})
     zk.zk.do(SetData(KEY.path, b"8"))
     with pytest.raises(GroupChangedError, match="was changed by another client"):
@@ -105,7 +105,7 @@ def test_an_offset_that_changes_meanwhile_is_left_alone(zk: Zk, tools: GroupTool
 
 
 def test_an_active_group_is_written_to_with_force_only(zk: Zk, tools: GroupTools) -> None:
-    """Its members hold offsets in memory."""
+    """The members keep offsets in memory."""
     zk.register()
     plan = tools.plan_import({KEY: 9})
     with pytest.raises(GroupActiveError):
@@ -116,7 +116,7 @@ def test_an_active_group_is_written_to_with_force_only(zk: Zk, tools: GroupTools
 
 
 def test_a_negative_offset_is_not_exported(zk: Zk, tools: GroupTools) -> None:
-    """Old tools store -1 for none."""
+    """Old tools store -1 if there is no offset."""
     zk.zk.do(SetData(KEY.path, b"-1"))
     assert tools.export() == {OffsetKey("g", "u", 0): 7}
     assert len(tools.notes) == 1

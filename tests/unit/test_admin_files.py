@@ -1,4 +1,4 @@
-"""The offsets file, and how rows reach a terminal, a spreadsheet or a program."""
+"""The offsets file, and rows for a terminal, a spreadsheet or a program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from zkconsumer.errors import OffsetsFileError
 
 
 def test_the_file_is_the_jvm_tools_own() -> None:
-    """One PATH:OFFSET line each, newline at the end, sorted with partitions as numbers."""
+    """One line PATH:OFFSET each, with a final newline, sorted by path with partitions as
+    numbers."""
     offsets = {
         OffsetKey("x3", "t2", 10): 7,
         OffsetKey("x3", "t2", 9): 2**63 - 1,
@@ -32,7 +33,7 @@ def test_the_file_is_the_jvm_tools_own() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_was_rendered_parses(seed: int) -> None:
-    """Any offsets survive the way through a file."""
+    """All offsets survive rendering and parsing."""
     chance = random.Random(seed)
     letters = "abcXYZ019._-"
     for _ in range(50):
@@ -48,7 +49,7 @@ def test_what_was_rendered_parses(seed: int) -> None:
 
 
 def test_the_last_newline_and_a_byte_order_mark_do_not_matter() -> None:
-    """A file that an editor left without its last newline, or with a mark, is read alike."""
+    """A file without its last newline, or with a byte order mark, is read the same way."""
     wanted = {OffsetKey("g", "t", 1): 5}
     for data in (b"/consumers/g/offsets/t/1:5", b"\xef\xbb\xbf/consumers/g/offsets/t/1:5\n"):
         assert parse("f", data) == wanted
@@ -80,7 +81,7 @@ def test_the_last_newline_and_a_byte_order_mark_do_not_matter() -> None:
     ],
 )
 def test_a_bad_line_is_named(line: str, says: str) -> None:
-    """Every bad line is refused with file, line number and reason; terminals stay safe."""
+    """Every bad line is refused with file, line number and reason. Terminals stay safe."""
     data = f"/consumers/good/offsets/t/0:1\n{line}\n".encode()
     with pytest.raises(OffsetsFileError) as refused:
         parse("my.file", data)
@@ -92,7 +93,8 @@ def test_a_bad_line_is_named(line: str, says: str) -> None:
 
 
 def test_all_bad_lines_are_named_up_to_a_limit() -> None:
-    """One look shows all faults, but a file of another kind does not print indefinitely."""
+    """One error lists all faults, up to a limit, so that a file of another kind does not flood the
+    screen."""
     with pytest.raises(OffsetsFileError) as refused:
         parse("f", b"x\n/consumers/g/offsets/t/1:1\ny\n")
     assert [fault[:4] for fault in refused.value.faults] == ["f:1:", "f:3:"]
@@ -107,7 +109,7 @@ EVIL = "g\x1b[2J\u202eevil\n"
 
 
 def test_no_control_or_bidi_character_passes() -> None:
-    """Every character outside printable ASCII is escaped; the rest stays."""
+    """Every character outside printable ASCII is escaped. The rest is unchanged."""
     assert printable("plain-name_1 x") == "plain-name_1 x"
     assert printable(EVIL) == "g\\x1b[2J\\u202eevil\\n"
     everything = "".join(map(chr, range(0x11000)))
@@ -131,7 +133,7 @@ def test_a_table_is_safe_and_never_cut(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_one_long_name_leaves_the_other_rows_narrow(capsys: pytest.CaptureFixture[str]) -> None:
-    """A cell of 303 characters is printed whole and moves its own row alone."""
+    """A cell of 303 characters is printed in full, and shifts only its own row."""
     long = "x" * 303
     print_rows(COLUMNS, [(long, 5, "o"), ("g", 17, None)], "table")
     lines = capsys.readouterr().out.splitlines()
@@ -143,7 +145,7 @@ def test_one_long_name_leaves_the_other_rows_narrow(capsys: pytest.CaptureFixtur
 
 
 def test_json_is_one_array(capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON holds names as they are, missing values as null, and is ASCII."""
+    """JSON has the original names, null for missing values, and is ASCII."""
     print_rows(COLUMNS, [(EVIL, -5, None)], "json")
     out = capsys.readouterr().out
     assert out.isascii()
