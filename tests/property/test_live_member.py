@@ -1,5 +1,10 @@
 """A whole migratable member (three machines as one) gets random events: which partitions it may
-deliver."""
+deliver.
+
+The test plays the servers. Scripts and requests succeed or get lost, modes change, sessions end,
+and the coordinator expels the member. Whatever happens, the member delivers only what the mode
+allows.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +50,7 @@ BROKER = (BrokerEndpoint(0, "localhost", 9092),)
 
 
 class World:
-    """One member, and the servers as they answer it."""
+    """One member, and the servers that answer it."""
 
     def __init__(self, seed: int, weaker: str = "") -> None:
         self.random = random.Random(seed)
@@ -81,7 +86,7 @@ class World:
         return True
 
     def send(self, event: Any) -> None:
-        """Give the member an event; do what it commands; look whether it may deliver that."""
+        """Give the member an event, carry out its commands, and check whether it may deliver."""
         self.steps.append(repr(event)[:200])
         for command in self.member.on(event):
             match command:
@@ -100,7 +105,8 @@ class World:
         self.judge()
 
     def judge(self) -> None:
-        """Only with the owner znode, and where the mode allows it or the release has begun."""
+        """A partition needs the owner znode, and a mode that allows delivery or a release that has
+        begun."""
         live = self.member.live
         if not self.session:
             assert not self.delivering, self.steps[-5:]
@@ -119,7 +125,7 @@ class World:
         self.seen.add((live.mode, bool(self.delivering)))
 
     def step(self) -> None:
-        """One thing happens."""
+        """Make one thing happen."""
         chance = self.random.random()
         if not self.session:
             self.session += 1
@@ -143,7 +149,7 @@ class World:
             self.answer(self.pending.pop(self.random.randrange(len(self.pending))))
 
     def answer(self, command: Any) -> None:
-        """The servers', the data plane's or the listener's answer."""
+        """Answer for the servers, the data plane or the listener."""
         pick = frozenset(self.random.sample(ALL, self.random.randint(0, 4)))
         match command:
             case ToGroup(inner):
@@ -180,7 +186,8 @@ class World:
                 self.send(events.ListenerDone(token))
 
     def of_coordinator(self, command: Any) -> Any:
-        """The coordinator's answer; a negative generation: it has expelled the member."""
+        """Answer for the coordinator. A negative generation means that it has expelled the
+        member."""
         token = command.token
         unknown = group_events.RequestFailed(token, 25, "unknown member")
         match command:
@@ -217,7 +224,7 @@ def play(seed: int, weaker: str = "") -> World:
 
 
 def test_only_what_the_mode_allows_is_delivered() -> None:
-    """In random lives; in each mode something was delivered, so the rule was tried."""
+    """Random lives obey the modes. Partitions are delivered in each mode, so the rule was tried."""
     seen: set[tuple[Mode, bool]] = set()
     for seed in range(SEEDS):
         try:
@@ -229,7 +236,8 @@ def test_only_what_the_mode_allows_is_delivered() -> None:
 
 @pytest.mark.parametrize("weaker", ["keeps what it lost", "gives back at once"])
 def test_a_weaker_member_is_found(weaker: str) -> None:
-    """Without stopping when expelled, or without waiting for the release, the rule is broken."""
+    """The rule breaks for a member that does not stop when expelled, or does not wait for the
+    release."""
 
     def broken(seed: int) -> bool:
         try:

@@ -1,4 +1,5 @@
-"""The machine under any sequence of facts, plausible or not: total, and never careless."""
+"""The machine under any sequence of events, plausible or not: it never raises and breaks no
+rule."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ ANSWERED_BY = {
 
 
 class Chaos:
-    """Feeds a machine random facts and watches what it orders."""
+    """Feeds random events to a machine, and checks its commands."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -91,7 +92,7 @@ class Chaos:
         return {tp: Claim(thread, rng.choice([None, 3]), rng.choice([None, 5])) for tp in wanted}
 
     def answer(self, kind: type[Event], token: int, order: Any = None) -> Event:
-        """An answer of this kind; to the point when ``order`` is given."""
+        """Return an answer of this kind. It fits if ``order`` is given."""
         rng = self.rng
         odd = rng.random() < 0.1
         if kind is events.ViewLoaded:
@@ -172,7 +173,8 @@ class Chaos:
         return events.CommitRequested(self.requests, positions, self.rng.random() < 0.5)
 
     def feed(self, fact: Event) -> list[Command]:
-        """One fact; checks everything that must hold of the orders and of what is left."""
+        """Feed one event. Check everything that must hold of the commands and of the remaining
+        state."""
         machine = self.machine
         if isinstance(fact, events.SessionLost):
             self.pending.clear()  # scripts are abandoned
@@ -224,7 +226,7 @@ class Chaos:
             assert not order.wanted.keys() & machine.held.keys()
 
     def come_to_rest(self) -> None:
-        """Answer everything in good order until nothing is asked any more."""
+        """Answer everything in order until the machine asks nothing more."""
         self.rng.random = lambda: 0.5  # type: ignore[method-assign] # nothing odd any more
         machine = self.machine
         if machine.state in (State.NEW, State.SESSIONLESS):
@@ -245,7 +247,7 @@ class Chaos:
 
 
 def survive(seed: int) -> None:
-    """Random facts, then peace: everything is checked on the way and at the end."""
+    """Feed random events, then only good answers. Check everything on the way and at the end."""
     chaos = Chaos(seed)
     for _ in range(STEPS):
         chaos.feed(chaos.next_fact())
@@ -261,7 +263,7 @@ def survive(seed: int) -> None:
 
 
 def survive_all(seeds: Iterable[int]) -> None:
-    """All these seeds; names the one that fails."""
+    """Play all these seeds, and name the one that fails."""
     for seed in seeds:
         try:
             survive(seed)
@@ -271,15 +273,14 @@ def survive_all(seeds: Iterable[int]) -> None:
 
 
 def test_any_facts_in_any_state() -> None:
-    """No sequence of facts raises, uses a token twice, fetches or commits what is not held, acts
-    without a session, lets a stale answer through, loses a trigger or leaves a commit unanswered;
-    and afterwards the member comes to rest with its share.
-    """
+    """No sequence of events raises, uses a token twice, fetches or commits a partition that is not
+    owned, acts without a session, accepts a stale answer, loses a trigger or leaves a commit
+    unanswered. Afterwards the member becomes stable with its share."""
     survive_all(SEEDS)
 
 
 def test_an_unchecked_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The property above notices a machine that takes answers whatever their token is."""
+    """The property above finds a machine that accepts answers with any token."""
 
     def answer(self: Any, _token: int, event: Any) -> bool:
         handler = self.ANSWERS.get(self.state, {}).get(type(event))
@@ -306,7 +307,7 @@ def test_an_unchecked_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_commit_without_its_claims_is_found(
     monkeypatch: pytest.MonkeyPatch, claims_of: Callable[[Any], Any]
 ) -> None:
-    """The property above notices a commit that is not fenced by the claims of its partitions."""
+    """The property above finds a commit that is not fenced by the claims of its partitions."""
     monkeypatch.setattr(
         "zkconsumer.core.zookeeper.committing.commands.Commit",
         lambda token, epoch, positions, claims: COMMIT(token, epoch, positions, claims_of(claims)),

@@ -1,4 +1,4 @@
-"""The multi-read request and its answer, against kazoo's own building blocks."""
+"""The multi-read request and its answer, compared with kazoo's own parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkconsumer.zk.multiread import NO_NODE, MultiRead
 
 
 def test_the_request_is_made_of_reads() -> None:
-    """Each path is a read without watch behind its header; a last header ends the request."""
+    """Each path is a read without a watch after its header. A last header ends the request."""
     paths = ("/a/b", "/\u00fc")
     wanted = b"".join(
         multiheader_struct.pack(GetData.type, False, -1) + bytes(GetData(path, None).serialize())
@@ -24,7 +24,7 @@ def test_the_request_is_made_of_reads() -> None:
 
 
 def test_an_answer_with_data_nothing_and_an_error() -> None:
-    """Data, null data and a missing znode are told apart, wherever the answer begins."""
+    """Data, null data and a missing znode are distinct, wherever the answer begins."""
     found = multiheader_struct.pack(GetData.type, False, 0)
     stat = stat_struct.pack(*range(11))
     answer = b"".join(
@@ -50,8 +50,8 @@ def test_an_answer_with_data_nothing_and_an_error() -> None:
 
 
 def test_lists_of_children() -> None:
-    """Asked for children, each path is such a read; the answer's names are told apart from errors,
-    also when there are none."""
+    """Each path is a request for children. The answer's names differ from errors, also if there are
+    none."""
     request = MultiRead(("/a",), True).serialize()
     assert request == (
         multiheader_struct.pack(GetChildren.type, False, -1)

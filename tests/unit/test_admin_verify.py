@@ -22,7 +22,7 @@ from zkconsumer.core.zookeeper.view import Assignor
 
 
 def node(data: str | bytes, session: int = 0) -> Node:
-    """A znode with this content, ephemeral when a session is given."""
+    """A znode with this content. With a session it is ephemeral."""
     return Node(data if isinstance(data, bytes) else data.encode(), Stat(1, 1, 0, session))
 
 
@@ -33,13 +33,13 @@ def registration(topics: str = '{"t":1}', pattern: str = "static", session: int 
 
 
 def topic(name: str = "t", partitions: int = 2) -> TopicSnapshot:
-    """A topic whose partitions are all in order."""
+    """A healthy topic."""
     states = {number: PartitionState(0, 0, (0,)) for number in range(partitions)}
     return TopicSnapshot(name, dict.fromkeys(range(partitions), (0,)), states)
 
 
 def group(**parts: object) -> GroupSnapshot:
-    """Group g with members g_a (session 1) and g_b (session 2), one partition each."""
+    """Group g with the members g_a (session 1) and g_b (session 2). Each owns one partition."""
     healthy: dict[str, object] = {
         "members": {"g_a": registration(), "g_b": registration(session=2)},
         "owners": {"t": {"0": node("g_a-0", 1), "1": node("g_b-0", 2)}},
@@ -60,12 +60,13 @@ def found(
 
 
 def kinds(findings: list[Finding]) -> list[tuple[Kind, str]]:
-    """Kind and path of each finding."""
+    """Return kind and path of each finding."""
     return [(finding.kind, finding.where) for finding in findings]
 
 
 def test_a_healthy_group_has_no_findings() -> None:
-    """All owned once, by live members, by their sessions, offsets within the log: nothing."""
+    """Each partition has one owner, a live member with its session, and offsets are within the
+    log."""
     ends = {TopicPartition("t", 0): 10, TopicPartition("t", 1): 21}
     assert found(group(), ends=ends, assignor=Assignor("range")) == []
 
@@ -90,7 +91,7 @@ OWNERS = "/consumers/g/owners/t"
     ],
 )
 def test_owners_that_are_wrong(owners: dict[str, Node], kind: Kind, where: str, says: str) -> None:
-    """Each way in which an owner znode can be wrong is found once, at its path, and explained."""
+    """Each fault of an owner znode is found once, at its path, and explained."""
     healthy = {"0": node("g_a-0", 1), "1": node("g_b-0", 2)}
     given = owners if kind is Kind.UNOWNED else {**healthy, **owners}
     (finding,) = found(group(owners={"t": given}))
@@ -100,7 +101,7 @@ def test_owners_that_are_wrong(owners: dict[str, Node], kind: Kind, where: str, 
 
 
 def test_owners_of_a_topic_that_nobody_subscribes_to() -> None:
-    """Owners of a topic outside all subscriptions are found, whoever they name."""
+    """Owners of a topic outside all subscriptions are found, whatever member they name."""
     owners = {**group().owners, "u": {"0": node("g_a-0", 1)}}
     (finding,) = found(group(owners=owners), (topic(), topic("u", 1)))
     assert finding.kind is Kind.UNKNOWN_OWNER
@@ -108,7 +109,7 @@ def test_owners_of_a_topic_that_nobody_subscribes_to() -> None:
 
 
 def test_a_group_without_members() -> None:
-    """Leftover owners are wrong; a group that only has offsets is in order."""
+    """Leftover owners are a fault. A group that only has offsets is healthy."""
     leftover = found(group(members={}))
     assert kinds(leftover) == [
         (Kind.UNKNOWN_OWNER, f"{OWNERS}/0"),
@@ -128,8 +129,8 @@ def test_a_group_without_members() -> None:
     ],
 )
 def test_registrations_that_cannot_be_used(data: bytes, says: str) -> None:
-    """A registration that poisons a JVM group is named with the reason and, if known, the writer;
-    the healthy members are judged as ever."""
+    """A registration that breaks a JVM group is named with the reason and, if known, the writer.
+    Healthy members are judged as usual."""
     members = {**group().members, "evil": node(data, 9)}
     (finding,) = found(group(members=members))
     assert (finding.kind, finding.where) == (Kind.QUARANTINED, "/consumers/g/ids/evil")
@@ -150,7 +151,8 @@ def test_registrations_that_are_misread() -> None:
 
 
 def test_offsets_that_cannot_be_right() -> None:
-    """Malformed, negative and too large offsets, and 0.7's names, are found at their paths."""
+    """Malformed, negative and too large offsets, and names of Kafka 0.7, are found at their
+    paths."""
     offsets = {
         "t": {"0": node(" 8"), "1": node("-1"), "2": node("5"), "3": node("6"), "1-3": node("7")},
         "b'orders'": {"0": node("1")},
@@ -190,7 +192,7 @@ def test_foreign_trees() -> None:
 
 
 def test_a_missing_topic_is_no_error() -> None:
-    """A member may subscribe to a topic that does not exist yet: a warning."""
+    """A member may subscribe to a topic that does not exist yet, so this is only a warning."""
     members = {**group().members, "g_c": registration('{"later":1}', session=3)}
     (finding,) = found(group(members=members))
     assert finding.kind is Kind.TOPIC_MISSING
@@ -198,7 +200,7 @@ def test_a_missing_topic_is_no_error() -> None:
 
 
 def test_the_strategy_is_checked_only_when_asked() -> None:
-    """Owners that another strategy chose, and members left without their share, are found."""
+    """Owners that follow another strategy, and members without their share, are found."""
     swapped = {"t": {"0": node("g_b-0", 2), "1": node("g_a-0", 1)}}
     assert found(group(owners=swapped)) == []
     assert kinds(found(group(owners=swapped), assignor=Assignor("range"))) == [
@@ -213,7 +215,8 @@ def test_the_strategy_is_checked_only_when_asked() -> None:
 
 
 def test_the_hash_form_matters() -> None:
-    """Twelve partitions dealt as Kafka 1.0 does (vector V2) are wrong for the older hash form."""
+    """Twelve partitions assigned as in Kafka 1.0 (vector V2) are a fault for the older hash
+    form."""
     order = [10, 11, *range(10)]
     members = {"g_c": registration('{"t12":12}')}
     threads = sorted(f"g_c-{stream}" for stream in range(12))
@@ -228,7 +231,8 @@ def test_the_hash_form_matters() -> None:
 
 
 def test_filters_mean_internal_topics_when_they_are_owned() -> None:
-    """A group that reads internal topics by filter is not blamed for it, others need not."""
+    """A group that reads internal topics by filter gets no finding for it. Other groups need not
+    read them."""
     members = {"g_a": registration('{".*":1}', "white_list")}
     topics = (topic("t", 1), topic("__consumer_offsets", 1))
     plain = {"t": {"0": node("g_a-0", 1)}}
@@ -241,7 +245,8 @@ def test_filters_mean_internal_topics_when_they_are_owned() -> None:
 
 
 def test_rows_of_a_group() -> None:
-    """Partitions of topics that are owned, have offsets or are subscribed to, then idle members."""
+    """First partitions of topics that are owned, have offsets or are subscribed to, then idle
+    members."""
     a, b = "g_host.example-1795262003537-5b79a07e", "g_b"
     snapshot = group(
         members={a: registration(), b: registration('{"t":1}', session=2)},
@@ -271,7 +276,7 @@ def test_rows_of_a_group() -> None:
     ],
 )
 def test_host_of_a_consumer_id(consumer: str, host: str) -> None:
-    """The host is taken from ids of the JVM's form only, never guessed."""
+    """The host is taken only from ids of the JVM's form."""
     assert host_of("g", consumer) == host
 
 
@@ -279,7 +284,8 @@ def test_host_of_a_consumer_id(consumer: str, host: str) -> None:
 
 
 def test_states_of_partitions() -> None:
-    """No leader, an unregistered leader and no state are leaderless; a shrunken ISR is marked."""
+    """Without a leader, with an unregistered leader or without a state, a partition is leaderless.
+    A shrunken ISR is marked."""
     snapshot = TopicSnapshot(
         "t",
         {0: (0, 1), 1: (1, 0), 2: (0, 1), 3: (0, 1), 4: (1,)},
@@ -303,7 +309,7 @@ def test_states_of_partitions() -> None:
 
 
 def test_offsets_that_are_stored_in_kafka_come_first() -> None:
-    """And the lag is counted from them."""
+    """The lag is counted from them too."""
     rows = [GroupRow("g", "t", number, 5, 100, 95, None, "") for number in (0, 1)]
     stored = {"g": {TopicPartition("t", 0): 40}}
     assert with_stored_offsets(rows, stored) == [

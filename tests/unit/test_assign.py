@@ -24,7 +24,7 @@ DASH, BRACKETS = RoundRobinHash.DASH, RoundRobinHash.BRACKETS
 
 
 def group(members: Members) -> dict[str, list[ConsumerThreadId]]:
-    """All members' thread ids by topic."""
+    """Return all members' thread ids by topic."""
     threads: dict[str, list[ConsumerThreadId]] = {}
     for member, topics in members.items():
         for topic, ids in thread_ids(member, topics).items():
@@ -33,7 +33,7 @@ def group(members: Members) -> dict[str, list[ConsumerThreadId]]:
 
 
 def by_thread(result: dict[TopicPartition, ConsumerThreadId]) -> dict[str, str]:
-    """``{thread: "topic/partition ..."}``, sorted."""
+    """Return ``{thread: "topic/partition ..."}``, sorted."""
     shares: dict[str, list[TopicPartition]] = {}
     for tp, thread in result.items():
         shares.setdefault(str(thread), []).append(tp)
@@ -51,7 +51,7 @@ def check(
     dash: dict[str, str],
     brackets: dict[str, str],
 ) -> None:
-    """Compare all three assignments, given as in `by_thread`."""
+    """Compare all three assignments with the expected ones, given as in `by_thread`."""
     threads = group(members)
     partitions = {topic: list(range(size)) for topic, size in sizes.items()}
     assert by_thread(assign_range(threads, partitions)) == dict(sorted(ranged.items()))
@@ -61,7 +61,7 @@ def check(
 
 
 def test_v1_two_members_two_streams() -> None:
-    """V1: five partitions over two members of two streams each."""
+    """V1: five partitions for two members with two streams each."""
     dealt = {"g_C1-0": "t5/0 t5/4", "g_C1-1": "t5/1", "g_C2-0": "t5/2", "g_C2-1": "t5/3"}
     check(
         {"g_C1": {"t5": 2}, "g_C2": {"t5": 2}},
@@ -129,7 +129,7 @@ def test_v5_two_topics_same_subscription() -> None:
 
 
 def test_v6_different_subscriptions() -> None:
-    """V6: a thread that skips a topic loses its turn; the hash forms differ."""
+    """V6: a thread that does not subscribe to a topic loses its turn. The hash forms differ."""
     check(
         {"g_a": {"orders": 1, "clicks": 1}, "g_b": {"clicks": 2}},
         {"orders": 4, "clicks": 6},
@@ -152,7 +152,7 @@ def test_v6_different_subscriptions() -> None:
 
 
 def test_v7_more_members_than_partitions() -> None:
-    """V7: the last member gets nothing, without an error."""
+    """V7: the last member gets nothing, and no error."""
     result = {"g_a-0": "t2/0", "g_b-0": "t2/1"}
     check(
         {"g_a": {"t2": 1}, "g_b": {"t2": 1}, "g_c": {"t2": 1}},
@@ -164,7 +164,7 @@ def test_v7_more_members_than_partitions() -> None:
 
 
 def test_v8_filter_over_two_topics() -> None:
-    """V8: what the filter ``t[35]`` gives members with one and two streams."""
+    """V8: the filter ``t[35]`` for members with one and two streams."""
     dealt = {
         "g_a-0": "t3/0 t5/0 t5/3",
         "g_b-0": "t3/1 t5/1 t5/4",
@@ -188,12 +188,12 @@ def test_v8_filter_over_two_topics() -> None:
     [({"g_a": {"nosuch": 1}}, {}), ({"g_a": {}}, {}), ({}, {}), ({}, {"t": 3})],
 )
 def test_v9_nothing_to_assign(members: Members, sizes: dict[str, int]) -> None:
-    """V9: an absent topic, an empty subscription or an empty group give an empty result."""
+    """V9: an absent topic, an empty subscription or an empty group gives an empty result."""
     check(members, sizes, ranged={}, dash={}, brackets={})
 
 
 def test_order_of_input_does_not_matter() -> None:
-    """Members, threads and partitions may come in any order, where no two hashes are equal."""
+    """Members, threads and partitions may be in any order if no two hashes are equal."""
     threads = group({"g_a": {"t": 3, "u": 1}, "g_b": {"t": 2}})
     shuffled = {topic: ids[::-1] for topic, ids in reversed(threads.items())}
     parts, shuffled_parts = {"t": range(7), "u": range(5)}, {"u": [4, 2, 0, 1, 3], "t": [*range(7)]}
@@ -205,7 +205,7 @@ def test_order_of_input_does_not_matter() -> None:
 
 
 def test_order_of_names_beyond_ascii_is_that_of_utf16() -> None:
-    """Java compares code units: a character beyond the BMP sorts before U+FF5E."""
+    """Java compares code units, so a character beyond the BMP sorts before U+FF5E."""
     threads = group({"g_\uff5e": {"t": 1}, "g_\U0001f600": {"t": 1}})
     assert by_thread(assign_range(threads, {"t": [0, 1]})) == {
         "g_\U0001f600-0": "t/0",
@@ -218,7 +218,7 @@ TIES = json.loads(Path(__file__).with_name("roundrobin_ties.json").read_text())
 
 @pytest.mark.parametrize("form", list(RoundRobinHash))
 def test_ties_between_topics_are_broken_as_the_jvm_breaks_them(form: RoundRobinHash) -> None:
-    """Every partition goes to the thread that the JVM's own classes gave it to.
+    """Every partition goes to the thread that the JVM's own classes chose.
 
     The groups have many partitions of different topics with equal hashes. The results come from
     four builds of Kafka for each form (tests/interop/roundrobin_ties.py), from 0.8.2.2 to 1.1.1 on
@@ -245,7 +245,7 @@ def test_ties_between_topics_are_broken_as_the_jvm_breaks_them(form: RoundRobinH
 
 
 def test_before_0_10_2_a_tie_between_two_topics_goes_the_other_way() -> None:
-    """Aa and BB have one hash; which of them comes first depends on the release."""
+    """Aa and BB have the same hash. Which of them comes first depends on the release."""
     assert java_hash("Aa-0") == java_hash("BB-0")
     threads = group({"g_a": {"Aa": 1, "BB": 1}, "g_b": {"Aa": 1, "BB": 1}})
     found = {
@@ -278,7 +278,7 @@ def test_java_hash(text: str, expected: int) -> None:
 
 
 def test_circular_iterator() -> None:
-    """Scala CoreUtilsTest.testCircularIterator: the ring of threads starts over at its end."""
+    """Scala CoreUtilsTest.testCircularIterator: after its end, the ring of threads starts again."""
     threads = group({"g_a": {"t": 2}})
     dealt = assign_roundrobin(threads, {"t": range(5)}, DASH)
     assert [dealt[TopicPartition("t", n)].stream for n in range(5)] == [0, 1, 0, 1, 0]

@@ -1,4 +1,4 @@
-"""The tools' blocking face of ZooKeeper: a script ends in its time."""
+"""The tools' blocking use of ZooKeeper: a script ends within its time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT = 0.5
 class LosingDriver:
     """Connects again and again, and loses the connection before the answer arrives.
 
-    ``answers``: how many requests are answered all the same, every second one.
+    ``answers`` is how many requests are answered all the same, every second one.
     """
 
     session_id = 1
@@ -46,7 +46,7 @@ class LosingDriver:
 
 
 class ExpiringDriver(LosingDriver):
-    """Answers at once; after the first answer its session ends and another one begins."""
+    """Answers at once. After the first answer its session ends, and another one begins."""
 
     def submit(self, op: ZkOp, session: int, on_reply: Callable[[Reply], object]) -> None:
         if not session or session != self.session_id:
@@ -66,8 +66,8 @@ def _losing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lost_connections_are_silence() -> None:
-    """A script whose connection is lost again and again fails after ``timeout`` seconds, and
-    closing takes one second at most."""
+    """A script that loses its connection again and again fails after ``timeout`` seconds. Closing
+    takes one second at most."""
     began = time.monotonic()
     zk = BlockingZk("127.0.0.1:1", TIMEOUT)
     with pytest.raises(ZkUnavailableError, match=r"gave no answer for 0\.5 s"), zk:
@@ -77,7 +77,7 @@ def test_lost_connections_are_silence() -> None:
 
 
 def test_each_answer_ends_the_silence() -> None:
-    """A script that is answered now and then may take longer than ``timeout``."""
+    """A script that gets an answer now and then may take longer than ``timeout``."""
 
     def script() -> Script[None]:
         for _ in range(6):
@@ -92,7 +92,7 @@ def test_each_answer_ends_the_silence() -> None:
 
 
 def test_a_script_waits_for_the_next_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one before has ended, and kazoo is opening another."""
+    """The previous session has ended, and kazoo opens another one."""
     monkeypatch.setattr("zkconsumer.zk.blocking.ZkDriver", ExpiringDriver)
     with BlockingZk("127.0.0.1:1", 10.0) as zk:
         driver = zk._driver
@@ -110,8 +110,8 @@ def test_a_script_waits_for_the_next_session(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_script_does_not_go_on_in_another_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has read may be wrong by then, and its ephemeral znodes are gone. The next script
-    runs in the new session."""
+    """Its reads may be outdated by then, and its ephemeral znodes are gone. The next script runs in
+    the new session."""
     monkeypatch.setattr("zkconsumer.zk.blocking.ZkDriver", ExpiringDriver)
 
     def script() -> Script[None]:

@@ -1,4 +1,4 @@
-"""A connection to a broker that misbehaves: what is believed, and for how long."""
+"""A connection to a broker that misbehaves: what is accepted, and for how long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT = 0.3
 
 
 class Server:
-    """Answers each request with the correlation ids of ``ids``; with none, it stays silent."""
+    """Answers each request with the correlation ids of ``ids``. Without ids, it stays silent."""
 
     def __init__(self, ids: list[int]) -> None:
         self.listening = socket.create_server(("127.0.0.1", 0))
@@ -41,7 +41,7 @@ class Server:
 
 @pytest.fixture
 def connect() -> Iterator[tuple[list[int], BrokerConnection]]:
-    """The ids to answer with, and a connection that has asked for no versions."""
+    """Return the ids to answer with, and a connection that has not asked for versions."""
     ids: list[int] = []
     server = Server(ids)
     made = BrokerConnection(server.endpoint, "c", TIMEOUT, 0)
@@ -53,7 +53,7 @@ def connect() -> Iterator[tuple[list[int], BrokerConnection]]:
 def test_an_answer_to_another_request_is_not_believed(
     connect: tuple[list[int], BrokerConnection],
 ) -> None:
-    """A late one, for example. After it nothing on this connection can be believed."""
+    """It may be a late one. After it, no answer on this connection is accepted."""
     ids, connection = connect
     ids += [1, 1]
     connection._connect()
@@ -66,7 +66,7 @@ def test_an_answer_to_another_request_is_not_believed(
 def test_a_silent_broker_has_its_whole_timeout(
     connect: tuple[list[int], BrokerConnection],
 ) -> None:
-    """Also where it is a fraction of a second; then the connection is closed."""
+    """Even if the timeout is a fraction of a second. Then the connection is closed."""
     _, connection = connect
     connection._connect()
     began = time.monotonic()
@@ -86,7 +86,8 @@ def test_a_broker_is_an_old_one_if_it_drops_two_connections(
     connect: tuple[list[int], BrokerConnection],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Brokers before 0.10 do so when they are asked for versions; others do for other reasons."""
+    """Brokers before 0.10 drop the connection when they are asked for versions. Others do so for
+    other reasons."""
     left = list(causes)
 
     def versions(_connection: object) -> dict[int, range]:
@@ -101,7 +102,7 @@ def test_a_broker_is_an_old_one_if_it_drops_two_connections(
 def test_a_broker_that_hangs_is_not_an_old_one(
     connect: tuple[list[int], BrokerConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its silence says nothing of its age."""
+    """Its silence says nothing about its version."""
 
     def versions(_connection: object) -> dict[int, range]:
         raise BrokerUnavailableError("silent") from TimeoutError()
@@ -114,7 +115,7 @@ def test_a_broker_that_hangs_is_not_an_old_one(
 def test_versions_that_cannot_be_read_are_the_broker_s_error(
     connect: tuple[list[int], BrokerConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not an error of this library."""
+    """They are not an error of this library."""
 
     def versions(_connection: object) -> dict[int, range]:
         raise TypeError("'NoneType' object is not iterable")

@@ -1,4 +1,4 @@
-"""Reading below ``/brokers`` is answered from what the brokers say, as ZooKeeper would answer."""
+"""Reads below ``/brokers`` are answered from the brokers' data, as ZooKeeper would answer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VIEW = ClusterView(
 
 
 def document(path: str) -> Any:
-    """The JSON of a znode."""
+    """Return the JSON of a znode."""
     reply = answer(VIEW, GetData(path))
     assert isinstance(reply, Ok)
     assert isinstance(reply.value, Node)
@@ -49,7 +49,7 @@ def document(path: str) -> Any:
 
 
 def test_znodes_are_as_members_and_tools_read_them() -> None:
-    """Brokers, topics, states and the cluster's id; the readers of znodes understand them."""
+    """Brokers, topics, states and the cluster's id. The readers of znodes understand them."""
     reply = answer(VIEW, GetMany(("/brokers/ids/2", "/brokers/ids/3", "/brokers/topics/a")))
     assert isinstance(reply, Ok)
     assert isinstance(reply.value, tuple)
@@ -80,7 +80,7 @@ def test_znodes_are_as_members_and_tools_read_them() -> None:
     ],
 )
 def test_replies_are_those_of_zookeeper(op: ZkOp, reply: object) -> None:
-    """Lists, and what does not exist."""
+    """Lists, and znodes that do not exist."""
     assert is_of_cluster(op)
     assert answer(VIEW, op) == reply
 
@@ -97,13 +97,15 @@ def test_replies_are_those_of_zookeeper(op: ZkOp, reply: object) -> None:
     ],
 )
 def test_what_is_asked_of_brokers(op: ZkOp, everything: bool, ids_only: bool) -> None:
-    """All below /brokers; or only where the brokers are, if ZooKeeper is the cluster's own."""
+    """Everything below /brokers, or only the brokers' addresses if ZooKeeper belongs to the
+    cluster."""
     assert is_of_cluster(op) is everything
     assert is_of_cluster(op, ids_only=True) is ids_only
 
 
 def test_changes_fire_the_watches_that_zookeeper_would_fire() -> None:
-    """Brokers, the list of topics, and each topic that came, went, grew or was created again."""
+    """Brokers, the list of topics, and each topic that appeared, disappeared, grew or was
+    recreated."""
     grown = TopicView("id-a", {0: PART, 1: PART, 2: PART})
     moved = TopicView("", {0: PART._replace(leader=2)})
     again = TopicView("other", VIEW.topics["a"].partitions)
@@ -120,12 +122,12 @@ def test_changes_fire_the_watches_that_zookeeper_would_fire() -> None:
 
 
 def test_watches_are_left_where_they_are_asked_for() -> None:
-    """On one path, or on all of a batch."""
+    """On one path, or on all paths of a batch."""
     assert watched_by(GetChildren("/brokers/ids", True)) == ("/brokers/ids",)
     assert watched_by(GetMany(("/a", "/b"), watch=True)) == ("/a", "/b")
     assert watched_by(GetData("/a")) == ()
 
 
 def test_no_cluster_id_looks_like_an_option() -> None:
-    """Kafka's tool would refuse it: one in 64 of all ids begins with a hyphen."""
+    """Kafka's tool would refuse it. One id in 64 begins with a hyphen."""
     assert not any(new_cluster_id().startswith("-") for _ in range(2000))

@@ -1,4 +1,4 @@
-"""How much memory decompression takes, and what happens when there is not enough."""
+"""How much memory decompression takes, and what happens if there is too little."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ except Exception as error:
 
 
 def in_little_memory(codec: int, data: bytes) -> str:
-    """What decompression prints in a process whose address space is limited."""
+    """Return what decompression prints in a process with little address space."""
     run = subprocess.run(
         [sys.executable, "-c", LIMITED, str(codec)], input=data, capture_output=True, check=True
     )
@@ -42,20 +42,20 @@ def in_little_memory(codec: int, data: bytes) -> str:
 
 @pytest.mark.parametrize("codec", PACK)
 def test_small_batches_need_little_address_space(codec: int) -> None:
-    """A batch of a megabyte is read in a process that may not reserve 512 MiB."""
+    """A batch of a megabyte is read in a process that cannot reserve 512 MiB."""
     assert in_little_memory(codec, PACK[codec](os.urandom(1000) * 1000)) == "1000000"
 
 
 @pytest.mark.parametrize("codec", PACK)
 def test_lack_of_memory_is_not_called_damage(codec: int) -> None:
-    """A good batch that does not fit into memory ends in MemoryError: it is not damaged."""
+    """A valid batch that does not fit into memory raises MemoryError, because it is not damaged."""
     assert in_little_memory(codec, PACK[codec](bytes(256 << 20))) == "MemoryError"
 
 
 @pytest.mark.parametrize("codec", PACK)
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 131_072, 3_000_000])
 def test_any_size_unfolds(codec: int, size: int) -> None:
-    """Sizes at and between the steps in which output is reserved, well and badly compressed."""
+    """Sizes at and between the steps in which output is reserved, for good and bad compression."""
     for data in (bytes(size), os.urandom(size)):
         assert codecs.decompress(codec, PACK[codec](data)) == data
 
@@ -69,7 +69,7 @@ def test_zstd_frames_follow_each_other() -> None:
 
 @pytest.mark.parametrize("codec", [1, 3])
 def test_data_that_ends_early_is_damage(codec: int) -> None:
-    """Half a batch is damaged, wherever output was reserved up to then."""
+    """Half a batch is damaged, however much output was reserved."""
     packed = PACK[codec](os.urandom(200_000))
     for length in (len(packed) // 2, len(packed) - 1):
         with pytest.raises(InvalidMessageError, match="ends early"):
@@ -78,7 +78,7 @@ def test_data_that_ends_early_is_damage(codec: int) -> None:
 
 @pytest.mark.parametrize("codec", PACK)
 def test_output_limit(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Output of exactly the limit is read, one byte more is refused."""
+    """Output of exactly the limit is read. One byte more is refused."""
     monkeypatch.setattr(codecs, "MAX_DECOMPRESSED", 1_000_000)
     assert len(codecs.decompress(codec, PACK[codec](bytes(1_000_000)))) == 1_000_000
     with pytest.raises(InvalidMessageError, match="more than 1000000"):

@@ -1,4 +1,5 @@
-"""Record bytes as Arrow columns: the same as the records of the decoder, whatever the bytes."""
+"""Record bytes as Arrow columns have the same content as the decoder's records, whatever the
+bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ RESPONSES = int(os.environ.get("ZKC_RESPONSES", "2000"))
 
 
 def plain(data: bytes, start: int) -> tuple[list[Record], str | None]:
-    """What the decoder finds, and its error."""
+    """Return the decoder's records, and its error."""
     found: list[Record] = []
     try:
         for part in PythonDecoder().decode(data, "t", 3, start):
@@ -31,7 +32,7 @@ def plain(data: bytes, start: int) -> tuple[list[Record], str | None]:
 
 
 def as_columns(data: bytes, start: int) -> tuple[list[tuple[object, ...]], str | None]:
-    """What the columns hold, as rows, and the error."""
+    """Return the columns as rows, and the error."""
     found, failure = columns.decode(data, "t", 3, start)
     found.validate(full=True)
     assert found.schema == columns.SCHEMA
@@ -49,7 +50,7 @@ def as_columns(data: bytes, start: int) -> tuple[list[tuple[object, ...]], str |
 
 
 def same(data: bytes, start: int = 0) -> int:
-    """Compare both; return the number of records."""
+    """Compare both. Return the number of records."""
     records, failure = plain(data, start)
     expected = [
         (*r[:5], r[5] if 0 <= r[5] < 1 << 63 else None, r[7])  # no time: null
@@ -75,14 +76,14 @@ def test_every_format_and_codec() -> None:
 
 
 def test_headers() -> None:
-    """Of some records and not of others, and where the first records are not wanted."""
+    """Only some records have headers. The first records may not be requested."""
     data = build(2, ITEMS[:3], 0) + WITH_HEADERS + build(2, ITEMS[:3], 50)
     assert same(data) == 10
     assert same(data, 9) == 5
 
 
 def test_control_batches_and_times_of_the_broker() -> None:
-    """Control batches are skipped; log append time is the time of all records; -1 is null."""
+    """Control batches are skipped. Log append time applies to all records. -1 becomes null."""
     control = bytearray(batch(ITEMS[:1], 3))
     control[22] |= 0x20
     stamped = bytearray(batch(ITEMS[:4], 10))
@@ -94,7 +95,7 @@ def test_control_batches_and_times_of_the_broker() -> None:
 
 
 def test_times_and_offsets_at_their_limits() -> None:
-    """Sums of more than 64 bits wrap in neither."""
+    """Sums of more than 64 bits do not wrap around."""
     for first in (-(1 << 63), -1, (1 << 63) - 2):
         extreme = bytearray(batch([(b"k", b"v")] * 3, 5))
         extreme[27:43] = struct.pack(">qq", first, first)
@@ -105,7 +106,7 @@ def test_times_and_offsets_at_their_limits() -> None:
 
 
 def test_damage_comes_behind_what_is_good() -> None:
-    """The columns end where the decoder's records end, with its error."""
+    """The columns end where the decoder's records end, with the same error."""
     bad = bytearray(build(2, ITEMS, 50))
     bad[-1] ^= 1
     data = build(2, ITEMS[:3], 0) + bytes(bad)
@@ -115,7 +116,7 @@ def test_damage_comes_behind_what_is_good() -> None:
 
 
 def test_mutated_answers() -> None:
-    """Whatever a damaged disk or a hostile broker sends. ``ZKC_SEED``, ``ZKC_RESPONSES``."""
+    """A damaged disk or a hostile broker may send anything. ``ZKC_SEED``, ``ZKC_RESPONSES``."""
     rng = random.Random(SEED)
     responses = [
         build(fmt, ITEMS[:4], base, codec) for fmt, codec in CASES for base in (0, 1 << 40)

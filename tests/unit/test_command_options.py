@@ -62,7 +62,7 @@ def test_every_command_and_option_has_a_help(name: str, command: click.Command) 
 
 @pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
 def test_one_meaning_of_shared_options(name: str, command: click.Command) -> None:
-    """``--group`` is a name everywhere, never a regex; what is waited for has a unit."""
+    """``--group`` is always a name and never a regex. Each waiting time has a unit."""
     for one in command.params:
         if isinstance(one, click.Option) and "--group" in one.opts:
             assert "regex" not in f"{one.metavar} {one.help}".lower(), name
@@ -74,7 +74,7 @@ def test_one_meaning_of_shared_options(name: str, command: click.Command) -> Non
 
 @pytest.mark.parametrize("program", ROOTS)
 def test_each_program_says_its_version_and_runs_as_a_module(program: str) -> None:
-    """``--version`` works everywhere, also with ``python -m``."""
+    """``--version`` works everywhere, and so does ``python -m``."""
     ended = subprocess.run(
         [sys.executable, "-m", program, "--version"], capture_output=True, text=True, check=False
     )
@@ -103,14 +103,15 @@ def test_the_help_groups_all_subcommands() -> None:
     ],
 )
 def test_a_time_has_a_unit(text: str, seconds: float) -> None:
-    """Every unit is understood; a bare number is in the option's own unit."""
+    """Every unit is understood. A bare number is in the option's own unit."""
     assert Duration().convert(text, None, None) == pytest.approx(seconds)
     assert Duration(bare="ms").convert("7", None, None) == pytest.approx(0.007)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "5 minutes", "-1s", "1s2", "0ms"])
 def test_a_time_that_is_none_is_refused(text: str) -> None:
-    """What is not a time, or too short, is an error that shows how to write one."""
+    """Something else than a time, or too short a time, gives an error that shows how to write
+    one."""
     with pytest.raises(click.BadParameter, match=r"write 500ms|too short"):
         Duration(least=0.001).convert(text, None, None)
 
@@ -135,7 +136,7 @@ def test_a_time_is_shown_with_its_unit() -> None:
 def test_the_command_line_wins_over_the_environment(
     arguments: list[str], environment: dict[str, str], expected: str
 ) -> None:
-    """A server on the command line is the one that is meant, whatever the environment has."""
+    """A server on the command line is used, whatever the environment has."""
 
     @click.command()
     @either_option
@@ -177,7 +178,7 @@ def test_the_command_line_wins_over_the_environment(
 def test_an_option_without_effect_is_refused(
     command: click.Command, arguments: list[str], option: str
 ) -> None:
-    """No option is ignored without a word: the error names it."""
+    """An error names each option that would have no effect."""
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code != 0
     assert option in (str(done.exception) + done.output)
@@ -199,14 +200,14 @@ def test_an_option_without_effect_is_refused(
 def test_herd_and_simulate_refuse_the_same(
     command: click.Command, arguments: list[str], words: str
 ) -> None:
-    """Both have one declaration of what describes a group, and one check."""
+    """Both share one declaration of a group's options, and one check."""
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code != 0
     assert words in (str(done.exception) + done.output)
 
 
 def test_herd_and_simulate_declare_the_same_options() -> None:
-    """Their shared options are alike in everything but the text of two."""
+    """Their shared options differ only in two texts."""
     both = {option.name: option for option in herd.params}
     shared = [option for option in simulate.params if option.name in both]
     assert {"members", "partitions", "topics", "event", "html"} <= {one.name for one in shared}
@@ -215,7 +216,7 @@ def test_herd_and_simulate_declare_the_same_options() -> None:
 
 
 def test_consume_needs_a_server_that_it_can_tell_apart() -> None:
-    """``--partition`` goes with brokers only."""
+    """``--partition`` needs brokers."""
     done = CliRunner().invoke(
         consume, ["--topic", "t", "--partition", "0", "--zookeeper", "127.0.0.1:1"]
     )
@@ -224,7 +225,8 @@ def test_consume_needs_a_server_that_it_can_tell_apart() -> None:
 
 
 def test_a_group_on_the_brokers_is_configured_as_in_kafka() -> None:
-    """A made-up group commits nothing; ``--from-beginning`` is ``earliest``; ids must agree."""
+    """A group without a name commits nothing. ``--from-beginning`` means ``earliest``. Ids must
+    agree."""
     made_up = coordinator_config(bootstrap="b:1", from_beginning=True)
     assert made_up.group_id.startswith("console-consumer-")
     assert made_up.auto_commit_enable is False
@@ -259,7 +261,7 @@ MESSAGE = MessageAndMetadata(
     ],
 )
 def test_a_line_is_formatted_as_asked(properties: list[str], line: bytes) -> None:
-    """``--property`` decides what a line has."""
+    """``--property`` determines the content of a line."""
     assert line_format(properties)(MESSAGE) == line
 
 
@@ -297,7 +299,7 @@ def test_keys_and_values_are_deserialized(name: str, data: bytes, shown: bytes) 
     ],
 )
 def test_a_formatter_is_chosen_by_name(formatter: str, line: bytes) -> None:
-    """Kafka's names stand for ours."""
+    """Kafka's names select our formatters."""
     assert message_format("value", (), formatter)(MESSAGE) == line
 
 
@@ -357,7 +359,7 @@ def test_a_message_that_cannot_be_formatted_ends_the_command_or_is_skipped() -> 
     ],
 )
 def test_a_property_that_formats_nothing_is_refused(properties: list[str], words: str) -> None:
-    """The error says what is wrong; a consumer's key is sent to the option that it belongs to."""
+    """The error says what is wrong. For a consumer's key, it names the right option."""
     with pytest.raises(ConfigError, match=words):
         line_format(properties)
 
@@ -367,7 +369,7 @@ def _node(data: bytes, czxid: int = 1, session: int = 0) -> Node:
 
 
 def test_a_tree_is_drawn_with_numbers_in_order_and_sessions() -> None:
-    """Partitions are in numeric order, and an ephemeral znode names its session."""
+    """Partitions are in numeric order. An ephemeral znode names its session."""
     root = "/consumers/g"
     nodes = {root: _node(b""), f"{root}/ids": _node(b""), f"{root}/ids/m": _node(b"{}", 3, 255)}
     nodes |= {f"{root}/n": _node(b"")} | {f"{root}/n/{number}": _node(b"x") for number in (10, 9)}
@@ -382,7 +384,8 @@ def test_a_tree_is_drawn_with_numbers_in_order_and_sessions() -> None:
 
 
 def test_changes_of_a_tree_are_lines() -> None:
-    """Created, deleted, changed and recreated znodes are told apart; equal ones are silent."""
+    """Created, deleted, changed and recreated znodes are distinct. Unchanged ones are not
+    printed."""
     before = {"/a": _node(b"1"), "/b": _node(b"1"), "/c": _node(b"1"), "/e": _node(b"1")}
     now = {"/b": _node(b"2"), "/c": _node(b"1", 9), "/d": _node(b"\x1b"), "/e": _node(b"1")}
     lines = list(changes(before, now))
@@ -392,7 +395,7 @@ def test_changes_of_a_tree_are_lines() -> None:
 
 
 def test_top_counts_rebalances_moves_and_the_rate() -> None:
-    """A look with other owners is one rebalance; the rate is committed messages by time."""
+    """A look that finds other owners is one rebalance. The rate is committed messages per time."""
 
     def seen(owners: str, offset: int) -> Seen:
         rows = [
@@ -415,7 +418,7 @@ def test_top_counts_rebalances_moves_and_the_rate() -> None:
 
 
 def test_groups_of_an_audit_are_names_or_a_regex() -> None:
-    """``--group`` takes names as they are, ``--groups-regex`` a regex; not both."""
+    """``--group`` takes names, ``--groups-regex`` a regex. Both together are refused."""
     assert group_regex(("a.b", "c"), None) == r"\Qa.b\E|\Qc\E"
     assert group_regex((), "a.*") == "a.*"
     assert group_regex((), None) is None
@@ -424,7 +427,7 @@ def test_groups_of_an_audit_are_names_or_a_regex() -> None:
 
 
 def test_groups_without_a_server_name_both_options(capsys: pytest.CaptureFixture[str]) -> None:
-    """The error of ``groups list`` without a server says which option is for which groups."""
+    """Without a server, the error of ``groups list`` says which option is for which groups."""
     assert run(["groups", "list"]) == 2
     error = capsys.readouterr().err
     assert "--zookeeper" in error

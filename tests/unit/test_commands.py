@@ -1,4 +1,4 @@
-"""Commands without servers: what they do by default, and their exit status."""
+"""Commands without servers: their defaults and their exit status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ZOOKEEPER = ["--zookeeper", "127.0.0.1:1"]
 
 
 class Tools:
-    """Notes what is done."""
+    """Records what is done."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -59,7 +59,7 @@ class Tools:
 
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> Tools:
-    """Those that the commands use."""
+    """The tools that the commands use."""
     made = Tools()
     for module in ("groups", "offsets"):
         monkeypatch.setattr(f"zkconsumer.cli.{module}.GroupTools", lambda *_: made)
@@ -72,7 +72,7 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> Tools:
 def test_verify_ends_with_1_when_something_is_wrong(
     tools: Tools, kinds: list[Kind], status: int
 ) -> None:
-    """A warning is not wrong."""
+    """A warning is not a fault."""
     tools.findings = [Finding("g", kind, "/x", "what") for kind in kinds]
     assert CliRunner().invoke(groups, ["verify", "g", *ZOOKEEPER]).exit_code == status
 
@@ -81,7 +81,7 @@ def test_verify_ends_with_1_when_something_is_wrong(
 def test_a_deletion_is_a_dry_run_without_execute(
     tools: Tools, option: list[str], done: list[str]
 ) -> None:
-    """Nothing is changed by looking."""
+    """A dry run changes nothing."""
     assert CliRunner().invoke(groups, ["delete", "g", *option, *ZOOKEEPER]).exit_code == 0
     assert tools.done == done
 
@@ -90,7 +90,7 @@ def test_a_deletion_is_a_dry_run_without_execute(
 def test_an_import_is_a_dry_run_without_execute(
     tools: Tools, option: list[str], done: list[str], tmp_path: Path
 ) -> None:
-    """Nothing is changed by looking."""
+    """A dry run changes nothing."""
     file = tmp_path / "offsets"
     file.write_text("/consumers/g/offsets/t/0:5\n")
     result = CliRunner().invoke(offsets, ["import", str(file), *option, *ZOOKEEPER])
@@ -122,7 +122,7 @@ class Stream:
 
 
 class Output:
-    """A printer that has just printed; ``count`` messages so far."""
+    """A printer that has just printed. ``count`` is the number of messages so far."""
 
     def __init__(self, count: int = 0) -> None:
         self.count, self.last = count, time.monotonic()
@@ -132,7 +132,7 @@ class Output:
 
 
 def end_of(stream: Stream, timeout: float) -> BaseException | None:
-    """What a stream's thread reports."""
+    """Return what a stream's thread reports."""
     ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     output: Any = Output()
     consume._write_stream(stream, output, timeout, ends)  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def end_of(stream: Stream, timeout: float) -> BaseException | None:
 
 
 def test_a_timeout_of_one_stream_counts_when_the_others_are_silent_too() -> None:
-    """Another one has just printed a message: it continues."""
+    """Another stream has just printed a message, so the command continues."""
     late, other = ConsumerTimeoutError("late"), ValueError("other")
     assert end_of(Stream(late, other), timeout=60) is other
     assert end_of(Stream(late, other), timeout=0) is late
@@ -154,7 +154,7 @@ def test_any_error_of_a_stream_is_reported() -> None:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Consume, with a connector whose shutdown may fail."""
+    """Run ``consume`` with a connector whose shutdown may fail."""
 
     def run(opened: Callable[[Any], Any], count: int = 0, fault: Exception | None = None) -> int:
         def shutdown() -> None:
@@ -179,7 +179,7 @@ def test_a_timeout_is_a_success_after_messages_only(
 
 
 def test_an_interruption_tells_that_the_last_commit_failed(run: Callable[..., int]) -> None:
-    """What was printed will be printed again."""
+    """The printed messages will be printed again."""
 
     def interrupted(_connector: object) -> Any:
         raise KeyboardInterrupt

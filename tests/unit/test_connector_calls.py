@@ -1,5 +1,5 @@
-"""The connector's calls with a loop that answers badly or not at all: they end in their time, with
-the error that is documented."""
+"""The connector's calls with a loop that answers badly or not at all. They end in time, with the
+documented error."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.threads import MemberThread
 
 SLACK = 0.5
-"""Seconds that a busy machine may add to what is measured."""
+"""Seconds that a busy machine may add to a measured time."""
 
 
 class StuckLoop:
-    """Answers the start as it is told, and nothing else."""
+    """Answers the start as the test demands, and nothing else."""
 
     def __init__(self, answer: AnswerStart | None, faults: tuple[str, ...] | None) -> None:
         self.started: Future[AnswerStart] = Future()
@@ -39,9 +39,9 @@ class StuckLoop:
             self.started.set_result(answer)
         self.left = self.ended = False
         self.closes_after = 0.0
-        """Seconds from the wish to close to the answer."""
+        """Seconds from the request to close to the answer."""
         self.given_up: list[float] = []
-        """The time left whenever the connector gave up."""
+        """The time left when the connector gave up."""
         self._faults = faults
 
     def give_up(self, reason: str, timeout: float) -> None:
@@ -64,7 +64,7 @@ class StuckThread(MemberThread):
 
 
 class Connector(StreamConnector):
-    """A connector with a loop of the test's making."""
+    """A connector with the test's loop."""
 
     def __init__(
         self, answer: AnswerStart | None, faults: tuple[str, ...] | None = None, patience: float = 1
@@ -99,8 +99,8 @@ class Connector(StreamConnector):
 def test_a_failed_start_raises_the_documented_error(
     outcome: Outcome | None, kind: type[ZkConsumerError], faults: Sequence[str] | None
 ) -> None:
-    """Whatever the member's leaving leads to, the call raises why the start failed. A failure to
-    leave is a note on it. ``None``: there is no answer."""
+    """Whatever happens when the member leaves, the call raises why the start failed. A failure to
+    leave is a note on that error. ``None`` means no answer."""
     answer = None if outcome is None else AnswerStart(outcome, "as the server says")
     connector = Connector(answer, faults if faults is None else tuple(faults), patience=0.4)
     began = time.monotonic()
@@ -119,8 +119,8 @@ def test_a_failed_start_raises_the_documented_error(
 
 @pytest.mark.parametrize("faults", [None, ("not stored",)])
 def test_one_deadline_for_the_whole_shutdown(faults: tuple[str, ...] | None) -> None:
-    """``shutdown`` takes its timeout once: if the loop answers late and its thread does not end,
-    and if there is no answer at all. Ending without an answer is part of that time."""
+    """``shutdown`` takes its timeout once, whether the loop answers late and its thread does not
+    end, or there is no answer at all. Ending without an answer is part of that time."""
     connector = Connector(AnswerStart(Outcome.SETTLED, ""), faults)
     connector.create_message_streams({"t": 1})
     connector.loop.closes_after = 0.8

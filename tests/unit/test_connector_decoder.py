@@ -1,4 +1,4 @@
-"""A decoder of the user's own reaches the streams of both connectors."""
+"""A user's own decoder reaches the streams of both connectors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Upper(PythonDecoder):
 
 @pytest.mark.parametrize("decoder", [None, Upper()])
 def test_the_decoder_of_the_connector_is_used(decoder: PythonDecoder | None) -> None:
-    """Without one, the library's own."""
+    """Without one, the library's own decoder is used."""
     config = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "group.id": "g"}
     connector: StreamConnector[object] = CoordinatorConsumerConnector(config, decoder=decoder)
     try:

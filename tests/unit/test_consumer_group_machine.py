@@ -20,7 +20,7 @@ CommandT = TypeVar("CommandT")
 
 
 class Story:
-    """A member and the servers' answers; ``done`` has all commands since the last ``clear``."""
+    """A member and the servers' answers. ``done`` has all commands since the last ``clear``."""
 
     def __init__(self, **more: Any) -> None:
         values: dict[str, Any] = {
@@ -49,25 +49,25 @@ class Story:
         self.done += self.machine.on(event)
 
     def last(self, kind: type[CommandT]) -> CommandT:
-        """The last command of a kind; it must be there."""
+        """Return the last command of a kind. There must be one."""
         return [one for one in self.done if isinstance(one, kind)][-1]
 
     def has(self, kind: type) -> bool:
-        """Whether there was one."""
+        """Return whether there was such a command."""
         return any(isinstance(one, kind) for one in self.done)
 
     def beat(self, code: int = 0, epoch: int = 1, given: Any = None, detail: str = "") -> None:
-        """Answer the heartbeat that was sent last."""
+        """Answer the last heartbeat."""
         token = self.last(commands.MemberHeartbeat).token
         self.tell(events.MemberHeartbeatAnswered(token, code, detail, epoch, 5.0, given))
 
     def fire(self, name: str) -> None:
-        """The last timer of that name runs out."""
+        """Let the last timer of that name fire."""
         timer = [o for o in self.done if isinstance(o, commands.SetTimer) and o.name == name][-1]
         self.tell(events.TimerFired(timer.token, name))
 
     def start(self) -> None:
-        """Names, offsets, listener, fetching: for all that was assigned."""
+        """Names, offsets, listener and fetching for all assigned partitions."""
         if self.machine.state is State.LOADING:
             read = self.last(commands.ReadTopicNames)
             self.tell(events.TopicNamesRead(read.token, {one: one[3:] for one in read.ids}))
@@ -77,7 +77,7 @@ class Story:
         self.tell(events.FetchingStarted(self.last(commands.StartFetching).token))
 
     def member(self, *numbers: int) -> Story:
-        """A member that has these partitions, and nothing under way."""
+        """A member that owns these partitions and waits for nothing."""
         self.beat(given={T: numbers})
         self.beat()
         self.start()
@@ -87,12 +87,12 @@ class Story:
 
 
 def owned(story: Story) -> Any:
-    """What the last heartbeat named."""
+    """Return the partitions that the last heartbeat named."""
     return story.last(commands.MemberHeartbeat).owned
 
 
 def test_a_member_joins_and_begins() -> None:
-    """Epoch 0 with the subscription; then what it is assigned is named at once, read, started."""
+    """Epoch 0 with the subscription. Then its assignment is named at once, read and started."""
     story = Story()
     join = story.last(commands.MemberHeartbeat)
     assert (join.epoch, join.full, join.owned) == (0, True, {})
@@ -109,8 +109,8 @@ def test_a_member_joins_and_begins() -> None:
 
 
 def test_what_stays_is_never_stopped() -> None:
-    """Stop, commit, listener, and only then a heartbeat without the partition: the one that stays
-    is in none of these."""
+    """Stop, commit, listener, and only then a heartbeat without the partition. The remaining
+    partition is in none of these."""
     story = Story().member(0, 1)
     story.machine._timers["heartbeat"] = 10**6
     story.tell(events.TimerFired(10**6, "heartbeat"))
@@ -135,7 +135,7 @@ def test_what_stays_is_never_stopped() -> None:
 
 
 def test_after_a_lost_answer_everything_is_said_again() -> None:
-    """The coordinator accepts the epoch before only with all that the member has."""
+    """The coordinator accepts the previous epoch only with all owned partitions."""
     story = Story().member(0)
     story.machine._timers["heartbeat"] = 10**6
     story.tell(events.TimerFired(10**6, "heartbeat"))
@@ -148,7 +148,7 @@ def test_after_a_lost_answer_everything_is_said_again() -> None:
 
 @pytest.mark.parametrize("code", [110, 25, 69])
 def test_a_fenced_member_joins_again(code: int) -> None:
-    """Its partitions are dropped without a commit, the listener hears of it, then epoch 0."""
+    """Its partitions are dropped without a commit, the listener is told, then the epoch is 0."""
     story = Story().member(0)
     story.machine._timers["heartbeat"] = 10**6
     story.tell(events.TimerFired(10**6, "heartbeat"))
@@ -161,7 +161,7 @@ def test_a_fenced_member_joins_again(code: int) -> None:
 
 
 def test_a_stale_commit_is_sent_with_the_next_epoch() -> None:
-    """A heartbeat is sent at once, and its answer lets the commit go again."""
+    """A heartbeat is sent at once, and after its answer the commit is sent again."""
     story = Story().member(0)
     story.tell(events.CommitRequested(5, {P0: 8}))
     commit = story.last(commands.CommitOffsets)
@@ -175,7 +175,7 @@ def test_a_stale_commit_is_sent_with_the_next_epoch() -> None:
 
 
 def test_an_instance_id_in_use_is_waited_for() -> None:
-    """For the session timeout; then the error names the key."""
+    """For the session timeout. Then the error names the key."""
     story = Story(instance_id="i")
     for _ in range(3):
         story.beat(111)
@@ -192,7 +192,7 @@ def test_an_instance_id_in_use_is_waited_for() -> None:
 
 
 def test_a_coordinator_that_takes_over_is_waited_for_anew() -> None:
-    """It counts the session timeout of the member before from then on (simulated, seed 201)."""
+    """It counts the previous member's session timeout from then on (simulated, seed 201)."""
     story = Story(instance_id="i")
     story.beat(111)
     story.fire("backoff")
@@ -209,7 +209,7 @@ def test_a_coordinator_that_takes_over_is_waited_for_anew() -> None:
 
 @pytest.mark.parametrize("code", sorted(HINTS.keys() - {111}))
 def test_what_the_coordinator_refuses_for_good(code: int) -> None:
-    """The error has the code's name, the broker's text and what to do."""
+    """The error has the code's name, the broker's text and the fix."""
     story = Story()
     story.beat(code, detail="the broker says so")
     failed = story.last(commands.Fail)
@@ -220,7 +220,7 @@ def test_what_the_coordinator_refuses_for_good(code: int) -> None:
 
 @pytest.mark.parametrize("request_", ["heartbeat", "commit", "search"])
 def test_a_broker_that_starts_does_not_offer_the_protocol_yet(request_: str) -> None:
-    """Once a heartbeat was accepted, no answer that denies the protocol ends the member: it looks
+    """After one accepted heartbeat, no answer that denies the protocol ends the member. It looks
     for the coordinator again, and keeps its partitions."""
     story = Story()
     story.beat(given={T: (0, 1)})
@@ -244,7 +244,7 @@ def test_a_broker_that_starts_does_not_offer_the_protocol_yet(request_: str) -> 
 
 
 def test_a_topic_without_a_name_is_asked_for_again() -> None:
-    """It was created a moment ago: what has a name begins at once."""
+    """The topic is new. Topics with a name begin at once."""
     story = Story()
     story.beat(given={"id-t": (0,), "id-u": (0,)})
     story.beat()
@@ -257,7 +257,8 @@ def test_a_topic_without_a_name_is_asked_for_again() -> None:
 
 
 def test_internal_topics_are_owned_and_not_read() -> None:
-    """A pattern may mean them; the coordinator knows no ``exclude.internal.topics``."""
+    """A pattern may select them, because the coordinator does not know
+    ``exclude.internal.topics``."""
     story = Story(subscription=Subscription(Pattern.WHITE_LIST, {".*": 1}))
     story.beat(given={"id-__consumer_offsets": (0,), "id-t": (2,)})
     assert owned(story) == {"id-__consumer_offsets": (0,), "id-t": (2,)}
@@ -268,7 +269,8 @@ def test_internal_topics_are_owned_and_not_read() -> None:
 
 @pytest.mark.parametrize("instance", [None, "i"])
 def test_leaving(instance: str | None) -> None:
-    """Everything is released and committed, then the coordinator is told, by static members too."""
+    """Everything is released and committed, then the coordinator is told, even by static
+    members."""
     story = Story(instance_id=instance).member(0)
     story.tell(events.CloseRequested())
     stop = story.last(commands.StopFetching)
@@ -284,7 +286,7 @@ def test_leaving(instance: str | None) -> None:
 
 
 def test_the_table_has_an_entry_for_each_request_that_can_get_the_code() -> None:
-    """Codes of a coordinator that moves apply to all requests; those of epochs never end it."""
+    """Codes of a moving coordinator apply to all requests. Codes of epochs never end a member."""
     rows = {row.code: row.reactions for row in TABLE}
     assert len(rows) == len(TABLE)
     for code in (14, 15, 16, UNREACHABLE):

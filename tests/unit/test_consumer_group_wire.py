@@ -1,4 +1,4 @@
-"""Requests of the consumer group protocol: their bytes, and answers that say less than asked."""
+"""Requests of the consumer group protocol: their bytes, and incomplete answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ACCEPTED = b"\0" + bytes(4) + b"\0\0" + b"\0" + b"\x02m" + b"\0\0\0\x03" + b"\0\
 
 
 class Broker:
-    """Answers with the same bytes whatever it is asked; keeps the request."""
+    """Gives the same bytes as every answer, and keeps the request."""
 
     endpoint = BrokerEndpoint(0, "127.0.0.1", 1)
 
@@ -51,7 +51,7 @@ class Broker:
 
 
 def test_a_heartbeat_of_a_member_at_rest_names_only_the_member() -> None:
-    """All that has not changed is null, in Kafka's own layout."""
+    """Everything unchanged is null, in Kafka's own layout."""
     broker: Any = Broker(ACCEPTED + b"\xff" + b"\0", highest=0)
     answer = heartbeat(broker, "g", "m", 3)
     nulls = b"\0" + b"\0" + b"\xff\xff\xff\xff" + b"\0" + b"\0" + b"\0"
@@ -60,7 +60,7 @@ def test_a_heartbeat_of_a_member_at_rest_names_only_the_member() -> None:
 
 
 def test_a_joining_member_owns_nothing_and_says_so() -> None:
-    """An empty list is not null: null would be "as before"."""
+    """An empty list is not null. Null would mean "as before"."""
     broker: Any = Broker(ACCEPTED + b"\xff" + b"\0")
     wanted = Subscription(("t",), 30.0, assignor="range", rack="r")
     heartbeat(broker, "g", "m", JOIN, subscription=wanted, owned={}, instance_id="i")
@@ -69,7 +69,7 @@ def test_a_joining_member_owns_nothing_and_says_so() -> None:
 
 
 def test_an_assignment_is_told_apart_from_none() -> None:
-    """Empty: everything is taken away. Null: as before."""
+    """Empty: all partitions are taken away. Null: as before."""
     one = b"\x02" + TOPIC.bytes + b"\x03" + b"\0\0\0\0" + b"\0\0\0\x02" + b"\0"
     broker: Any = Broker(ACCEPTED + b"\x01" + one + b"\0" + b"\0")
     assert heartbeat(broker, "g", "m", 3).assignment == {TOPIC: (0, 2)}
@@ -78,7 +78,7 @@ def test_an_assignment_is_told_apart_from_none() -> None:
 
 
 def test_a_pattern_needs_a_broker_that_evaluates_it() -> None:
-    """Version 0 has no field for it, and without one the member would be given nothing."""
+    """Version 0 has no field for it, and without a pattern the member would get no partitions."""
     broker: Any = Broker(ACCEPTED + b"\xff" + b"\0", highest=0)
     with pytest.raises(UnsupportedBrokerError, match=r"127\.0\.0\.1:1 is older than 4\.0"):
         heartbeat(broker, "g", "m", JOIN, subscription=Subscription(None, 30.0, regex="a.*"))
@@ -87,14 +87,14 @@ def test_a_pattern_needs_a_broker_that_evaluates_it() -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 9, 19])
 def test_a_damaged_answer_is_an_error_of_the_broker(cut: int) -> None:
-    """Whatever is missing."""
+    """Whatever part is missing."""
     broker: Any = Broker((ACCEPTED + b"\xff" + b"\0")[:cut])
     with pytest.raises(BrokerError, match="broker 0 at 127"):
         heartbeat(broker, "g", "m", LEAVE)
 
 
 def encoded(kind: type[Any], **fields: object) -> bytes:
-    """An answer in version 9 with an empty head."""
+    """Return an answer in version 9 with an empty head."""
     return b"\0" + bytes(kind(throttle_time_ms=0, **fields).encode(version=9))
 
 
@@ -120,7 +120,7 @@ def offsets(*parts: SimpleNamespace, code: int = 0) -> Any:
 
 
 def test_offsets_are_read_with_the_epoch() -> None:
-    """A negative one is none; one that is left out has not been read."""
+    """A negative offset means none. A partition that is left out has not been read."""
     found = fetch_as_member(offsets(stored(0, 7), stored(1, -1)), "g", "m", 3, [T0, T1])
     assert found == (0, "stored offsets of group g", {T0: StoredOffset(7, 4)})
     left_out = fetch_as_member(offsets(stored(0, 7)), "g", "m", 3, [T0, T1])
@@ -144,5 +144,5 @@ def test_a_partition_that_an_answer_leaves_out_is_not_committed() -> None:
 
 
 def test_the_answer_has_the_key_of_its_request() -> None:
-    """kafka-python finds the class of an answer by it."""
+    """kafka-python uses it to find the class of an answer."""
     assert ConsumerGroupHeartbeatResponse.API_KEY == 68

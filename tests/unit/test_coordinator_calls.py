@@ -1,4 +1,4 @@
-"""Requests to a coordinator: what an answer leaves out is not good news, and retries end."""
+"""Requests to a coordinator: a missing part of an answer is not a success, and retries end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HERE = BrokerEndpoint(0, "127.0.0.1", 1)
 
 
 class Broker:
-    """Knows every version, and answers with ``answer``; keeps the requests."""
+    """Supports every version, answers with ``answer``, and keeps the requests."""
 
     endpoint = HERE
 
@@ -59,7 +59,7 @@ def answer(*parts: SimpleNamespace, code: int = 0) -> SimpleNamespace:
 
 
 def test_a_partition_that_an_answer_leaves_out_has_not_been_read() -> None:
-    """It is not the same as one without an offset: a member would begin elsewhere."""
+    """That differs from a partition without an offset, where a member would begin elsewhere."""
     broker: Any = Broker(answer(part(0, committed_offset=7)))
     found = fetch_offsets(broker, "g", [T0, T1])
     assert found.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -67,7 +67,7 @@ def test_a_partition_that_an_answer_leaves_out_has_not_been_read() -> None:
 
 
 def test_a_partition_with_an_error_has_not_been_read() -> None:
-    """The first error counts, whatever the others hold."""
+    """The first error counts, whatever the other parts have."""
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     parts = (part(0, committed_offset=-1, error_code=code), part(1, committed_offset=7))
     broker: Any = Broker(answer(*parts))
@@ -83,7 +83,7 @@ def test_a_partition_that_an_answer_leaves_out_is_not_committed() -> None:
 
 
 def test_the_search_for_a_coordinator_ends_in_its_time() -> None:
-    """However often it asks to try again."""
+    """However often the coordinator asks to retry."""
     tries: list[int] = []
 
     def once() -> None:
@@ -116,7 +116,8 @@ class Bench:
 
 
 def test_a_join_says_its_times_in_milliseconds_and_waits_for_the_rebalance() -> None:
-    """The coordinator answers when all members have joined, or the rebalance timeout is over."""
+    """The coordinator answers when all members have joined, or when the rebalance timeout is
+    over."""
     reply = SimpleNamespace(
         error_code=0, member_id="m", generation_id=3, leader="m", protocol_name="range", members=[]
     )
@@ -130,7 +131,7 @@ def test_a_join_says_its_times_in_milliseconds_and_waits_for_the_rebalance() -> 
 
 
 def test_a_commit_names_its_generation() -> None:
-    """Without it the coordinator would take it from anyone."""
+    """Without it the coordinator would accept the commit from any client."""
     bench = Bench(answer(part(0)))
     found = bench.execute(commands.CommitOffsets(1, "m", 7, {T0: 5}))
     assert found == events.OffsetsCommitted(1, {T0: 0})
@@ -147,7 +148,7 @@ def test_a_heartbeat_without_an_answer_confirms_nothing() -> None:
 
 
 def test_a_client_that_was_closed_connects_no_more() -> None:
-    """Whatever its thread still wants to send."""
+    """Whatever its thread still tries to send."""
     bench = Bench(None)
     bench.client.close()
     found = bench.client.execute(commands.LeaveGroup(1, "m"))

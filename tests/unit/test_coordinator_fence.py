@@ -35,8 +35,8 @@ SPEC = GroupSpec(
 
 
 def test_answers_that_ask_to_rejoin_keep_the_gate_open_for_the_rebalance_timeout() -> None:
-    """The coordinator waits that long for members to join again, and then gives their partitions
-    away: heartbeats answered with 27 confirm nothing beyond it."""
+    """The coordinator waits that long for members to rejoin, and then assigns their partitions to
+    others. Heartbeats answered with REBALANCE_IN_PROGRESS confirm nothing beyond that time."""
     gate = DeliveryGate()
     host = MemberThread("c")
     client = GroupClient(
@@ -62,7 +62,7 @@ def test_answers_that_ask_to_rejoin_keep_the_gate_open_for_the_rebalance_timeout
 
 
 def _holding() -> tuple[MembershipMachine, int]:
-    """A machine that holds a partition and is asked to join again: the token of its stop."""
+    """A machine that owns a partition and is asked to rejoin. Return the token of its stop."""
     machine = MembershipMachine(SPEC)
 
     def token(kind: type, given: list[commands.Command]) -> int:
@@ -85,8 +85,8 @@ def _holding() -> tuple[MembershipMachine, int]:
 
 
 def test_a_position_read_before_the_stop_is_not_committed_after_it() -> None:
-    """A commit whose positions were read before the partition stopped, and that comes after, does
-    not lower what was committed at the stop."""
+    """A commit whose positions were read before the partition stopped, and that arrives later, does
+    not lower the offset that was committed at the stop."""
     machine, token = _holding()
     (commit,) = machine.on(events.FetchingStopped(token, {P0: 9}))
     assert isinstance(commit, commands.CommitOffsets)

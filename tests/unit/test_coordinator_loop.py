@@ -28,8 +28,8 @@ NOBODY = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
 
 
 def test_shutdown_wakes_who_waits_for_streams() -> None:
-    """One thread waits for its first rebalance, for which there is no server; another one shuts the
-    connector down: the first one is told so at once."""
+    """One thread waits for its first rebalance, for which there is no server. Another thread shuts
+    down the connector, and the first one gets the error at once."""
     member = CoordinatorConsumerConnector(NOBODY)
     told: list[BaseException] = []
 
@@ -48,13 +48,13 @@ def test_shutdown_wakes_who_waits_for_streams() -> None:
 
 
 class Stuck:
-    """A stream whose application works on a message; it asks for no more."""
+    """A stream whose application is busy with a message and asks for no more."""
 
     in_hand: object | None = object()
 
 
 class Line:
-    """A connection to the coordinator that is answered by hand."""
+    """A connection to the coordinator. The test answers."""
 
     coordinator = None
 
@@ -80,9 +80,9 @@ class Line:
 
 
 def test_a_member_that_became_slow_while_joining_leaves_and_comes_back() -> None:
-    """An application has a message in hand for longer than max.poll.interval.ms while the member is
-    joining. When the coordinator lets the member in, it leaves again, and joins when the
-    application continues."""
+    """While the member joins, an application is busy with a message for longer than
+    max.poll.interval.ms. When the coordinator admits the member, it leaves again, and joins when
+    the application continues."""
     kernel, gate, stream, line = Kernel(0), DeliveryGate(now=lambda: 0.0), Stuck(), Line()
     host = SimHost(kernel, "c", None)
     subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
@@ -138,7 +138,7 @@ class Bench:
 
 
 def test_heartbeats_have_a_line_of_their_own() -> None:
-    """They do not wait behind a JoinGroup, and go to the coordinator that the other line found."""
+    """They do not wait for a JoinGroup. They go to the coordinator that the other client found."""
     bench = Bench()
     beat, find = commands.Heartbeat(1, "m", 1), commands.FindCoordinator(2)
     for command in (find, commands.JoinGroup(3, "m", ()), beat):

@@ -1,4 +1,4 @@
-"""What a data plane knows of partitions that are stopped and not yet released."""
+"""A data plane's knowledge of partitions that are stopped and not yet released."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST = ConsumerThreadId("c", 0)
 
 
 def plane() -> DataPlane:
-    """One stream and a manager that fetches nothing."""
+    """One stream, and a manager that fetches nothing."""
     nothing: Any = SimpleNamespace(
         counts=FetchCounts(), start=lambda _: None, stop=lambda _: None, shutdown=lambda _: None
     )
@@ -27,7 +27,7 @@ def plane() -> DataPlane:
 
 
 def test_stopped_partitions_count_until_they_are_released() -> None:
-    """A listener that commits what is about to be released finds the positions."""
+    """A listener that commits before the release finds the positions."""
     found = plane()
     found.start({T0: (FIRST, 5), T1: (FIRST, 7)})
     final: list[object] = []
@@ -39,7 +39,7 @@ def test_stopped_partitions_count_until_they_are_released() -> None:
 
 
 def test_a_partition_that_starts_again_has_its_new_position() -> None:
-    """Not the one at which it was stopped before."""
+    """It is not the position at which it was stopped before."""
     found = plane()
     found.start({T0: (FIRST, 5)})
     found.stop([T0], lambda _: None)
@@ -56,7 +56,7 @@ def test_dropped_partitions_count_no_longer() -> None:
 
 
 class Working:
-    """A stream whose application finishes its message only while it is waited for."""
+    """A stream whose application finishes its message only while the stop waits for it."""
 
     def __init__(self) -> None:
         self.waited: list[float] = []
@@ -69,7 +69,8 @@ class Working:
 
 
 def test_a_stop_waits_for_the_message_in_hand() -> None:
-    """The final position has the message that was in hand when the stop began (DEVIATION-08)."""
+    """The final position includes the message that was unacknowledged when the stop began
+    (DEVIATION-08)."""
     stream: Any = Working()
     stopping = Stopping([(PartitionTopicInfo("t", 0, 7), stream)], 5.0)
     assert stopping() == {T0: 8}
@@ -77,7 +78,7 @@ def test_a_stop_waits_for_the_message_in_hand() -> None:
 
 
 def test_nothing_is_delivered_any_more_before_fetching_is_stopped() -> None:
-    """What is queued is not handed out while the threads of fetching are waited for."""
+    """Queued messages are not delivered while the stop waits for the fetching threads."""
     found = plane()
     revoked: list[bool] = []
     manager: Any = found._manager

@@ -20,7 +20,7 @@ DEAD = DescribedGroup(HERE, "Dead", "", ())
 
 
 class Broker:
-    """Says of each group that it is dead, when asked for one of the classic protocol."""
+    """Reports each group as dead if it is asked for a classic group."""
 
     endpoint = HERE
 
@@ -75,7 +75,7 @@ def described(name: str, code: int = 0, numbers: tuple[int, ...] = ()) -> Any:
 
 
 def test_a_group_of_kip_848_is_not_taken_for_dead() -> None:
-    """Its members are known with their partitions; a group that does not exist is dead."""
+    """Its members are known with their partitions. A group that does not exist is dead."""
     unknown = described("no", ErrorCode.GROUP_ID_NOT_FOUND)
     broker: Any = Broker(described("g", numbers=(1, 0)), unknown)
     both = (TopicPartition("t", 0), TopicPartition("t", 1))
@@ -85,14 +85,14 @@ def test_a_group_of_kip_848_is_not_taken_for_dead() -> None:
 
 
 def test_a_broker_that_does_not_know_the_protocol_is_not_asked() -> None:
-    """Before 4.0."""
+    """Brokers before 4.0."""
     broker: Any = Broker(knows=False)
     assert describe_groups(["g"], broker) == {"g": DEAD}
     assert not broker.asked
 
 
 def test_a_group_that_may_not_be_described_is_not_taken_for_dead() -> None:
-    """A tool that does not know who is in a group must not act."""
+    """A tool that does not know a group's members must not act."""
     broker: Any = Broker(described("g", ErrorCode.GROUP_AUTHORIZATION_FAILED))
     with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
         describe_groups(["g"], broker)

@@ -18,8 +18,8 @@ THEIRS = {
 
 
 def test_names_are_kafkas() -> None:
-    """The numbers follow from the order of the names: kafka-python has the same ones, each with its
-    number."""
+    """The numbers follow from the order of the names. kafka-python has the same names, each with
+    its number."""
     newer = [ErrorCode.INVALID_REGULAR_EXPRESSION, ErrorCode.REBOOTSTRAP_REQUIRED]
     assert [int(code) for code in newer] == [128, 129], "not known to kafka-python: as in Kafka 4.0"
     for code in set(ErrorCode) - {*newer}:
@@ -27,7 +27,7 @@ def test_names_are_kafkas() -> None:
 
 
 def test_any_code_has_a_name() -> None:
-    """Newer brokers may have more codes: a code that is not known names itself by its number."""
+    """Newer brokers may have more codes. An unknown code is named by its number."""
     assert name_of(27) == "REBALANCE_IN_PROGRESS (27)"
     assert name_of(max(ErrorCode) + 1) == f"error {max(ErrorCode) + 1}"
     assert name_of(-7) == "error -7"

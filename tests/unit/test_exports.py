@@ -1,4 +1,4 @@
-"""What ``import zkconsumer`` offers."""
+"""The names that ``import zkconsumer`` offers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import zkconsumer.errors
 
 
 def test_all_is_sorted_and_equals_the_visible_names() -> None:
-    """``__all__``, ``dir()`` and the names a type checker sees are the same set, sorted."""
+    """``__all__``, ``dir()`` and the names for type checkers are the same set, sorted."""
     assert zkconsumer.__all__ == sorted(zkconsumer.__all__)
     assert [n for n in dir(zkconsumer) if not n.startswith("__")] == zkconsumer.__all__
     tree = ast.parse(Path(inspect.getfile(zkconsumer)).read_text())
@@ -26,7 +26,7 @@ def test_all_is_sorted_and_equals_the_visible_names() -> None:
 
 @pytest.mark.parametrize("name", zkconsumer.__all__)
 def test_each_name_is_there(name: str) -> None:
-    """Every exported name can be used, is public where it is made, and has a docstring."""
+    """Every exported name exists, is public in its module, and has a docstring."""
     found = getattr(zkconsumer, name)
     assert found.__name__ == name
     assert found.__module__.startswith("zkconsumer.")
@@ -34,7 +34,7 @@ def test_each_name_is_there(name: str) -> None:
 
 
 def test_all_errors_are_exported() -> None:
-    """A user can name every error class without knowing a module."""
+    """A user can name every error class without knowing its module."""
     errors = {
         name
         for name, cls in vars(zkconsumer.errors).items()
@@ -44,13 +44,13 @@ def test_all_errors_are_exported() -> None:
 
 
 def test_a_missing_name_is_an_attribute_error() -> None:
-    """A misspelt name fails as it does for any module."""
+    """A misspelt name fails as for any module."""
     with pytest.raises(AttributeError, match="Whitelst"):
         _ = zkconsumer.Whitelst  # type: ignore[attr-defined]
 
 
 def test_importing_needs_neither_kazoo_nor_kafka_python() -> None:
-    """``import zkconsumer``, its errors and its configuration load where both are missing."""
+    """``import zkconsumer``, its errors and its configuration load without both libraries."""
     script = (
         "import sys\n"
         "sys.modules['kazoo'] = sys.modules['kafka'] = None\n"

@@ -1,4 +1,4 @@
-"""How often a fetcher asks a broker that fails."""
+"""How often a fetcher asks a failing broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from zkconsumer.runtime.metrics import FetchCounts
 def test_a_request_is_repeated_on_a_closed_connection_only(
     cause: OSError, used: bool, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An idle connection that the broker has closed is opened again at once. A broker that does not
+    """If a broker has closed an idle connection, it is opened again at once. A broker that does not
     answer in time costs the timeout once."""
     config = ConsumerConfig.parse({"zookeeper.connect": "127.0.0.1:1", "group.id": "g"})
     broker = BrokerIO(config, "c", FetchCounts())

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): what is named, and what both sides then know."""
+"""Fetch sessions (KIP-227): which partitions a request names, and what both sides then know."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSION = 10
 
 
 class Broker:
-    """A broker with sessions, as a connection: remembers partitions and what it has answered."""
+    """A broker with sessions, as a connection. It remembers partitions and its answers."""
 
     def __init__(self) -> None:
         self.endpoint = BrokerEndpoint(0, "127.0.0.1", 1)
@@ -36,7 +36,7 @@ class Broker:
         pass
 
     def exchange(self, _api: int, version: int, body: bytes) -> memoryview:
-        """Answer."""
+        """Answer a request."""
         request = FetchRequest.decode(body, version=version)
         named = {
             (topic.topic, part.partition): part.fetch_offset
@@ -66,7 +66,7 @@ class Broker:
         return memoryview(struct.pack(">ihii", 0, code, 0, 0))
 
     def answer(self, session: dict[tuple[str, int], list[int]], number: int) -> memoryview:
-        """All partitions that have something new."""
+        """Return all partitions with news."""
         topic = FetchResponse.FetchableTopicResponse
         found = []
         for (name, partition), known in session.items():
@@ -91,13 +91,13 @@ class Broker:
 
 
 def fetch(fetcher: BrokerFetcher, offsets: dict[tuple[str, int], int], fresh: Any = ()) -> Any:
-    """Ask for these."""
+    """Fetch these partitions."""
     return fetcher.fetch([Want(*key, at, 1 << 20) for key, at in offsets.items()], 1, 1, 1, fresh)
 
 
 def test_whatever_changes_every_record_is_fetched_once() -> None:
-    """Partitions come and go, logs grow, sessions end on either side: positions follow the logs,
-    and a request names no partition that has not changed."""
+    """Partitions are added and removed, logs grow, sessions end on either side. Positions follow
+    the logs, and a request names no unchanged partition."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201
     rng = random.Random(seed)
@@ -138,7 +138,7 @@ def test_whatever_changes_every_record_is_fetched_once() -> None:
 
 
 def test_the_same_request_names_nothing() -> None:
-    """Also not when it is the same object, which is not even looked through."""
+    """Even if it is the same object, which is not searched."""
     broker = Broker()
     connection: Any = broker
     fetcher = BrokerFetcher(connection, FetchSession())
@@ -154,7 +154,7 @@ def test_the_same_request_names_nothing() -> None:
 
 
 def test_a_new_claim_learns_the_end_of_the_log() -> None:
-    """A partition that was given away and claimed again between two requests is old to the broker,
+    """A partition that was released and claimed again between two requests is known to the broker,
     which does not repeat its high watermark."""
     broker = Broker()
     connection: Any = broker

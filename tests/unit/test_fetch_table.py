@@ -1,4 +1,4 @@
-"""The fetch table: who gets a partition, and who is woken."""
+"""The fetch table: which fetcher gets a partition, and which thread is woken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zkconsumer.runtime.fetch.table import fetcher_index
     ],
 )
 def test_fetcher_index(topic: str, partition: int, fetchers: int, index: int) -> None:
-    """The fetcher thread of a partition is the JVM's."""
+    """A partition has the same fetcher thread as in the JVM."""
     assert fetcher_index(topic, partition, fetchers) == index
 
 

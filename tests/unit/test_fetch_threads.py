@@ -1,4 +1,4 @@
-"""The threads of fetching, with brokers that answer at once."""
+"""The fetching threads, with brokers that answer at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Broker:
     """Leads every partition and has one record at every offset."""
 
     faults: ClassVar[list[Exception]] = []
-    """Raised by the next fetches, one each."""
+    """Errors for the next fetches, one each."""
 
     def __init__(self, *_: object) -> None:
         self.aborted = threading.Event()
@@ -63,7 +63,7 @@ class Broker:
 
 @pytest.fixture
 def events() -> list[FetchEvent]:
-    """What is reported."""
+    """The reported events."""
     return []
 
 
@@ -71,7 +71,7 @@ def events() -> list[FetchEvent]:
 def manager(
     monkeypatch: pytest.MonkeyPatch, events: list[FetchEvent]
 ) -> Iterator[ConsumerFetcherManager]:
-    """A manager that knows one broker; its workers retire as soon as they are idle."""
+    """A manager that knows one broker. Its workers retire as soon as they are idle."""
     monkeypatch.setattr(threads, "BrokerIO", Broker)
     monkeypatch.setattr(threads, "FetchWorker", partial(FetchWorker, idle=0.0))
     monkeypatch.setattr(Broker, "faults", [])
@@ -88,15 +88,15 @@ def stream() -> KafkaStream:
 
 
 def running() -> set[str]:
-    """The names of the threads of fetching."""
+    """Return the names of the fetching threads."""
     names = {thread.name for thread in threading.enumerate()}
     return {name for name in names if name.startswith(("me-", "ConsumerFetcherThread-me-"))}
 
 
 def test_threads_are_the_jvm_s_and_end(manager: ConsumerFetcherManager) -> None:
-    """None before there is something to fetch; then the leader finder and one for the broker; the
-    latter ends when it has nothing to do, comes back with the next partition, and all end at
-    shutdown."""
+    """There are none before there is something to fetch. Then there are the leader finder and one
+    fetcher for the broker. The fetcher ends when it has nothing to do, and starts with the next
+    partition. All end at shutdown."""
     assert running() == set()
     finder, fetcher = "me-leader-finder-thread", "ConsumerFetcherThread-me-0-7"
     for _ in range(3):
@@ -116,7 +116,7 @@ def test_threads_are_the_jvm_s_and_end(manager: ConsumerFetcherManager) -> None:
 def test_no_fault_ends_a_thread(
     manager: ConsumerFetcherManager, events: list[FetchEvent], fault: Exception
 ) -> None:
-    """Whatever a step raises, the partition is looked for and fetched again."""
+    """Whatever a step raises, the partition's leader is found again, and it is fetched."""
     Broker.faults.append(fault)
     target = stream()
     manager.start({PartitionTopicInfo("t", 0, None): target})
@@ -129,7 +129,7 @@ def test_no_fault_ends_a_thread(
 def test_partitions_that_come_and_go_beside_a_retiring_worker(
     manager: ConsumerFetcherManager,
 ) -> None:
-    """However a start meets the end of an idle worker, the partition is fetched."""
+    """However a start coincides with the end of an idle worker, the partition is fetched."""
     for number in range(300):
         info, target = PartitionTopicInfo("t", number % 4, 0), stream()
         manager.start({info: target})
@@ -141,7 +141,7 @@ def test_partitions_that_come_and_go_beside_a_retiring_worker(
 def test_news_that_arrive_while_a_thread_chooses_are_not_lost(
     manager: ConsumerFetcherManager,
 ) -> None:
-    """It has looked at the table already, and is about to sleep: it looks once more."""
+    """The thread has read the table and is about to sleep. It reads the table once more."""
     chosen: list[int] = []
 
     class Worker(threading.Thread):

@@ -25,7 +25,7 @@ HERE = BrokerEndpoint(7, "127.0.0.1", 9092)
 
 
 def answer(version: int) -> bytes:
-    """Two topics; one partition with data, one empty, one null, one with an error."""
+    """Two topics: one partition with data, one empty, one null, one with an error."""
     topic = FetchResponse.FetchableTopicResponse
     part = topic.PartitionData
 
@@ -58,7 +58,7 @@ def answer(version: int) -> bytes:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_request_is_what_kafka_python_reads(version: int) -> None:
-    """Every field arrives, and partitions keep their order even if a topic comes twice."""
+    """Every field arrives. Partitions keep their order, even if a topic occurs twice."""
     wanted = [Want("tü", 0, 5, 100), Want("tü", 3, 1 << 40, 200), Want("u", 1, 0, 300)]
     wanted.append(Want("tü", 9, 7, 400))
     request = FetchRequest.decode(_encode(version, wanted, 250, 17, 5000), version=version)
@@ -78,7 +78,7 @@ def test_request_is_what_kafka_python_reads(version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_answer_of_kafka_python_is_read(version: int) -> None:
-    """Records, error codes and high watermarks come out of every version used."""
+    """Records, error codes and high watermarks are read in every version used."""
     code, _, got = _decode(version, memoryview(answer(version)))
     assert code == 0
     assert got[:3] == [
@@ -93,7 +93,7 @@ def test_answer_of_kafka_python_is_read(version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_hostile_answers(version: int) -> None:
-    """Cut and mutated answers give partitions or BrokerError, nothing else."""
+    """Cut and mutated answers give partitions or BrokerError, and nothing else."""
     data = answer(version)
     for cut in range(len(data)):
         with pytest.raises(BrokerError), mapped_errors(HERE):
@@ -111,7 +111,7 @@ def test_hostile_answers(version: int) -> None:
 
 
 def test_errors_are_ours() -> None:
-    """Codes and foreign exceptions map to the tree, and the text names what failed."""
+    """Codes and foreign exceptions map to our errors. The text names what failed."""
     assert isinstance(error_from_code(1, "x"), OffsetOutOfRangeError)
     assert isinstance(error_from_code(6, "x"), LeaderUnavailableError)
     assert "topic q" in str(error_from_code(3, "topic q"))
@@ -139,7 +139,7 @@ def test_every_kafka_python_error_is_mapped() -> None:
 
 
 def test_record_bytes_that_are_cut_off_are_an_error() -> None:
-    """The answer is shorter than it says: what is missing would look like no message."""
+    """The answer is shorter than its length field. A missing part would look like no message."""
     head = struct.pack(">ih1sii", 1, 1, b"t", 1, 0) + struct.pack(">hqi", 0, 9, 10)
     with pytest.raises(ValueError, match="cut off"):
         _decode(0, memoryview(head + b"x" * 9))
@@ -148,7 +148,7 @@ def test_record_bytes_that_are_cut_off_are_an_error() -> None:
 
 
 def test_an_error_of_the_whole_answer_is_raised() -> None:
-    """It has no partitions then, which is not the same as nothing new."""
+    """Such an answer has no partitions, which is not the same as no news."""
     answer = struct.pack(">ihii", 0, 70, 0, 0)
     closed: list[bool] = []
     connection: Any = SimpleNamespace(

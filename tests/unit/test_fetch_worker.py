@@ -1,4 +1,4 @@
-"""One fetch worker, step by step: what it asks for, and how long it waits."""
+"""One fetch worker, step by step: its requests and its waiting times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def batch(first: int) -> bytes:
 
 
 class Bench:
-    """A table with one worker, partitions that it fetches, and a clock."""
+    """A table with one worker, its partitions, and a clock."""
 
     def __init__(self, profile: str = "default", partitions: int = 1, capacity: int = 2) -> None:
         self.now = 100.0
@@ -49,7 +49,7 @@ class Bench:
         self.table.assign(dict.fromkeys(self.infos, HERE))
 
     def choose(self) -> FetchRequest:
-        """The next step, which is a fetch."""
+        """Return the next step, which is a fetch."""
         chosen = self.worker.choose()
         assert isinstance(chosen, FetchRequest)
         return chosen
@@ -65,7 +65,8 @@ class Bench:
 
 
 def test_partitions_take_turns() -> None:
-    """What was served comes last in the next request: a broker fills its answer from the front."""
+    """Partitions that were served are last in the next request, because a broker fills its answer
+    from the front."""
     bench = Bench(partitions=3)
     order = []
     for _ in range(4):
@@ -77,7 +78,8 @@ def test_partitions_take_turns() -> None:
 
 @pytest.mark.parametrize(("profile", "limit"), [("default", 1500), ("scala", 0x7FFFFFFF)])
 def test_fetch_max_bytes_limits_an_answer(profile: str, limit: int) -> None:
-    """The key is sent, except in the scala profile; queues with less room limit it more."""
+    """The key is sent, except in the scala profile. Queues with less room limit the answer
+    further."""
     bench = Bench(profile)
     bench.config.fetch_max_bytes = 1500
     assert bench.choose().max_bytes == limit
@@ -86,7 +88,7 @@ def test_fetch_max_bytes_limits_an_answer(profile: str, limit: int) -> None:
 
 
 def test_an_empty_answer_is_not_asked_for_again_at_once() -> None:
-    """25 ms pass between a request that brought nothing and the same one, not before another."""
+    """An empty answer delays the same request by 25 ms, and a different one not at all."""
     bench = Bench(partitions=2)
     bench.answer(bench.choose(), [])
     bench.now += 0.005
@@ -98,8 +100,8 @@ def test_an_empty_answer_is_not_asked_for_again_at_once() -> None:
 
 
 def test_a_full_queue_is_left_out_and_delays_no_other() -> None:
-    """Its partition is not asked for, and the broker does not hold the request for the others; with
-    every queue full the worker waits to be woken."""
+    """Its partition is left out, and the broker does not delay the others. If every queue is full,
+    the worker waits to be woken."""
     bench = Bench(partitions=2, capacity=1)
     request = bench.choose()
     assert request.max_wait_ms == 100
@@ -115,7 +117,7 @@ def test_a_full_queue_is_left_out_and_delays_no_other() -> None:
 
 @pytest.mark.parametrize("how", ["room", "stop", "shutdown"])
 def test_the_scala_profile_asks_for_nothing_while_a_chunk_finds_no_room(how: str) -> None:
-    """As the JVM's thread, which blocks, until there is room or the chunk is not wanted."""
+    """Like the JVM's thread, which blocks until there is room or the chunk is no longer wanted."""
     bench = Bench("scala", partitions=2, capacity=1)
     bench.answer(bench.choose(), [0, 1])
     bench.answer(bench.choose(), [0])
@@ -134,7 +136,7 @@ def test_the_scala_profile_asks_for_nothing_while_a_chunk_finds_no_room(how: str
 
 
 def test_out_of_range_asks_for_the_reset_position_and_reports_it() -> None:
-    """The next step asks where the log begins; the one after fetches from there."""
+    """The next step asks for the start of the log. The one after fetches from there."""
     bench = Bench()
     request = bench.choose()
     bench.worker.take(request, [Got("t", 0, OffsetOutOfRangeError("0"), -1, b"")])
@@ -148,7 +150,7 @@ def test_out_of_range_asks_for_the_reset_position_and_reports_it() -> None:
 
 
 def refuse_offsets(bench: Bench, request: FetchRequest) -> None:
-    """The broker has no leader's role."""
+    """The broker is no longer the leader."""
     bench.worker.take(request, [Got("t", 0, BrokerError("no leader"), -1, b"")])
 
 
@@ -161,7 +163,7 @@ def fail_as_a_whole(bench: Bench, request: FetchRequest) -> None:
 def test_faults_hand_partitions_to_the_leader_finder(
     fault: Callable[[Bench, FetchRequest], None],
 ) -> None:
-    """After the backoff, and the worker is idle; it retires when that lasts."""
+    """After the backoff, the worker is idle, and retires if it stays idle."""
     bench = Bench()
     fault(bench, bench.choose())
     assert FetchEventKind.LEADER_LOST in [event.kind for event in bench.events]
@@ -174,12 +176,12 @@ def test_faults_hand_partitions_to_the_leader_finder(
 
 
 def test_a_worker_that_got_a_partition_does_not_retire() -> None:
-    """The table has the last word."""
+    """The table decides."""
     assert not Bench().table.retire(KEY)
 
 
 def test_answers_for_stopped_partitions_change_nothing() -> None:
-    """Neither records nor positions of a claim that has ended."""
+    """Neither records nor positions of a claim that has ended count."""
     bench = Bench(partitions=2)
     request = bench.choose()
     bench.table.remove(bench.infos)
@@ -191,7 +193,7 @@ def test_answers_for_stopped_partitions_change_nothing() -> None:
 
 @pytest.mark.parametrize("how", ["answered", "failed"])
 def test_an_answer_leaves_a_partition_alone_that_another_worker_has(how: str) -> None:
-    """Its leader has changed while the request was under way."""
+    """The leader changed while the request was under way."""
     bench = Bench()
     request = bench.choose()
     bench.table.mark_failed(KEY, list(request.states.values()), bench.now)
@@ -208,7 +210,7 @@ def test_an_answer_leaves_a_partition_alone_that_another_worker_has(how: str) ->
 
 
 def test_an_answer_that_brings_nothing_new_is_a_fault() -> None:
-    """It ends where it was to begin: asked for again at once, it would bring the same."""
+    """It ends where it began. An immediate request would return the same."""
     bench = Bench()
     bench.infos[0].fetched_offset = 5
     bench.worker.take(bench.choose(), [Got("t", 0, None, 99, batch(4))])

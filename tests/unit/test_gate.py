@@ -1,4 +1,4 @@
-"""The gate alone, on a clock of the test's."""
+"""The gate alone, with the test's clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 
 
 class Clock:
-    """A clock that stands unless it is moved."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -19,12 +19,12 @@ class Clock:
 
 
 def test_the_clock_counts_while_the_machine_sleeps() -> None:
-    """The session ends meanwhile, and nothing may be delivered when the machine wakes up."""
+    """The session ends meanwhile, so nothing may be delivered when the machine wakes up."""
     assert CLOCK == time.CLOCK_BOOTTIME
 
 
 def test_an_answer_that_is_late_shortens_nothing() -> None:
-    """Answers may overtake each other: the one to the latest request counts."""
+    """Answers may overtake each other. The answer to the latest request counts."""
     gate = DeliveryGate(now=Clock())
     gate.extend(110)
     gate.extend(105)
@@ -32,7 +32,7 @@ def test_an_answer_that_is_late_shortens_nothing() -> None:
 
 
 def test_an_answer_that_is_too_late_opens_nothing() -> None:
-    """The lease it gives is over already."""
+    """Its lease is over already."""
     clock = Clock()
     gate = DeliveryGate(now=clock)
     gate.extend(clock.now)
@@ -40,7 +40,7 @@ def test_an_answer_that_is_too_late_opens_nothing() -> None:
 
 
 def test_who_waits_is_called_once_at_each_opening() -> None:
-    """Also after the gate was closed in between."""
+    """Even if the gate was closed in between."""
     clock, called = Clock(), []
     gate = DeliveryGate(now=clock)
     for opening in (1, 2):

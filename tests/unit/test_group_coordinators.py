@@ -1,4 +1,4 @@
-"""How long the tools wait for coordinators that are away: once for each, not for each group."""
+"""The tools wait once for each absent coordinator, not once for each group."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PATIENCE = 0.5
 
 
 class Brokers:
-    """Two brokers. Groups whose name begins with ``s`` have their coordinator on the silent one;
-    those that begin with ``n`` have none."""
+    """Two brokers. Groups that begin with ``s`` have their coordinator on the silent one. Groups
+    that begin with ``n`` have none."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.silent = True
@@ -72,8 +72,8 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 
 def test_a_silent_broker_is_waited_for_once(brokers: Brokers) -> None:
-    """The first group waits for a broker that is registered but silent; no other group of that
-    broker asks it again, whatever its partition, and the groups of the other broker are served."""
+    """The first group waits for a broker that is registered but silent. No other group asks that
+    broker again, whatever its partition. Groups of the other broker are served."""
     for number in range(50):
         for group in (f"s{number}", f"g{number}"):
             if group.startswith("g"):
@@ -86,8 +86,8 @@ def test_a_silent_broker_is_waited_for_once(brokers: Brokers) -> None:
 
 
 def test_a_partition_without_a_leader_is_waited_for_once(brokers: Brokers) -> None:
-    """Groups of one partition of the offsets topic share the wait for its leader; meanwhile the
-    next partition is waited for much shorter."""
+    """Groups of one partition of the offsets topic share the wait for its leader. The wait for the
+    next partition is much shorter."""
     for number in range(50):
         with pytest.raises(CommitFailedError, match="no coordinator"):
             brokers.coordinators.members(f"n1-{number}")
@@ -100,7 +100,7 @@ def test_a_partition_without_a_leader_is_waited_for_once(brokers: Brokers) -> No
 
 
 def test_a_coordinator_that_came_back_is_asked_again(brokers: Brokers) -> None:
-    """What was given up is not lost for the run: after the waiting time it is asked again."""
+    """After the waiting time, a coordinator that was given up is asked again."""
     for group in ("s1", "n1"):
         with pytest.raises(CommitFailedError):
             brokers.coordinators.members(group)

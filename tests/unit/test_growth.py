@@ -1,7 +1,8 @@
-"""What members do for each partition and each member grows no worse than linearly.
+"""A member's work for each partition and each member grows at most linearly.
 
 Four times the work may take up to eight times the CPU time of this thread (linear is four,
-quadratic sixteen): the least of several runs of each, so that a busy machine does not decide.
+quadratic sixteen). The shortest of several runs of each counts, so that a busy machine does not
+decide.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def topic(scale: float) -> Callable[[], object]:
 
 
 def filters(scale: float) -> Callable[[], object]:
-    """What the members' filters mean, all of them different, and again from memory."""
+    """Expand the members' filters, all of them different, and again from memory."""
     subscriptions = {
         f"m{number}": Subscription(Pattern.WHITE_LIST, {f"topic-{number % 50}.*|t{number}": 1})
         for number in range(int(MEMBERS * scale) // 4)
@@ -88,7 +89,7 @@ def filters(scale: float) -> Callable[[], object]:
 
 
 def claims(scale: float) -> Callable[[], object]:
-    """The packets of a claim."""
+    """Build the packets of a claim."""
     paths = GroupPaths("g")
     parts = [TopicPartition("a", number) for number in range(int(PARTITIONS * scale))]
     return lambda: list(
@@ -100,7 +101,7 @@ def claims(scale: float) -> Callable[[], object]:
 
 
 def fetching(scale: float) -> Callable[[], object]:
-    """The fetch table: partitions arrive, get leaders, are served, lose leaders, go."""
+    """The fetch table: partitions are added, get leaders, are served, lose leaders, are removed."""
 
     def run() -> None:
         queue = ChunkQueue(2, DeliveryGate()._lock)
@@ -121,7 +122,7 @@ def fetching(scale: float) -> Callable[[], object]:
 
 
 def revoking(scale: float) -> Callable[[], object]:
-    """A stream gives up all its partitions."""
+    """A stream loses all its partitions."""
 
     def run() -> None:
         stream = KafkaStream("c", DeliveryGate())
@@ -134,7 +135,8 @@ def revoking(scale: float) -> Callable[[], object]:
 
 
 def cost(run: Callable[[], object]) -> float:
-    """CPU seconds: the least of several runs, without the collector's look at all other objects."""
+    """Return the CPU seconds of the shortest of several runs, without the garbage collector's
+    share."""
     times = []
     gc.collect()
     gc.disable()

@@ -23,7 +23,7 @@ P0 = TopicPartition("t", 0)
 
 
 def troubles(health: Health) -> list[Trouble]:
-    """What is wrong."""
+    """Return the member's troubles."""
     return [reason.trouble for reason in health.reasons]
 
 
@@ -60,7 +60,8 @@ def test_a_failed_member_is_not_alive(member: Member, switch: Switch) -> None:
 
 
 def test_health_is_read_while_the_member_waits_for_its_listener(member: Member) -> None:
-    """From any thread, at once; the listener is named as soon as it has taken too long."""
+    """Any thread gets the answer at once. The listener is named as soon as it has taken too
+    long."""
     inside, go = threading.Event(), threading.Event()
 
     class Slow:
@@ -82,7 +83,7 @@ def test_health_is_read_while_the_member_waits_for_its_listener(member: Member) 
 
 
 class Made:
-    """A member that the test makes up; the clock is ``now``."""
+    """A member that the test controls. Its clock is ``now``."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -104,7 +105,7 @@ class Made:
         )
 
     def after(self, seconds: float) -> list[str]:
-        """The troubles ``seconds`` later, looked at each second."""
+        """Return the troubles ``seconds`` later, with a look each second."""
         for _ in range(int(seconds)):
             self.monitor.look()
             self.now += 1
@@ -125,7 +126,8 @@ class Made:
 def test_a_trouble_becomes_a_reason_when_it_lasts(
     member: Membership, is_open: bool, expected: list[str]
 ) -> None:
-    """What is usual in a rebalance is none; when it is over, the reason is gone at once."""
+    """A usual step of a rebalance is not a trouble. When a trouble is over, its reason is gone at
+    once."""
     made = Made()
     made.info.answers, made.info.high_watermark = 1, 5
     made.member, made.open = member, is_open
@@ -148,8 +150,8 @@ def test_a_trouble_becomes_a_reason_when_it_lasts(
 
 
 def test_progress_is_a_message_or_an_answer_that_there_is_none() -> None:
-    """An idle topic is healthy as long as its broker answers. Messages that wait are the
-    application's affair, otherwise the broker's."""
+    """An idle topic is healthy as long as its broker answers. Waiting messages are the
+    application's problem, otherwise it is the broker's."""
     made = Made()
     info = made.info
     info.high_watermark = 5
@@ -174,7 +176,7 @@ def test_progress_is_a_message_or_an_answer_that_there_is_none() -> None:
 
 
 def test_a_stopped_process_has_lasted_nothing_yet() -> None:
-    """While the process was stopped nothing was seen; it has its patience again."""
+    """While the process was stopped, nothing was observed, so the patience starts again."""
     made = Made()
     made.info.high_watermark = 5
     assert made.after(2) == []
@@ -191,7 +193,7 @@ def test_a_stopped_process_has_lasted_nothing_yet() -> None:
 
 
 def test_gauges_are_numbers() -> None:
-    """Each gauge has a value for a member without partitions too."""
+    """Each gauge has a value, even for a member without partitions."""
     made = Made()
     made.member = Membership("N", "new", False, False, 0, 0)
     assert [float(gauge.value(made.monitor.read(10.0))) for gauge in GAUGES] == [1, 1, 0, 0, 0, 0]
