@@ -1,4 +1,4 @@
-"""The queue of commits: what is sent, what is out of date, and what the one who asked hears."""
+"""The queue of commits: what is sent, what is outdated, and what callers are told."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def queue(*requests: CommitRequested) -> CommitQueue:
 
 
 def sent(commits: CommitQueue) -> dict[TopicPartition, int]:
-    """What the machine sends next; nothing when there is nothing to send."""
+    """Return what the machine sends next, or nothing."""
     if not commits.next(lambda _tp, _position: None):
         return {}
     commits.token = 1
@@ -27,7 +27,7 @@ def sent(commits: CommitQueue) -> dict[TopicPartition, int]:
 
 
 def test_an_automatic_commit_replaces_one_that_waits() -> None:
-    """A slow ZooKeeper does not make them pile up; what a user asked for stays."""
+    """With a slow ZooKeeper they do not pile up. Commits of a user stay."""
     commits = queue(
         CommitRequested(None, {T0: 1}), CommitRequested(7, {T0: 2}), CommitRequested(None, {T0: 3})
     )
@@ -39,7 +39,7 @@ def test_an_automatic_commit_replaces_one_that_waits() -> None:
 
 
 def test_positions_of_released_partitions_are_not_sent() -> None:
-    """Neither those that wait nor those to be sent again; only what a user has named."""
+    """This holds for waiting commits and for retries. Offsets that a user named are sent."""
     commits = queue(
         CommitRequested(1, {T0: 5, T1: 6}),
         CommitRequested(2, {T0: 7, T1: 8}),
@@ -56,7 +56,7 @@ def test_positions_of_released_partitions_are_not_sent() -> None:
 
 
 def test_a_refusal_reaches_everyone_who_asked() -> None:
-    """With its reason; who asked for nothing has nothing refused."""
+    """They get its reason. Callers that asked for nothing get no error."""
     commits = queue(
         CommitRequested(1, {T0: 5}), CommitRequested(2, {}), CommitRequested(3, {T0: 6})
     )
@@ -68,7 +68,7 @@ def test_a_refusal_reaches_everyone_who_asked() -> None:
 
 
 def test_a_refusal_ends_a_pause() -> None:
-    """A new membership does not wait for the timer of the one before, which was cancelled."""
+    """A new membership does not wait for the timer of the previous one, which was cancelled."""
     commits = queue(CommitRequested(1, {T0: 5}))
     commits.paused = True
     assert sent(commits) == {}
@@ -78,7 +78,7 @@ def test_a_refusal_ends_a_pause() -> None:
 
 
 def test_the_answer_has_the_faults_of_every_attempt() -> None:
-    """A partition that was refused first is not forgotten when the rest is sent again."""
+    """A partition that was refused first is not forgotten when the rest is retried."""
     commits = queue(CommitRequested(1, {T0: 5, T1: 6}))
     sent(commits)
     commits.settle(["t-0: refused"], again={T1})

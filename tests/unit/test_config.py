@@ -65,19 +65,19 @@ OWN_DEFAULTS = {
 
 
 def make(changes: dict[str, Any] | None = None, strict: bool = False) -> ConsumerConfig:
-    """A configuration with some keys changed."""
+    """Return a configuration with some changed keys."""
     return ConsumerConfig.from_mapping(BASE | (changes or {}), strict)
 
 
 def faults(changes: dict[str, Any], strict: bool = False) -> tuple[str, ...]:
-    """The faults of a configuration that must have some."""
+    """Return the faults of a configuration that must have some."""
     with pytest.raises(ConfigError) as caught:
         make(changes, strict)
     return caught.value.faults
 
 
 def test_every_key_has_the_default_of_the_jvm() -> None:
-    """All keys of Kafka 1.1.1 and ours are there, with its defaults, types and attribute names."""
+    """All keys of Kafka 1.1.1 and ours exist, with the defaults, types and attribute names."""
     config = make()
     expected = LEGACY_DEFAULTS | OWN_DEFAULTS
     rows = [row for row in KEYS if row.name not in SECURITY]
@@ -91,7 +91,7 @@ def test_every_key_has_the_default_of_the_jvm() -> None:
 
 
 def test_rows_and_attributes_are_the_same_thing() -> None:
-    """The table is the dataclass: annotation and declared type agree, and names are unique."""
+    """The table is the dataclass. Annotations and declared types agree, and names are unique."""
     kinds = {"int": "int", "boolean": "bool", "string": "str"}
     kinds |= {"password": "Password", "function": "Any"}
     fields = {f.name: f.type for f in dataclasses.fields(ConsumerConfig) if f.name != "warnings"}
@@ -124,7 +124,7 @@ def test_rows_and_attributes_are_the_same_thing() -> None:
     ],
 )
 def test_derived_defaults(given: dict[str, Any], attr: str, value: object) -> None:
-    """A key that is not given takes the value of another where the JVM does so."""
+    """A key that is not given takes the value of another one if the JVM does so."""
     assert getattr(make(given), attr) == value
 
 
@@ -149,7 +149,7 @@ def test_derived_defaults(given: dict[str, Any], attr: str, value: object) -> No
     ],
 )
 def test_values_are_read(key: str, given: object, value: object) -> None:
-    """Texts are trimmed and typed, typed values are taken as they are."""
+    """Texts are trimmed and converted. Typed values are used as they are."""
     row = next(row for row in KEYS if row.name == key)
     assert getattr(make({key: given}), row.attr) == value
 
@@ -203,7 +203,7 @@ def test_values_are_read(key: str, given: object, value: object) -> None:
     ],
 )
 def test_a_bad_value_is_named_with_its_key_and_the_fix(key: str, given: object, says: str) -> None:
-    """One bad value is one fault that starts with the key, and is one printable line."""
+    """One bad value gives one fault, a printable line that begins with the key."""
     (fault,) = faults({key: given})
     assert fault.startswith(f"{key}=")
     assert says in fault
@@ -212,7 +212,7 @@ def test_a_bad_value_is_named_with_its_key_and_the_fix(key: str, given: object, 
 
 
 def test_all_faults_come_at_once() -> None:
-    """Every fault is listed, also checks over several keys, in the order of the table."""
+    """Every fault is listed in the order of the table, also for checks over several keys."""
     found = faults(
         {
             "group.id": "",
@@ -226,7 +226,7 @@ def test_all_faults_come_at_once() -> None:
 
 
 def test_missing_keys() -> None:
-    """Required keys are named, with the misspelling that was probably meant."""
+    """Required keys are named, with the probable misspelling."""
     with pytest.raises(ConfigError) as caught:
         ConsumerConfig.from_mapping({"groupid": "g"})
     connect, group = caught.value.faults
@@ -248,25 +248,26 @@ def test_missing_keys() -> None:
     ],
 )
 def test_unknown_key_warns_with_the_nearest(unknown: str, near: str) -> None:
-    """An unknown key is a warning that names the nearest known one, a fault with strict."""
+    """An unknown key gives a warning that names the nearest known one. With strict it is a
+    fault."""
     (warning,) = make({unknown: "x"}).warnings
     assert warning == f"{unknown} is not a known key and has no effect: did you mean {near}?"
     assert faults({unknown: "x"}, strict=True) == (warning,)
 
 
 def test_unknown_key_without_a_near_one() -> None:
-    """When nothing is near, the warning says where the keys are listed."""
+    """If no key is similar, the warning says where the keys are listed."""
     (warning,) = make({"qqq": "x"}).warnings
     assert "lists all keys" in warning
 
 
 def test_external_keys_never_warn() -> None:
-    """Keys that start with external are left alone, also with strict."""
+    """Keys that start with external are ignored, even with strict."""
     assert make({"external.x": "1", "externalized": "2"}, strict=True).warnings == ()
 
 
 def test_ignored_keys_say_so() -> None:
-    """A key that has no effect is accepted and says why, when it is given."""
+    """A key without effect is accepted, and a warning says why."""
     ignored = [row for row in KEYS if row.ignored is not None]
     assert ignored
     for row in ignored:
@@ -276,7 +277,7 @@ def test_ignored_keys_say_so() -> None:
 
 
 def test_a_key_that_the_library_uses_does_not_warn() -> None:
-    """No key is called without effect whose value the library reads."""
+    """Keys whose value the library reads are not called without effect."""
     package = Path(zkconsumer.__file__).parent
     code = "".join(
         path.read_text()
@@ -307,7 +308,7 @@ def test_retries_should_outlast_a_session() -> None:
 
 
 def test_hash_form_without_roundrobin_warns() -> None:
-    """The hash form set together with the range strategy warns, and not otherwise."""
+    """Setting the hash form with the range strategy gives a warning. Other combinations do not."""
     form = {"zkconsumer.roundrobin.hash": "[topic,partition]"}
     assert "has no effect" in make(form).warnings[0]
     assert make({**form, "partition.assignment.strategy": "roundrobin"}).warnings == ()
@@ -323,13 +324,13 @@ def test_hash_form_without_roundrobin_warns() -> None:
     ],
 )
 def test_zookeeper_connect_is_split(connect: str, hosts: str, chroot: str) -> None:
-    """Hosts come out with their ports, the chroot with its slash or empty."""
+    """Hosts have their ports. The chroot has its slash, or is empty."""
     config = make({"zookeeper.connect": connect})
     assert (config.zookeeper_hosts, config.zookeeper_chroot) == (hosts, chroot)
 
 
 def test_parse_takes_all_forms(tmp_path: Path) -> None:
-    """A configuration, a mapping and a path, as text or object, all make a configuration."""
+    """A configuration, a mapping, and a path as text or object are accepted."""
     file = tmp_path / "c.properties"
     file.write_text("zookeeper.connect=zk1:2181,zk2:2182/kafka\ngroup.id=g1\n")
     config = make()

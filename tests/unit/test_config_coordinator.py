@@ -1,4 +1,4 @@
-"""The configuration of a member on the coordinator: what is refused, and what is odd.
+"""The configuration of a member on the coordinator: what is refused, and what gives a warning.
 
 See ``tests/unit/test_config.py`` for the table and the values that both kinds of member share.
 """
@@ -16,14 +16,14 @@ NEEDED = {"group.id": "g", "bootstrap.servers": "h:1"}
 
 
 def faults(**given: object) -> tuple[str, ...]:
-    """What is wrong with these keys; ``_`` stands for ``.``."""
+    """Return the faults of these keys, written with ``_`` for ``.``."""
     with pytest.raises(ConfigError) as caught:
         CoordinatorConfig.parse(NEEDED | {key.replace("_", "."): v for key, v in given.items()})
     return caught.value.faults
 
 
 def test_the_scala_profile_is_refused() -> None:
-    """It is a profile of groups in ZooKeeper; half of it would apply here."""
+    """It is a profile of groups in ZooKeeper, and only half of it would apply here."""
     (fault,) = faults(zkconsumer_profile="scala")
     assert fault.startswith("zkconsumer.profile=scala: ")
     assert "leave the key out" in fault
@@ -32,7 +32,7 @@ def test_the_scala_profile_is_refused() -> None:
 
 
 def test_offsets_in_zookeeper_are_refused() -> None:
-    """The coordinator stores offsets itself: a group that says otherwise has to be moved first."""
+    """The coordinator stores offsets itself, so the group's offsets have to be migrated first."""
     (fault,) = faults(offsets_storage="zookeeper")
     assert fault.startswith("offsets.storage=zookeeper: ")
     assert "leave the key out" in fault
@@ -40,7 +40,7 @@ def test_offsets_in_zookeeper_are_refused() -> None:
 
 
 def test_a_fetch_must_not_wait_longer_than_its_socket() -> None:
-    """As in ZooKeeper, whichever of its two names the key is given by."""
+    """As in ZooKeeper, with either name of the key."""
     (fault,) = faults(fetch_wait_max_ms=101, socket_timeout_ms=100)
     assert fault.startswith("fetch.wait.max.ms=101: must not exceed socket.timeout.ms=100")
     assert faults(fetch_max_wait_ms=101, request_timeout_ms=100) == (fault,)
@@ -48,7 +48,7 @@ def test_a_fetch_must_not_wait_longer_than_its_socket() -> None:
 
 
 def test_heartbeats_must_fit_into_the_session() -> None:
-    """Also when only one of the two is given, by either name."""
+    """Even if only one of the two is given, with either name."""
     (fault,) = faults(session_timeout_ms=3000)
     assert fault.startswith("heartbeat.interval.ms=3000: must be smaller than session.timeout.ms")
     assert faults(zookeeper_session_timeout_ms=3000) == (fault,)
@@ -72,7 +72,7 @@ def test_a_hash_without_the_strategy_that_uses_it(strategy: str, odd: bool) -> N
 
 
 def test_faults_of_a_file_name_the_line(tmp_path: Path) -> None:
-    """Faults over several keys name the line of the key to change, as those of one key do."""
+    """Faults over several keys name the line of the key to change, as for a single key."""
     path = tmp_path / "consumer.properties"
     path.write_text(
         "group.id=g\nbootstrap.servers=h:1\nfetch.wait.max.ms=60000\nzkconsumer.profile=scala\n"
@@ -86,15 +86,15 @@ def test_faults_of_a_file_name_the_line(tmp_path: Path) -> None:
 
 
 def test_rules_read_the_table() -> None:
-    """A rule over an attribute that is not there would never run."""
+    """A rule for an attribute that does not exist would never run."""
     attrs = {row.attr for row in KEYS}
     assert all(set(rule.attrs) <= attrs for rule in RULES)
     assert {rule.key for rule in RULES} <= {row.name for row in KEYS}
 
 
 def test_the_protocol_of_kafka_4() -> None:
-    """The broker's session timeout is the default, whatever ZooKeeper's was; keys without effect
-    are a warning; the other values of the key are refused."""
+    """The broker's session timeout is the default, whatever ZooKeeper's was. Keys without effect
+    give a warning. The other values of the key are refused."""
     base = {"bootstrap.servers": "a:1", "group.id": "g"}
     found = CoordinatorConfig.parse(
         base

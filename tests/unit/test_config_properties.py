@@ -18,7 +18,7 @@ GOOD = "zookeeper.connect=zk1:2181\ngroup.id=g1\n"
 
 
 def entries(tmp_path: Path, content: str | bytes) -> list[tuple[str, str, int]]:
-    """What a file's content reads as."""
+    """Return a file's entries."""
     file = tmp_path / "file.properties"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     found, malformed = read_properties(file)
@@ -64,7 +64,7 @@ def test_syntax(tmp_path: Path, content: str | bytes, expected: list[tuple[str, 
 
 
 def test_all_faults_name_file_and_line(tmp_path: Path) -> None:
-    """Malformed escapes, bad values and missing keys come together, each with its place."""
+    """Malformed escapes, bad values and missing keys are reported together, each with its place."""
     file = tmp_path / "c.properties"
     file.write_text("group.id=a b\n\nx=\\u12\nauto.offset.reset=earliest\nsocket.timeout.ms=5\n")
     with pytest.raises(ConfigError) as caught:
@@ -76,7 +76,7 @@ def test_all_faults_name_file_and_line(tmp_path: Path) -> None:
 
 
 def test_repeated_key_counts_with_the_last(tmp_path: Path) -> None:
-    """As in Java the last value counts; the warning names both lines."""
+    """The last value counts, as in Java. The warning names both lines."""
     file = tmp_path / "c.properties"
     file.write_text(GOOD + "group.id=g2\n")
     config = ConsumerConfig.from_properties(file)
@@ -86,7 +86,7 @@ def test_repeated_key_counts_with_the_last(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["missing.properties", ".", "a\x00b"])
 def test_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
-    """A missing file, a directory or an impossible name is one fault that names it."""
+    """A missing file, a directory or an impossible name gives one fault with the name."""
     with pytest.raises(ConfigError, match="cannot read the properties file"):
         ConsumerConfig.from_properties(f"{tmp_path}/{name}")
 
@@ -118,7 +118,7 @@ def test_one_key_is_explained() -> None:
 
 
 def test_unknown_key_ends_with_a_hint() -> None:
-    """A key that is not known is an error with the nearest one."""
+    """The error for an unknown key names the nearest one."""
     result = run("auto.offset.rest")
     assert result.exit_code == 1
     assert "did you mean auto.offset.reset?" in result.stderr
@@ -126,14 +126,14 @@ def test_unknown_key_ends_with_a_hint() -> None:
 
 
 def test_json_lists_keys() -> None:
-    """JSON holds every key, or those asked for."""
+    """JSON has every key, or the requested ones."""
     assert [row["key"] for row in json.loads(run("--json").stdout)] == [r.name for r in KEYS]
     (row,) = json.loads(run("--json", "client.id").stdout)
     assert (row["default"], row["default_from"], row["required"]) == (None, "group.id", False)
 
 
 def test_check_valid_file(tmp_path: Path) -> None:
-    """A valid file ends with status 0; warnings go to standard error."""
+    """The status is 0. Warnings go to standard error."""
     file = tmp_path / "c.properties"
     file.write_text(GOOD + "grup.id=x\n")
     result = run("--check", str(file))
@@ -153,7 +153,7 @@ def test_check_strict(tmp_path: Path) -> None:
 
 
 def test_check_prints_all_faults_and_warnings(tmp_path: Path) -> None:
-    """All faults and warnings of a file are printed, one a line; the status is 2."""
+    """All faults and warnings of a file are printed, one per line. The status is 2."""
     file = tmp_path / "c.properties"
     file.write_text("group.id=a b\nauto.offset.reset=latest\nmirror.topics.whitelist=x\n")
     result = run("--check", str(file))
@@ -164,7 +164,7 @@ def test_check_prints_all_faults_and_warnings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["missing.properties", "."])
 def test_check_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
-    """A file that cannot be read is one line and status 2, no traceback."""
+    """It prints one line, without a traceback, and the status is 2."""
     result = run("--check", str(tmp_path / name))
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")

@@ -47,7 +47,7 @@ def _write(path: Path, lines: int) -> None:
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    """A reader gives back just the entries that were written, in order."""
+    """A reader returns exactly the written entries, in order."""
     path = tmp_path / "j.jsonl"
     _write(path, 3)
     found = list(read_journal(path))
@@ -56,7 +56,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_journal_cut_anywhere_gives_its_whole_lines(tmp_path: Path) -> None:
-    """Cut at every byte (a killed writer), a journal gives the lines before the cut, no guess."""
+    """A killed writer may leave a file that is cut at any byte. The lines before the cut are
+    returned, and nothing is guessed."""
     path, cut = tmp_path / "j.jsonl", tmp_path / "cut.jsonl"
     _write(path, 4)
     content = path.read_bytes()
@@ -79,7 +80,7 @@ def test_a_journal_cut_anywhere_gives_its_whole_lines(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
-    """A line that is not as the schema says is refused with file, line number and reason."""
+    """A line that does not follow the schema is refused with file, line number and reason."""
     path = tmp_path / "j.jsonl"
     _write(path, 1)
     path.write_text(path.read_text() + line + "\n")
@@ -99,7 +100,7 @@ def test_a_journal_of_another_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_field_left_out_is_found() -> None:
-    """Each required field of each kind is asked for."""
+    """Each required field of each kind has to be there."""
     entry = run_entry(0, "epoch", {})
     assert not check_entry(entry)
     for name in ("at", "schema", "clock"):
@@ -124,7 +125,7 @@ def test_operations_are_counted_by_what_they_are_about(name: str, path: str, kin
 
 
 def test_sizes_on_the_wire() -> None:
-    """Sizes are those of ZooKeeper's encoding, worked out by hand."""
+    """Sizes are those of ZooKeeper's encoding, calculated by hand."""
     read = cost(GetData("/a/b"), Ok(Node(b"xyz", STAT)))
     assert (read.bytes_out, read.bytes_in) == (12 + 4 + 4 + 1, 20 + 4 + 3 + 68)
     listed = cost(GetChildren("/a"), Ok(("b", "cc")))
@@ -139,7 +140,7 @@ def test_sizes_on_the_wire() -> None:
 
 
 def test_a_multi_counts_as_one_transaction() -> None:
-    """Checks change nothing; a refused multi changes nothing at all."""
+    """Checks change nothing. A refused multi changes nothing at all."""
     multi = Multi((Check("/a", 0), Create("/b"), SetData("/c", b""), Delete("/d")))
     done = cost(multi, Ok((None, None, STAT, None)))
     assert (done.requests, done.writes, done.changes) == (1, 1, 3)
@@ -147,7 +148,7 @@ def test_a_multi_counts_as_one_transaction() -> None:
 
 
 def test_ownership_over_time() -> None:
-    """Spans follow owner znodes; a dead member owns nothing, whatever its znodes say."""
+    """Ownership follows owner znodes. A dead member owns nothing, whatever its znodes say."""
     tp, held = TopicPartition("t", 0), Ownership()
     held.took(10, tp, "a")
     held.gone(20, "a")
@@ -162,7 +163,7 @@ def test_ownership_over_time() -> None:
 
 
 class SlowFile:
-    """A file on a disk that hangs while ``go`` is not set."""
+    """A file on a disk that hangs until ``go`` is set."""
 
     def __init__(self, file: IO[bytes], go: threading.Event) -> None:
         self._file = file
@@ -187,8 +188,8 @@ def _member_journal(path: Path) -> MemberJournal:
 
 
 def test_a_members_journal_can_be_read_while_it_runs(tmp_path: Path) -> None:
-    """What a running member wrote is with the operating system in a moment, so a kill loses next to
-    nothing; entries that are queued when it ends are written."""
+    """Entries of a running member reach the operating system within moments, so a kill loses almost
+    nothing. Entries that are queued when it ends are written."""
     journal = _member_journal(tmp_path)
     journal.write(event_entry(5, "DeliveryShut", "g_m") | {"since": 3})
     assert journal.path.name.startswith("g_m-")
@@ -206,7 +207,7 @@ def test_a_members_journal_can_be_read_while_it_runs(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_journal_and_not_the_member(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A journal that cannot be written any more says so once; a member continues."""
+    """If a journal can no longer be written, this is logged once, and the member continues."""
     monkeypatch.setattr(Path, "open", lambda *_, **__: open("/dev/full", "wb"))  # noqa: SIM115
     journal = _member_journal(tmp_path)
     wait_until(lambda: "the journal ends here: " in caplog.text, 10, "the fault is logged")
@@ -220,8 +221,8 @@ def test_a_full_disk_ends_the_journal_and_not_the_member(
 def test_a_disk_that_hangs_costs_entries_and_no_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the disk hangs, entries wait; those beyond the bound are dropped and counted where they
-    are missing. The rest is written, in order. Both are logged."""
+    """While the disk hangs, entries wait. Those beyond the limit are dropped and counted where they
+    are missing. The rest is written in order. Both are logged."""
     monkeypatch.setattr("zkconsumer.journal.files.QUEUE_BYTES", 100_000)
     go, right = threading.Event(), Path.open
     slow: list[SlowFile] = []
@@ -255,8 +256,8 @@ def test_a_disk_that_hangs_costs_entries_and_no_time(
 def test_a_journal_whose_thread_ends_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its thread may end anywhere, also in the middle of a line: another one continues. No entry is
-    missing, doubled or torn."""
+    """Its thread may end anywhere, even in the middle of a line. Another one continues, and no
+    entry is missing, doubled or torn."""
     journal = _member_journal(tmp_path)
     write = journal._file.write
     left = [3]
@@ -287,7 +288,7 @@ def test_a_journal_whose_thread_ends_continues(
 def test_the_end_waits_for_the_disk_no_longer_than_it_may(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that hangs does not hold up the end of a member; what is not written is logged."""
+    """A hanging disk does not delay the end of a member. The log names what was not written."""
     go, right = threading.Event(), Path.open
 
     def opened(path: Path, mode: str, *more: Any) -> Any:
@@ -303,7 +304,7 @@ def test_the_end_waits_for_the_disk_no_longer_than_it_may(
 
 
 def test_what_is_delivered_again() -> None:
-    """Ranges that members were given overlap where messages came twice; a third time counts too."""
+    """Delivered ranges overlap where messages were delivered twice. A third time counts too."""
     one, two, three = ("g_a", "t-0"), ("g_b", "t-0"), ("g_a", "u-0")
 
     def starts(at: int, who: tuple[str, str], offset: int) -> dict[str, object]:

@@ -10,7 +10,7 @@ BOOTSTRAP = [BrokerEndpoint(-1, A.host, A.port), BrokerEndpoint(-2, B.host, B.po
 
 
 def test_the_least_loaded_comes_first() -> None:
-    """Fewest requests first; a broker of the bootstrap list is itself under its real id."""
+    """Fewest requests first. A broker of the bootstrap list is counted under its real id."""
     known = KnownBrokers(BOOTSTRAP, lambda broker: {"host0": 3, "host1": 2}.get(broker.host, 0))
     assert known.least_loaded() == BOOTSTRAP[::-1]
     known.learn([A, B, C])

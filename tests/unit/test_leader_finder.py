@@ -1,4 +1,4 @@
-"""The leader finder, step by step: whom it asks, and how long it waits."""
+"""The leader finder, step by step: which broker it asks, and how long it waits."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class Bench:
         )
 
     def choose(self) -> LeadersRequest:
-        """The next step, which asks a broker."""
+        """Return the next step, which asks a broker."""
         chosen = self.finder.choose()
         assert isinstance(chosen, LeadersRequest)
         return chosen
 
     def waits(self) -> None:
-        """It waits for the backoff, and then asks again; new brokers end the wait."""
+        """The finder waits for the backoff, and then asks again. New brokers end the wait."""
         assert self.finder.choose() == Wait(pytest.approx(BACKOFF))
         self.table.set_brokers(BROKERS)
         self.choose()
 
 
 def test_all_brokers_are_asked_before_it_waits() -> None:
-    """One that does not answer costs no backoff while there are others."""
+    """A broker that does not answer causes no backoff while there are others."""
     bench = Bench()
     asked = set()
     for _ in BROKERS:
@@ -63,14 +63,14 @@ def test_all_brokers_are_asked_before_it_waits() -> None:
 
 
 def test_a_partition_without_a_leader_is_asked_for_after_the_backoff() -> None:
-    """Not as fast as the broker answers."""
+    """It is not asked for as fast as the broker answers."""
     bench = Bench()
     bench.finder.take(bench.choose(), ClusterMetadata({}, {}, {}))
     bench.waits()
 
 
 def test_a_partition_is_assigned_to_the_worker_of_its_leader() -> None:
-    """At the address that ZooKeeper has, where the two differ."""
+    """If two addresses differ, the one in ZooKeeper is used."""
     bench = Bench()
     elsewhere = BrokerEndpoint(1, "old", 1)
     answer = ClusterMetadata({1: elsewhere}, {bench.info.topic_partition: 1}, {})

@@ -31,7 +31,7 @@ SESSION = 6.0
 
 
 class HandHost:
-    """A host whose clock the test sets; what is posted runs at once."""
+    """A host whose clock the test sets. Posted actions run at once."""
 
     def __init__(self) -> None:
         self.random = Random(0)
@@ -55,7 +55,7 @@ class HandHost:
 
 
 class LateZk:
-    """ZooKeeper whose answers to pings the test gives."""
+    """ZooKeeper. The test answers its pings."""
 
     session_timeout = SESSION
 
@@ -91,7 +91,7 @@ class Bench:
 
 
 def test_the_lease_counts_from_when_the_ping_was_sent() -> None:
-    """An answer that is late proves only that the session lived when the ping was sent."""
+    """A late answer proves only that the session was alive when the ping was sent."""
     bench = Bench()
     bench.coordination.on_session(SessionEvent.OPENED, 1)
     sent = bench.host.time
@@ -124,7 +124,7 @@ def test_an_old_sessions_ping_proves_nothing_about_the_next() -> None:
 
 
 def test_a_lost_session_shuts_the_gate_on_the_thread_that_hears_of_it() -> None:
-    """Before the loop takes the event, which may be long after."""
+    """This happens before the loop handles the event, which may be much later."""
     bench = Bench()
     bench.coordination.on_session(SessionEvent.OPENED, 1)
     bench.zk.pings[0]()
@@ -137,8 +137,8 @@ def test_a_lost_session_shuts_the_gate_on_the_thread_that_hears_of_it() -> None:
 
 
 def test_a_dropped_connection_holds_delivery_for_a_moment() -> None:
-    """Another client may have closed the session: nothing is delivered until a server answers, or
-    for the sixth of a session timeout, at most a second. Then the lease counts again."""
+    """Another client may have closed the session. Nothing is delivered until a server answers, or
+    for a sixth of the session timeout, at most a second. Then the lease counts again."""
     bench = Bench()
     host, gate = bench.host, bench.gate
     bench.coordination.on_session(SessionEvent.OPENED, 1)
@@ -160,8 +160,8 @@ def test_a_dropped_connection_holds_delivery_for_a_moment() -> None:
 
 
 def test_an_answer_ends_the_hold_and_an_old_timer_does_not() -> None:
-    """The connection drops, is back, and drops again: each drop is held for its own time. An answer
-    from before a drop ends nothing."""
+    """The connection drops, returns, and drops again. Each drop holds delivery for its own time. An
+    answer from before a drop does not end it."""
     bench = Bench()
     host, gate = bench.host, bench.gate
     bench.coordination.on_session(SessionEvent.OPENED, 1)
@@ -189,7 +189,7 @@ def test_an_answer_ends_the_hold_and_an_old_timer_does_not() -> None:
 
 
 def test_the_hold_lengthens_no_lease() -> None:
-    """A lease that runs out meanwhile stays so."""
+    """A lease that ends during the hold stays ended."""
     bench = Bench()
     host, gate = bench.host, bench.gate
     bench.coordination.on_session(SessionEvent.OPENED, 1)
@@ -203,7 +203,7 @@ def test_the_hold_lengthens_no_lease() -> None:
 
 
 def test_the_machine_hears_that_a_session_is_resumed() -> None:
-    """It has to read again: watches may be lost. The session is confirmed at once."""
+    """It has to read again, because watches may be lost. The session is confirmed at once."""
     bench = Bench()
     bench.coordination.on_session(SessionEvent.OPENED, 1)
     bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
@@ -233,13 +233,13 @@ class GroupBench:
         )
 
     def synced(self, generation: int = 1) -> None:
-        """The assignment of a generation arrives at once."""
+        """Deliver the assignment of a generation at once."""
         command = commands.SyncGroup(1, "m", generation, {})
         self.coordination._answered(command, Synced(1, b""), self.host.time, 0)
         self.taken.clear()
 
     def beat(self, code: int, takes: float = 0.0, generation: int = 1) -> float:
-        """A heartbeat is answered after some seconds; returns when it was sent."""
+        """Answer a heartbeat after some seconds. Return when it was sent."""
         sent = self.host.time
         self.host.time += takes
         command = commands.Heartbeat(1, "m", generation)
@@ -250,7 +250,7 @@ class GroupBench:
 
 @pytest.mark.parametrize(("code", "confirms"), [(0, True), (27, True), (25, False), (16, False)])
 def test_a_heartbeat_confirms_from_when_it_was_sent(code: int, confirms: bool) -> None:
-    """And only with an answer by which the coordinator treats the member as live."""
+    """Only an answer with which the coordinator accepts the member counts."""
     bench = GroupBench()
     bench.synced()
     before = bench.gate.valid_until
@@ -261,8 +261,8 @@ def test_a_heartbeat_confirms_from_when_it_was_sent(code: int, confirms: bool) -
 
 
 def test_a_lease_that_has_run_out_needs_more_than_a_heartbeat() -> None:
-    """A coordinator that loads the group answers everybody's heartbeats with 0. So the member asks
-    for its assignment: only an answer to that opens the gate, from when it was asked for."""
+    """A coordinator that loads the group answers all heartbeats with NONE. So the member asks for
+    its assignment. Only the answer opens the gate, from the time of the question."""
     bench = GroupBench()
     gate, host = bench.gate, bench.host
     bench.synced()
@@ -288,7 +288,7 @@ def test_a_lease_that_has_run_out_needs_more_than_a_heartbeat() -> None:
 
 
 def test_nothing_is_proved_in_a_generation_without_an_assignment() -> None:
-    """There SyncGroup of the leader would hand out an empty assignment to the whole group."""
+    """In that case, SyncGroup of the leader would give the whole group an empty assignment."""
     bench = GroupBench()
     bench.synced()
     bench.host.time += SESSION
@@ -303,7 +303,7 @@ def test_nothing_is_proved_in_a_generation_without_an_assignment() -> None:
 
 
 class SlowClient:
-    """A client that takes its time over a request."""
+    """A client with slow requests."""
 
     def __init__(self) -> None:
         self.executing_since = 0.0
@@ -332,7 +332,7 @@ def test_a_request_was_sent_before_its_answer_was_waited_for() -> None:
 
 
 def test_the_lease_is_that_of_the_session_that_was_granted() -> None:
-    """A server may grant less than was asked for, and ends the session by that."""
+    """A server may grant a shorter timeout than requested, and ends the session by that."""
     bench = Bench()
     bench.zk.session_timeout = 3.0
     bench.coordination.on_session(SessionEvent.OPENED, 1)

@@ -1,4 +1,5 @@
-"""kazoo and kafka-python offer no interface for what is used of them: changes are noticed."""
+"""kazoo and kafka-python have no interface for what we use of them, so changes have to be
+noticed."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ from zkconsumer.zk.driver import ZkDriver
 
 
 def driver() -> ZkDriver:
-    """One that connects to nothing yet."""
+    """A driver that has no connection yet."""
     return ZkDriver("127.0.0.1:1", "", 4.0, lambda _event, _session: None, lambda _path: None)
 
 
 def test_the_installed_versions_fit() -> None:
-    """Both libraries are as expected, and the ranges in the errors are those of the package."""
+    """Both libraries are as expected. The version ranges in the errors are those of the package."""
     driver().close(0.0)
     importlib.reload(messages)
     project = Path(__file__).parents[2] / "pyproject.toml"
@@ -38,7 +39,7 @@ def test_the_installed_versions_fit() -> None:
 
 
 def other(*_changed: object) -> None:
-    """Takes other arguments than the method it replaces."""
+    """Takes other arguments than the method that it replaces."""
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,8 @@ def other(*_changed: object) -> None:
 def test_a_changed_method_of_kazoo_is_named(
     monkeypatch: pytest.MonkeyPatch, owner: type, name: str, fault: str, gone: bool
 ) -> None:
-    """A driver is refused, not broken in the middle; the error says which versions do."""
+    """A driver is refused at its start, and does not fail later. The error names the right
+    versions."""
     if gone:
         monkeypatch.delattr(owner, name)
     else:
@@ -65,7 +67,7 @@ def test_a_changed_method_of_kazoo_is_named(
 
 @pytest.mark.parametrize("name", ["_pending", "_queue", "_stopped"])
 def test_a_missing_attribute_of_kazoo_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """So is a renamed queue of requests."""
+    """The same holds for a renamed queue of requests."""
     made = KazooClient.__init__
 
     def renamed(client: Any, *args: Any, **options: Any) -> None:
@@ -78,7 +80,7 @@ def test_a_missing_attribute_of_kazoo_is_named(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_missing_message_class_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message that kafka-python does not have any more is an error of ours."""
+    """If kafka-python no longer has a message, we raise our own error."""
     monkeypatch.delattr(consumer, "OffsetFetchRequest")
     expected = rf"kafka-python {kafka.__version__} cannot be used: .*OffsetFetchRequest.*>=.*,<"
     with pytest.raises(UnsupportedLibraryError, match=expected):
@@ -88,7 +90,7 @@ def test_a_missing_message_class_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_messages_that_are_encoded_in_another_way_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also where the names are the same."""
+    """Even if the names are the same."""
     monkeypatch.setattr(metadata.MetadataRequest, "encode", lambda self, **_: b"")
     with pytest.raises(UnsupportedLibraryError, match="not encoded as expected"):
         importlib.reload(messages)

@@ -1,4 +1,4 @@
-"""What keeps an operator's tool from writing the next mode."""
+"""Conditions under which an operator's tool may not write the next mode."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WAYS = [
 
 @pytest.mark.parametrize(("mode", "target"), WAYS)
 def test_a_group_that_is_ready_may_go_on(mode: Mode, target: Mode) -> None:
-    """Nothing is in the way, nor for a group whose members have all left."""
+    """Nothing is in the way, even for a group without members."""
     assert obstacles(replace(READY, mode=mode), target) == ()
     assert obstacles(replace(READY, mode=mode, registered=frozenset(), members={}), target) == ()
 
@@ -51,7 +51,7 @@ def test_every_member_has_to_acknowledge_the_present_mode(
 
 
 def test_a_group_without_a_mode_has_nothing_to_acknowledge() -> None:
-    """The first mode is written where there was no znode."""
+    """The first mode is written before there is a znode."""
     facts = replace(READY, version=-1, members={"g_a": None, "g_b": None})
     assert obstacles(facts, Mode.LOCKED) == ()
 
@@ -59,7 +59,7 @@ def test_a_group_without_a_mode_has_nothing_to_acknowledge() -> None:
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("target", Mode)
 def test_no_mode_is_left_out(mode: Mode, target: Mode) -> None:
-    """Only neighbours may be written; the answer says which."""
+    """Only neighbouring modes may be written. The answer names them."""
     allowed = (mode, target) in WAYS
     found = obstacles(replace(READY, mode=mode), target)
     assert (found == ()) == allowed
@@ -81,7 +81,7 @@ def test_no_mode_is_left_out(mode: Mode, target: Mode) -> None:
 def test_each_gate_names_what_is_in_the_way(
     ways: tuple[int, ...], changes: dict[str, Any], said: str
 ) -> None:
-    """That matters for these gates, and the others do not look at it."""
+    """The obstacle matters for these gates, and the others ignore it."""
     for number, (mode, target) in enumerate(WAYS):
         found = obstacles(replace(READY, mode=mode, **changes), target)
         if number in ways:
@@ -101,7 +101,7 @@ def test_each_gate_names_what_is_in_the_way(
 def test_without_members_nobody_carries_offsets_over(
     mode: Mode, target: Mode, changes: dict[str, Any]
 ) -> None:
-    """The operator is not told to wait for it, which would be in vain."""
+    """The operator is not told to wait, which would be in vain."""
     facts = replace(READY, mode=mode, **changes)
     (found,) = obstacles(facts, target)
     assert found.endswith("t-1: wait")
@@ -110,14 +110,15 @@ def test_without_members_nobody_carries_offsets_over(
 
 
 def test_offsets_of_an_earlier_use_keep_a_group_from_being_locked() -> None:
-    """Between the modes the higher offset counts: one in Kafka that is ahead would skip records."""
+    """Between the modes the higher offset counts. If the one in Kafka were ahead, records would be
+    skipped."""
     (found,) = obstacles(replace(READY, in_kafka={P0: 9, P1: 0}), Mode.LOCKED)
     assert "higher in Kafka than in ZooKeeper" in found
     assert "t-0: delete these offsets in Kafka" in found
 
 
 def test_many_members_are_counted() -> None:
-    """The first five are named."""
+    """Only the first five are named."""
     legacy = frozenset(f"g_old{n}" for n in range(9))
     (found,) = obstacles(replace(READY, registered=legacy), Mode.LOCKED)
     assert "g_old0, g_old1, g_old2, g_old3, g_old4 and 4 more: restart these" in found

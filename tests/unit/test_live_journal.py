@@ -1,4 +1,4 @@
-"""The journal of a migratable member, and its diagram: each mode, and when it is acknowledged."""
+"""The journal of a migratable member, and its diagram: each mode, and its acknowledgement."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Sink:
 
 
 def test_modes_and_stages_are_in_the_journal_and_in_its_diagram() -> None:
-    """Heartbeats are not, and each entry has the fields of the schema."""
+    """Heartbeats are left out, and each entry has the fields of the schema."""
     sink = _Sink()
     recorder = LiveRecorder(sink, "g_m1", lambda: 7)
     for event in (

@@ -1,4 +1,4 @@
-"""What a migratable member does in each mode, case by case."""
+"""A migratable member's behaviour in each mode, case by case."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ONE, TWO, BOTH, NONE = (
 
 
 def member(*happened: Event) -> LiveMachine:
-    """A member to which this has happened."""
+    """A member after these events."""
     machine = LiveMachine()
     for event in happened:
         machine.on(event)
@@ -55,7 +55,8 @@ def test_nothing_is_claimed_before_the_mode_is_known() -> None:
 
 
 def test_a_member_in_zookeeper_keeps_plain_consumers_out() -> None:
-    """It follows ZooKeeper and joins the coordinator with an offer that no other client knows."""
+    """It follows ZooKeeper, and joins the coordinator with a strategy that no other client
+    knows."""
     machine = LiveMachine()
     assert machine.on(ModeRead(Mode.ZOOKEEPER, 0)) == [
         Follow(Follows.ZOOKEEPER, NONE),
@@ -68,9 +69,10 @@ def test_a_member_in_zookeeper_keeps_plain_consumers_out() -> None:
 
 
 def test_to_kafka_only_what_moves_is_given_up() -> None:
-    """What the coordinator assigns to the owner is delivered on; the rest is committed, released.
+    """Partitions that the coordinator assigns to their owner are still delivered. The others are
+    committed and released.
 
-    The mode is acknowledged when that is done.
+    Then the mode is acknowledged.
     """
     machine = member(*IN_ZOOKEEPER, ModeRead(Mode.LOCKED, 1), Joined(Offer.OWN, ONE))
     assert machine.delivered == BOTH
@@ -93,14 +95,14 @@ def test_in_kafka_both_locks_are_needed() -> None:
 
 
 def test_open_lets_plain_consumers_join() -> None:
-    """The member joins again with its usual strategies, and acknowledges when it has."""
+    """The member rejoins with its usual strategies, and then acknowledges."""
     machine = member(*IN_KAFKA)
     assert machine.on(ModeRead(Mode.OPEN, 3)) == [Join(Offer.USUAL)]
     assert machine.on(Joined(Offer.USUAL, BOTH)) == [Acknowledge(3)]
 
 
 def test_a_member_that_does_not_refuse_plain_consumers_does_not_deliver_in_locked() -> None:
-    """Another client may deliver what the coordinator assigns to them."""
+    """Another client may deliver the partitions that the coordinator assigns to it."""
     machine = member(*IN_OPEN)
     assert machine.on(ModeRead(Mode.LOCKED, 5)) == [
         Deliver(NONE),
@@ -115,7 +117,7 @@ def test_a_member_that_does_not_refuse_plain_consumers_does_not_deliver_in_locke
 def test_an_expelled_member_gives_everything_up_without_a_commit(
     before: tuple[Event, ...],
 ) -> None:
-    """Others may have delivered it already; it is delivered again after a new claim only."""
+    """Others may have delivered them already. They are delivered again only after a new claim."""
     machine = member(*before)
     offer = machine.joined
     assert offer is not None
@@ -127,14 +129,14 @@ def test_an_expelled_member_gives_everything_up_without_a_commit(
 
 
 def test_in_zookeeper_the_coordinator_does_not_matter() -> None:
-    """A member that is expelled there delivers on, and joins again."""
+    """A member that the coordinator expels still delivers, and rejoins."""
     machine = member(*IN_ZOOKEEPER)
     assert machine.on(Left(expelled=True)) == [Join(Offer.OWN)]
     assert machine.delivered == BOTH
 
 
 def test_a_new_session_reads_the_mode_first() -> None:
-    """With the session the owner znodes, the mode and the acknowledgement are gone."""
+    """The session's end removes the owner znodes, the mode and the acknowledgement."""
     machine = member(*IN_KAFKA)
     assert machine.on(SessionLost()) == [Deliver(NONE)]
     assert not machine.may_claim(P0)
@@ -145,7 +147,7 @@ def test_a_new_session_reads_the_mode_first() -> None:
 
 
 def test_an_acknowledgement_of_a_lost_session_does_not_count() -> None:
-    """Its znode went with the session, even if the answer arrives later."""
+    """Its znode vanished with the session, even if the answer arrives later."""
     machine = member(ModeRead(Mode.KAFKA, 2), Joined(Offer.OWN, NONE), SessionLost())
     machine.on(Acknowledged(2))
     assert machine.acknowledged is None
@@ -153,14 +155,14 @@ def test_an_acknowledgement_of_a_lost_session_does_not_count() -> None:
 
 
 def test_an_older_mode_is_dropped() -> None:
-    """A server that lags behind may show the mode of before."""
+    """A server that lags behind may return an earlier mode."""
     machine = member(*IN_OPEN)
     assert machine.on(ModeRead(Mode.KAFKA, 2)) == []
     assert (machine.mode, machine.stale_modes) == (Mode.OPEN, 1)
 
 
 def test_a_late_answer_does_not_acknowledge_a_newer_mode() -> None:
-    """The acknowledgement names the mode that it is for."""
+    """The acknowledgement names its mode."""
     machine = member(ModeRead(Mode.KAFKA, 2), Joined(Offer.OWN, BOTH))
     assert Acknowledge(3) in [
         *machine.on(ModeRead(Mode.OPEN, 3)),
@@ -173,7 +175,7 @@ def test_a_late_answer_does_not_acknowledge_a_newer_mode() -> None:
 
 
 def test_modes_change_one_at_a_time() -> None:
-    """From each mode the next and the one before can be reached."""
+    """From each mode, the next and the previous one can be reached."""
     assert {mode: neighbours(mode) for mode in Mode} == {
         Mode.ZOOKEEPER: (Mode.LOCKED,),
         Mode.LOCKED: (Mode.ZOOKEEPER, Mode.KAFKA),
@@ -186,7 +188,7 @@ def test_modes_change_one_at_a_time() -> None:
 
 
 def test_paths_and_texts() -> None:
-    """What is written is what is read."""
+    """Written values are read back unchanged."""
     paths = znodes.LivePaths.of("g")
     assert paths.mode == "/consumers/g/live/mode"
     assert paths.member("g_c1") == "/consumers/g/live/members/g_c1"
@@ -222,7 +224,7 @@ def test_paths_and_texts() -> None:
     ],
 )
 def test_a_mode_that_cannot_be_read_is_refused(text: bytes, reason: str) -> None:
-    """No member may guess the mode; the error names the znode."""
+    """No member may guess the mode. The error names the znode."""
     with pytest.raises(ZnodeFormatError, match=reason) as caught:
         znodes.decode_mode("/consumers/g/live/mode", text)
     assert "/consumers/g/live/mode" in str(caught.value)
@@ -230,6 +232,6 @@ def test_a_mode_that_cannot_be_read_is_refused(text: bytes, reason: str) -> None
 
 @pytest.mark.parametrize("number", [b"-1", b"true", b'"1"', b"1.5", b"2147483648", b"NaN"])
 def test_an_acknowledgement_that_cannot_be_read_is_refused(number: bytes) -> None:
-    """What is no version of a znode acknowledges nothing."""
+    """A text that is not a version of a znode acknowledges nothing."""
     with pytest.raises(ZnodeFormatError, match="acknowledged"):
         znodes.decode_member("/m", b'{"version":1,"acknowledged":' + number + b"}")

@@ -1,4 +1,4 @@
-"""Commits of a migratable member in Kafka: tried again, but never in a later membership."""
+"""Commits of a migratable member in Kafka are retried, but never in a later membership."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TP = TopicPartition("t", 0)
 
 
 class Line:
-    """A line of requests that are answered by hand."""
+    """A line of requests. The test answers."""
 
     def __init__(self) -> None:
         self.coordinator = 0
@@ -38,7 +38,7 @@ class Line:
 
 
 class Commits:
-    """Offsets in Kafka of a member of generation 7, and what became of one commit."""
+    """Offsets in Kafka of a member of generation 7, and the result of one commit."""
 
     def __init__(self) -> None:
         self.later: list[Callable[[], object]] = []
@@ -64,7 +64,7 @@ class Commits:
         self.line.answer(command, events.RequestFailed(command.token, code), 0.0, 0)
 
     def again(self) -> None:
-        """The time comes to try it again."""
+        """The time for the retry has come."""
         (action,) = self.later
         self.later.clear()
         action()
@@ -72,12 +72,12 @@ class Commits:
 
 @pytest.fixture
 def tried() -> Commits:
-    """A commit that is under way."""
+    """A commit that waits for its answer."""
     return Commits()
 
 
 def test_a_commit_is_tried_again_in_the_next_generation(tried: Commits) -> None:
-    """As long as the member was never out of the group, nobody else had its partitions."""
+    """The member was never out of the group, so no other member had its partitions."""
     tried.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
     tried.group.generation = 8
     tried.again()
@@ -86,7 +86,8 @@ def test_a_commit_is_tried_again_in_the_next_generation(tried: Commits) -> None:
 
 
 def test_a_commit_is_not_carried_out_in_a_later_membership(tried: Commits) -> None:
-    """Another member may have had the partition in between, and have committed more."""
+    """Another member may have owned the partition in between, and have committed a higher
+    offset."""
     tried.refuse(ErrorCode.ILLEGAL_GENERATION)
     tried.departed, tried.group.generation = 1, 9
     tried.again()
@@ -95,7 +96,7 @@ def test_a_commit_is_not_carried_out_in_a_later_membership(tried: Commits) -> No
 
 
 def test_an_expulsion_while_owners_are_looked_up_ends_the_commit() -> None:
-    """The position is from before, although the member is in the group again by then."""
+    """The position is old, although the member is in the group again by then."""
     live = LiveMachine()
     for event in (ModeRead(Mode.OPEN, 3), Joined(Offer.USUAL, frozenset({TP}))):
         live.on(event)

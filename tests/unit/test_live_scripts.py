@@ -1,4 +1,4 @@
-"""Reading and writing a group's mode, with other operators and lost answers in between."""
+"""Reading and writing a group's mode, while other operators write and answers are lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def put(path: str, data: bytes) -> Script[None]:
 
 
 def test_a_group_without_a_mode_is_in_zookeeper() -> None:
-    """The first write creates the znode; each further one needs the version before."""
+    """The first write creates the znode. Each later one needs the previous version."""
     zk = ToolZk()
     assert zk.run(read_mode(PATHS)) == (Mode.ZOOKEEPER, -1)
     assert zk.run(write_mode(PATHS, Mode.LOCKED, -1)) is True
@@ -44,7 +44,7 @@ def test_a_mode_that_was_changed_since_is_not_overwritten(version: int) -> None:
 @pytest.mark.parametrize("version", [-1, 0])
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_lost_answer_is_looked_up(version: int, applied: bool) -> None:
-    """The mode is written once, whether the request or its answer was lost."""
+    """The mode is written exactly once, whether the request or its answer was lost."""
     zk = ToolZk()
     if version == 0:
         zk.run(write_mode(PATHS, Mode.LOCKED, -1))
@@ -66,7 +66,7 @@ def test_a_lost_answer_is_looked_up(version: int, applied: bool) -> None:
 
 
 def test_a_lost_answer_and_another_operator() -> None:
-    """Where another client has written meanwhile, ours is not repeated."""
+    """If another client has written meanwhile, our write is not repeated."""
     zk = ToolZk()
     zk.run(write_mode(PATHS, Mode.LOCKED, -1))
     real = zk._send
@@ -83,7 +83,7 @@ def test_a_lost_answer_and_another_operator() -> None:
 
 
 def test_a_mode_that_cannot_be_read_is_an_error() -> None:
-    """It names the znode."""
+    """The error names the znode."""
     zk = ToolZk()
     zk.run(put(PATHS.mode, b"moved"))
     with pytest.raises(ZnodeFormatError, match="/consumers/g/live/mode"):
@@ -91,7 +91,7 @@ def test_a_mode_that_cannot_be_read_is_an_error() -> None:
 
 
 def test_members_and_what_they_have_acknowledged() -> None:
-    """A member that leaves while they are read is left out; an unreadable one is an error."""
+    """A member that leaves during the read is left out. An unreadable one is an error."""
     zk = ToolZk()
     assert zk.run(read_members(PATHS)) == {}
     for name, number in (("g_a", 3), ("g_b", None), ("g_c", 4)):

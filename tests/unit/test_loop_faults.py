@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 
 P0 = TopicPartition("t", 0)
 SOON = 10.0
-"""Seconds: far longer than anything takes here, far shorter than any timeout of the members."""
+"""Seconds: far longer than any step here, far shorter than any timeout of the members."""
 
 
 class InBackground:
-    """A call on a thread of its own; ``outcome`` is what it returned or raised."""
+    """A call on its own thread. ``outcome`` is what it returned or raised."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
@@ -85,7 +85,7 @@ def one_stream(member: Member) -> KafkaStream:
 
 
 class Leaving:
-    """A rebalance listener that shuts its connector down."""
+    """A rebalance listener that shuts down its connector."""
 
     def __init__(self, member: Member, *when: str) -> None:
         self._member = member
@@ -133,7 +133,7 @@ def test_a_listener_may_shut_the_member_down_before_it_starts(
 def test_a_listener_may_shut_the_member_down_in_a_rebalance(
     member: Member, switch: Switch, code: ErrorCode, when: str
 ) -> None:
-    """As before the start. It is not called again: it is busy."""
+    """As before the start. The busy listener is not called again."""
     listener = Leaving(member, when)
     member.set_consumer_rebalance_listener(listener)
     one_stream(member)
@@ -167,8 +167,8 @@ class Exiting:
 def test_a_listener_that_exits_does_not_stop_the_rebalance(
     member: Member, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """``sys.exit()`` in a listener is reported like any error it raises: the member fetches, and
-    leaves in order."""
+    """``sys.exit()`` in a listener is reported like any other error. The member fetches, and leaves
+    normally."""
     listener = Exiting("starting", "releasing")
     member.set_consumer_rebalance_listener(listener)
     one_stream(member)
@@ -183,8 +183,8 @@ def test_a_listener_that_exits_does_not_stop_the_rebalance(
 def test_a_fault_in_the_member_is_raised_wherever_the_application_looks(
     member: Member, switch: Switch, fault: BaseException
 ) -> None:
-    """After an internal fault a waiting stream raises ConnectorFailedError with the reason, and so
-    does ``shutdown``; commits of both forms are answered at once; the servers' clients close."""
+    """After an internal fault, a waiting stream raises ConnectorFailedError with the reason, and so
+    does ``shutdown``. Commits of both forms are answered at once. The servers' clients close."""
     stream = one_stream(member)
     waiting = InBackground(lambda: next(iter(stream)))
     switch.broken = fault
@@ -209,8 +209,8 @@ def test_a_fault_in_the_member_is_raised_wherever_the_application_looks(
 
 @pytest.mark.parametrize("failing", [None, "data.fail", "data.close", "coordination.close"])
 def test_a_fault_in_the_member_ends_all_of_it(failing: str | None) -> None:
-    """Delivery, commits, streams, whoever waits for the start or the end, fetchers and connections:
-    each ends even where ending another one fails."""
+    """Delivery, commits, streams, threads that wait for the start or the end, fetchers and
+    connections all end, even if ending one of them fails."""
     done: list[str] = []
 
     def step(name: str) -> Callable[..., None]:
@@ -255,8 +255,8 @@ def test_a_fault_in_the_member_ends_all_of_it(failing: str | None) -> None:
 def test_a_stream_that_was_not_read_meanwhile_raises_the_fault(
     member: Member, switch: Switch
 ) -> None:
-    """The application asks for a message only after the fault and the shutdown: the stream does
-    not end as if all were well."""
+    """The application asks for a message only after the fault and the shutdown. The stream does not
+    end as if there were no fault."""
     stream = one_stream(member)
     switch.broken = OSError(28, "No space left on device")
     wait_until(lambda: switch.closed, SOON, "the member has left")
@@ -269,7 +269,7 @@ def test_a_stream_that_was_not_read_meanwhile_raises_the_fault(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_fault_before_the_first_rebalance_fails_the_start(member: Member, switch: Switch) -> None:
-    """Creating streams raises ConnectorFailedError, long before a start is given up."""
+    """Creating streams raises ConnectorFailedError, long before the start would time out."""
     switch.broken = RuntimeError("broken")
     raised = InBackground(lambda: member.create_message_streams({"t": 1})).result()
     assert isinstance(raised, ConnectorFailedError), repr(raised)
@@ -280,8 +280,8 @@ def test_a_fault_before_the_first_rebalance_fails_the_start(member: Member, swit
 def test_a_fault_in_a_worker_thread_is_not_swallowed(
     member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread that waits for the message in hand fails: the member fails, it does not wait for
-    an answer indefinitely."""
+    """The thread that waits for the unacknowledged message fails. The member fails too, and does
+    not wait indefinitely."""
     stream = one_stream(member)
     waiting = InBackground(lambda: next(iter(stream)))
 
@@ -316,7 +316,7 @@ def test_a_worker_thread_that_cannot_be_started_is_a_fault(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_every_commit_is_answered_while_the_member_fails(member: Member, switch: Switch) -> None:
-    """Threads that commit while the loop ends get one answer for each commit."""
+    """Threads that commit while the loop ends get exactly one answer for each commit."""
     one_stream(member)
     asked, answers = [0] * 4, queue.SimpleQueue[Any]()
     enough = threading.Event()
@@ -339,7 +339,7 @@ def test_every_commit_is_answered_while_the_member_fails(member: Member, switch:
 def test_a_commit_callback_that_exits_does_not_end_the_member(
     member: Member, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """``sys.exit()`` in the callback of a commit is logged; the member continues."""
+    """``sys.exit()`` in the callback of a commit is logged. The member continues."""
     one_stream(member)
     member.commit_offsets_async(callback=lambda _: sys.exit(5))
     member.commit_offsets()
@@ -351,7 +351,7 @@ def test_a_commit_callback_that_exits_does_not_end_the_member(
 def test_a_start_that_nobody_answers_ends_in_its_time(
     member: Member, switch: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the error that says so, and the connector is shut down: its threads end."""
+    """The error says so, and the connector is shut down with all its threads."""
     switch.silent = True
     monkeypatch.setattr(member, "_start_patience", 0.8)
     threads = set(threading.enumerate())
@@ -365,8 +365,8 @@ def test_a_start_that_nobody_answers_ends_in_its_time(
 
 
 def test_a_member_whose_name_is_taken_leaves_the_other_one_alone(switch: Switch) -> None:
-    """It waits for 1.5 session timeouts and a second, since the name may be that of an old session
-    of its own. Then the start fails, and the other member's registration is as it was."""
+    """It waits for 1.5 session timeouts and a second, because the name may be that of its own old
+    session. Then the start fails, and the other member's registration is unchanged."""
     switch.taken = True
     member = ZookeeperConsumerConnector(
         {
@@ -387,8 +387,8 @@ def test_a_member_whose_name_is_taken_leaves_the_other_one_alone(switch: Switch)
 
 
 def test_commits_without_waiting_are_answered(member: Member) -> None:
-    """The callback gets ``None`` when all is stored, and an error that names the partition when one
-    is not this member's."""
+    """The callback gets ``None`` when all is stored. If a partition is not this member's, it gets
+    an error that names the partition."""
     one_stream(member)
     answers: queue.SimpleQueue[CommitFailedError | None] = queue.SimpleQueue()
     member.commit_offsets_async({P0: 3}, answers.put)
@@ -404,7 +404,7 @@ def test_commits_without_waiting_are_answered(member: Member) -> None:
 def test_a_commit_that_no_server_answers_is_answered_in_time(
     member: Member, switch: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The servers are silent: both forms of a commit end in their time, and say who is silent."""
+    """The servers are silent. Both forms of a commit end in time, and name the silent server."""
     one_stream(member)
     monkeypatch.setattr(member, "_answer_patience", 0.5)
     switch.silent = True
@@ -417,7 +417,7 @@ def test_a_commit_that_no_server_answers_is_answered_in_time(
 
 
 class FaultyCoordinator:
-    """An offset coordinator that fails in a way nobody thought of, once for each operation."""
+    """An offset coordinator that fails unexpectedly, once for each operation."""
 
     def __init__(self) -> None:
         self.faults: list[BaseException] = [KeyError("host"), SystemExit(1), BrokerError("refused")]
@@ -435,7 +435,7 @@ class FaultyCoordinator:
 
 
 def test_the_offset_worker_always_answers() -> None:
-    """Whatever an operation in Kafka raises, it is answered, and so are those after it."""
+    """Whatever an operation in Kafka raises, it is answered, and so are later ones."""
     faulty: Any = FaultyCoordinator()
     worker = OffsetWorker(faulty, 1.0, "offsets")
     answers: queue.SimpleQueue[Reply] = queue.SimpleQueue()
@@ -454,8 +454,8 @@ def test_the_offset_worker_always_answers() -> None:
 
 
 def test_many_filters_on_many_topics_do_not_stop_the_heartbeat(switch: Switch) -> None:
-    """A member joins 200 others with the same white list on 5,000 topics in seconds. Its session
-    is confirmed meanwhile, so delivery would not pause."""
+    """A member joins 200 others with the same white list on 5,000 topics within seconds. Its
+    session is confirmed meanwhile, so delivery would not pause."""
     switch.topics, switch.filters = 5000, 200
     member = ZookeeperConsumerConnector(
         {
@@ -479,7 +479,7 @@ def test_many_filters_on_many_topics_do_not_stop_the_heartbeat(switch: Switch) -
 
 
 class Disk:
-    """Files that are written through ``open`` wait while ``go`` is not set."""
+    """Files that are written through ``open`` wait until ``go`` is set."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -504,7 +504,7 @@ class Disk:
 
 
 def journalling(kind: str, directory: Path) -> Member:
-    """A connector that keeps a journal and commits fifty times a second."""
+    """A connector that writes a journal and commits fifty times a second."""
     common = {
         "group.id": "g",
         "rebalance.backoff.ms": 10,
@@ -521,8 +521,8 @@ def journalling(kind: str, directory: Path) -> Member:
 def test_a_disk_that_hangs_does_not_stop_the_pings(
     switch: Switch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While no byte of the journal can be written, the member still shows that it lives, delivers,
-    and leaves in order."""
+    """While the journal cannot be written, the member still sends pings, delivers, and leaves
+    normally."""
     disk = Disk()
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", lambda *how, **others: disk.open(*how, **others))
@@ -543,7 +543,7 @@ def test_a_disk_that_hangs_does_not_stop_the_pings(
 def test_a_start_that_fails_leaves_no_open_journal(
     switch: Switch, tmp_path: Path, kind: str
 ) -> None:
-    """No file stays open when the servers cannot be reached, or the first rebalance fails."""
+    """No file stays open if the servers cannot be reached, or the first rebalance fails."""
     switch.unreachable = True
     failed: object = None
     try:
@@ -563,7 +563,7 @@ def test_a_start_that_fails_leaves_no_open_journal(
 def test_a_journal_that_cannot_be_made_is_an_error_of_the_configuration(
     switch: Switch, tmp_path: Path, kind: str
 ) -> None:
-    """The key is named, the member does not start, and the connector can be shut down."""
+    """The error names the key, the member does not start, and the connector can be shut down."""
     (tmp_path / "file").touch()
     member = journalling(kind, tmp_path / "file")
     with pytest.raises(ConfigError, match=r"zkconsumer\.journal\.dir: .*file"):

@@ -1,4 +1,4 @@
-"""Single decisions of the machine that random runs reach too rarely to stand for them."""
+"""Single decisions of the machine that random runs reach too rarely."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def machine(scala: bool = False) -> RebalanceMachine:
 
 
 def view(*others: str, brokers: tuple[BrokerEndpoint, ...] = (B0,)) -> GroupView:
-    """Two partitions; this member and ``others``."""
+    """Two partitions, this member and ``others``."""
     members = {name: {"t": 1} for name in ("g_m", *others)}
     return GroupView(True, brokers, members, {}, {"t": (0, 1)})
 
 
 def only(kind: type[O], found: list[Command]) -> O:
-    """The one order of this kind."""
+    """Return the only command of this kind."""
     (order,) = [order for order in found if isinstance(order, kind)]
     return order
 
@@ -69,7 +69,7 @@ def settled() -> RebalanceMachine:
 def begin_again(
     member: RebalanceMachine, claims: dict[TopicPartition, Claim]
 ) -> commands.StartFetching:
-    """A member that has lost its session opens its second, and makes these claims."""
+    """A member that lost its session opens another one, and makes these claims."""
     register = only(commands.Register, member.on(events.SessionOpened(2)))
     assert register.epoch == 1
     load = only(commands.LoadView, member.on(events.Registered(register.token)))
@@ -79,13 +79,13 @@ def begin_again(
 
 
 def look_again(member: RebalanceMachine, fact: Event) -> commands.LoadView:
-    """The group changed; the view that follows."""
+    """The group changes. Return the view that follows."""
     timer = only(commands.SetTimer, member.on(fact))
     return only(commands.LoadView, member.on(events.TimerFired(timer.token, timer.name)))
 
 
 def stopping() -> tuple[RebalanceMachine, commands.StopFetching]:
-    """A settled member that has to give T0 to one that sorts before it."""
+    """A settled member that has to give T0 to a member that sorts before it."""
     member = settled()
     load = look_again(member, events.Changed(PATHS.ids))
     stop = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
@@ -94,7 +94,7 @@ def stopping() -> tuple[RebalanceMachine, commands.StopFetching]:
 
 
 def test_a_stop_of_a_lost_session_does_not_answer_the_next_one() -> None:
-    """Fetchers of the new session still run when the old session's stop is answered."""
+    """Fetchers of the new session still run when the stop of the old session is answered."""
     member, old = stopping()
     member.on(events.SessionLost())
     start = begin_again(member, {tp: Claim(MINE, 2, 10) for tp in (T0, T1)})
@@ -108,7 +108,8 @@ def test_a_stop_of_a_lost_session_does_not_answer_the_next_one() -> None:
 
 
 def test_a_resumed_session_reads_the_group_again() -> None:
-    """Soon, not at the next regular reading: what changed meanwhile has fired no watch."""
+    """This happens soon, not at the next regular reading, because no watch fired for changes
+    meanwhile."""
     member = settled()
     load = look_again(member, events.SessionResumed())
     check = only(commands.CheckOwners, member.on(events.ViewLoaded(load.token, view("g_a"))))
@@ -117,7 +118,7 @@ def test_a_resumed_session_reads_the_group_again() -> None:
 
 
 def test_positions_survive_a_lost_session_while_nobody_else_commits() -> None:
-    """A claim that finds the same stored offset continues from where delivery stood."""
+    """A claim that finds the same stored offset continues at the delivered position."""
     for stored, start_at in ((10, 17), (13, 13)):
         member = settled()
         drop = only(commands.Drop, member.on(events.SessionLost()))
@@ -131,7 +132,7 @@ def test_positions_survive_a_lost_session_while_nobody_else_commits() -> None:
 def test_a_commit_under_way_when_the_session_is_lost_is_not_somebody_else_s(
     stored: int, start_at: int
 ) -> None:
-    """It may have been carried out or not; either way nobody else has been there."""
+    """It may have been carried out or not. Either way, no other member has committed."""
     member = settled()
     commit = only(commands.Commit, member.on(events.CommitRequested(None, {T0: 14, T1: 10})))
     assert commit.positions == {T0: 14}
@@ -143,7 +144,7 @@ def test_a_commit_under_way_when_the_session_is_lost_is_not_somebody_else_s(
 
 @pytest.mark.parametrize(("stored", "reached"), [(10, 520), (10, 4)])
 def test_a_position_chosen_by_reset_survives_a_lost_session(stored: int, reached: int) -> None:
-    """It continues from there, and may still store what is below the void offset."""
+    """It continues at that position, and may still store less than the invalidated offset."""
     member = settled()
     member.on(events.OffsetReset(T0, stored))
     member.on(events.SessionLost())
@@ -156,7 +157,7 @@ def test_a_position_chosen_by_reset_survives_a_lost_session(stored: int, reached
 
 
 def test_a_reset_replaces_only_what_it_found_out_of_range() -> None:
-    """Where nothing was stored a reset may be told after a first commit: that one counts."""
+    """If no offset was stored, a reset may be reported after a first commit, which then counts."""
     for old, refused in ((None, ("below the committed offset 10",)), (10, ())):
         member = settled()
         member.on(events.OffsetReset(T0, old))
@@ -170,8 +171,8 @@ def test_a_reset_replaces_only_what_it_found_out_of_range() -> None:
 
 
 def test_positions_from_before_a_reset_are_not_stored_after_it() -> None:
-    """A commit that waits for its turn leaves out what the reset has overtaken, unless somebody
-    named the offset himself; one that is under way leaves it void."""
+    """A waiting commit leaves out positions from before the reset, unless a caller named the
+    offset. A commit that is under way leaves the offset invalidated."""
     member = settled()
     first = only(commands.Commit, member.on(events.CommitRequested(1, {T0: 11, T1: 11})))
     assert member.on(events.CommitRequested(2, {T0: 12, T1: 12})) == []
@@ -188,7 +189,8 @@ def test_positions_from_before_a_reset_are_not_stored_after_it() -> None:
 
 
 def test_owner_znodes_of_a_claim_that_failed_are_released_when_another_is_to_have_them() -> None:
-    """A claim may fail after it made owner znodes, as when Kafka tells no offsets."""
+    """A claim may fail after it created owner znodes, for example because Kafka returns no
+    offsets."""
     member = machine()
     register = only(commands.Register, member.on(events.SessionOpened(1)))
     load = only(commands.LoadView, member.on(events.Registered(register.token)))
@@ -213,7 +215,7 @@ def test_owner_znodes_of_a_claim_that_failed_are_released_when_another_is_to_hav
 
 
 def test_a_shutdown_releases_what_a_failed_claim_may_have_left() -> None:
-    """Whatever has become of a claim that is not answered."""
+    """Whatever the outcome of a claim without an answer."""
     member = machine()
     register = only(commands.Register, member.on(events.SessionOpened(1)))
     load = only(commands.LoadView, member.on(events.Registered(register.token)))
@@ -224,7 +226,7 @@ def test_a_shutdown_releases_what_a_failed_claim_may_have_left() -> None:
 
 
 def test_a_position_whose_commit_failed_is_committed_before_the_next_release() -> None:
-    """The second stop tells nothing of a partition that the first one stopped."""
+    """The second stop does not report a partition that the first one stopped."""
     member, stop = stopping()
     commit = only(commands.Commit, member.on(events.FetchingStopped(stop.token, {T0: 40})))
     timer = only(
@@ -237,8 +239,8 @@ def test_a_position_whose_commit_failed_is_committed_before_the_next_release() -
 
 
 def test_an_older_position_is_not_committed_after_a_release_of_unknown_outcome() -> None:
-    """The commit before a release may be stored although its answer is lost. What was asked for
-    before it must not be sent after it: without a fence it would lower the offset."""
+    """The commit before a release may be stored although its answer is lost. An older commit must
+    not be sent after it. Without a fence, it would lower the offset."""
     member = settled()
     first = only(commands.Commit, member.on(events.CommitRequested(1, {T0: 39})))
     member.on(events.CommitRequested(None, {T0: 39}))
@@ -253,7 +255,7 @@ def test_an_older_position_is_not_committed_after_a_release_of_unknown_outcome()
 
 
 def test_scala_shuts_down_in_the_middle_of_a_stop_with_a_last_commit() -> None:
-    """As the JVM's ``shutdown`` does with automatic commits."""
+    """The JVM's ``shutdown`` does the same with automatic commits."""
     member = machine(scala=True)
     register = only(commands.Register, member.on(events.SessionOpened(1)))
     load = only(commands.LoadView, member.on(events.Registered(register.token)))
@@ -270,7 +272,7 @@ def test_scala_shuts_down_in_the_middle_of_a_stop_with_a_last_commit() -> None:
 
 
 def test_a_shutdown_in_the_middle_of_a_stop_commits_what_is_being_stopped() -> None:
-    """The positions under way belong into the last commit, so nothing is delivered twice."""
+    """The positions under way are part of the last commit, so nothing is delivered twice."""
     member, stop = stopping()
     assert member.on(events.CloseRequested()) == []
     rest = only(commands.StopFetching, member.on(events.FetchingStopped(stop.token, {T0: 12})))
@@ -286,7 +288,7 @@ def test_a_shutdown_in_the_middle_of_a_stop_commits_what_is_being_stopped() -> N
 
 
 def test_a_member_that_never_registered_does_not_deregister() -> None:
-    """Its id is registered by another live member: leaving touches nothing of that one."""
+    """Another live member has registered its id. Leaving does not change that registration."""
     member = machine()
     register = only(commands.Register, member.on(events.SessionOpened(1)))
     member.on(events.RegistrationRefused(register.token, 99))
@@ -298,7 +300,7 @@ def test_a_member_that_never_registered_does_not_deregister() -> None:
 
 
 def test_a_refusal_is_tried_again_without_a_watch() -> None:
-    """A member never stays registered with nothing because ZooKeeper refused once."""
+    """A member never stays registered without partitions because ZooKeeper refused once."""
     member, _ = stopping()
     found: list[Any] = []
     member.on(events.SessionLost())
@@ -312,7 +314,7 @@ def test_a_refusal_is_tried_again_without_a_watch() -> None:
 
 
 def test_brokers_read_before_a_change_do_not_replace_newer_ones() -> None:
-    """A broker registers while the group is read: the list is read once more."""
+    """A broker registers while the group is read, so the list is read again."""
     member = settled()
     load = look_again(member, events.Changed(PATHS.ids))
     fresh = only(commands.LoadBrokers, member.on(events.Changed(BROKER_IDS)))
@@ -325,8 +327,8 @@ def test_brokers_read_before_a_change_do_not_replace_newer_ones() -> None:
 
 
 def test_brokers_that_are_back_before_they_were_missed_pull_a_trigger() -> None:
-    """A new session reads the group while no broker is registered. They are back, the same as
-    before, when the list is read once more: then the group is read again and claimed."""
+    """A new session reads the group while no broker is registered. The same brokers are back when
+    the list is read again. Then the group is read again and claimed."""
     member = settled()
     member.on(events.SessionLost())
     register = only(commands.Register, member.on(events.SessionOpened(2)))
@@ -338,7 +340,8 @@ def test_brokers_that_are_back_before_they_were_missed_pull_a_trigger() -> None:
 
 
 def test_a_taken_name_is_reported_after_the_patience_for_an_own_old_session() -> None:
-    """1.5 session timeouts and a second, as the old session may still live; then it continues."""
+    """1.5 session timeouts and a second, because the old session may still live. Then it
+    continues."""
     member = machine()
     register = only(commands.Register, member.on(events.SessionOpened(1)))
     told: list[commands.AnswerStart] = []
@@ -355,7 +358,7 @@ def test_a_taken_name_is_reported_after_the_patience_for_an_own_old_session() ->
 
 
 def test_scala_keeps_a_trigger_of_an_attempt_that_failed() -> None:
-    """The JVM's watcher flag is taken when a rebalance begins; what comes later starts another."""
+    """The JVM resets its watcher flag when a rebalance begins. Later events start another one."""
     member = machine(scala=True)
     register = only(commands.Register, member.on(events.SessionOpened(1)))
     load = only(commands.LoadView, member.on(events.Registered(register.token)))
@@ -391,7 +394,7 @@ def watching(member: RebalanceMachine, notify: commands.NotifyStarting) -> comma
 
 
 def test_an_owner_znode_that_goes_during_an_attempt_is_claimed_at_once() -> None:
-    """Its watch fires while the listener is called: no second event follows."""
+    """Its watch fires while the listener is called, and no second event follows."""
     member, notify = blocked()
     assert member.on(events.Changed(PATHS.owner(T1))) == []
     watch = watching(member, notify)
@@ -408,7 +411,7 @@ def test_an_owner_that_has_gone_before_it_was_watched_is_claimed_at_once() -> No
 
 
 def test_a_blocked_partition_is_claimed_again_without_an_event() -> None:
-    """After the backoff: the event may have been lost."""
+    """The event may have been lost, so the claim is repeated after the backoff."""
     member, notify = blocked()
     watch = watching(member, notify)
     timer = only(commands.SetTimer, member.on(events.BlockersWatched(watch.token, gone=False)))
@@ -418,7 +421,7 @@ def test_a_blocked_partition_is_claimed_again_without_an_event() -> None:
 
 
 def test_brokers_of_an_earlier_question_do_not_replace_newer_ones() -> None:
-    """Two changes, two readings: only the second one's answer counts."""
+    """After two changes and two reads, only the second answer counts."""
     member = settled()
     first = only(commands.LoadBrokers, member.on(events.Changed(BROKER_IDS)))
     second = only(commands.LoadBrokers, member.on(events.Changed(BROKER_IDS)))
@@ -428,8 +431,8 @@ def test_brokers_of_an_earlier_question_do_not_replace_newer_ones() -> None:
 
 
 def test_everything_is_read_again_periodically() -> None:
-    """Each time the timer is set again, and what was known by watches alone is not believed. The
-    timer that was set before counts no more."""
+    """The timer is set again each time, and everything known only from watches is read again. An
+    earlier timer no longer counts."""
     member = settled()
     node = Node(b"", None)  # type: ignore[arg-type]
     known = Known({"0": node}, Listing((), 1, 1), {}, {"t": node})
@@ -452,7 +455,7 @@ def commit_under_way(member: RebalanceMachine, tp: TopicPartition, at: int) -> c
 
 
 def test_the_last_commit_waits_for_the_one_under_way() -> None:
-    """It needs the version that the one under way leaves behind."""
+    """It needs the version that the current commit creates."""
     member = settled()
     first = commit_under_way(member, T0, 15)
     stop = only(commands.StopFetching, member.on(events.CloseRequested()))
@@ -463,7 +466,7 @@ def test_the_last_commit_waits_for_the_one_under_way() -> None:
 
 
 def test_a_release_waits_for_the_commit_under_way() -> None:
-    """One that the listener asked for: it must not find the owner znode gone."""
+    """The listener asked for it, and it needs the owner znode."""
     member, stop = stopping()
     commit = only(commands.Commit, member.on(events.FetchingStopped(stop.token, {T0: 12})))
     found = member.on(events.Committed(commit.token, {T0: Claim(MINE, 2, 12)}))
@@ -494,7 +497,7 @@ def test_a_partition_that_moves_to_another_stream_is_released() -> None:
 
 
 def test_a_partition_whose_owner_znode_is_gone_is_dropped_and_claimed_again() -> None:
-    """Another member may have claimed it meanwhile: nothing more of it is delivered."""
+    """Another member may have claimed it meanwhile, so it is no longer delivered."""
     member = settled()
     load = look_again(member, events.SessionResumed())
     check = only(commands.CheckOwners, member.on(events.ViewLoaded(load.token, view())))
@@ -504,7 +507,7 @@ def test_a_partition_whose_owner_znode_is_gone_is_dropped_and_claimed_again() ->
 
 
 def test_a_fenced_partition_is_dropped_and_the_group_is_read_again() -> None:
-    """Another session owns it: its delivery ends at once, and the caller hears why."""
+    """Another session owns it. Its delivery ends at once, and the caller is told why."""
     member = settled()
     commit = commit_under_way(member, T0, 15)
     found = member.on(events.Committed(commit.token, {}, fenced=frozenset({T0})))

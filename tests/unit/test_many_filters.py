@@ -1,4 +1,4 @@
-"""Filters of many members on many topics: evaluated once, with the result of one at a time."""
+"""Filters of many members on many topics are evaluated once, with the result of one at a time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOPIC = json.dumps({"version": 1, "partitions": {"0": [0]}}).encode()
 
 
 class Counting:
-    """Stands for ``compile_java``; counts the names that its programs are asked about."""
+    """Replaces ``compile_java``, and counts the names that its programs are asked about."""
 
     def __init__(self) -> None:
         self.names = 0
@@ -51,19 +51,19 @@ class Counting:
         return self._program.matches(names)
 
     def take(self) -> int:
-        """Names since the last call."""
+        """Return the number of names since the last call."""
         names, self.names = self.names, 0
         return names
 
 
 def registration(regex: str) -> bytes:
-    """What a member with this white list and one stream registers."""
+    """Return the registration of a member with this white list and one stream."""
     return encode_registration(Subscription(Pattern.WHITE_LIST, {regex: 1}), 1)
 
 
 def test_equal_filters_are_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 members with one white list: the first look at the group matches each topic's name once,
-    the next one none. A new topic, or a member with another filter, costs one pass more."""
+    """40 members have one white list. The first look at the group matches each topic's name once,
+    the next one none. A new topic, or a member with another filter, costs one more pass."""
     counting = Counting()
     monkeypatch.setattr(topic_filter, "compile_java", counting)
     zk = FakeZk(Kernel(1))
@@ -107,8 +107,8 @@ REGEXES = ("t.*", "t[0-4]", "u,t1", " t1 , t2 ", "(", "(([t-x0-9])+.)+[A-Z]([a-z
 
 @pytest.mark.parametrize("seed", range(10))
 def test_remembered_expansions_are_those_of_one_at_a_time(seed: int) -> None:
-    """In random groups whose members and topics change, what is remembered is what ``expand``
-    returns for each registration, also the reason where it cannot be used."""
+    """In random groups whose members and topics change, the remembered expansion of each
+    registration equals ``expand``, even the reason if it cannot be used."""
     rng = random.Random(seed)
     expansions = Expansions()
     names = [f"t{n}" for n in range(8)] + ["u", "__consumer_offsets", "not legal", "x" * 60]
@@ -141,8 +141,7 @@ def test_remembered_expansions_are_those_of_one_at_a_time(seed: int) -> None:
 @pytest.mark.parametrize("assignor", ["range", "roundrobin"])
 @pytest.mark.parametrize("seed", range(10))
 def test_members_that_share_a_mapping_get_the_same_share(seed: int, assignor: str) -> None:
-    """The decision depends on what members subscribe to, not on whether two of them share one
-    mapping of topics."""
+    """The decision depends on the members' subscriptions, and not on shared mappings of topics."""
     rng = random.Random(seed)
     partitions = {f"t{n}": tuple(range(rng.randint(0, 9))) for n in range(5)}
     kinds: list[Mapping[str, int]] = [

@@ -1,4 +1,4 @@
-"""The thread of a member: actions run in order, timers when they are due, a failure ends it."""
+"""The thread of a member: actions run in order, timers run when they are due, a failure ends it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Member:
 
 
 def test_timers_run_in_the_order_of_their_times_and_messages_at_once() -> None:
-    """Timers that are due run in their order; a message does not wait for later timers; a cancelled
-    timer does nothing."""
+    """Due timers run in order. A message does not wait for later timers. A cancelled timer does
+    nothing."""
     thread, member = MemberThread("m"), Member(5)
     thread.after(0.2, lambda: member.done.append("second"))
     thread.after(0.0, lambda: member.done.append("first"))
@@ -55,7 +55,7 @@ def test_an_action_every_few_milliseconds() -> None:
 def test_what_an_action_or_a_helper_thread_raises_is_reported_to_the_member(
     kind: type[BaseException],
 ) -> None:
-    """No exception ends a thread without the member hearing of it."""
+    """Every exception that ends a thread is reported to the member."""
 
     def fail() -> None:
         raise kind("broken")
@@ -69,7 +69,7 @@ def test_what_an_action_or_a_helper_thread_raises_is_reported_to_the_member(
 
 
 def test_messages_without_an_end_hold_up_no_timer() -> None:
-    """A member that is busy still sends its pings."""
+    """A busy member still sends its pings."""
     thread, member = MemberThread("m"), Member(2)
 
     def again() -> None:

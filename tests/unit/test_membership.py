@@ -1,4 +1,4 @@
-"""Members on the coordinator without servers: bytes, strategies, reactions, and short stories."""
+"""Members on the coordinator without servers: bytes, strategies, reactions and short stories."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ A = [TopicPartition("a", n) for n in range(7)]
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_subscriptions_are_kafka_pythons_bytes(version: int) -> None:
-    """kafka-python reads what we write, and we read what it writes."""
+    """kafka-python reads what we write, and we read what kafka-python writes."""
     ours = SubscriptionData(("a", "b"), b"x", frozenset(A[:2]) if version else frozenset())
     ours = SubscriptionData(ours.topics, b"x", ours.owned, 7 if version == 2 else -1, version)
     raw = encode_subscription(ours)
@@ -66,7 +66,7 @@ def test_subscriptions_are_kafka_pythons_bytes(version: int) -> None:
 
 
 def test_assignments_are_kafka_pythons_bytes() -> None:
-    """The same for assignments; no bytes are an empty one."""
+    """The same for assignments. No bytes are an empty assignment."""
     ours = AssignmentData(frozenset(A[1:3]), b"y")
     theirs = ConsumerProtocolAssignment.decode(encode_assignment(ours))
     (entry,) = theirs.assigned_partitions
@@ -77,8 +77,8 @@ def test_assignments_are_kafka_pythons_bytes() -> None:
 
 @pytest.mark.parametrize("generation", [-1, 0, 7, 70_000])
 def test_sticky_user_data(generation: int) -> None:
-    """What a member had is read back, whatever its generation, without one as Java's older, and as
-    kafka-python writes it."""
+    """A member's previous partitions are read back with any generation, without one as in older
+    Java versions, and as kafka-python writes them."""
     raw = encode_sticky(A[:3], generation)
     assert decode_sticky(raw) == (frozenset(A[:3]), generation)
     assert decode_sticky(raw[:-4]) == (frozenset(A[:3]), -1)
@@ -88,7 +88,7 @@ def test_sticky_user_data(generation: int) -> None:
 
 @pytest.mark.parametrize("cut", range(1, 40))
 def test_cut_bytes_are_value_errors(cut: int) -> None:
-    """Bytes that end too early are told, whatever is missing."""
+    """Bytes that end too early raise ValueError, whatever is missing."""
     raw = encode_subscription(SubscriptionData(("abc",), b"xyz", frozenset(A[:2]), 3, 2))
     if cut < len(raw):
         with pytest.raises(ValueError):
@@ -99,7 +99,7 @@ def test_cut_bytes_are_value_errors(cut: int) -> None:
 
 
 def members(strategy: Any, topics: dict[str, dict[str, int]]) -> list[GroupMember]:
-    """The members as a leader is told of them."""
+    """The members as a leader gets them."""
     return [
         GroupMember(name, None, strategy.subscribe(MemberState(f"g_{name}", of, frozenset(), -1)))
         for name, of in topics.items()
@@ -107,7 +107,7 @@ def members(strategy: Any, topics: dict[str, dict[str, int]]) -> list[GroupMembe
 
 
 class Cluster:
-    """What kafka-python's assignors ask for."""
+    """The part of a cluster that kafka-python's assignors use."""
 
     def __init__(self, partitions: dict[str, int]) -> None:
         self.partitions = partitions
@@ -139,7 +139,7 @@ SHAPES: list[dict[str, dict[str, int]]] = [
     ],
 )
 def test_equal_to_kafka_pythons(ours: Any, theirs: Any, topics: dict[str, dict[str, int]]) -> None:
-    """Whoever leads, the result is the same."""
+    """Whichever member leads, the result is the same."""
     group, partitions = members(ours, topics), {"a": 7, "b": 3}
     found = {
         name: decode_assignment(raw).partitions
@@ -151,7 +151,7 @@ def test_equal_to_kafka_pythons(ours: Any, theirs: Any, topics: dict[str, dict[s
 
 
 def test_legacy_range_keeps_the_split_of_zookeeper() -> None:
-    """Thread by thread the result is that of a group in ZooKeeper, streams included."""
+    """Thread by thread, the result is that of a group in ZooKeeper, streams included."""
     strategy = LegacyStrategy("legacy-range")
     topics = {"m1": {"a": 2}, "m2": {"a": 1}}
     given = strategy.assign(members(strategy, topics), {"a": 7})
@@ -179,7 +179,8 @@ FOREIGN = [
 @pytest.mark.parametrize("told", FOREIGN, ids=lambda told: str(told[:40]))
 @pytest.mark.parametrize("name", ["legacy-range", "legacy-roundrobin"])
 def test_foreign_user_data_counts_as_none(name: str, told: bytes) -> None:
-    """Whatever a member says of its streams, the leader deals out, one stream to such a member."""
+    """Whatever a member says about its streams, the leader assigns, with one stream for such a
+    member."""
     (good,) = members(strategy := LegacyStrategy(name), {"m1": {"a": 1}})
     bad = GroupMember("m2", None, encode_subscription(SubscriptionData(("a",), told)))
     given = strategy.assign([good, bad], {"a": 4})
@@ -196,15 +197,15 @@ def test_foreign_user_data_counts_as_none(name: str, told: bytes) -> None:
     ids=lambda said: str(said[:40]),
 )
 def test_foreign_assignments_are_dealt_evenly(said: bytes) -> None:
-    """Whatever a leader says of streams, the member spreads its partitions over its own."""
+    """Whatever a leader says about streams, the member distributes its partitions over its own."""
     found = assign_to_streams("c", {"a": 2}, AssignmentData(frozenset(A[:2]), said), {})
     assert {tp: thread.stream for tp, thread in found.items()} == {A[0]: 0, A[1]: 1}
 
 
 @pytest.mark.parametrize("cooperative", [False, True])
 def test_sticky_with_topics_that_are_not_wanted_any_more(cooperative: bool) -> None:
-    """Members may have had partitions of topics that they subscribe to no more: all are dealt out
-    among those who subscribe, where nobody else holds them."""
+    """Members may have owned partitions of topics that they no longer subscribe to. These are
+    assigned to the subscribers, unless another member owns them."""
     strategy, topics = StickyStrategy(cooperative), ["a", "b"]
     every = [TopicPartition(topic, n) for topic in topics for n in range(4)]
     for seed in range(300):
@@ -229,7 +230,8 @@ def test_sticky_with_topics_that_are_not_wanted_any_more(cooperative: bool) -> N
 
 
 def test_cooperative_moves_take_two_rounds() -> None:
-    """A partition that moves is nobody's in the first round, and the new owner's in the second."""
+    """In the first round, a partition that moves has no owner. In the second, it has the new
+    one."""
     strategy = StickyStrategy(True)
 
     def told(name: str, owned: frozenset[TopicPartition]) -> GroupMember:
@@ -248,7 +250,7 @@ def test_cooperative_moves_take_two_rounds() -> None:
 
 
 def test_every_code_of_the_issue_has_its_row() -> None:
-    """Codes 14, 15, 16, 22, 25, 27, 30, 79 and 82 are in the table; any other is defined too."""
+    """These error codes are in the table. Any other code has a reaction too."""
     assert {row.code for row in TABLE} >= {14, 15, 16, 22, 25, 27, 30, 79, 82}
     for request in Request:
         assert reaction(request, 0) is Reaction.PROCEED
@@ -256,7 +258,7 @@ def test_every_code_of_the_issue_has_its_row() -> None:
 
 
 def test_the_page_has_the_table() -> None:
-    """The table in the docs is the one in the code."""
+    """The table in the docs equals the one in the code."""
     page = (ROOT / "docs/explanation/coordinator.md").read_text(encoding="utf-8")
     assert markdown() in page
 
@@ -265,7 +267,7 @@ def test_the_page_has_the_table() -> None:
 
 
 def stable(cooperative: bool = False, instance: str | None = None) -> MembershipMachine:
-    """A member alone in its group, holding a-0 and a-1."""
+    """A member alone in its group. It owns a-0 and a-1."""
     strategy = RangeStrategy(cooperative=cooperative)
     subscription = Subscription(Pattern.STATIC, {"a": 1})
     machine = MembershipMachine(
@@ -287,30 +289,30 @@ def stable(cooperative: bool = False, instance: str | None = None) -> Membership
 
 
 def tell(machine: MembershipMachine, fact: Any) -> list[Any]:
-    """The orders that follow."""
+    """Return the commands that follow."""
     return list(machine.on(fact))
 
 
 def answer(machine: MembershipMachine, kind: Any, *content: Any) -> list[Any]:
-    """The fact that is waited for."""
+    """Give the expected answer."""
     assert machine._awaited is not None
     return tell(machine, kind(machine._awaited, *content))
 
 
 def beat(machine: MembershipMachine, code: int) -> list[Any]:
-    """The next heartbeat is answered with ``code``."""
+    """Answer the next heartbeat with ``code``."""
     tell(machine, events.TimerFired(machine._timers["heartbeat"], "heartbeat"))
     assert machine._beat is not None
     return tell(machine, events.HeartbeatAnswered(machine._beat[0], code))
 
 
 def kinds(given: list[Any]) -> list[type]:
-    """Their classes, timers left out."""
+    """Return the classes of the commands, without timers."""
     return [type(order) for order in given if not isinstance(order, commands.SetTimer)]
 
 
 def test_a_rebalance_commits_before_it_joins() -> None:
-    """27: stop, commit with the old generation, listener, then JoinGroup."""
+    """REBALANCE_IN_PROGRESS: stop, commit with the old generation, listener, then JoinGroup."""
     machine = stable()
     assert kinds(beat(machine, 27)) == [commands.StopFetching]
     (commit,) = answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
@@ -324,7 +326,7 @@ def test_a_rebalance_commits_before_it_joins() -> None:
 
 
 def test_a_cooperative_member_keeps_all_while_it_joins() -> None:
-    """27 with a cooperative strategy: JoinGroup without a stop."""
+    """REBALANCE_IN_PROGRESS with a cooperative strategy: JoinGroup without a stop."""
     machine = stable(cooperative=True)
     assert kinds(beat(machine, 27)) == [commands.LoadTopics]
     answer(machine, events.TopicsLoaded, {"a": 2})
@@ -333,7 +335,8 @@ def test_a_cooperative_member_keeps_all_while_it_joins() -> None:
 
 @pytest.mark.parametrize(("code", "keeps_id"), [(22, True), (25, False)])
 def test_who_is_expelled_drops_at_once(code: int, keeps_id: bool) -> None:
-    """22 and 25: dropped in the same step, nothing is committed, then joined again."""
+    """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID: partitions are dropped in the same step without a
+    commit, then the member rejoins."""
     machine = stable()
     given = beat(machine, code)
     assert kinds(given)[:1] == [commands.Drop]
@@ -345,7 +348,7 @@ def test_who_is_expelled_drops_at_once(code: int, keeps_id: bool) -> None:
 
 @pytest.mark.parametrize("code", [15, 16, -1])
 def test_a_lost_coordinator_is_no_rebalance(code: int) -> None:
-    """The member finds the new one and continues with what it has."""
+    """The member finds the new coordinator, and keeps its partitions."""
     machine = stable()
     assert kinds(beat(machine, code)) == [commands.FindCoordinator]
     assert kinds(answer(machine, events.CoordinatorFound)) == [commands.Heartbeat]
@@ -354,8 +357,8 @@ def test_a_lost_coordinator_is_no_rebalance(code: int) -> None:
 
 @pytest.mark.parametrize("code", [16, -1])
 def test_a_coordinator_that_is_none_is_looked_for_after_a_pause(code: int) -> None:
-    """Brokers name the former one for a while: neither heartbeats nor the attempts of a commit are
-    spent on it as fast as it answers."""
+    """Brokers name the former coordinator for a while. Neither heartbeats nor retries of a commit
+    are sent to it as fast as it answers."""
     machine = stable()
     (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}))
     for attempt in range(machine.spec.commit_attempts - 1):
@@ -373,19 +376,19 @@ def test_a_coordinator_that_is_none_is_looked_for_after_a_pause(code: int) -> No
 
 
 def fire(machine: MembershipMachine, name: str) -> list[Any]:
-    """The timer of this name runs out."""
+    """Let the timer of this name fire."""
     return tell(machine, events.TimerFired(machine._timers[name], name))
 
 
 def limit_of(given: list[Any]) -> float:
-    """For how long a release whose commit has failed now may try again."""
+    """How long a release whose commit has just failed may retry."""
     timers = (one for one in given if isinstance(one, commands.SetTimer))
     (limit,) = (timer.seconds for timer in timers if timer.name == "release")
     return float(limit)
 
 
 def committing(machine: MembershipMachine, times: int, code: int) -> list[Any]:
-    """The commit before a release is answered ``code`` so often; the last orders."""
+    """Answer the commit before a release with ``code`` this often. Return the last commands."""
     given: list[Any] = []
     for _ in range(times):
         assert machine.state is State.COMMITTING
@@ -395,7 +398,7 @@ def committing(machine: MembershipMachine, times: int, code: int) -> list[Any]:
 
 
 def resume(machine: MembershipMachine, code: int) -> list[Any]:
-    """The pause after a commit that was answered ``code`` is over: it is sent again."""
+    """The pause after a commit with this ``code`` is over, and it is sent again."""
     assert machine.state is State.BACKING_OFF
     given = fire(machine, "backoff")
     if code != 14:
@@ -408,8 +411,8 @@ def resume(machine: MembershipMachine, code: int) -> list[Any]:
 
 @pytest.mark.parametrize("code", [14, 15, 16, -1])
 def test_a_release_waits_for_a_moving_coordinator(code: int) -> None:
-    """The commit before a release is sent again however often the coordinator is away or loads,
-    until half the rebalance timeout is over: nothing is delivered twice because it moved."""
+    """The commit before a release is retried while the coordinator is away or loads, until half the
+    rebalance timeout is over. So nothing is delivered twice because the coordinator moved."""
     machine = stable()
     beat(machine, 27)
     answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
@@ -421,8 +424,8 @@ def test_a_release_waits_for_a_moving_coordinator(code: int) -> None:
 
 @pytest.mark.parametrize("state", [State.COMMITTING, State.BACKING_OFF, State.FINDING])
 def test_a_release_gives_its_commit_up_in_time(state: State) -> None:
-    """Half the rebalance timeout is over, whatever is waited for then: the release goes on, in time
-    for the listener and for JoinGroup, and says what is not stored and why."""
+    """When half the rebalance timeout is over, the release continues, whatever it waits for. There
+    is time left for the listener and JoinGroup. The log says what is not stored and why."""
     machine = stable()
     beat(machine, 27)
     answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
@@ -446,8 +449,8 @@ def test_a_release_gives_its_commit_up_in_time(state: State) -> None:
 
 
 def test_the_last_commit_of_a_member_that_leaves_has_its_session_timeout() -> None:
-    """``shutdown`` waits for little more than that; so it can say what is not stored. A member that
-    is asked to leave while it releases has no longer either."""
+    """``shutdown`` waits for little more than that, so it can report what is not stored. A member
+    that is asked to leave during a release has no more time either."""
     machine = stable()
     tell(machine, events.CloseRequested())
     answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
@@ -465,7 +468,7 @@ def test_the_last_commit_of_a_member_that_leaves_has_its_session_timeout() -> No
 
 
 def test_a_later_release_has_a_limit_of_its_own() -> None:
-    """The timer of one release, running out late, does not end the commit of the next one."""
+    """A late timer of one release does not end the commit of the next one."""
     machine = stable()
     beat(machine, 27)
     answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
@@ -511,8 +514,9 @@ def wait_in(state: State) -> MembershipMachine:
     "state", [State.STOPPING, State.NOTIFYING_RELEASE, State.NOTIFYING_START, State.STARTING]
 )
 def test_a_coordinator_lost_meanwhile_is_looked_for(state: State) -> None:
-    """A commit of the listener is answered 16: the coordinator is looked for beside, again after a
-    pause, until it is found; then heartbeats continue and the same commit is sent."""
+    """A commit of the listener is answered with NOT_COORDINATOR. The member looks for the
+    coordinator, again after a pause, until it is found. Then heartbeats continue, and the same
+    commit is sent."""
     machine = wait_in(state)
     awaited = machine._awaited
     (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}, strict=True))
@@ -533,7 +537,7 @@ def test_a_coordinator_lost_meanwhile_is_looked_for(state: State) -> None:
 
 
 def test_it_is_looked_for_once() -> None:
-    """The listener returns during the search: the member waits for that one before it continues."""
+    """The listener returns during the search. The member waits for its end before it continues."""
     machine = wait_in(State.NOTIFYING_START)
     (find,) = (one for one in beat(machine, -1) if isinstance(one, commands.FindCoordinator))
     answer(machine, events.ListenerDone)
@@ -545,7 +549,7 @@ def test_it_is_looked_for_once() -> None:
 
 @pytest.mark.parametrize("code", [30, 82])
 def test_a_refused_member_ends(code: int) -> None:
-    """30 and 82: dropped, and the streams end with the error."""
+    """The partitions are dropped, and the streams end with the error."""
     machine = stable()
     given = beat(machine, code)
     assert kinds(given) == [commands.Drop, commands.Fail]
@@ -553,7 +557,8 @@ def test_a_refused_member_ends(code: int) -> None:
 
 
 def test_a_commit_is_sent_again_when_the_coordinator_loads() -> None:
-    """14: the same commit after the pause; then the caller hears that all is stored."""
+    """COORDINATOR_LOAD_IN_PROGRESS: the same commit is sent after the pause. Then the caller is
+    told that all is stored."""
     machine = stable()
     (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}))
     given = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 14}))
@@ -565,8 +570,8 @@ def test_a_commit_is_sent_again_when_the_coordinator_loads() -> None:
 
 
 def test_who_is_out_hears_at_once_that_nothing_is_stored() -> None:
-    """A commit of a member that has left by itself is refused without waiting for the group: its
-    caller may have the very message in hand that keeps the member out."""
+    """A commit of a member that has left by itself is refused without waiting for the group. Its
+    caller may be busy with the very message that keeps the member out."""
     machine = stable()
     assert commands.Drop in kinds(tell(machine, events.PollExpired()))
     (told,) = tell(machine, events.CommitRequested(1, {A[0]: 7}, strict=True))
@@ -576,8 +581,8 @@ def test_who_is_out_hears_at_once_that_nothing_is_stored() -> None:
 
 
 def test_no_commit_is_sent_without_a_generation() -> None:
-    """Whatever becomes of a request that is still waiting: the coordinator would take a commit of
-    generation -1 for one of a group without members."""
+    """Whatever happens to a waiting request: the coordinator would accept a commit of generation -1
+    as one of a group without members."""
     machine = stable()
     machine.generation = -1
     machine._commits.add(events.CommitRequested(1, {A[0]: 7}))
@@ -601,7 +606,7 @@ def test_a_member_signs_off_when_it_is_shut_down() -> None:
 
 
 def test_a_static_member_does_not_sign_off() -> None:
-    """Its partitions wait for it to be back."""
+    """Its partitions wait for its return."""
     machine = stable(instance="static")
     tell(machine, events.CloseRequested())
     answer(machine, events.FetchingStopped, {A[0]: 9})
@@ -610,7 +615,8 @@ def test_a_static_member_does_not_sign_off() -> None:
 
 
 def test_what_was_announced_is_taken_back() -> None:
-    """Expelled while the listener is told of new partitions: it hears that they are lost."""
+    """The member is expelled while the listener is told of new partitions. The listener is then
+    told that they are lost."""
     machine = stable()
     beat(machine, 27)
     answer(machine, events.FetchingStopped, {})
@@ -625,8 +631,8 @@ def test_what_was_announced_is_taken_back() -> None:
 
 
 def test_a_restarted_static_member_follows_its_topic() -> None:
-    """It may lead without being told, so it joins again when its topic has more partitions; another
-    follower leaves that to the leader."""
+    """It may be the leader without knowing it, so it rejoins when its topic gets more partitions.
+    Another follower leaves that to the leader."""
     for instance, expected in (("one", True), (None, False)):
         machine = stable(instance=instance)
         machine._round.leads = False
@@ -650,7 +656,7 @@ def join_again(machine: MembershipMachine, generation: int, mine: list[TopicPart
 
 
 def test_a_heartbeat_of_an_earlier_generation_says_nothing_about_this_one() -> None:
-    """Its answer is late: the member has joined again meanwhile."""
+    """Its answer is late, and the member has rejoined meanwhile."""
     machine = stable()
     (old,) = fire(machine, "heartbeat")
     (load,) = (one for one in fire(machine, "reread") if isinstance(one, commands.LoadTopics))
@@ -666,7 +672,7 @@ def test_a_heartbeat_of_an_earlier_generation_says_nothing_about_this_one() -> N
 
 
 def test_a_cooperative_member_joins_again_after_it_gave_partitions_up() -> None:
-    """Others wait for them: they are assigned in the next generation only."""
+    """Other members get them only in the next generation."""
     machine = stable(cooperative=True)
     beat(machine, 27)
     join_again(machine, 2, A[:1])
@@ -678,7 +684,7 @@ def test_a_cooperative_member_joins_again_after_it_gave_partitions_up() -> None:
 
 
 def test_a_commit_is_given_up_after_so_many_attempts() -> None:
-    """Each after a pause; then the caller hears why."""
+    """Each attempt follows a pause. Then the caller is told why."""
     machine = stable()
     given = tell(machine, events.CommitRequested(1, {A[0]: 7}))
     for attempt in range(machine.spec.commit_attempts):
@@ -692,7 +698,7 @@ def test_a_commit_is_given_up_after_so_many_attempts() -> None:
 
 
 def test_static_members_come_first() -> None:
-    """As in Kafka's assignors: the remainder goes to them, whatever their member ids are."""
+    """As in Kafka's assignors, the remainder goes to them, whatever their member ids are."""
     metadata = RangeStrategy().subscribe(MemberState("c", {"a": 1}, frozenset(), -1))
     told = [GroupMember("m1", None, metadata), GroupMember("m9", "i", metadata)]
     for strategy in (RangeStrategy(), RoundRobinStrategy()):
@@ -704,8 +710,8 @@ def test_static_members_come_first() -> None:
 
 @pytest.mark.parametrize("code", [22, 25])
 def test_a_commit_of_a_generation_that_is_over_drops_at_once(code: int) -> None:
-    """The group has given the partitions to others: the answer to a commit says so as well as one
-    to a heartbeat."""
+    """The group has assigned the partitions to others. The answer to a commit shows this as well as
+    the answer to a heartbeat."""
     machine = stable()
     (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}))
     given = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: code}))
@@ -714,7 +720,7 @@ def test_a_commit_of_a_generation_that_is_over_drops_at_once(code: int) -> None:
 
 
 def test_a_leader_watches_topics_that_do_not_exist_yet() -> None:
-    """Another member wants one: when it is created, only the leader can notice."""
+    """Another member wants one. When it is created, only the leader can notice."""
     machine = stable()
     beat(machine, 27)
     answer(machine, events.FetchingStopped, {})

@@ -1,4 +1,4 @@
-"""Messages as the application gets them. Runs on the compiled wheel, too."""
+"""Messages as the application gets them. These tests also run on the compiled wheel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shout(data: bytes) -> str:
 
 
 def test_a_message_made_by_hand() -> None:
-    """Positions of the arguments, and what the last three are without."""
+    """The order of the arguments, and the defaults of the last three."""
     message = MessageAndMetadata("t", 3, 5, b"k", None)
     assert (message.topic, message.partition, message.offset) == ("t", 3, 5)
     assert (message.key, message.raw_key, message.value, message.raw_value) == (
@@ -43,7 +43,7 @@ def test_a_message_made_by_hand() -> None:
 
 
 def test_decoders_are_called_when_a_key_or_value_is_read() -> None:
-    """Each time; not for null; an error appears there and nowhere else."""
+    """They are called each time, but not for null. An error appears only there."""
     seen: list[bytes] = []
 
     def value(data: bytes) -> int:
@@ -78,5 +78,5 @@ def test_messages_are_compared_copied_and_pickled_by_value() -> None:
 
 
 def test_the_garbage_collector_looks_at_no_message_of_the_compiled_build() -> None:
-    """It would look at each one of a list, which costs as much as to decode it."""
+    """It would look at each message of a list, which costs as much as decoding it."""
     assert gc.is_tracked(MessageAndMetadata(*RECORD)) is not COMPILED

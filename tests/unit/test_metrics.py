@@ -1,4 +1,4 @@
-"""Metrics without servers: the table, the instruments, what streams and gate count."""
+"""Metrics without servers: the table, the instruments, and the counts of streams and gate."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ JVM_NAMES = {
     "kafka.server:type=FetcherStats,name=RequestsPerSec",
     "kafka.consumer:type=FetchRequestAndResponseMetrics,name=FetchRequestRateAndTimeMs",
 }
-"""``consumerMetricNameList`` of Scala 1.1.1, less three that have no counterpart."""
+"""``consumerMetricNameList`` of Scala 1.1.1, without three that have no counterpart."""
 
 
 class Clock:
-    """Seconds that the test sets."""
+    """A clock in seconds that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -64,8 +64,8 @@ class Clock:
 
 
 def test_each_metric_is_declared_once_and_in_full() -> None:
-    """Every field of the snapshot has kind, unit and meaning; counters start at 0; together they
-    stand for all of the JVM's consumer metrics that have a counterpart."""
+    """Every field of the snapshot has kind, unit and meaning. Counters start at 0. Together the
+    fields cover all of the JVM's consumer metrics that have a counterpart."""
     table = declared()
     assert [metric.name for metric in table] == [f.name for f in dataclasses.fields(Metrics)]
     assert {metric.jvm for metric in table if metric.jvm} == JVM_NAMES
@@ -80,7 +80,7 @@ def test_each_metric_is_declared_once_and_in_full() -> None:
 
 
 def test_as_dict_is_flat() -> None:
-    """The flat form is JSON and keeps every number."""
+    """The flat form is JSON and has every number."""
     seconds = Histogram((1.0, 2.0))
     seconds.add(1.5)
     metrics = Metrics(
@@ -96,8 +96,8 @@ def test_as_dict_is_flat() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_one_minute_rate(seed: int) -> None:
-    """A steady flow gives its rate from the start, whatever the times of the samples; after it
-    ends the rate falls by e each minute; after a change it goes 1 - 1/e of the way in a minute."""
+    """A steady flow gives its rate from the start, whatever the times of the samples. After its end
+    the rate falls by e each minute. After a change it covers 1 - 1/e of the way in a minute."""
     rng = random.Random(seed)
     clock = Clock()
     total = 0.0
@@ -127,7 +127,7 @@ def test_one_minute_rate(seed: int) -> None:
 
 
 def test_histogram() -> None:
-    """Buckets count values at or below their bound; values above the last bound are in count."""
+    """Buckets count values up to their bound. Values above the last bound are only in count."""
     histogram = Histogram((0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7.0):
         histogram.add(value)
@@ -137,9 +137,9 @@ def test_histogram() -> None:
 
 
 def test_rebalances_are_those_that_move_partitions() -> None:
-    """A run from the first look to rest counts, with all its pauses, when partitions were stopped
-    or started in it; a look that changes nothing does not, nor one that a lost session or the end
-    cuts off."""
+    """A run from the first look until the member is stable counts, with all its pauses, if
+    partitions were stopped or started in it. A look that changes nothing does not count, nor one
+    that a lost session or the end interrupts."""
     clock = Clock()
     counts = RebalanceCounts(IDLE, OUTSIDE | CLOSING, {State.REGISTERING}, clock)
 
@@ -175,8 +175,8 @@ def test_rebalances_are_those_that_move_partitions() -> None:
 def test_every_state_of_either_machine_is_a_prometheus_sample(
     member: ZookeeperConsumerConnector | CoordinatorConsumerConnector, several: bool
 ) -> None:
-    """A member of either coordination is exported: each of its machine's states is a sample, and
-    one of them is 1. On the brokers a member is not one without a connection to ZooKeeper."""
+    """A member of either coordination is exported. Each state of its machine is a sample, and one
+    of them is 1. A member on the brokers has no sample for a connection to ZooKeeper."""
     registry = CollectorRegistry()
     collector = ConnectorCollector([] if several else [member])
     registry.register(collector)
@@ -217,7 +217,7 @@ def chunk(info: PartitionTopicInfo, first: int, count: int) -> Chunk:
 @pytest.mark.parametrize("seed", range(20))
 def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
     """After any mixture of next, has_next, peek, mark_consumed, revokes and the end, ``delivered``
-    is the number of messages that were returned, and ``bytes_begun`` has each chunk begun once."""
+    is the number of returned messages, and ``bytes_begun`` counts each started chunk once."""
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
@@ -261,7 +261,7 @@ def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
 
 
 def test_bytes_begun_is_the_sum_of_the_chunks_read() -> None:
-    """A chunk counts in full when its first message is asked for, and not before."""
+    """A chunk counts in full when its first message is requested, and not before."""
     gate = DeliveryGate(always_open=True)
     stream = KafkaStream("c", gate, timeout_ms=0)
     info = PartitionTopicInfo("t", 0, 0)
@@ -278,7 +278,7 @@ def test_bytes_begun_is_the_sum_of_the_chunks_read() -> None:
 
 
 def test_suspended_time_ends_with_the_gate() -> None:
-    """Time after the end is not a suspension, and nothing opens an ended gate."""
+    """Time after the end is not a suspension. An ended gate cannot be opened."""
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
     gate.end()
@@ -296,7 +296,7 @@ def test_suspended_time_ends_with_the_gate() -> None:
 
 
 def test_a_missing_library_is_named() -> None:
-    """Without prometheus_client the module can be imported, and its use says what to install."""
+    """Without prometheus_client the module can be imported. Using it says what to install."""
     script = (
         "import sys; sys.modules['prometheus_client'] = None\n"
         "from zkconsumer.errors import UsageError\n"

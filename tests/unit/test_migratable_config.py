@@ -13,7 +13,7 @@ NEEDED = {"zookeeper.connect": "zk:2181/k", "bootstrap.servers": "b:9092", "grou
 
 
 def test_each_side_gets_its_keys() -> None:
-    """Keys that mean something else on each side are ZooKeeper's; the newer words are known."""
+    """A key with a different meaning on each side is ZooKeeper's. The newer names are known."""
     found = MigratableConfig.parse(
         {
             **NEEDED,
@@ -37,7 +37,7 @@ def test_each_side_gets_its_keys() -> None:
 
 
 def test_a_file_does_as_well(tmp_path: Path) -> None:
-    """A Java properties file holds the same keys."""
+    """A Java properties file may have the same keys."""
     file = tmp_path / "member.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in NEEDED.items()))
     assert MigratableConfig.parse(file) == MigratableConfig.parse(NEEDED)
@@ -55,7 +55,7 @@ def test_a_file_does_as_well(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_named(more: dict[str, object], named: str) -> None:
-    """A key that has no meaning here, or is missing, is named in the error."""
+    """The error names a key that has no meaning here, or is missing."""
     with pytest.raises(ConfigError, match=named.replace(".", r"\.")):
         MigratableConfig.parse({**NEEDED, **more})
 

@@ -1,4 +1,4 @@
-"""Records of ``__consumer_offsets``: one decoder, for the migrator as for the audit."""
+"""Records of ``__consumer_offsets``: the migrator and the audit share one decoder."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from zkconsumer.core.common.types import TopicPartition
 
 
 def text(value: str) -> bytes:
-    """A text behind its length."""
+    """Return a text after its length."""
     return struct.pack(">h", len(value)) + value.encode()
 
 
 def key(version: int = 1) -> bytes:
-    """Of the offset of t-2 in group g."""
+    """Return the key of the offset of t-2 in group g."""
     return struct.pack(">h", version) + text("g") + text("t") + struct.pack(">i", 2)
 
 
@@ -33,7 +33,7 @@ def offset_value(version: int) -> bytes:
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
 def test_an_offset_of_each_version(version: int) -> None:
-    """The epoch lies before the text, the expiry behind the time."""
+    """The epoch precedes the text, and the expiry follows the time."""
     found = decode(key(), offset_value(version))
     assert (found["kind"], found["deleted"]) == ("offset", False)
     assert (found["group"], found["topic"], found["partition"]) == ("g", "t", 2)
@@ -58,13 +58,13 @@ def test_a_deleted_offset() -> None:
 
 @pytest.mark.parametrize("value", [offset_value(3)[:-1], b"\0\5" + offset_value(4)[2:], b"\0"])
 def test_a_commit_that_cannot_be_decoded_hides_the_one_before(value: bytes) -> None:
-    """Cut off, or of a later release: the offset's time is not known any more."""
+    """If it is cut off, or of a later release, the offset's time is unknown."""
     assert decode(key(), value)["kind"] == "damaged"
     assert offset_times._commit(key(), value) == ("g", TopicPartition("t", 2), None, None)
 
 
 def test_a_stored_group() -> None:
-    """Its members, and not an offset."""
+    """It has members, and no offset."""
     value = struct.pack(">h", 3) + text("consumer") + struct.pack(">i", 9)
     value += text("range") + text("m") + struct.pack(">qi", 1500, 1)
     value += text("m") + struct.pack(">h", -1) + text("client") + text("host")
@@ -86,6 +86,6 @@ def test_a_stored_group() -> None:
     ],
 )
 def test_a_key_that_names_no_offset(about: bytes | None, kind: str) -> None:
-    """It keeps its row in the audit, and the migrator passes it over."""
+    """The audit keeps its row, and the migrator skips it."""
     assert decode(about, offset_value(3))["kind"] == kind
     assert offset_times._commit(about, offset_value(3)) is None

@@ -1,4 +1,4 @@
-"""Decoding record bytes: bytes built by kafka-python, read by our decoder."""
+"""Decoding record bytes: kafka-python builds them, and our decoder reads them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ITEMS: list[Item] = [
 
 
 def old_lz4(data: bytes) -> bytes:
-    """Give an lz4 frame the header checksum that Kafka up to 0.9 wrote: over the magic too."""
+    """Give an lz4 frame the header checksum of Kafka up to 0.9, which includes the magic."""
     end = 14 if data[4] & 8 else 6
     wrong = (codecs._xxh32_short(data[:end]) >> 8) & 255
     return data[:end] + bytes((wrong,)) + data[end + 1 :]
@@ -51,7 +51,8 @@ def batch(items: Sequence[Item], base: int = 0, codec: int = NONE, **headers: ob
 
 
 def message_set(fmt: int, items: Sequence[Item], base: int = 0, codec: int = NONE) -> bytes:
-    """Messages of format 0 or 1; compressed ones in one wrapper as the broker stores it."""
+    """Return messages of format 0 or 1. Compressed ones are in one wrapper, as the broker stores
+    them."""
     builder = LegacyRecordBatchBuilder(fmt, NONE, 1 << 30)
     for i, (key, value) in enumerate(items):
         relative = codec != NONE and fmt == 1
@@ -97,7 +98,7 @@ def build(fmt: int, items: Sequence[Item], base: int = 0, codec: int = NONE) -> 
 
 
 def decode(data: bytes, start: int = 0) -> list[Record]:
-    """All records in one list."""
+    """Decode all records into one list."""
     return list(chain.from_iterable(PythonDecoder().decode(data, "t", 3, start)))
 
 
@@ -108,7 +109,7 @@ def seal(data: bytes) -> bytes:
 
 @pytest.mark.parametrize(("fmt", "codec"), CASES)
 def test_every_format_and_codec(fmt: int, codec: int) -> None:
-    """Offsets, keys, values, nulls and times come out as they went in."""
+    """Offsets, keys, values, nulls and times are unchanged after encoding and decoding."""
     data = build(fmt, ITEMS, 70, codec) + build(fmt, [(b"next", b"set")], 500, codec)
     records = decode(data)
     assert [record[2] for record in records] == [*range(70, 70 + len(ITEMS)), 500]
@@ -127,14 +128,14 @@ def test_every_format_and_codec(fmt: int, codec: int) -> None:
 @pytest.mark.parametrize(("fmt", "codec"), CASES)
 @pytest.mark.parametrize("start", [70, 71, 75, 79, 80])
 def test_records_below_the_start_are_skipped(fmt: int, codec: int, start: int) -> None:
-    """A set that begins before the offset asked for yields nothing below it."""
+    """A set that begins before the requested offset yields no record below it."""
     data = build(fmt, [(b"k", b"v")] * 10, 70, codec)
     assert [record[2] for record in decode(data, start)] == list(range(start, 80))
 
 
 @pytest.mark.parametrize(("fmt", "codec"), CASES)
 def test_partial_last_entry(fmt: int, codec: int) -> None:
-    """Wherever the bytes are cut, whole entries come out and the rest is ignored."""
+    """Wherever the bytes are cut, whole entries are returned and the rest is ignored."""
     first = build(fmt, [(b"a", b"1"), (b"b", b"2")], 0, codec)
     second = build(fmt, [(b"c", b"3" * 50)], 2, codec)
     for cut in range(len(second)):
@@ -168,7 +169,7 @@ def test_headers_of_format_2() -> None:
 
 
 def test_control_batches_are_skipped() -> None:
-    """A transaction's end marker is not a message, but moves the next offset."""
+    """The marker at a transaction's end is not a message, but moves the next offset."""
     plain, control = batch([(b"k", b"v")], 0), bytearray(batch([(b"\0\0\0\1", b"")], 1))
     control[22] |= 0x20
     data = plain + seal(bytes(control)) + batch([(b"k", b"v")], 2)
@@ -184,13 +185,13 @@ def test_transactional_batches_are_messages() -> None:
 
 
 def test_compressed_data_that_ends_early_is_damaged() -> None:
-    """What is there unfolds, but messages are missing."""
+    """The existing data can be decompressed, but messages are missing."""
     with pytest.raises(InvalidMessageError, match="ends early"):
         codecs.decompress(GZIP, gzip(b"x" * 1000)[:-9])
 
 
 def test_log_append_time() -> None:
-    """With log-append time all messages have the time that the broker set."""
+    """With log-append time, all messages have the broker's time."""
     two = bytearray(batch([(b"k", b"v")] * 3))
     two[22] |= 8
     two[35:43] = struct.pack(">q", 4242)
@@ -204,7 +205,7 @@ def test_log_append_time() -> None:
 
 
 def test_compacted_wrapper_of_format_1() -> None:
-    """Relative offsets count back from the wrapper's offset, also with gaps inside."""
+    """Relative offsets count back from the wrapper's offset, even with gaps inside."""
     builder = LegacyRecordBatchBuilder(1, NONE, 1 << 30)
     for relative in (0, 3, 7):
         builder.append(relative, 5, b"k", b"v")
@@ -215,8 +216,8 @@ def test_compacted_wrapper_of_format_1() -> None:
 @pytest.mark.parametrize("fmt", [0, 1])
 @pytest.mark.parametrize("seed", range(20))
 def test_wrappers_are_read_as_kafka_python_reads_them(fmt: int, seed: int) -> None:
-    """Random wrappers, compacted ones and such of any first relative offset among them: the same
-    offsets, keys, values and times, record for record."""
+    """Random wrappers, also compacted ones and ones with any first relative offset: offsets, keys,
+    values and times are the same, record by record."""
     rng = random.Random(seed)
     builder = LegacyRecordBatchBuilder(fmt, NONE, 1 << 30)
     offset, base, time = rng.choice((0, 5)), rng.randrange(10**12), rng.randrange(10**12)
@@ -243,7 +244,7 @@ def test_compacted_batch_of_format_2() -> None:
 
 
 def test_large_numbers() -> None:
-    """Offsets, times and lengths beyond two-byte variable-length numbers are read right."""
+    """Offsets, times and lengths beyond two-byte variable-length numbers are read correctly."""
     builder = DefaultRecordBatchBuilder(2, NONE, False, -1, -1, -1, 1 << 30)
     times = [1, 1 << 40, 5, -(1 << 40), 70, -70, 9000, -9000]
     for i, time in enumerate(times):
@@ -273,7 +274,7 @@ def test_missing_codec_names_the_extra(
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 def test_decompression_is_bounded(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes that unfold to more than the limit raise instead of filling the memory."""
+    """Bytes that decompress to more than the limit raise an error and do not fill the memory."""
     data = batch([(b"k", b"v" * 100_000)], 0, codec)
     assert len(decode(data)) == 1
     monkeypatch.setattr(codecs, "MAX_DECOMPRESSED", 50_000)
@@ -282,7 +283,8 @@ def test_decompression_is_bounded(codec: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_xerial_blocks_are_checked() -> None:
-    """A block length that points back or beyond the end raises; it cannot loop."""
+    """A block length that points back or beyond the end raises an error, and cannot cause a
+    loop."""
     framed = bytearray(snappy(b"x" * 1000))
     for length in (-4, 0, 1 << 30):
         framed[16:20] = struct.pack(">i", length)
@@ -292,8 +294,8 @@ def test_xerial_blocks_are_checked() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_hostile_bytes(seed: int) -> None:
-    """Mutated bytes, checksums made right again, give records or our error, nothing else; and
-    ``scan`` never sees more whole entries than there are bytes."""
+    """Mutated bytes with corrected checksums give records or our error, and nothing else. ``scan``
+    never finds more whole entries than there are bytes."""
     rng = random.Random(seed)
     fmt, codec = CASES[seed % len(CASES)]
     original = build(fmt, ITEMS[:4] + ITEMS[5:20], 10, codec)

@@ -1,4 +1,4 @@
-"""Scripts against a simulated ZooKeeper: each finds the right end whichever answer gets lost."""
+"""Scripts on a simulated ZooKeeper: each ends correctly, whichever answer gets lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MINE = ConsumerThreadId("g_m", 0)
 
 @dataclass
 class Bench:
-    """One member's session on an ensemble of its own, and a stranger's session."""
+    """One member's session on its own ensemble, and another client's session."""
 
     scala: bool = False
     zk: FakeZk = field(default_factory=lambda: FakeZk(Kernel(1)))
@@ -81,10 +81,10 @@ class Bench:
         applied: bool = True,
         before: Callable[[int, ZkOp], object] = lambda index, op: None,
     ) -> tuple[events.Event, int]:
-        """The fact that ends the script, and how many operations it took.
+        """Return the event that ends the script, and the number of operations.
 
         The answer to operation ``lose`` gets lost, ``applied`` or not. ``before`` is called with
-        each operation that is about to be sent.
+        each operation before it is sent.
         """
         script = one_by_one(script_for(order, self.context))
         op, count = next(script), 0
@@ -120,7 +120,7 @@ def registered(scala: bool = False) -> Bench:
 
 
 def losses(order: ScriptCommand, make: Callable[[], Bench]) -> list[tuple[int, bool]]:
-    """Every operation of the order's script, with its answer lost after or before its effect."""
+    """Every operation of the command's script, with its answer lost after or before its effect."""
     _, count = make().run(order)
     return [(index, applied) for index in range(count) for applied in (True, False)]
 
@@ -140,7 +140,7 @@ def test_register_survives_each_lost_answer(epoch: int) -> None:
 
 
 def test_register_is_refused_while_another_session_has_the_name() -> None:
-    """The owner of the registration is told, and nothing is changed."""
+    """The owner of the registration is named, and nothing is changed."""
     bench = Bench()
     bench.send(Create(PATHS.member("g_m"), b"x", ephemeral=True), bench.stranger)
     fact, _ = bench.run(commands.Register(1, 0))
@@ -148,7 +148,7 @@ def test_register_is_refused_while_another_session_has_the_name() -> None:
 
 
 def test_deregister_survives_each_lost_answer() -> None:
-    """The own registration is gone afterwards, whichever answer gets lost."""
+    """The member's registration is gone afterwards."""
     order = commands.Deregister(2, 0)
     for lose, applied in losses(order, registered):
         bench = registered()
@@ -158,7 +158,8 @@ def test_deregister_survives_each_lost_answer() -> None:
 
 
 def test_deregister_leaves_the_registration_of_another_session() -> None:
-    """Another live member has the same id, so the same path and version: its registration stays."""
+    """Another live member has the same id, and so the same path and version. Its registration
+    stays."""
     bench = Bench()
     bench.send(Create(PATHS.member("g_m"), b"x", ephemeral=True), bench.stranger)
     before = bench.zk.get(PATHS.member("g_m"))
@@ -180,7 +181,8 @@ def contested() -> Bench:
 
 
 def test_claim_survives_each_lost_answer() -> None:
-    """What is free is ours with its stored offset and its newest version; the rest is blocked."""
+    """Free partitions are ours, with their stored offset and its newest version. The others are
+    blocked."""
     for lose, applied in losses(CLAIM, contested):
         bench = contested()
         fact, _ = bench.run(CLAIM, lose, applied)
@@ -197,7 +199,7 @@ def test_claim_survives_each_lost_answer() -> None:
 
 
 def test_claim_reads_the_offset_that_an_earlier_owner_wrote_last() -> None:
-    """A commit between the reads and the claim is seen, not overwritten."""
+    """A commit between the reads and the claim is noticed, not overwritten."""
     bench = contested()
     wrote = []
 
@@ -212,7 +214,7 @@ def test_claim_reads_the_offset_that_an_earlier_owner_wrote_last() -> None:
 
 
 def test_claim_leaves_a_broken_offset_alone() -> None:
-    """A partition whose offset cannot be read is not claimed and its znode not touched."""
+    """A partition whose offset cannot be read is not claimed, and its znode is not changed."""
     bench = registered()
     bench.zk.do(Create(PATHS.offset(T0), b"forty"))
     fact, _ = bench.run(CLAIM)
@@ -223,7 +225,7 @@ def test_claim_leaves_a_broken_offset_alone() -> None:
 
 
 def test_claim_leaves_a_broken_offset_alone_that_comes_in_between() -> None:
-    """An earlier owner's first commit lands during the claim, and cannot be read."""
+    """An earlier owner's first commit arrives during the claim, and cannot be read."""
     bench = registered()
 
     def before(_index: int, op: ZkOp) -> None:
@@ -237,7 +239,7 @@ def test_claim_leaves_a_broken_offset_alone_that_comes_in_between() -> None:
 
 
 def drive(script: Generator[Any, Reply, Any], answer: Callable[[Any], Reply]) -> Any:
-    """What the script returns."""
+    """Return the script's result."""
     op = next(script)
     while True:
         try:
@@ -249,7 +251,7 @@ def drive(script: Generator[Any, Reply, Any], answer: Callable[[Any], Reply]) ->
 def with_kafka(
     bench: Bench, order: ScriptCommand, answer: Callable[[OffsetOp], Reply]
 ) -> events.Event:
-    """The fact that ends the script of a member that keeps its offsets in Kafka."""
+    """Return the event that ends the script of a member with its offsets in Kafka."""
     spec = replace(bench.context.spec, kafka_storage=True)
     context = ScriptContext(spec, bench.client.session_id, lambda: 7)
     script = one_by_one(script_for(order, context))
@@ -259,7 +261,8 @@ def with_kafka(
 
 
 def test_nothing_is_held_whose_offset_kafka_was_not_asked_for() -> None:
-    """The registration is gone in the middle of a claim: what is won so far has no offset yet."""
+    """The registration vanishes during a claim. The partitions claimed so far have no offset
+    yet."""
     bench = registered()
     away = with_kafka(bench, CLAIM, lambda op: Failed(Code.OTHER, detail="no coordinator"))
     assert isinstance(away, events.ScriptFailed)
@@ -276,7 +279,7 @@ def test_nothing_is_held_whose_offset_kafka_was_not_asked_for() -> None:
 def test_kafka_takes_a_lower_offset_only_where_the_stored_one_is_void(
     invalidated: bool, sent: int
 ) -> None:
-    """Kafka takes whatever comes, so what goes there is checked before."""
+    """Kafka accepts any offset, so offsets are checked before they are sent."""
     bench = registered()
     bench.run(commands.ClaimPartitions(2, 0, {T0: MINE}))
     order = commands.Commit(3, 0, {T0: 5}, {T0: Claim(MINE, None, 40, invalidated)})
@@ -293,7 +296,7 @@ def test_kafka_takes_a_lower_offset_only_where_the_stored_one_is_void(
 
 
 def test_an_owner_znode_of_another_session_blocks_whatever_its_text() -> None:
-    """Also with the text that this member would write: it is of an earlier session, or of another
+    """Even with the text that this member would write. It is of an earlier session, or of another
     process with the same consumer id (DEVIATION-11)."""
     bench = registered()
     mine = str(MINE).encode()
@@ -306,7 +309,7 @@ def test_an_owner_znode_of_another_session_blocks_whatever_its_text() -> None:
 
 
 def test_a_release_that_is_late_leaves_the_next_owner_alone() -> None:
-    """Another member has claimed the partition since the owner znode was looked at: its claim has
+    """Another member has claimed the partition since the owner znode was read. Its claim has
     rewritten the offset, so the deletion by path is refused."""
     bench = registered()
     bench.zk.do(Create(PATHS.offset(T0), b"7"))
@@ -346,8 +349,8 @@ def test_an_import_makes_a_parent_whose_first_answer_gets_lost(applied: bool) ->
 
 @pytest.mark.parametrize("scala", [False, True])
 def test_commits_are_offsets_that_were_stored(scala: bool) -> None:
-    """What counts is each offset znode written and each offset Kafka took; not parents that were
-    created on the way, refused operations, offsets that do not change, or a claim's write."""
+    """Each written offset znode and each offset that Kafka accepted counts. Created parents,
+    refused operations, unchanged offsets and a claim's write do not."""
     bench = registered(scala)
     bench.zk.do(Create(PATHS.offset(T1), b"7"))
     claimed, _ = bench.run(commands.ClaimPartitions(2, 0, {T0: MINE, T1: MINE, T2: MINE}))
@@ -373,7 +376,7 @@ def test_commits_are_offsets_that_were_stored(scala: bool) -> None:
 
 
 def test_a_deletion_whose_only_answer_gets_lost_is_done() -> None:
-    """The group is gone when it is looked at again."""
+    """The group is gone when it is read again."""
     bench = Bench()
     sent: list[ZkOp] = []
 
@@ -410,7 +413,7 @@ def test_nothing_is_written_without_the_own_registration(harm: str) -> None:
 
 
 def holding() -> tuple[Bench, dict[TopicPartition, Claim]]:
-    """A member that holds T0 (stored offset 40) and T1 (none)."""
+    """A member that owns T0 (stored offset 40) and T1 (none)."""
     bench = registered()
     bench.zk.do(Create(PATHS.offset(T0), b"40"))
     fact, _ = bench.run(commands.ClaimPartitions(2, 0, {T0: MINE, T1: MINE}))
@@ -419,7 +422,8 @@ def holding() -> tuple[Bench, dict[TopicPartition, Claim]]:
 
 
 def test_commit_survives_each_lost_answer() -> None:
-    """Both offsets are stored, nothing is taken for a foreign write, the tokens are current."""
+    """Both offsets are stored, none is mistaken for another client's write, and the tokens are
+    current."""
     bench, claims = holding()
     order = commands.Commit(3, 0, {T0: 50, T1: 5}, claims)
     for lose, applied in losses(order, lambda: holding()[0]):
@@ -437,7 +441,8 @@ def test_commit_survives_each_lost_answer() -> None:
 
 @pytest.mark.parametrize(("theirs", "stays"), [(b"45", b"50"), (b"60", b"60")])
 def test_a_foreign_commit_never_lowers_an_offset(theirs: bytes, stays: bytes) -> None:
-    """Somebody wrote although we own the partition: the larger offset stays, and it is told."""
+    """Another client wrote although we own the partition. The larger offset stays, and this is
+    reported."""
     bench, claims = holding()
     bench.zk.do(SetData(PATHS.offset(T0), theirs))
     fact, _ = bench.run(commands.Commit(3, 0, {T0: 50}, claims))
@@ -448,7 +453,8 @@ def test_a_foreign_commit_never_lowers_an_offset(theirs: bytes, stays: bytes) ->
 
 
 def test_a_void_offset_is_lowered_whichever_answer_gets_lost() -> None:
-    """``auto.offset.reset`` went back: what is stored is replaced, and counts again from then."""
+    """``auto.offset.reset`` lowered the position. The stored offset is replaced, and counts again
+    from then on."""
 
     def make() -> Bench:
         return holding()[0]
@@ -465,7 +471,8 @@ def test_a_void_offset_is_lowered_whichever_answer_gets_lost() -> None:
 
 
 def test_a_void_offset_is_lowered_although_another_one_is_foreign() -> None:
-    """One foreign write refuses the whole packet; that says nothing of the void offset."""
+    """One other client's write refuses the whole packet. That says nothing about the invalidated
+    offset."""
     bench, claims = holding()
     bench.zk.do(Create(PATHS.offset(T1), b"8"))
     void = {T0: replace(claims[T0], invalidated=True), T1: claims[T1]}
@@ -497,7 +504,7 @@ def test_a_former_owner_commits_nothing(tp: TopicPartition) -> None:
 
 
 def test_release_survives_each_lost_answer() -> None:
-    """Our owner znodes are gone, whatever got lost; a second release changes nothing."""
+    """Our owner znodes are gone, whichever answer got lost. A second release changes nothing."""
     bench, claims = holding()
     order = commands.Release(3, 0, claims)
     for lose, applied in losses(order, lambda: holding()[0]):
@@ -512,7 +519,7 @@ def test_release_survives_each_lost_answer() -> None:
 
 @pytest.mark.parametrize("tp", [T0, T1])
 def test_release_leaves_the_znode_of_somebody_else(tp: TopicPartition) -> None:
-    """Also when the claimer left no trace in the offset, as the JVM does."""
+    """Even if the claim left no trace in the offset, as the JVM's does."""
     bench, claims = holding()
     bench.zk.do(Delete(PATHS.owner(tp)))
     bench.send(Create(PATHS.owner(tp), b"g_a-0", ephemeral=True), bench.stranger)
@@ -522,7 +529,8 @@ def test_release_leaves_the_znode_of_somebody_else(tp: TopicPartition) -> None:
 
 
 def test_a_znode_in_the_way_is_a_refusal_not_a_loop() -> None:
-    """An ephemeral where a topic's folder belongs: the script ends and names the path."""
+    """There is an ephemeral znode in place of a topic's folder. The script ends and names the
+    path."""
     bench = registered()
     bench.send(Create(PATHS.owners_topic("x"), b"", ephemeral=True), bench.stranger)
     order = commands.ClaimPartitions(2, 0, {TopicPartition("x", 0): MINE})
@@ -533,7 +541,7 @@ def test_a_znode_in_the_way_is_a_refusal_not_a_loop() -> None:
 
 
 def test_an_ended_session_ends_the_script() -> None:
-    """Whatever operation hears of it, the order's answer says so."""
+    """Whichever operation notices it, the command's answer says so."""
     bench = registered()
     script = one_by_one(script_for(CLAIM, bench.context))
     next(script)
@@ -543,7 +551,7 @@ def test_an_ended_session_ends_the_script() -> None:
 
 
 def test_the_scala_profile_reads_one_znode_at_a_time() -> None:
-    """The JVM's reads are single round trips; ours are pipelined."""
+    """The JVM's reads are single round trips. Ours are pipelined."""
     seen: dict[bool, list[ZkOp]] = {}
     for scala in (True, False):
         bench = registered(scala)
@@ -559,7 +567,8 @@ def test_the_scala_profile_reads_one_znode_at_a_time() -> None:
 
 
 def test_a_view_reads_only_what_may_have_changed() -> None:
-    """After one full view: the list of members, and registrations that are new or may be others."""
+    """After one full view, it reads the list of members, and registrations that are new or may have
+    changed."""
     bench = registered()
     bench.zk.do(Create("/brokers"))
     bench.zk.do(Create("/brokers/ids"))
@@ -603,7 +612,7 @@ def test_a_view_reads_only_what_may_have_changed() -> None:
 
 
 def test_a_registration_of_a_later_session_s_version_is_made_again() -> None:
-    """Its version names the session: one that is too high would pass the checks of a later one."""
+    """Its version names the session. A higher one would pass the checks of a later session."""
     bench = Bench()
     path = PATHS.member("g_m")
     bench.send(Create(path, b"{}", ephemeral=True))
@@ -617,7 +626,7 @@ def test_a_registration_of_a_later_session_s_version_is_made_again() -> None:
 
 
 def test_a_packet_fits_into_a_request() -> None:
-    """Whatever its operations are; those of one item stay together."""
+    """Whatever its operations are. Those of one item stay together."""
     items = [(n, (Create(f"/{n}", b"x" * 100_000), Delete(f"/{n}"))) for n in range(7)]
     found = list(packets(items))
     assert [n for packet in found for n in packet] == list(range(7))
@@ -654,7 +663,7 @@ TOPIC = b'{"version":1,"partitions":{"0":[0]}}'
 
 
 def test_a_view_watches_what_is_missing() -> None:
-    """Brokers and a topic that are created after the view are heard of."""
+    """The member notices brokers and a topic that are created after the view."""
     bench = registered()
     bench.zk.do(Create("/brokers"))
     bench.zk.do(Create("/brokers/topics"))
@@ -667,7 +676,7 @@ def test_a_view_watches_what_is_missing() -> None:
 
 
 def test_a_view_watches_what_it_was_made_from() -> None:
-    """A member that joins, a topic that grows and a broker are heard of."""
+    """The member notices a member that joins, a topic that grows, and a broker."""
     bench = registered()
     for path in ("/brokers", "/brokers/topics", "/brokers/ids"):
         bench.zk.do(Create(path))
@@ -680,7 +689,7 @@ def test_a_view_watches_what_it_was_made_from() -> None:
 
 
 def test_a_view_survives_each_lost_answer() -> None:
-    """Each read is sent again when the connection was lost, and watches what it read."""
+    """Each read is repeated after a lost connection, and watches what it read."""
 
     def make() -> Bench:
         bench = registered()
@@ -705,7 +714,8 @@ def test_a_view_survives_each_lost_answer() -> None:
 def test_a_topic_is_decoded_again_only_when_it_was_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Thousands of partitions take milliseconds to decode; a topic that has grown is another."""
+    """Thousands of partitions take milliseconds to decode. A topic that has grown is decoded
+    again."""
     decoded: list[str] = []
 
     def decode(path: str, data: bytes) -> tuple[int, ...]:
@@ -731,14 +741,14 @@ def test_a_topic_is_decoded_again_only_when_it_was_read_again(
 
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_a_view_is_of_the_session_that_registered(epoch: int) -> None:
-    """A registration in another version was rewritten, or is of another session."""
+    """A registration with another version was rewritten, or is of another session."""
     fact, _ = registered().run(commands.LoadView(2, epoch=epoch))
     assert isinstance(fact, events.ViewLoaded)
     assert fact.view.registered is (epoch == 0)
 
 
 def test_the_owner_of_a_blocked_partition_is_watched() -> None:
-    """The member hears at once that it is free."""
+    """The member is told at once that it is free."""
     bench = registered()
     bench.send(Create(PATHS.owner(T0), b"g_a-0", ephemeral=True), bench.stranger)
     order = commands.WatchBlockers(2, frozenset({T0}))
@@ -749,7 +759,7 @@ def test_the_owner_of_a_blocked_partition_is_watched() -> None:
 
 
 def test_owner_znodes_of_another_session_are_foreign() -> None:
-    """And so are those that are gone."""
+    """Missing ones count as well."""
     bench, _ = holding()
     bench.zk.do(Delete(PATHS.owner(T1)))
     bench.send(Create(PATHS.owner(T1), b"g_m-0", ephemeral=True), bench.stranger)
@@ -758,7 +768,7 @@ def test_owner_znodes_of_another_session_are_foreign() -> None:
 
 
 def kafka_bench(dual: bool) -> tuple[Bench, dict[TopicPartition, Claim]]:
-    """A member with offsets in Kafka that holds T0 (40 in ZooKeeper) and T1 (none)."""
+    """A member with offsets in Kafka that owns T0 (40 in ZooKeeper) and T1 (none)."""
     bench, claims = holding()
     spec = replace(bench.context.spec, kafka_storage=True, dual_commit=dual)
     bench.context = replace(bench.context, spec=spec)
@@ -767,7 +777,7 @@ def kafka_bench(dual: bool) -> tuple[Bench, dict[TopicPartition, Claim]]:
 
 @pytest.mark.parametrize(("in_kafka", "start"), [(30, 40), (50, 50), (None, 40)])
 def test_dual_commit_starts_at_the_larger_offset(in_kafka: int | None, start: int) -> None:
-    """As the JVM does: a group may be on its way from one store to the other."""
+    """The JVM does the same, because a group may be moving from one store to the other."""
     bench, _ = kafka_bench(dual=True)
     order = commands.ClaimPartitions(3, 0, {T0: MINE})
     fact = with_kafka(bench, order, lambda op: Ok((in_kafka,)))
@@ -776,7 +786,7 @@ def test_dual_commit_starts_at_the_larger_offset(in_kafka: int | None, start: in
 
 
 def test_a_former_owner_writes_nothing_to_kafka() -> None:
-    """Kafka cannot fence it, so the owner znode is looked at."""
+    """Kafka cannot fence it, so the owner znode is read."""
     bench, claims = kafka_bench(dual=False)
     bench.zk.do(Delete(PATHS.owner(T0)))
     bench.send(Create(PATHS.owner(T0), b"g_m-0", ephemeral=True), bench.stranger)

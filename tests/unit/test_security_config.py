@@ -1,4 +1,4 @@
-"""Client properties of security: what is understood, what is refused, and what is never shown."""
+"""Client properties of security: what is understood, what is refused, and what is never printed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "canary-7341"
     ],
 )
 def test_a_jaas_entry(text: str, options: dict[str, str]) -> None:
-    """Module, flag and options as Java's own parser takes them: quotes, escapes, line ends."""
+    """Module, flag and options as Java's own parser reads them: quotes, escapes, line ends."""
     found = parse_jaas(text)
     assert {name: value.value for name, value in found.options.items()} == options
 
@@ -46,14 +46,14 @@ def test_a_jaas_entry(text: str, options: dict[str, str]) -> None:
     ],
 )
 def test_a_jaas_entry_that_is_refused(text: str) -> None:
-    """The error says what is wrong, and no value."""
+    """The error says what is wrong, and shows no value."""
     with pytest.raises(ValueError) as caught:
         parse_jaas(text)
     assert SECRET not in str(caught.value)
 
 
 def sasl(**more: str) -> dict[str, str]:
-    """A complete configuration, with some keys replaced or (empty) left out."""
+    """A complete configuration. Some keys are replaced or (empty) left out."""
     keys = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
@@ -94,7 +94,7 @@ def test_what_does_not_fit_together(keys: dict[str, str], named: str) -> None:
 def test_a_store_of_java_is_refused_with_what_converts_it(
     tmp_path: Path, key: str, command: str, begin: bytes
 ) -> None:
-    """Only PEM is read, not JKS (which begins with these bytes) and PKCS12."""
+    """Only PEM is read, not PKCS12 or JKS (which begins with these bytes)."""
     store = tmp_path / "store"
     store.write_bytes(begin + bytes(40))
     keys = {"security.protocol": "SSL", f"{key}.location": str(store)}
@@ -105,7 +105,7 @@ def test_a_store_of_java_is_refused_with_what_converts_it(
 
 
 def test_no_secret_is_shown(tmp_path: Path) -> None:
-    """Neither by the objects' texts nor by the configuration as properties."""
+    """Neither the objects' texts nor the configuration's properties show it."""
     file = tmp_path / "client.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in sasl().items()))
     config = SecurityConfig.from_properties(file)
@@ -130,7 +130,7 @@ def _broken_token() -> object:
 
 
 def token_of(function: object) -> str:
-    """Ask a token provider as a log-in does."""
+    """Ask a token provider as a login does."""
     keys = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "OAUTHBEARER",
@@ -149,7 +149,7 @@ def test_a_function_gives_the_token() -> None:
 
 @pytest.mark.parametrize("function", [_no_token, _broken_token, f"{__name__}:_broken_token"])
 def test_a_function_that_gives_no_token(function: object) -> None:
-    """The error names the key, and not what the function raised: it may hold the secret."""
+    """The error names the key, but not what the function raised, which may contain the secret."""
     with pytest.raises(AuthenticationError, match=r"oauthbearer\.token\.provider") as caught:
         token_of(function)
     assert SECRET not in str(caught.value)

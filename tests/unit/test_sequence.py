@@ -36,8 +36,8 @@ def _draw(*arguments: str) -> str:
 def test_the_five_steps_of_one_change(
     tmp_path: Path, profile: str, server: str, steps: str
 ) -> None:
-    """A member that another one joins stops, releases, assigns, claims and starts, in this order;
-    every line is one of a sequence diagram."""
+    """When another member joins, a member stops, releases, assigns, claims and starts, in this
+    order. Every line belongs to a sequence diagram."""
     drawn = _draw(str(_journal(tmp_path / "j", profile)), "--member", member_name(0))
     lines = drawn.splitlines()
     assert lines[:3] == [
@@ -51,13 +51,14 @@ def test_the_five_steps_of_one_change(
 
 
 def test_heartbeats_in_a_row_are_one_arrow(tmp_path: Path) -> None:
-    """Repeated requests with the same answer are counted, not repeated."""
+    """Repeated requests with the same answer are counted, not drawn again."""
     drawn = _draw(str(_journal(tmp_path / "j", "coordinator")))
     assert re.search(r"M->>S: heartbeat, generation \d+ \(x \d+\)", drawn)
 
 
 def test_what_cannot_be_drawn_is_named(tmp_path: Path) -> None:
-    """No file, a member that is not in it, a journal of nobody: one line that says so."""
+    """A missing file, a member that is not in it, or a journal without members gives one line that
+    says so."""
     path = _journal(tmp_path / "j", "default")
     empty = tmp_path / "empty"
     with JournalWriter(empty) as sink:

@@ -10,7 +10,7 @@ from zkconsumer.sim.kernel import Handle, Kernel
 
 
 def test_events_of_one_moment_run_in_the_order_they_were_scheduled() -> None:
-    """Equal due times never depend on the heap: first scheduled, first run."""
+    """Equal due times never depend on the heap. The first scheduled runs first."""
     kernel = Kernel(0)
     ran: list[int] = []
     for number in range(100):
@@ -20,7 +20,7 @@ def test_events_of_one_moment_run_in_the_order_they_were_scheduled() -> None:
 
 
 def test_time_is_counted_in_whole_microseconds() -> None:
-    """A million steps of 0.1 s end at exactly 100,000 s: no rounding error adds up."""
+    """A million steps of 0.1 s end at exactly 100,000 s, so no rounding error adds up."""
     kernel = Kernel(0)
     left = 1_000_000
 
@@ -38,7 +38,7 @@ def test_time_is_counted_in_whole_microseconds() -> None:
 
 @pytest.mark.parametrize("seed", [20_261_121, 4, 5])
 def test_a_cancelled_event_never_runs_and_others_are_not_disturbed(seed: int) -> None:
-    """Random schedules and cancels, also from inside events, equal a plain sorted list."""
+    """Random schedules and cancellations, also from inside events, equal a plain sorted list."""
     rng = random.Random(seed)
     for _ in range(50):
         kernel = Kernel(0)
@@ -73,7 +73,7 @@ def test_a_cancelled_event_never_runs_and_others_are_not_disturbed(seed: int) ->
 
 
 def test_run_until_stops_the_clock_there_and_keeps_later_events() -> None:
-    """``until`` is inclusive; an event after it waits; the clock never runs past or back."""
+    """``until`` is inclusive. An event after it waits. The clock never runs past it or back."""
     kernel = Kernel(0)
     ran: list[float] = []
     for due in (1, 2, 3):
@@ -90,7 +90,8 @@ def test_run_until_stops_the_clock_there_and_keeps_later_events() -> None:
 
 
 def test_the_past_cannot_be_scheduled() -> None:
-    """A negative, infinite or undefined delay and a past due time are refused, changing nothing."""
+    """A negative, infinite or undefined delay and a past due time are refused, and change
+    nothing."""
     kernel = Kernel(0)
     kernel.run(until=1)
     for delay in (-0.1, float("inf"), float("nan")):
@@ -102,7 +103,7 @@ def test_the_past_cannot_be_scheduled() -> None:
 
 
 def test_an_exception_in_an_event_leaves_the_kernel_usable() -> None:
-    """The failing event counts as run; those after it are still there."""
+    """The failing event counts as run. Later events still run."""
     kernel = Kernel(0)
     ran: list[str] = []
     kernel.schedule(1, lambda: 1 / 0)
@@ -114,7 +115,8 @@ def test_an_exception_in_an_event_leaves_the_kernel_usable() -> None:
 
 
 def test_one_seed_gives_one_history() -> None:
-    """A run is a function of its seed: same seed, same events; another seed, another history."""
+    """A run depends on its seed alone: the same seed gives the same events, another one different
+    events."""
 
     def history(seed: int) -> list[tuple[int, int]]:
         kernel = Kernel(seed)
@@ -135,7 +137,7 @@ def test_one_seed_gives_one_history() -> None:
 
 
 def test_cancelled_timers_do_not_fill_the_queue() -> None:
-    """A timer that is set anew 100,000 times costs the memory of one."""
+    """A timer that is set again 100,000 times costs the memory of one."""
     kernel = Kernel(0)
     handle = kernel.schedule(1000, lambda: None)
     for _ in range(100_000):

@@ -35,7 +35,7 @@ TIMEOUT = 6.0
 
 @dataclass
 class Client:
-    """A session whose callbacks are written down in one list, in order."""
+    """A session. Its callbacks are recorded in one list, in order."""
 
     zk: FakeZk
     log: list[object] = field(default_factory=list)
@@ -76,7 +76,7 @@ def test_operations_of_a_session_keep_their_order(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_watch_event_arrives_before_the_new_data(seed: int) -> None:
-    """A session hears of a change before it can read a result of that change."""
+    """A session learns of a change before it can read a result of that change."""
     zk = _zk(seed, latency=(0.0, 0.5))
     reader = Client(zk)
     zk.do(Create("/n"))
@@ -92,7 +92,7 @@ def test_a_watch_event_arrives_before_the_new_data(seed: int) -> None:
 
 
 def test_many_reads_can_be_torn_and_count_singly() -> None:
-    """GetMany is not a snapshot: over many seeds it returns states that never existed at once."""
+    """GetMany is not a snapshot. With many seeds it returns states that never existed at once."""
     seen = set()
     for seed in range(60):
         zk = _zk(seed, latency=(0.0, 0.01))
@@ -114,7 +114,8 @@ def test_many_reads_can_be_torn_and_count_singly() -> None:
 
 
 def test_expiry_removes_all_ephemerals_in_one_transaction_and_tells_the_client_later() -> None:
-    """Others see it at once; the client believes on, then hears SUSPENDED, LOST and CONNECTED."""
+    """Others see it at once. The client is not told yet; later it gets SUSPENDED, LOST and
+    CONNECTED."""
     zk = _zk()
     txns: list[Txn] = []
     owner, other = Client(zk), Client(zk)
@@ -163,7 +164,8 @@ def test_a_request_decided_before_the_loss_is_sent_by_the_next_session() -> None
 
 
 def test_a_cut_connection_leaves_a_first_part_of_the_requests_applied() -> None:
-    """Every unanswered request gets CONNECTION_LOSS; over seeds, any number of them was applied."""
+    """Every unanswered request gets CONNECTION_LOSS. Over many seeds, any number of them was
+    applied."""
     applied = set()
     for seed in range(60):
         zk = _zk(seed, latency=(0.001, 0.002))
@@ -184,7 +186,8 @@ def test_a_cut_connection_leaves_a_first_part_of_the_requests_applied() -> None:
 
 @pytest.mark.parametrize(("away", "survives"), [(TIMEOUT - 1, True), (TIMEOUT + 1, False)])
 def test_a_session_survives_a_cut_shorter_than_its_timeout(away: float, survives: bool) -> None:
-    """The server ends the session when the timeout passes without its client, not before."""
+    """The server ends the session when the timeout passes without a sign of its client, not
+    before."""
     zk = _zk()
     client = Client(zk)
     client.ask(Create("/e", ephemeral=True))
@@ -205,7 +208,8 @@ def test_a_session_survives_a_cut_shorter_than_its_timeout(away: float, survives
 
 
 def test_a_reconnecting_client_hears_of_what_it_missed() -> None:
-    """Each kind of watch set before a cut fires after it if its change happened meanwhile."""
+    """Each kind of watch that was set before a cut fires after it, if its change happened
+    meanwhile."""
     zk = _zk()
     zk.do(Multi((Create("/set"), Create("/gone"), Create("/dir"), Create("/same"))))
     client = Client(zk)
@@ -233,7 +237,7 @@ def test_a_reconnecting_client_hears_of_what_it_missed() -> None:
 
 
 def test_without_rearming_watches_end_with_the_connection() -> None:
-    """As with kazoo 2.11: after a cut no watch of before it fires any more."""
+    """As with kazoo 2.11, after a cut no earlier watch fires."""
     zk = _zk(rearm_watches=False)
     zk.do(Create("/n"))
     client = Client(zk)
@@ -246,7 +250,7 @@ def test_without_rearming_watches_end_with_the_connection() -> None:
 
 
 def test_a_dropped_watch_event_is_lost_once() -> None:
-    """The fault takes exactly one event, of the path it names."""
+    """The fault drops exactly one event, for the path it names."""
     zk = _zk()
     zk.do(Multi((Create("/a"), Create("/b"))))
     client = Client(zk)
@@ -264,7 +268,8 @@ def test_a_dropped_watch_event_is_lost_once() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_followers_lag_but_a_client_never_goes_back(seed: int) -> None:
-    """Reads can be stale, also across cuts, yet versions only grow and own writes are seen."""
+    """Reads can be stale, even across cuts. But versions only grow, and a client sees its own
+    writes."""
     zk = _zk(seed, followers=3, max_lag=2.0)
     zk.do(Create("/n"))
     client = Client(zk)
@@ -298,7 +303,8 @@ def test_followers_lag_but_a_client_never_goes_back(seed: int) -> None:
 
 
 def test_a_clean_close_ends_the_session_after_what_was_submitted() -> None:
-    """Earlier operations are applied, ephemerals vanish without a timeout, later ones refused."""
+    """Earlier operations are applied, ephemerals vanish without a timeout, and later operations are
+    refused."""
     zk = _zk()
     client = Client(zk)
     client.ask(Create("/e", ephemeral=True), Create("/kept"))
@@ -309,7 +315,7 @@ def test_a_clean_close_ends_the_session_after_what_was_submitted() -> None:
 
 
 def test_a_killed_client_is_silent_and_leaves_its_ephemerals_to_the_timeout() -> None:
-    """No callback after the kill; the ephemerals stay for exactly the session timeout."""
+    """There is no callback after the kill. The ephemerals stay for exactly the session timeout."""
     zk = _zk()
     client = Client(zk)
     client.ask(Create("/e", ephemeral=True), GetData("/e", watch=True))
@@ -323,7 +329,8 @@ def test_a_killed_client_is_silent_and_leaves_its_ephemerals_to_the_timeout() ->
 
 
 def test_a_failed_multi_changes_nothing_and_fires_nothing() -> None:
-    """All or none, with the index of the first failing operation; no transaction is reported."""
+    """All or none is applied, with the index of the first failing operation. No transaction is
+    reported."""
     zk = _zk()
     zk.do(Create("/n"))
     client = Client(zk)
@@ -355,7 +362,7 @@ def test_no_watch_outlives_its_connection() -> None:
 
 
 def test_an_administrator_cannot_make_an_ephemeral() -> None:
-    """``do`` has no session to own it: refused with an error, also inside a multi."""
+    """``do`` has no session that could own it. It is refused with an error, also inside a multi."""
     zk = _zk()
     with pytest.raises(ValueError, match="session"):
         zk.do(Multi((Create("/a"), Create("/b", ephemeral=True))))

@@ -1,4 +1,4 @@
-"""Each rule of the soak's judge fires on a history made by hand, and on that history alone."""
+"""Each rule of the soak's judge fires on a history made by hand, and only on that history."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SESSION = 4.0
 
 
 def healthy(kind: str = "zookeeper") -> History:
-    """Two members with a partition each; a message every 0.1 s for 40 s; quiet in the end."""
+    """Two members with a partition each, and a message every 0.1 s for 40 s. The end is quiet."""
     history = History(kind, SESSION, commit_interval=0.5, partitions=2)
     for partition, member in enumerate(("anna", "bert")):
         history.lives.append(Life(member, partition, 0.0))
@@ -41,7 +41,7 @@ def healthy(kind: str = "zookeeper") -> History:
 
 
 def handed_over(how: str = "expired", at: float = 20.0) -> History:
-    """Anna's session ends at 20 s; Bert has partition 0 from then on."""
+    """Anna's session ends at 20 s. Bert owns partition 0 from then on."""
     history = healthy()
     history.claims[0].ended, history.claims[0].how = at, "expired"
     history.registrations[0].ended, history.registrations[0].how = at, how
@@ -56,24 +56,24 @@ def handed_over(how: str = "expired", at: float = 20.0) -> History:
 
 
 def again(history: History, offset: int, at: float, member: str = "bert") -> None:
-    """``member`` hands out an offset of partition 0, once more."""
+    """``member`` delivers an offset of partition 0 once more."""
     history.delivered[0].append(Message(at, offset, offset, member))
     history.delivered[0].sort()
 
 
 def rules(history: History) -> set[str]:
-    """Names of the rules that are broken."""
+    """Return the names of the broken rules."""
     return set(judge.judge(history)["violations_by_rule"])
 
 
 @pytest.mark.parametrize("kind", ["zookeeper", "coordinator", "mixed"])
 def test_a_healthy_history_breaks_no_rule(kind: str) -> None:
-    """Nothing is reported where nothing is wrong."""
+    """A healthy history gives no violation."""
     assert rules(healthy(kind)) == set()
 
 
 def test_a_takeover_breaks_no_rule() -> None:
-    """Neither does a member that is killed, whose partition another one delivers."""
+    """Neither does a killed member whose partition another one delivers."""
     assert rules(handed_over()) == set()
 
 
@@ -146,7 +146,7 @@ def _two(history: History) -> None:
     ],
 )
 def test_each_rule_fires_alone(rule: str, plant: Callable[[History], None]) -> None:
-    """One thing is wrong, and one rule says so."""
+    """The history has one fault, and exactly one rule reports it."""
     history = healthy()
     plant(history)
     assert rules(history) == {rule}
@@ -169,13 +169,14 @@ def test_every_rule_is_planted() -> None:
     ],
 )
 def test_resources_that_grow(measure: str, by: float | None, median: int, broken: set[str]) -> None:
-    """Growth above 5 % is a violation, but not one thread more; without a figure there is none."""
+    """Growth above 5 % is a violation, but one more thread is not. Without a figure there is
+    none."""
     table = {measure: {"growth": by, "highest": 9, "median": median}}
     assert set(judge.judge(healthy(), grown(table))["violations_by_rule"]) == broken
 
 
 def test_no_member_is_idle_while_the_brokers_take_nothing() -> None:
-    """There is nothing to hand out then."""
+    """There is nothing to deliver then."""
     history = healthy()
     for partition in (0, 1):
         acked = history.acked[partition]
@@ -185,7 +186,7 @@ def test_no_member_is_idle_while_the_brokers_take_nothing() -> None:
 
 
 def test_a_producer_that_sees_acknowledgements_late() -> None:
-    """What was handed out before the producer knew that it was stored did not wait."""
+    """A message that was delivered before the producer knew that it was stored is not late."""
     history = healthy()
     for partition in (0, 1):
         acked = history.acked[partition]
@@ -207,7 +208,8 @@ def test_a_producer_that_sees_acknowledgements_late() -> None:
     ],
 )
 def test_repeats_after_an_expiry(first: float, how: str, broken: set[str]) -> None:
-    """What a member had not stored before its session ended may be repeated, and nothing else."""
+    """Messages that a member had not committed before its session ended may be repeated, and no
+    others."""
     history = handed_over(how)
     history.lives[0].how = "left" if how == "released" else "killed"
     again(history, int(first * 10), 20.5)
@@ -216,8 +218,8 @@ def test_repeats_after_an_expiry(first: float, how: str, broken: set[str]) -> No
 
 @pytest.mark.parametrize(("first", "broken"), [(15.5, set()), (13.0, {"repeated"})])
 def test_repeats_after_a_kill_that_is_noticed_late(first: float, broken: set[str]) -> None:
-    """A server that is away ends a dead member's session much later than its timeout. What counts
-    is when the member was killed."""
+    """If a server is away, a dead member's session ends much later than its timeout. The time of
+    the kill counts."""
     history = handed_over(at=26.0)
     history.lives[0].ended = 16.0
     history.delivered[0] = [
@@ -231,7 +233,7 @@ def test_repeats_after_a_kill_that_is_noticed_late(first: float, broken: set[str
 
 @pytest.mark.parametrize(("first", "broken"), [(19.5, set()), (17.0, {"repeated"})])
 def test_repeats_after_a_forced_expiry(first: float, broken: set[str]) -> None:
-    """Another client closes the session: the end is known to the moment."""
+    """Another client closes the session, so the time of its end is known exactly."""
     history = handed_over("closed")
     history.delivered[0] = [
         m._replace(member="anna" if m.at < 20 else "bert") for m in healthy().delivered[0]
@@ -247,7 +249,7 @@ def test_repeats_after_a_forced_expiry(first: float, broken: set[str]) -> None:
 
 @pytest.mark.parametrize(("at", "broken"), [(20.5, set()), (24.0, {"repeated", "two deliverers"})])
 def test_repeats_by_the_one_that_has_lost_its_session(at: float, broken: set[str]) -> None:
-    """For its lease it may hand out what the next owner has handed out already."""
+    """During its lease it may deliver messages that the next owner has already delivered."""
     history = handed_over("closed")
     history.delivered[0] = [
         m._replace(member="anna" if m.at < 20 else "bert") for m in healthy().delivered[0]
@@ -264,7 +266,7 @@ def test_repeats_by_the_one_that_has_lost_its_session(at: float, broken: set[str
 
 @pytest.mark.parametrize(("kind", "broken"), [("kill", set()), ("leave", {"repeated"})])
 def test_repeats_on_the_coordinator(kind: str, broken: set[str]) -> None:
-    """There the faults themselves say who could not store its offsets."""
+    """There, the faults themselves show which member could not store its offsets."""
     history = healthy("coordinator")
     history.faults.append(
         FaultRecord(kind, "", "0", began=15.6, ended=15.6, members=("anna",), evidence="x")
@@ -275,8 +277,8 @@ def test_repeats_on_the_coordinator(kind: str, broken: set[str]) -> None:
 
 @pytest.mark.parametrize(("first", "broken"), [(15.5, set()), (10.0, {"repeated"})])
 def test_repeats_after_a_coordinator_that_stood_still(first: float, broken: set[str]) -> None:
-    """It ends the session of a member that it did not hear when it resumes, however long it stood
-    still. What the member had not stored before that may be repeated."""
+    """When it resumes, it ends the session of a member that it did not hear, however long it was
+    paused. Messages that the member had not committed before may be repeated."""
     history = healthy("coordinator")
     history.faults.append(
         FaultRecord("broker", "paused", "1", began=16.0, ended=23.5, evidence="x")
@@ -289,7 +291,7 @@ def test_repeats_after_a_coordinator_that_stood_still(first: float, broken: set[
 
 @pytest.mark.parametrize(("away", "broken"), [(15.8, set()), (None, {"repeated"})])
 def test_repeats_after_a_leave_without_a_coordinator(away: float | None, broken: set[str]) -> None:
-    """A member that has to leave while its coordinator is away cannot store its last offsets."""
+    """A member that has to leave while its coordinator is away cannot commit its last offsets."""
     history = healthy("coordinator")
     history.lives[0].ended, history.lives[0].how = 19.0, "left"
     history.quiet = []
@@ -306,7 +308,7 @@ def test_repeats_after_a_leave_without_a_coordinator(away: float | None, broken:
 
 
 def test_losses_of_a_member_without_a_journal_are_in_its_log(tmp_path: Path) -> None:
-    """The full disk ends the journal; the member's log continues."""
+    """The full disk ends the journal. The member's log continues."""
     history = healthy("coordinator")
     history.faults.append(
         FaultRecord("full disk", "", "0", began=16.0, ended=16.0, members=("anna",), evidence="x")
@@ -323,7 +325,7 @@ def test_losses_of_a_member_without_a_journal_are_in_its_log(tmp_path: Path) -> 
 
 
 def test_a_message_in_hand_and_one_within_the_lease_are_counted() -> None:
-    """A stream may hand out one message after a pause, and deliver on for its lease."""
+    """A stream may deliver one message after a pause, and continue during its lease."""
     history = healthy()
     history.quiet = []
     _two(history)
@@ -342,7 +344,7 @@ def test_a_message_in_hand_and_one_within_the_lease_are_counted() -> None:
 
 @pytest.mark.parametrize(("woke", "broken"), [(25.0, set()), (23.0, {"repeated"})])
 def test_the_next_owner_has_the_message_in_hand_too(woke: float, broken: set[str]) -> None:
-    """It comes right after a pause that was longer than session and lease, and at no other time."""
+    """It is delivered right after a pause longer than session and lease, and at no other time."""
     history = healthy()
     history.quiet = []
     _two(history)
@@ -364,7 +366,7 @@ def test_the_next_owner_has_the_message_in_hand_too(woke: float, broken: set[str
     [("", "john", set()), ("", "bert", {"foreign commit"}), ("bert", "john", {"foreign commit"})],
 )
 def test_the_original_consumer_deletes_an_owner(owner: str, deleter: str, broken: set[str]) -> None:
-    """The one whose znode it was may commit, as long as nobody has claimed the partition."""
+    """The former owner may commit until another member has claimed the partition."""
     history = healthy("mixed")
     history.lives.append(Life("john", 7, 0.0, ours=False))
     history.foreign.append(Foreign(20.0, 0, "anna", owner, deleter))
@@ -372,7 +374,7 @@ def test_the_original_consumer_deletes_an_owner(owner: str, deleter: str, broken
 
 
 def test_the_original_consumer_is_not_judged() -> None:
-    """What a JVM member repeats, delivers late or lowers is its own."""
+    """A JVM member may repeat, be late or lower offsets."""
     history = healthy("mixed")
     history.lives[0].ours = False
     _two(history)
@@ -383,12 +385,13 @@ def test_the_original_consumer_is_not_judged() -> None:
 
 
 def _sent(first: float, count: int) -> dict[int, Message]:
-    """Ten messages a second from ``first``."""
+    """Return ten messages a second from ``first``."""
     return {n: Message(first + n / 10, n, n) for n in range(count)}
 
 
 def test_late_is_what_comes_after_its_acknowledgement() -> None:
-    """A message is late by its first hand-out; time in which nothing was written is not late."""
+    """A message's first delivery decides whether it is late. Time in which nothing was written is
+    not late."""
     acked = _sent(10.0, 20) | {20: Message(18.0, 20, 20)}
     on_time = [Message(m.at + 0.1, m.offset, m.number, "anna") for m in acked.values()]
     assert recovery.late(acked, on_time) == []
@@ -400,8 +403,8 @@ def test_late_is_what_comes_after_its_acknowledgement() -> None:
 
 
 def test_recovery_ends_when_nothing_is_late() -> None:
-    """All that is late within three seconds of each other is one recovery, and so is everything
-    late by more than a second; what is left is a hiccup."""
+    """Late messages within three seconds of each other are one recovery, and so are all that are
+    late by more than a second. The rest is a hiccup."""
     blocks = recovery.merged([(10.6, 13.0), (11.0, 12.0), (15.0, 15.2), (25.0, 25.3)])
     assert recovery.recovered(blocks, 10.0, 30.0) == pytest.approx((5.2, 0.8))
     assert recovery.recovered(blocks, 16.0, 30.0) == pytest.approx((0.0, 0.8))
@@ -411,14 +414,14 @@ def test_recovery_ends_when_nothing_is_late() -> None:
 
 
 def test_gaps_of_the_producer() -> None:
-    """A producer that cannot write has a gap; one that never writes again too."""
+    """A producer that cannot write has a gap, even if it never writes again."""
     times = [i / 10 for i in range(100)] + [13.0 + i / 10 for i in range(50)]
     assert recovery.gaps(times, 18.0) == [(pytest.approx(10.4), 13.0)]
     assert recovery.gaps(times[:100], 17.0) == [(pytest.approx(10.4), 17.0)]
 
 
 def test_recovery_takes_faults_alone() -> None:
-    """The slowest partition counts, of faults that were delivered alone."""
+    """The slowest partition counts, for faults that happened alone."""
     history = handed_over()
     history.quiet = [(16.5, 30.0)]
     for alone in (True, False):
@@ -441,5 +444,5 @@ def test_recovery_takes_faults_alone() -> None:
     ],
 )
 def test_growth(values: list[float], least: float, most: float) -> None:
-    """A steady rise shows; a single sample does not."""
+    """A steady increase is found. A single sample is ignored."""
     assert least <= growth(values) <= most

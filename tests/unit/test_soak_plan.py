@@ -1,4 +1,4 @@
-"""The soak's plan follows from its seed; its tables follow from results."""
+"""The soak's plan follows from its seed. Its tables follow from the results."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_the_plan_follows_from_the_seed(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_kinds_of_faults_come_up(kind: str) -> None:
-    """Eleven storms, which is what ten minutes take, have all twelve kinds, and nine where there is
-    no ZooKeeper; storms stay in their time and hit our members only."""
+    """Eleven storms, as in ten minutes, have all twelve kinds, or nine without ZooKeeper. Storms
+    stay within their time and hit only our members."""
     plan = Plan(7, kind, 8, 2)
     faults = [planned for _ in range(11) for planned in plan.storm()]
     assert len(FAULTS) == 12
@@ -41,7 +41,7 @@ def test_all_kinds_of_faults_come_up(kind: str) -> None:
 
 
 def test_survivors_are_not_restarted() -> None:
-    """Where memory is watched, some members live from the begin to the end."""
+    """When memory is watched, some members live from beginning to end."""
     plan = Plan(7, "zookeeper", 8, 0, survivors=2)
     faults = [plan.one() for _ in range(300)]
     assert min(planned.target for planned in faults if planned.kind in RESTARTS) == 2
@@ -72,7 +72,7 @@ RESULT = {
 
 
 def test_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run shows with what was seen, what was broken, its recovery and its command."""
+    """A run is shown with its figures, violations, recovery and command."""
     lines = report.page([RESULT])
     assert (
         "| 2026-11-22 15:00 | zookeeper | 14 | 600 | 8 | 64 | 1,200,000 | 2 | 3 | 12 | lost 2 |"
@@ -89,7 +89,7 @@ def test_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_page_has_the_kept_results() -> None:
-    """docs/explanation/evidence.md is what the kept results give."""
+    """docs/explanation/evidence.md agrees with the kept results."""
     text = report.PAGE.read_text(encoding="utf-8")
     _, _, rest = text.partition(report.BEGIN)
     body, found, _ = rest.partition(report.END)

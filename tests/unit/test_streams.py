@@ -1,4 +1,4 @@
-"""Streams and their iterator: what is delivered, what counts as consumed, how it ends."""
+"""Streams and their iterator: what is delivered, what counts as consumed, how they end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def chunk(info: PartitionTopicInfo, first: int, last: int, start: int | None = N
 
 
 def open_gate() -> DeliveryGate:
-    """A gate that is open for the rest of the test."""
+    """A gate that is open for the whole test."""
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
     return gate
@@ -66,7 +66,7 @@ def info() -> PartitionTopicInfo:
 
 
 def test_a_reset_counts_at_once_though_messages_from_before_it_come_first() -> None:
-    """What is committed meanwhile is where reading continues, not an offset the log has lost."""
+    """A commit meanwhile stores where reading continues, not an offset that the log has lost."""
     info = PartitionTopicInfo("topic", 0, 60)
     tested = stream()
     tested.queue.put(chunk(info, 60, 61))
@@ -83,8 +83,8 @@ def test_a_reset_counts_at_once_though_messages_from_before_it_come_first() -> N
 
 
 def test_a_reset_waits_behind_what_was_fetched_before() -> None:
-    """With messages of the position before still queued, the new position is known at once, but the
-    consumed offset moves only after them."""
+    """If messages from before are still queued, the new position is known at once. But the consumed
+    offset moves only after them."""
     info = PartitionTopicInfo("topic", 0, 60)
     tested = stream()
     tested.queue.put(chunk(info, 60, 61))
@@ -99,7 +99,7 @@ def test_a_reset_waits_behind_what_was_fetched_before() -> None:
 
 
 def test_a_reset_with_nothing_under_way_needs_no_reader() -> None:
-    """Nobody has to read for the new position to be consumed, and committed."""
+    """The new position is consumed and can be committed, although no thread reads."""
     info = PartitionTopicInfo("topic", 0, None)
     tested = stream()
     tested.queue.reset(info, 5, at_once=False)
@@ -107,8 +107,8 @@ def test_a_reset_with_nothing_under_way_needs_no_reader() -> None:
 
 
 def test_a_reset_during_decoding_is_not_undone_by_the_chunk_s_end() -> None:
-    """All messages of a chunk are consumed, and a reset arrives while the consuming thread looks
-    for more in that chunk, without the lock: the position stays where the reset has set it."""
+    """All messages of a chunk are consumed. A reset arrives while the consuming thread looks for
+    more in that chunk without the lock. The position stays where the reset has set it."""
     info = PartitionTopicInfo("topic", 0, 60)
 
     class Interrupted:
@@ -139,8 +139,8 @@ def test_a_reset_of_a_partition_that_was_given_away_changes_nothing(end: str) ->
 
 
 def test_try_next_never_waits(info: PartitionTopicInfo) -> None:
-    """It returns a message or None, counts the one before as consumed, and ends and fails as the
-    iterator does."""
+    """It returns a message or None, counts the previous one as consumed, and ends and fails like
+    the iterator."""
     tested = stream(timeout_ms=-1)
     assert tested.try_next() is None
     tested.queue.put(chunk(info, 0, 1))
@@ -159,7 +159,7 @@ def test_try_next_never_waits(info: PartitionTopicInfo) -> None:
 
 
 def test_try_next_respects_the_gate(info: PartitionTopicInfo) -> None:
-    """A shut gate looks like an empty stream."""
+    """With a closed gate, the stream looks empty."""
     gate = DeliveryGate()
     tested = KafkaStream("c", gate)
     tested.queue.put(chunk(info, 0, 1))
@@ -171,8 +171,8 @@ def test_try_next_respects_the_gate(info: PartitionTopicInfo) -> None:
 
 
 def test_release_never_waits(info: PartitionTopicInfo) -> None:
-    """It says whether a message is in hand, whichever thread has it, and can end that by force:
-    the message then counts as not consumed."""
+    """It reports whether any thread has an unacknowledged message, and can end that by force. The
+    message then counts as not consumed."""
     tested = stream()
     tested.queue.put(chunk(info, 0, 4))
     tested.try_next()
@@ -193,7 +193,8 @@ def test_release_never_waits(info: PartitionTopicInfo) -> None:
 @pytest.mark.parametrize("scala", [False, True])
 def test_consumer_iterator_deduplication_deep_iterator(scala: bool) -> None:
     """ConsumerIteratorTest.testConsumerIteratorDeduplicationDeepIterator: of a compressed set 0-9
-    fetched from offset 5 exactly 5-9 are delivered; then the end is seen and the queue is empty."""
+    that is fetched from offset 5, exactly 5-9 are delivered. Then the end is reached and the queue
+    is empty."""
     info = PartitionTopicInfo("topic", 0, 5)
     tested = stream(scala=scala)
     tested.queue.put(Chunk(info, batch(range(10), GZIP), 5, 10))
@@ -209,8 +210,8 @@ def test_consumer_iterator_deduplication_deep_iterator(scala: bool) -> None:
 
 @pytest.mark.parametrize("scala", [False, True])
 def test_consumer_iterator_decoding_failure(scala: bool) -> None:
-    """ConsumerIteratorTest.testConsumerIteratorDecodingFailure: with a decoder that always raises
-    the iteration yields 5-9; the error appears when the value is read."""
+    """ConsumerIteratorTest.testConsumerIteratorDecodingFailure: with a decoder that always raises,
+    the iteration yields 5-9. The error appears when the value is read."""
 
     def fail(data: bytes) -> object:
         raise UnsupportedOperationError
@@ -230,7 +231,7 @@ def test_consumer_iterator_decoding_failure(scala: bool) -> None:
 
 
 class UnsupportedOperationError(Exception):
-    """What the failing decoder raises."""
+    """The failing decoder raises it."""
 
 
 @pytest.mark.parametrize("scala", [False, True])
@@ -256,8 +257,8 @@ def test_iterator(info: PartitionTopicInfo, scala: bool) -> None:
 
 
 def test_consumed_when_the_next_is_asked_for(info: PartitionTopicInfo) -> None:
-    """A message counts as consumed not when it is returned but when next, has_next or peek asks
-    for another one, even if none comes, or by mark_consumed."""
+    """A message does not count as consumed when it is returned. It does when next, has_next or peek
+    asks for another one, even if there is none, or by mark_consumed."""
     tested = stream(timeout_ms=10)
     iterator = iter(tested)
     tested.queue.put(chunk(info, 0, 4))
@@ -278,7 +279,7 @@ def test_consumed_when_the_next_is_asked_for(info: PartitionTopicInfo) -> None:
 
 
 def test_consumed_when_returned_in_the_scala_profile(info: PartitionTopicInfo) -> None:
-    """As in the JVM next moves the consumed offset at once; has_next and peek do not."""
+    """As in the JVM, next moves the consumed offset at once. has_next and peek do not."""
     tested = stream(scala=True)
     iterator = iter(tested)
     tested.queue.put(chunk(info, 0, 4))
@@ -290,7 +291,7 @@ def test_consumed_when_returned_in_the_scala_profile(info: PartitionTopicInfo) -
 
 
 def test_gaps_count_as_consumed(info: PartitionTopicInfo) -> None:
-    """Offsets that hold no message (control batches, compaction) are consumed with the chunk."""
+    """Offsets without a message (control batches, compaction) are consumed with the chunk."""
     tested = stream(timeout_ms=0)
     tested.queue.put(Chunk(info, batch([0, 1]), 0, 7))
     assert [next(iter(tested)).offset for _ in range(2)] == [0, 1]
@@ -300,7 +301,8 @@ def test_gaps_count_as_consumed(info: PartitionTopicInfo) -> None:
 
 
 def test_reset_reaches_the_consumer_in_turn(info: PartitionTopicInfo) -> None:
-    """An empty chunk moves the consumed offset after everything fetched before it, down too."""
+    """An empty chunk moves the consumed offset after everything that was fetched before it, also
+    down."""
     tested = stream(timeout_ms=0)
     tested.queue.put(chunk(info, 0, 1))
     tested.queue.put(Chunk(info, b"", 90, 90))
@@ -314,13 +316,13 @@ def test_reset_reaches_the_consumer_in_turn(info: PartitionTopicInfo) -> None:
 
 @pytest.mark.parametrize(("timeout_ms", "seconds"), [(-1, None), (0, 0.0), (250, 0.25)])
 def test_the_timeout_is_in_milliseconds(timeout_ms: int, seconds: float | None) -> None:
-    """A negative one waits indefinitely, 0 does not wait."""
+    """A negative one waits indefinitely. 0 does not wait."""
     made = KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=timeout_ms)
     assert iter(made)._timeout == seconds
 
 
 def test_timeout_leaves_the_iterator_usable(info: PartitionTopicInfo) -> None:
-    """ConsumerTimeoutError twice in a row, then messages; it takes about as long as it should."""
+    """It raises ConsumerTimeoutError twice, then returns messages. The time is about right."""
     tested = stream(timeout_ms=60)
     for _ in range(2):
         begun = time.monotonic()
@@ -333,7 +335,8 @@ def test_timeout_leaves_the_iterator_usable(info: PartitionTopicInfo) -> None:
 
 @pytest.mark.parametrize("scala", [False, True])
 def test_errors_leave_the_iterator_failed(info: PartitionTopicInfo, scala: bool) -> None:
-    """After a wrong checksum, messages before it delivered, every call raises UsageError."""
+    """After a wrong checksum, the messages before it are delivered. Then every call raises
+    UsageError."""
     tested = stream(scala=scala)
     bad = bytearray(batch([2, 3]))
     bad[-1] ^= 1
@@ -349,7 +352,7 @@ def test_errors_leave_the_iterator_failed(info: PartitionTopicInfo, scala: bool)
 
 
 def test_damaged_chunk_never_ends_silently(info: PartitionTopicInfo) -> None:
-    """A chunk marked as damaged raises after its records even if the decoder saw nothing wrong."""
+    """A chunk marked as damaged raises after its records, even if the decoder found no damage."""
     tested = stream()
     tested.queue.put(Chunk(info, batch([0, 1]), 0, 2, damaged=True))
     assert [next(iter(tested)).offset for _ in range(2)] == [0, 1]
@@ -358,7 +361,8 @@ def test_damaged_chunk_never_ends_silently(info: PartitionTopicInfo) -> None:
 
 
 def test_message_too_large(info: PartitionTopicInfo) -> None:
-    """Only the head of a message (brokers before 0.10.1): the error names what to raise."""
+    """Brokers before 0.10.1 send only the head of a message. The error names the key to
+    increase."""
     tested = stream()
     tested.queue.put(Chunk(info, batch(range(50))[:100], 0, 0))
     with pytest.raises(MessageSizeTooLargeError, match=r"topic-0.*fetch\.message\.max\.bytes"):
@@ -366,8 +370,8 @@ def test_message_too_large(info: PartitionTopicInfo) -> None:
 
 
 def test_revoke_takes_everything_of_a_partition(info: PartitionTopicInfo) -> None:
-    """Queued chunks, the rest of the current one and a prefetched message are gone at once; other
-    partitions continue; late puts are refused."""
+    """Queued chunks, the rest of the current one and a prefetched message are gone at once. Other
+    partitions continue. Late puts are refused."""
     other = PartitionTopicInfo("topic", 1, 0)
     tested = stream(timeout_ms=0, queue_capacity=9)
     iterator = iter(tested)
@@ -385,7 +389,7 @@ def test_revoke_takes_everything_of_a_partition(info: PartitionTopicInfo) -> Non
 
 
 def test_prefetched_message_survives_in_the_scala_profile(info: PartitionTopicInfo) -> None:
-    """As in the JVM a message that has_next found is delivered after the revoke."""
+    """As in the JVM, a message that has_next found is delivered after the revoke."""
     tested = stream(timeout_ms=0, scala=True)
     tested.queue.put(chunk(info, 0, 4))
     iterator = iter(tested)
@@ -397,7 +401,7 @@ def test_prefetched_message_survives_in_the_scala_profile(info: PartitionTopicIn
 
 
 def test_wait_released_waits_for_the_message_in_hand(info: PartitionTopicInfo) -> None:
-    """It returns when the application asks for the next message, whose partition is then final."""
+    """It returns when the application asks for the next message. The position is then final."""
     tested = stream(timeout_ms=5000)
     tested.queue.put(chunk(info, 0, 4))
     holding, go_on = threading.Event(), threading.Event()
@@ -436,8 +440,8 @@ def test_wait_released_waits_for_the_message_in_hand(info: PartitionTopicInfo) -
 
 
 def test_wait_released_by_the_holder_itself(info: PartitionTopicInfo) -> None:
-    """The thread that has the message in hand does not wait for itself; the message is not
-    consumed, then or later."""
+    """The thread that has the unacknowledged message does not wait for itself. The message never
+    counts as consumed."""
     tested = stream(timeout_ms=0)
     tested.queue.put(chunk(info, 0, 4))
     next(iter(tested))
@@ -453,7 +457,7 @@ def test_wait_released_by_the_holder_itself(info: PartitionTopicInfo) -> None:
 
 
 def test_wait_released_after_the_holder_has_ended(info: PartitionTopicInfo) -> None:
-    """A message taken by a thread that is gone holds nothing up."""
+    """A message taken by a thread that has ended delays nothing."""
     tested = stream()
     tested.queue.put(chunk(info, 0, 4))
     thread = threading.Thread(daemon=True, target=lambda: next(iter(tested)))
@@ -468,8 +472,8 @@ def test_wait_released_after_the_holder_has_ended(info: PartitionTopicInfo) -> N
 
 @pytest.mark.parametrize("how", ["next", "has_next"])
 def test_shut_gate_holds_messages_back(info: PartitionTopicInfo, how: str) -> None:
-    """Nothing is delivered while the session is doubtful, not even what was prefetched; it goes on
-    when the gate is extended, also after close."""
+    """Nothing is delivered while the session is uncertain, not even a prefetched message. Delivery
+    continues when the gate is extended, even after close."""
     gate = DeliveryGate()
     tested = KafkaStream("c", gate, timeout_ms=30)
     iterator = iter(tested)
@@ -488,7 +492,7 @@ def test_shut_gate_holds_messages_back(info: PartitionTopicInfo, how: str) -> No
 
 
 def test_gate_expires_by_itself_and_wakes_the_stream(info: PartitionTopicInfo) -> None:
-    """Past valid_until nothing is delivered; extending wakes a thread that waits."""
+    """After valid_until nothing is delivered. Extending the gate wakes a waiting thread."""
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 0.05)
     tested = KafkaStream("c", gate)
@@ -530,7 +534,7 @@ def test_gate_that_is_always_open() -> None:
 
 @pytest.mark.parametrize("scala", [False, True])
 def test_shutdown_ends_a_waiting_iterator(scala: bool) -> None:
-    """A thread blocked in next is woken, and the iteration has ended for good."""
+    """A thread that waits in next is woken, and the iteration has ended for good."""
     tested = stream(timeout_ms=-1, scala=scala)
     thread = threading.Thread(daemon=True, target=lambda: list(tested))
     thread.start()
@@ -541,8 +545,8 @@ def test_shutdown_ends_a_waiting_iterator(scala: bool) -> None:
 
 
 def test_an_offer_is_refused_until_there_is_room(info: PartitionTopicInfo) -> None:
-    """A full queue refuses a chunk until there is room; one that nobody wants any more, because of
-    a stop, a revoke or a shutdown, is dropped instead."""
+    """A full queue refuses a chunk until there is room. After a stop, a revoke or a shutdown, the
+    chunk is dropped instead."""
 
     def set_stopped(tested: KafkaStream, blocked: PartitionTopicInfo) -> None:
         blocked.stopped = True
@@ -565,7 +569,8 @@ def test_an_offer_is_refused_until_there_is_room(info: PartitionTopicInfo) -> No
 
 
 def test_space_is_told_once_the_queue_is_not_full(info: PartitionTopicInfo) -> None:
-    """Fetchers hear of room when the consuming thread or a revoke makes it, not at every take."""
+    """Fetchers are notified when the consuming thread or a revoke makes room, not at every
+    message."""
     tested = stream(queue_capacity=2)
     told: list[int] = []
     tested.queue.on_space = lambda: told.append(len(tested.queue))
@@ -580,7 +585,7 @@ def test_space_is_told_once_the_queue_is_not_full(info: PartitionTopicInfo) -> N
 
 
 def test_decoders() -> None:
-    """The ready-made decoders; null keys and values are never handed to one."""
+    """The ready-made decoders are never called with null keys or values."""
     assert string_decoder()("ü".encode()) == "ü"
     assert string_decoder("latin-1")(b"\xfc") == "ü"
     with pytest.raises(LookupError):
@@ -600,7 +605,7 @@ def test_decoders() -> None:
 
 
 def test_message_fields_and_pickling(info: PartitionTopicInfo) -> None:
-    """A message names its place, compares by content and survives pickling."""
+    """A message knows its place, is compared by content and can be pickled."""
     tested = stream()
     tested.queue.put(chunk(info, 3, 3))
     message = next(iter(tested))
@@ -619,8 +624,8 @@ def test_negative_start_offset_means_none() -> None:
 
 @pytest.mark.parametrize("end", ["revoke", "shutdown"])
 def test_revoke_while_decoding(info: PartitionTopicInfo, end: str) -> None:
-    """A revoke or shutdown that comes while the consuming thread decodes, without the lock, wins:
-    what was decoded is dropped and nothing counts as consumed."""
+    """A revoke or shutdown during decoding, which holds no lock, takes effect: decoded messages are
+    dropped, and nothing counts as consumed."""
     decoding: list[KafkaStream] = []
 
     class Slow:
@@ -643,7 +648,7 @@ def test_revoke_while_decoding(info: PartitionTopicInfo, end: str) -> None:
 
 
 def test_a_chunk_wakes_the_thread_that_waits_for_it(info: PartitionTopicInfo) -> None:
-    """At once, not when its timeout is over."""
+    """It is woken at once, not when its timeout is over."""
     tested = stream(timeout_ms=20_000)
     got: list[MessageAndMetadata] = []
     waiting = threading.Thread(target=lambda: got.append(iter(tested).next()), daemon=True)
@@ -667,7 +672,7 @@ def test_a_stop_waits_for_a_put_that_is_under_way(info: PartitionTopicInfo) -> N
 
 
 def test_a_fault_wakes_the_thread_that_waits_for_a_message() -> None:
-    """It hears of it at once: nothing else is going to arrive."""
+    """It is woken at once, because nothing else will arrive."""
     tested = stream(timeout_ms=20_000)
     raised: list[Exception] = []
 

@@ -1,4 +1,4 @@
-"""Batches of a stream: what is in one, when it counts as consumed, and how it ends."""
+"""Batches of a stream: their content, when they count as consumed, and how they end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def offsets(messages: list[MessageAndMetadata]) -> list[int]:
 
 
 def test_a_batch_has_messages_of_one_partition_in_order(info: PartitionTopicInfo) -> None:
-    """It is filled from one chunk, over the producer's batches, and not from two partitions."""
+    """It has messages of one chunk, over the producer's batches, and not of two partitions."""
     other = PartitionTopicInfo("topic", 1, 0)
     tested = stream()
     data = b"".join(batch([offset]) for offset in range(5))
@@ -45,7 +45,7 @@ def test_a_batch_has_messages_of_one_partition_in_order(info: PartitionTopicInfo
 
 
 def test_messages_are_those_of_the_iterator() -> None:
-    """With the stream's decoders, and with the chunk's bytes counted."""
+    """The stream's decoders are used, and the chunk's bytes are counted."""
     tested = stream(value_decoder=string_decoder())
     info = PartitionTopicInfo("topic", 0, 0)
     tested.queue.put(chunk(info, 0, 2))
@@ -57,7 +57,8 @@ def test_messages_are_those_of_the_iterator() -> None:
 
 
 def test_a_batch_is_consumed_when_the_next_is_asked_for(info: PartitionTopicInfo) -> None:
-    """Until then a commit covers none of it. ``mark_consumed`` covers all of it at once."""
+    """Until then a commit covers none of its messages. ``mark_consumed`` covers all of them at
+    once."""
     tested = stream(timeout_ms=0)
     tested.queue.put(chunk(info, 0, 9))
     found = tested.batches(max_messages=4)
@@ -82,7 +83,8 @@ def test_the_scala_profile_consumes_a_batch_when_it_returns_it(info: PartitionTo
 
 
 def test_a_revoked_partition_ends_its_batches(info: PartitionTopicInfo) -> None:
-    """No message of it follows. What is in hand is waited for, and consumed when it is done."""
+    """No further message of it is delivered. The revoke waits for the current batch, which then
+    counts as consumed."""
     other = PartitionTopicInfo("topic", 1, 0)
     tested = stream(timeout_ms=0)
     tested.queue.put(chunk(info, 0, 9))
@@ -97,7 +99,7 @@ def test_a_revoked_partition_ends_its_batches(info: PartitionTopicInfo) -> None:
 
 
 def test_a_batch_that_is_given_up_is_not_consumed(info: PartitionTopicInfo) -> None:
-    """Its partition was released while the application still worked on it."""
+    """Its partition was released while the application still used it."""
     tested = stream(timeout_ms=0)
     tested.queue.put(chunk(info, 0, 9))
     found = tested.batches(max_messages=4)
@@ -110,7 +112,7 @@ def test_a_batch_that_is_given_up_is_not_consumed(info: PartitionTopicInfo) -> N
 
 
 def test_a_partition_is_revoked_while_its_batch_is_decoded(info: PartitionTopicInfo) -> None:
-    """Nothing of the half-decoded batch is delivered."""
+    """Nothing of the partly decoded batch is delivered."""
 
     class Revoking:
         def decode(
@@ -129,7 +131,8 @@ def test_a_partition_is_revoked_while_its_batch_is_decoded(info: PartitionTopicI
 
 
 def test_a_closed_gate_holds_a_batch_back(info: PartitionTopicInfo) -> None:
-    """One look at the lease for each batch: nothing while it has run out, all when it is back."""
+    """The lease is checked once for each batch. Nothing is delivered after its end, and everything
+    when it is renewed."""
     gate = DeliveryGate()
     tested = KafkaStream("c", gate, timeout_ms=0)
     tested.queue.put(chunk(info, 0, 9))
@@ -141,8 +144,8 @@ def test_a_closed_gate_holds_a_batch_back(info: PartitionTopicInfo) -> None:
 
 
 def test_time_limits(info: PartitionTopicInfo) -> None:
-    """``timeout`` gives an empty batch; without it ``consumer.timeout.ms`` raises. Either way the
-    iterator can be used again."""
+    """``timeout`` gives an empty batch. Without it ``consumer.timeout.ms`` raises an error. Either
+    way, the iterator can be used again."""
     tested = stream(timeout_ms=50)
     patient, found = tested.batches(timeout=0.01), tested.batches()
     assert next(patient) == []
@@ -155,7 +158,7 @@ def test_time_limits(info: PartitionTopicInfo) -> None:
 
 
 def test_a_waiting_batch_is_woken(info: PartitionTopicInfo) -> None:
-    """By a message, and by the end."""
+    """A message wakes it, and so does the end."""
     tested = KafkaStream("c", open_gate())
     got: list[list[int]] = []
 
@@ -175,7 +178,7 @@ def test_a_waiting_batch_is_woken(info: PartitionTopicInfo) -> None:
 
 
 def test_damage_is_raised_after_the_messages_before_it(info: PartitionTopicInfo) -> None:
-    """As with single messages: first what is good, then the error, then ``UsageError``."""
+    """As with single messages, valid messages come first, then the error, then ``UsageError``."""
     bad = bytearray(batch([2, 3]))
     bad[-1] ^= 1
     tested = stream()
@@ -190,7 +193,7 @@ def test_damage_is_raised_after_the_messages_before_it(info: PartitionTopicInfo)
 
 
 def test_columns_are_the_rest_of_a_chunk(info: PartitionTopicInfo) -> None:
-    """One record batch for each chunk, behind what was read message by message."""
+    """Each chunk gives one record batch, after the messages that were read one by one."""
     tested = stream(timeout_ms=0)
     tested.queue.put(Chunk(info, batch([0, 1]) + batch([2, 3]), 0, 4))
     tested.queue.put(chunk(info, 4, 6))
@@ -209,7 +212,7 @@ def test_columns_are_the_rest_of_a_chunk(info: PartitionTopicInfo) -> None:
 
 
 def test_columns_wait_as_lists_do(info: PartitionTopicInfo) -> None:
-    """An empty batch after ``timeout``; nothing while the lease has run out; the end ends it."""
+    """There is an empty batch after ``timeout``, nothing without a lease, and the end stops it."""
     gate = DeliveryGate()
     tested = KafkaStream("c", gate, timeout_ms=50)
     tested.queue.put(chunk(info, 0, 1))
@@ -226,7 +229,7 @@ def test_columns_wait_as_lists_do(info: PartitionTopicInfo) -> None:
 def test_columns_of_a_partition_that_is_revoked_meanwhile(
     info: PartitionTopicInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing that was decoded is delivered. The same where the lease runs out meanwhile."""
+    """Nothing that was decoded is delivered, also if the lease ends meanwhile."""
     gate = open_gate()
     tested = KafkaStream("c", gate, timeout_ms=0)
     right = columns.decode
@@ -245,7 +248,7 @@ def test_columns_of_a_partition_that_is_revoked_meanwhile(
 
 
 def test_columns_end_before_damage(info: PartitionTopicInfo) -> None:
-    """As messages do."""
+    """Single messages do the same."""
     bad = bytearray(batch([2, 3]))
     bad[-1] ^= 1
     tested = stream()
@@ -259,7 +262,8 @@ def test_columns_end_before_damage(info: PartitionTopicInfo) -> None:
 
 
 def test_columns_of_a_prefetched_message(info: PartitionTopicInfo) -> None:
-    """The scala profile delivers what ``has_next`` has prefetched, even after a revoke."""
+    """The scala profile delivers a message that ``has_next`` has prefetched, even after a
+    revoke."""
     tested = stream(scala=True, timeout_ms=0)
     tested.queue.put(chunk(info, 0, 4))
     assert iter(tested).has_next()

@@ -31,10 +31,10 @@ def batch(first: int, count: int) -> bytes:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_revoke_is_atomic_and_final(seed: int) -> None:
-    """Whatever the interleaving: no message of a claim is returned that was asked for after its
-    revoke; each claim yields its offsets without gap or repeat; after wait_released the consumed
-    offset stays and equals what the application had finished; the next claim, which starts there,
-    neither loses nor repeats a finished message."""
+    """In every interleaving, no message of a claim is returned that was requested after its revoke.
+    Each claim yields its offsets without gap or repeat. After wait_released, the consumed offset is
+    final and equals what the application had finished. The next claim starts there, and neither
+    loses nor repeats a finished message."""
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
@@ -122,7 +122,7 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_gate_is_never_passed_while_shut(seed: int) -> None:
-    """While a gate flickers, no message is asked for and returned inside a shut period."""
+    """While a gate opens and closes, no message is requested and returned while it is closed."""
     rng = random.Random(seed)
     gate = DeliveryGate()
     stream = KafkaStream("c", gate, queue_capacity=50, timeout_ms=20)
@@ -169,9 +169,9 @@ def test_gate_is_never_passed_while_shut(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_revoke_ends_what_is_taken_without_the_lock(seed: int) -> None:
-    """In the middle of long lists, read with ``for`` and no other call: after a revoke at most the
-    message in hand is worked on, the position is that of the first unfinished message at every
-    moment, and the next claim neither loses nor repeats one."""
+    """A revoke hits the middle of long lists, read only with ``for``. At most the current message
+    is processed after it. The position is always that of the first unfinished message. The next
+    claim neither loses nor repeats one."""
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
@@ -221,7 +221,8 @@ def test_a_revoke_ends_what_is_taken_without_the_lock(seed: int) -> None:
 
 
 def test_a_revoke_empties_what_a_thread_is_about_to_take_from() -> None:
-    """A thread that has looked at the lease, and stops before it takes, gets nothing afterwards."""
+    """A thread that has checked the lease, and stops before it takes a message, gets none
+    afterwards."""
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
     stream = KafkaStream("c", gate)

@@ -1,4 +1,4 @@
-"""What the proxy that disturbs connections loses, and what it lets through."""
+"""What the proxy that disturbs connections drops, and what it passes on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def both_ends() -> Iterator[tuple[TcpProxy, socket.socket, socket.socket]]:
 
 
 def received(client: socket.socket, expected: bytes) -> bytes:
-    """As many bytes as expected."""
+    """Return as many bytes as expected."""
     found = b""
     while len(found) < len(expected) and (data := client.recv(len(expected) - len(found))):
         found += data
@@ -39,7 +39,7 @@ def received(client: socket.socket, expected: bytes) -> bytes:
 
 @pytest.mark.parametrize("pieces", ["whole", "by byte"])
 def test_an_answer_is_lost_and_a_watch_event_is_not(pieces: str) -> None:
-    """ZooKeeper's client cannot notice a lost event, and no network loses it alone."""
+    """ZooKeeper's client could not notice a lost event, and no network loses only that."""
     event, lost, kept = frame(-1, b"changed"), frame(7), frame(8)
     with both_ends() as (proxy, server, client):
         proxy.drop("answers")
@@ -51,14 +51,15 @@ def test_an_answer_is_lost_and_a_watch_event_is_not(pieces: str) -> None:
 
 
 def test_what_has_no_length_passes_while_nothing_is_to_be_lost() -> None:
-    """ZooKeeper's four-letter words are shorter than a frame's head."""
+    """ZooKeeper's four-letter words are shorter than the head of a frame."""
     with both_ends() as (_, server, client):
         server.sendall(b"imok")
         assert received(client, b"imok") == b"imok"
 
 
 def test_a_delay_is_the_length_of_the_line_and_not_its_width() -> None:
-    """Pieces that arrive soon after each other are delivered so, not one delay apart."""
+    """Pieces that arrive soon after each other are delivered soon after each other, not one delay
+    apart."""
     delay, pieces = 0.5, 5
     with both_ends() as (proxy, server, client):
         proxy.delay(delay, "answers")
@@ -90,7 +91,7 @@ def test_small_pieces_do_not_wait_for_acknowledgements() -> None:
 
 
 def test_delayed_data_arrives_before_the_end_of_the_connection() -> None:
-    """A server that answers and closes: the answer is delivered first."""
+    """A server answers and closes. The answer is delivered first."""
     with both_ends() as (proxy, server, client):
         proxy.delay(0.1, "answers")
         server.sendall(b"goodbye")

@@ -1,4 +1,4 @@
-"""Topic filters: cleaning, matching, and expanding registrations."""
+"""Topic filters: cleaning, matching and expanding registrations."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def test_blacklists() -> None:
     ],
 )
 def test_wildcard_topic_count_get_topic_count_map_escape_json(regex: str, stored: str) -> None:
-    """Scala testWildcardTopicCountGetTopicCountMapEscapeJson: escaped once, read back as it was."""
+    """Scala testWildcardTopicCountGetTopicCountMapEscapeJson: escaped once, and read back
+    unchanged."""
     data = encode_registration(white(regex, 3), 1)
     assert data.startswith(b'{"version":1,"subscription":{' + stored.encode() + b":3},")
     assert json.loads(data)["subscription"] == {regex: 3}
@@ -100,20 +101,20 @@ def test_wildcard_topic_count_get_topic_count_map_escape_json(regex: str, stored
     ],
 )
 def test_cleaning(raw: str, cleaned: str) -> None:
-    """Text is cleaned as the JVM cleans it, and cleaning again changes nothing."""
+    """The text is cleaned as in the JVM. Cleaning it again changes nothing."""
     assert clean_regex(raw) == cleaned == clean_regex(cleaned)
     assert Whitelist(raw).regex == cleaned
 
 
 def test_empty_filter_matches_no_topic() -> None:
-    """Two quotes are an empty regex: it matches only an empty name."""
+    """Two quotes are an empty regex, which matches only an empty name."""
     assert not Whitelist('""').allows("t", True)
     assert Blacklist('""').allows("t", True)
 
 
 @pytest.mark.parametrize("raw", ["a{1,2}", "*", "(a", "[a", r"\y"])
 def test_invalid_regex_is_a_config_error_that_names_it(raw: str) -> None:
-    """A user's invalid regex fails at once, and the message names it."""
+    """A user's invalid regex fails at once, and the error names it."""
     for kind in (Whitelist, Blacklist):
         with pytest.raises(ConfigError) as caught:
             kind(raw)
@@ -121,7 +122,7 @@ def test_invalid_regex_is_a_config_error_that_names_it(raw: str) -> None:
 
 
 def test_filters_are_values() -> None:
-    """Equal kind and regex make equal filters; they cannot be changed."""
+    """Filters with equal kind and regex are equal. They cannot be changed."""
     assert Whitelist("a , b") == Whitelist("a|b") != Blacklist("a|b")
     assert (Whitelist("a").pattern, Whitelist("a").regex) == (Pattern.WHITE_LIST, "a")
     assert Blacklist("a").pattern is Pattern.BLACK_LIST
@@ -131,13 +132,13 @@ def test_filters_are_values() -> None:
 
 
 def test_expand_static_keeps_topics_that_do_not_exist() -> None:
-    """A static registration means its topics; names no topic can have are left out."""
+    """A static registration selects its topics. Names that no topic can have are left out."""
     static = Subscription(Pattern.STATIC, {"t1": 2, "nosuch": 1, "a b": 1, "a/b": 1, OFFSETS: 1})
     assert expand(PATH, static, ["t1"], True) == {"t1": 2, "nosuch": 1, OFFSETS: 1}
 
 
 def test_expand_filters() -> None:
-    """Filters select from the given list, with the reader's own setting for internal topics."""
+    """Filters select from the given list, with the reader's setting for internal topics."""
     topics = {"t1", "t2", "u1", OFFSETS, TRANSACTIONS, "bad name"}
     assert expand(PATH, white("t.*", 2), topics, True) == {"t1": 2, "t2": 2}
     assert expand(PATH, black("t.*", 3), topics, True) == {"u1": 3}
@@ -146,18 +147,19 @@ def test_expand_filters() -> None:
 
 
 def test_expand_cleans_the_stored_regex_again() -> None:
-    """A peer's text is cleaned on reading too, as JVM members do."""
+    """The text of another member is also cleaned when it is read, as JVM members do."""
     assert expand(PATH, white(' "t1, t2"'), ["t1", "t2", "t3"], True) == {"t1": 1, "t2": 1}
 
 
 def test_expand_takes_a_double_escaped_regex_as_it_is() -> None:
-    """Kafka 1.0.1 to 1.1 stores ``a\\.b`` escaped twice; nobody in the group claims a.b then."""
+    r"""Kafka 1.0.1 to 1.1 escapes ``a\.b`` twice. No member of the group claims a.b then."""
     assert expand(PATH, white(r"a\\.b"), ["a.b"], True) == {}
 
 
 @pytest.mark.parametrize("regex", ["a{1,2}", "(", "((a{9999}){9999})", "*\n\u202e"])
 def test_expand_names_the_registration_with_a_bad_regex(regex: str) -> None:
-    """A foreign regex that cannot be used is a format error of its registration, in plain ASCII."""
+    """A regex of another client that cannot be used is a format error of its registration, in plain
+    ASCII."""
     with pytest.raises(ZnodeFormatError) as caught:
         expand(PATH, white(regex), ["t"], True)
     assert caught.value.path == PATH
@@ -178,13 +180,13 @@ LONG_WORK = "(" + "a?" * 1000 + "b)*"
 
 
 def test_own_pattern_of_too_many_steps_is_a_config_error() -> None:
-    """A user's own pattern that is too much work is an error that names it."""
+    """The error for a user's own pattern that takes too many steps names it."""
     with pytest.raises(ConfigError, match=r"a\?b\)\*' takes too long"):
         Whitelist(LONG_WORK).allows("aaab" * 50, True)
 
 
 def test_a_pattern_of_too_many_steps_is_stopped() -> None:
-    """The registration with such a pattern cannot be used; who reads it does not wait."""
+    """The registration with such a pattern cannot be used. Its readers do not wait."""
     start = time.thread_time()
     with pytest.raises(ZnodeFormatError, match="too long"):
         expand(PATH, white(LONG_WORK), ["aaab" * 50, "b"], True)
@@ -202,13 +204,13 @@ def test_a_pattern_of_too_many_steps_is_stopped() -> None:
     ],
 )
 def test_patterns_that_are_refused_unmatched(regex: str, reason: str) -> None:
-    """What cannot be matched in a limited number of steps is refused by all members alike."""
+    """All members refuse a pattern that cannot be matched in a limited number of steps."""
     with pytest.raises(ZnodeFormatError, match=reason):
         expand(PATH, white(regex), ["t"], True)
 
 
 def test_lists_of_names() -> None:
-    """A filter that lists names may be as long as a registration; its dots are any characters."""
+    """A filter that lists names may be as long as a registration. Its dots match any character."""
     names = [f"orders.region-{n}" for n in range(2000)]
     listed = "|".join(
         [*names[:900], *(n.replace(".", r"\.") for n in names[900:1000]), "u[.]v", "w.x"]
@@ -223,6 +225,6 @@ def test_lists_of_names() -> None:
 
 
 def test_ordinary_filters_over_many_topics_are_not_stopped() -> None:
-    """10,000 topics are no reason to refuse an ordinary pattern."""
+    """10,000 topics are not a reason to refuse an ordinary pattern."""
     topics = [f"team.topic-{n}" for n in range(10_000)]
     assert len(expand(PATH, white(r"team[.](topic|queue)-\d*5"), topics, True)) == 1000

@@ -1,4 +1,4 @@
-"""Java's regex dialect: a golden list made with Java 17 itself, and hostile patterns."""
+"""Java's regex dialect: a golden list made with Java 17, and hostile patterns."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ GOLDEN = [
     (r"(?!a).", "b x 9 -"),
     (r"a\B.b", "aab a_b"),
 ]
-"""Pattern, and the subjects that it matches whole; None: Java does not compile it."""
+"""Pattern, and the subjects that it matches completely. None: Java does not compile it."""
 
 
 @pytest.mark.parametrize(("pattern", "expected"), GOLDEN, ids=[repr(p) for p, _ in GOLDEN])
@@ -132,7 +132,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_patterns_that_would_eat_memory_are_refused(name: str) -> None:
-    """A few bytes cannot take all memory or time: such patterns are refused before compiling."""
+    """Patterns of a few bytes that would take all memory or time are refused before compiling."""
     start = time.thread_time()
     with pytest.raises(InvalidRegexError):
         compile_java(HOSTILE[name])
@@ -140,7 +140,7 @@ def test_patterns_that_would_eat_memory_are_refused(name: str) -> None:
 
 
 def test_ordinary_repetition_is_not_refused() -> None:
-    """The limit on unfolding leaves room for real patterns, and length alone does not count."""
+    """The limit on unfolding leaves room for real patterns. Length alone does not count."""
     assert compile_java("([a-z]+-)+v[0-9]{1}").fullmatch("orders-eu-v1")
     assert compile_java("(?:ab){100}").fullmatch("ab" * 100)
     long = "|".join(f"topic{n}" for n in range(MAX_COPIES // 5))

@@ -29,7 +29,7 @@ SOON = 10.0
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look every 10 ms, and 20 looks until a member has hung."""
+    """A look every 10 ms. After 20 looks a member counts as hanging."""
     monkeypatch.setattr(watchdog, "PERIOD", 0.01)
     monkeypatch.setattr(watchdog, "HUNG", 20)
 
@@ -37,8 +37,8 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("fast")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_member_whose_thread_hangs_fails(member: Member) -> None:
-    """The thread waits for something that never happens, for example in the application's journal.
-    The member leaves its group and its streams raise."""
+    """The thread waits indefinitely, for example in the application's journal. The member leaves
+    its group and its streams raise an error."""
     (stream,) = member.create_message_streams({"t": 1})["t"]
     never = threading.Event()
     try:
@@ -53,7 +53,7 @@ def test_a_member_whose_thread_hangs_fails(member: Member) -> None:
 
 @pytest.mark.usefixtures("fast")
 def test_a_member_that_is_busy_or_idle_does_not_hang(member: Member) -> None:
-    """Steps that follow one another, and waiting for something to do, are not one long step."""
+    """Steps in a row, and waiting for work, are not one long step."""
     member.create_message_streams({"t": 1})
     dog = member._watchdog
     assert dog is not None
@@ -69,7 +69,7 @@ def test_a_member_that_is_busy_or_idle_does_not_hang(member: Member) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_member_that_dies_while_it_fails_is_left_by_the_watchdog() -> None:
-    """The member's thread ends in the middle of leaving: the watchdog leaves in its place."""
+    """The member's thread ends while it leaves. The watchdog leaves in its place."""
     host = MemberThread("m")
     calls: list[str] = []
 
@@ -94,7 +94,7 @@ def test_a_member_that_dies_while_it_fails_is_left_by_the_watchdog() -> None:
 
 
 def test_work_aside_that_ends_without_an_answer_is_noticed() -> None:
-    """And work that is done is not."""
+    """Work that is done is not reported."""
     host = MemberThread("m")
     done = threading.Event()
     host.aside(done.set)
@@ -113,7 +113,7 @@ def test_work_aside_that_ends_without_an_answer_is_noticed() -> None:
 def test_a_fetching_thread_that_could_not_be_started_is_started_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The process had no thread to spare for a moment; the partition is not forgotten."""
+    """The process had no free thread for a moment. The partition is not forgotten."""
     events: list[FetchEvent] = []
     config: Any = SimConfig(1000, 10_000, 1, 10, "smallest", "default")
     manager = ConsumerFetcherManager(config, "me", events.append)

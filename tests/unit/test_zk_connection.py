@@ -51,13 +51,13 @@ def _unexpected(error: BaseException) -> None:
 
 @pytest.fixture
 def connection() -> Connection:
-    """The connection of a client that is not started, to two servers."""
+    """The connection of a client that is not started, with two servers."""
     return Connection(KazooClient("127.0.0.1:1,127.0.0.1:2", handler=Handler(_unexpected)), SESSION)
 
 
 def test_a_server_may_be_silent_for_a_third_of_the_session(connection: Connection) -> None:
-    """From the oldest request without an answer, or from the last answer. A server that owes
-    nothing has no limit."""
+    """The limit counts from the oldest request without an answer, or from the last answer. A server
+    without open requests has no limit."""
     assert connection.patience() == math.inf
     connection.client._pending = deque([object()])
     connection._connecting = False
@@ -72,7 +72,7 @@ def test_a_server_may_be_silent_for_a_third_of_the_session(connection: Connectio
 
 
 def test_the_server_that_was_tried_last_is_tried_last(connection: Connection) -> None:
-    """It may be the one that is silent."""
+    """It may be the silent one."""
     for port in (1, 2):
         connection._tried = "127.0.0.1", port
         assert connection._expand_client_hosts()[-1][2] == port
@@ -95,7 +95,7 @@ def test_waking_the_thread_never_blocks() -> None:
 
 
 def test_no_error_ends_the_thread(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It begins again, until the client is stopped."""
+    """The thread starts again, until the client is stopped."""
     begun: list[int] = []
 
     def fail(_self: object) -> None:
@@ -125,7 +125,7 @@ def test_closing_waits_for_a_limited_time(connection: Connection) -> None:
 def test_the_granted_session_timeout_is_in_seconds(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server says it in milliseconds."""
+    """The server sends it in milliseconds."""
     answer = SimpleNamespace(passwd=b"p" * 16, time_out=4000)
     monkeypatch.setattr(ConnectionHandler, "_invoke", lambda *_: (answer, None))
     connection._invoke(1.0, Connect(0, 0, 6000, 0, b"", None))
@@ -135,7 +135,7 @@ def test_the_granted_session_timeout_is_in_seconds(
 def test_an_answer_that_cannot_be_read_answers_its_request(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kazoo has taken it off its list: nothing else would."""
+    """kazoo has removed it from its list, so nothing else would answer it."""
 
     def fail(handler: Connection, *_: object) -> None:
         handler.client._pending.popleft()
@@ -150,7 +150,7 @@ def test_an_answer_that_cannot_be_read_answers_its_request(
 
 
 def test_an_answer_out_of_order_breaks_the_connection(connection: Connection) -> None:
-    """And says nothing to the request that is next."""
+    """It does not answer the next request."""
     result = connection.client.handler.async_result()
     connection.client._pending = deque([(None, result, 7)])
     with pytest.raises(ConnectionDropped, match="out of order"):
@@ -161,7 +161,8 @@ def test_an_answer_out_of_order_breaks_the_connection(connection: Connection) ->
 def test_servers_that_know_less_than_the_client_take_it_in_the_end(
     connection: Connection,
 ) -> None:
-    """After two session timeouts without any server it connects as one that has seen nothing."""
+    """After two session timeouts without any server, it connects like a client that has seen
+    nothing."""
     connection.client.last_zxid = 5
     for waited, known in ((0, 5), (1.9 * SESSION, 5), (2.1 * SESSION, 0)):
         connection._turned_away = time.monotonic() - waited if waited else None
@@ -183,8 +184,8 @@ IN_A_MULTI = struct.pack(">i?ii", -1, False, EXPIRED, EXPIRED) + struct.pack(">i
 def test_an_answer_that_the_session_has_expired_ends_it(
     op: ZkOp, frames: dict[int, Callable[[int], list[bytes]]]
 ) -> None:
-    """A server that resumed a session just while another client closed it answers reads and pings
-    as if the session lived. Only writes say that it does not."""
+    """If a server resumes a session just while another client closes it, it answers reads and pings
+    as if the session lived. Only writes show that it does not."""
     server = scripted.Server(
         lambda xid, kind: frames.get(kind, lambda xid: scripted.honest(xid, kind))(xid)
     )
@@ -205,7 +206,7 @@ def test_an_answer_that_the_session_has_expired_ends_it(
 
 @pytest.mark.parametrize("state", ["quiet", "data", "full", "ended", "reset"])
 def test_waiting_for_sockets_agrees_with_select(state: str) -> None:
-    """The one system call finds what ``select.select`` finds, an ended connection included."""
+    """The one system call finds the same as ``select.select``, even an ended connection."""
     one, other = socket.socketpair()
     with one, other:
         one.setblocking(False)
@@ -225,7 +226,7 @@ def test_waiting_for_sockets_agrees_with_select(state: str) -> None:
 
 
 def test_waiting_for_a_closed_socket_is_an_error() -> None:
-    """As with kazoo's own, so that kazoo's loop ends the connection."""
+    """kazoo's own code does the same, so that kazoo's loop ends the connection."""
     one, other = socket.socketpair()
     with other:
         one.close()

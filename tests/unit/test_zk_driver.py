@@ -1,4 +1,5 @@
-"""The driver's part that needs no server: whose request it is, and what kazoo's answers mean."""
+"""The part of the driver that needs no server: which session a request belongs to, and kazoo's
+answers."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class Bench:
         )
 
     def connected(self, session: int) -> None:
-        """kazoo says that it is connected, in this session."""
+        """kazoo reports that it is connected, in this session."""
         self.driver._client = SimpleNamespace(client_id=(session, b""), connected=True)
         self.driver._state_changed(KazooState.CONNECTED)
 
@@ -51,7 +52,7 @@ def bench() -> Bench:
 
 
 def test_a_request_of_another_session_is_not_sent(bench: Bench) -> None:
-    """What its script has read may be wrong by now."""
+    """What its script has read may be outdated."""
     bench.connected(2)
     replies: list[Reply] = []
     bench.driver.submit(Exists("/"), 1, replies.append)
@@ -60,7 +61,7 @@ def test_a_request_of_another_session_is_not_sent(bench: Bench) -> None:
 
 
 def test_each_session_ends_before_the_next_one_begins(bench: Bench) -> None:
-    """Also when kazoo replaces one without a word; the same one again is resumed."""
+    """Even if kazoo replaces one without a notice. The same session again is resumed."""
     bench.connected(1)
     bench.driver._state_changed(KazooState.SUSPENDED)
     bench.connected(1)
@@ -78,7 +79,7 @@ def test_each_session_ends_before_the_next_one_begins(bench: Bench) -> None:
 def test_a_ping_proves_something_only_if_it_is_answered(
     bench: Bench, error: Exception | None, proves: bool
 ) -> None:
-    """One that failed says nothing about the session."""
+    """A failed ping says nothing about the session."""
     links: list[Callable[[Any], None]] = []
     request = SimpleNamespace(rawlink=links.append)
     bench.driver._client = SimpleNamespace(connected=True, exists_async=lambda path: request)
@@ -89,14 +90,14 @@ def test_a_ping_proves_something_only_if_it_is_answered(
 
 
 def test_a_change_of_the_session_is_not_a_watch_event(bench: Bench) -> None:
-    """kazoo tells each watch of it too."""
+    """kazoo reports it to each watch of the session too."""
     bench.driver._watch_fired(SimpleNamespace(type=EventType.NONE, path="/a"))
     bench.driver._watch_fired(SimpleNamespace(type=EventType.CHANGED, path="/b"))
     assert bench.watches == ["/b"]
 
 
 def test_a_failed_multi_is_its_culprit_s_error() -> None:
-    """The other operations are marked as rolled back, also those before it."""
+    """The other operations are marked as rolled back, even those before it."""
     replies: list[Reply] = []
     value = [kz.RolledBackError(), kz.BadVersionError(), kz.RuntimeInconsistency()]
     result = SimpleNamespace(exception=None, value=value)
@@ -105,7 +106,7 @@ def test_a_failed_multi_is_its_culprit_s_error() -> None:
 
 
 def test_a_counted_list_counts_its_children() -> None:
-    """By the number of their changes, not by that of the znode's own data."""
+    """It counts changes of the children, not of the znode's data."""
     stat = SimpleNamespace(czxid=5, version=1, cversion=9)
     replies: list[Reply] = []
     result = SimpleNamespace(exception=None, value=(["a"], stat))
@@ -114,7 +115,7 @@ def test_a_counted_list_counts_its_children() -> None:
 
 
 def test_what_must_not_be_read_is_not_missing(bench: Bench) -> None:
-    """An owner znode that cannot be read is not a free partition, however it is asked for."""
+    """An owner znode that cannot be read is not a free partition, whatever the request."""
     op = GetMany(("/a", "/b"))
     replies: list[Reply] = []
     value = [kz.NoNodeError.code, kz.NoAuthError.code]

@@ -1,4 +1,4 @@
-"""Every error kazoo can raise has a code that the scripts know what to do with."""
+"""Every error of kazoo has a code that the scripts can handle."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ OTHER = {
 
 
 def test_all_kinds_are_found() -> None:
-    """The walk over kazoo's errors finds them, so the tests below are about something."""
+    """The walk over kazoo's errors finds them, so the tests below are not empty."""
     assert len(KINDS) > 20
     assert set(kz.EXCEPTIONS.values()) <= set(KINDS)
     assert {kind.__name__ for kind in KINDS} >= OTHER
@@ -61,15 +61,15 @@ def test_all_kinds_are_found() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_error_has_a_code(kind: type[Exception]) -> None:
-    """Each error is either mapped to what a script acts on, or named above as not to be acted on.
-    A new kazoo version with another error fails here."""
+    """Each error is mapped to a code that a script handles, or is in the list above of those that
+    no script handles. A new kazoo version with another error fails here."""
     code = code_of(kind())
     assert isinstance(code, Code)
     assert (code is Code.OTHER) == (kind.__name__ in OTHER), (kind, code)
 
 
 def test_subclasses_take_their_parents_code() -> None:
-    """An error that a later kazoo derives from a known one is treated as that one."""
+    """An error that a later kazoo derives from a known one is treated like that one."""
 
     class Later(kz.NoNodeError):
         pass
@@ -78,5 +78,5 @@ def test_subclasses_take_their_parents_code() -> None:
 
 
 def test_an_answer_that_kazoo_cannot_read_leaves_the_outcome_open() -> None:
-    """kazoo gives the decoding error itself; the operation may have been carried out."""
+    """kazoo returns the decoding error itself. The operation may have been carried out."""
     assert code_of(UnicodeDecodeError("utf-8", b"", 0, 1, "")) is Code.CONNECTION_LOSS

@@ -1,4 +1,4 @@
-"""Paths and contents of znodes, byte by byte, and every tolerance of the readers."""
+"""Paths and contents of znodes, byte by byte, and all tolerance of the readers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def static(**topics: int) -> Subscription:
 
 
 def registration(**fields: Any) -> bytes:
-    """A static registration with fields changed; None leaves a field out."""
+    """A static registration with changed fields. None leaves a field out."""
     document = {
         "version": 1,
         "subscription": {"t1": 2},
@@ -50,7 +50,7 @@ def registration(**fields: Any) -> bytes:
 
 
 def test_paths_of_a_group() -> None:
-    """Every path is the JVM's."""
+    """Every path equals the JVM's."""
     paths = GroupPaths("g1")
     assert paths.group == "g1"
     assert paths.root == "/consumers/g1"
@@ -87,7 +87,7 @@ def test_names_that_do_not_fit_into_a_path_are_refused(name: str) -> None:
 
 
 def test_numbers_that_do_not_fit_into_a_path_are_refused() -> None:
-    """Negative and too large partition and broker numbers make no path."""
+    """Negative and too large partition and broker numbers are refused."""
     for number in (-1, 2**31):
         with pytest.raises(ZnodeFormatError):
             GroupPaths("g").offset(TopicPartition("t", number))
@@ -96,7 +96,8 @@ def test_numbers_that_do_not_fit_into_a_path_are_refused() -> None:
 
 
 def test_member_names_may_be_what_the_jvm_allows() -> None:
-    """The JVM does not check consumer.id, so a foreign member's name may hold visible ASCII."""
+    """The JVM does not check consumer.id, so another client's member name may contain visible
+    ASCII."""
     assert GroupPaths("g").member("g_a:b@c").endswith("/g_a:b@c")
     assert GroupPaths("g" * 249).member("g" * 249 + "_" + "c" * 249)
     with pytest.raises(ZnodeFormatError):
@@ -104,7 +105,8 @@ def test_member_names_may_be_what_the_jvm_allows() -> None:
 
 
 def test_consumer_id() -> None:
-    """A member's id is the JVM's, with leading zeros of the random part dropped before cutting."""
+    """A member's id has the JVM's form. Leading zeros of the random part are dropped before it is
+    cut."""
     upper = 0x5B79A07E12345678
     made = make_consumer_id("g1", None, "vm", 1795262003537, upper << 64 | 7)
     assert made == "g1_vm-1795262003537-5b79a07e"
@@ -115,7 +117,7 @@ def test_consumer_id() -> None:
 
 @pytest.mark.parametrize(("consumer_id", "host"), [("a/b", "vm"), (None, "hôte"), ("a b", "vm")])
 def test_consumer_id_that_makes_no_path(consumer_id: str | None, host: str) -> None:
-    """An id that fits no path is an error that says to set consumer.id."""
+    """The error for an id that does not fit into a path says to set consumer.id."""
     with pytest.raises(ConfigError, match=r"set consumer\.id"):
         make_consumer_id("g", consumer_id, host, 1, 1)
 
@@ -157,7 +159,7 @@ def test_consumer_id_that_makes_no_path(consumer_id: str | None, host: str) -> N
     ],
 )
 def test_registration_bytes(subscription: Subscription, timestamp: int, data: str) -> None:
-    """The bytes are those of Kafka 1.1.1, escaped once; and they are read back as they were."""
+    """The bytes are those of Kafka 1.1.1, escaped once. They are read back unchanged."""
     assert encode_registration(subscription, timestamp) == data.encode()
     assert decode_registration(PATH, data.encode()) == subscription
 
@@ -180,7 +182,7 @@ def test_registration_bytes(subscription: Subscription, timestamp: int, data: st
 def test_registrations_that_members_could_not_read_are_not_written(
     subscription: Subscription,
 ) -> None:
-    """A subscription that would poison the group is refused before it is written."""
+    """A subscription that would break the group is refused before it is written."""
     with pytest.raises(ConfigError):
         encode_registration(subscription, 1)
 
@@ -201,12 +203,12 @@ def test_registrations_that_members_could_not_read_are_not_written(
     ],
 )
 def test_tolerance_of_the_reader(data: bytes) -> None:
-    """What a JVM member reads as one topic with two streams is read so here."""
+    """If a JVM member reads one topic with two streams, so do we."""
     assert decode_registration(PATH, data) == static(t1=2)
 
 
 def test_backslashes_that_are_no_escapes() -> None:
-    r"""Old writers did not escape: on a parse failure every backslash counts as two."""
+    r"""Old writers did not escape. If parsing fails, every backslash counts as two."""
     data = rb'{"subscription":{"t\d\.x":1},"pattern":"white_list"}'
     assert dict(decode_registration(PATH, data).topics) == {r"t\d\.x": 1}
     valid = rb'{"subscription":{"t\\d":1},"pattern":"white_list"}'
@@ -216,20 +218,20 @@ def test_backslashes_that_are_no_escapes() -> None:
 
 
 def test_double_escaped_regex_is_taken_as_it_is() -> None:
-    """What Kafka 1.0.1 to 1.1.1 write for ``a\\.b`` is the regex with two backslashes."""
+    r"""Kafka 1.0.1 to 1.1.1 writes the regex ``a\.b`` with two backslashes, and it is read so."""
     data = rb'{"version":1,"subscription":{"a\\\\.b":1},"pattern":"white_list","timestamp":"1"}'
     assert dict(decode_registration(PATH, data).topics) == {r"a\\.b": 1}
 
 
 def test_empty_subscription_is_static_whatever_the_pattern_says() -> None:
-    """No topics: the pattern does not matter."""
+    """Without topics, the pattern does not matter."""
     assert decode_registration(PATH, registration(subscription={}, pattern="black_list")) == (
         static()
     )
 
 
 def test_filter_with_several_entries_counts_with_the_first() -> None:
-    """Only the first regex counts; the counts of the others only have to be integers."""
+    """Only the first regex counts. The counts of the others only have to be integers."""
     several = registration(subscription={"a.*": 3, "b": 0}, pattern="white_list")
     assert decode_registration(PATH, several) == Subscription(Pattern.WHITE_LIST, {"a.*": 3})
     with pytest.raises(ZnodeFormatError):
@@ -280,7 +282,7 @@ def test_filter_with_several_entries_counts_with_the_first() -> None:
     ],
 )
 def test_what_fails_a_jvm_member_is_a_format_error(data: bytes) -> None:
-    """What makes a JVM member's attempt fail names the registration, in one plain line."""
+    """If a registration makes a JVM member's attempt fail, the error names it in one plain line."""
     with pytest.raises(ZnodeFormatError) as caught:
         decode_registration(PATH, data)
     assert caught.value.path == PATH
@@ -302,7 +304,7 @@ def test_what_fails_a_jvm_member_is_a_format_error(data: bytes) -> None:
     ],
 )
 def test_limits(data: bytes) -> None:
-    """Beyond the limits a registration is refused, whatever it says."""
+    """Beyond the limits a registration is refused, whatever its content."""
     with pytest.raises(ZnodeFormatError):
         decode_registration(PATH, data)
 
@@ -335,7 +337,7 @@ def test_offsets_that_are_never_written(offset: int) -> None:
 
 
 def test_negative_and_padded_offsets_are_read() -> None:
-    """-1 may come from a tool; leading zeros do no harm."""
+    """A tool may have written -1. Leading zeros are harmless."""
     assert decode_offset(PATH, b"-1") == -1
     assert decode_offset(PATH, b"007") == 7
     assert decode_offset(PATH, str(-(2**63)).encode()) == -(2**63)
@@ -362,7 +364,7 @@ def test_negative_and_padded_offsets_are_read() -> None:
     ],
 )
 def test_offsets_are_read_strictly(data: bytes) -> None:
-    """What is not a 64-bit decimal number is a format error."""
+    """Anything but a 64-bit decimal number is a format error."""
     with pytest.raises(ZnodeFormatError):
         decode_offset(PATH, data)
 
@@ -443,7 +445,8 @@ def test_brokers_without_a_usable_address(data: bytes) -> None:
     ],
 )
 def test_topic(data: bytes, partitions: tuple[int, ...]) -> None:
-    """Partition numbers come out ascending, as numbers; without the field there are none."""
+    """Partition numbers are returned in ascending order, as numbers. Without the field there are
+    none."""
     assert decode_topic("/brokers/topics/t", data) == partitions
 
 
@@ -470,6 +473,6 @@ def test_topic_with_very_many_partitions() -> None:
     ],
 )
 def test_malformed_topics(data: bytes) -> None:
-    """What is not a partition list is a format error."""
+    """Anything but a partition list is a format error."""
     with pytest.raises(ZnodeFormatError):
         decode_topic("/brokers/topics/t", data)

@@ -1,4 +1,4 @@
-"""A tool's session with a simulated ZooKeeper, where others come in between."""
+"""A tool's session with a simulated ZooKeeper, in which other clients write too."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ CREATE = 4
 class ToolZk:
     """Carries out scripts as ``BlockingZk`` does, one at a time.
 
-    The simulated ZooKeeper has no access lists. They are kept here, and decide about creating only.
+    The simulated ZooKeeper has no access lists. They are kept here, and only decide about
+    creations.
 
-    ``before`` and ``after`` are called with each operation; ``after`` also with its reply, and
+    ``before`` and ``after`` are called with each operation. ``after`` also gets its reply, and
     returns the one that the script gets.
     """
 
     identities = (("world", "anyone"),)
-    """As ``BlockingZk``: it logs in as nobody."""
+    """As ``BlockingZk`` without a login."""
 
     def __init__(self) -> None:
         self.zk = FakeZk(Kernel(1))
@@ -48,7 +49,7 @@ class ToolZk:
         self._pass(1.0)
 
     def run(self, script: Any) -> Any:
-        """What the script returns."""
+        """Return the script's result."""
         reply: Reply | None = None
         while True:
             try:
@@ -59,11 +60,11 @@ class ToolZk:
             reply = self.after(op, self._send(op))
 
     def run_all(self, scripts: Iterable[Any]) -> Iterator[Any]:
-        """The same for several scripts."""
+        """Return the results of several scripts."""
         return map(self.run, scripts)
 
     def text(self, path: str) -> bytes | None:
-        """What a znode holds; ``None``: there is no such znode."""
+        """Return a znode's text, or ``None`` if it does not exist."""
         node = self.zk.get(path)
         return None if node is None else node.data
 
