@@ -250,7 +250,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
             seat.since = dict.fromkeys(given[name], group.generation)
             self.seats[name] = seat
             self._expire_later(name, seat)
-        self._seen, self._looked_at = self._see(), None
+        self._seen = self._see()
 
     def hand_over(self) -> dict[str, tuple[MemberSeat, frozenset[TopicPartition]]]:
         """All members with the target of each; none is left."""
@@ -260,7 +260,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
         self.seats.clear()
         self._target.clear()
         self._deadlines.clear()
-        self._seen = self._looked_at = None
+        self._seen = None
         return found
 
 
