@@ -112,6 +112,7 @@ def main() -> int:
     for line in bad:
         sys.stdout.write(f"worse than recorded: {line}\n")
     if options.record:
+        RECORDED.parent.mkdir(exist_ok=True)
         if RECORDED.exists():
             RECORDED.replace(BEFORE)
         RECORDED.write_text(FILE.read_text())
