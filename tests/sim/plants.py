@@ -23,6 +23,7 @@ from tests.sim import (
     plants_fetch,
     plants_live,
     plants_loop,
+    plants_mixed,
     plants_zookeeper,
 )
 from zkconsumer.sim.runs import COORDINATIONS, run
@@ -196,6 +197,7 @@ def plants() -> dict[str, tuple[Plant, tuple[str, ...]]]:
         plants_coordinator: COORDINATIONS[1:3],
         plants_consumer: ("consumer",),
         plants_live: ("live",),
+        plants_mixed: ("mixed",),
     }
     for module, coordinations in modules.items():
         for name, function in inspect.getmembers(module, inspect.isfunction):
