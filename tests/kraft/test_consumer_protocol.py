@@ -33,12 +33,6 @@ from zkconsumer.core.coordinator.strategies import (
     RangeStrategy,
     Strategy,
 )
-from zkconsumer.core.coordinator.wire import (
-    AssignmentData,
-    SubscriptionData,
-    encode_assignment,
-    encode_subscription,
-)
 from zkconsumer.testing import LocalCluster, wait_until
 
 
@@ -337,25 +331,4 @@ def test_a_group_with_an_assignor_of_its_own_is_not_converted(
     assert answer.code == ErrorCode.GROUP_ID_NOT_FOUND
     assert "custom assignor" in answer.detail
     assert classic.beat() == 0
-    classic.leave()
-
-
-def test_a_broker_forgets_what_a_cooperative_member_has_to_give_up(
-    kraft: LocalCluster, broker: BrokerConnection, unique: str
-) -> None:
-    """The member said that it has all partitions, and its last assignment leaves some out: it is to
-    join again without them. A member of the new protocol gets them at once. If this fails, the
-    broker was mended: correct the page on the three coordinations and ``LENIENCIES`` of
-    ``zkconsumer.sim.either_group``."""
-    kraft.create_topic(unique, partitions=2)
-    both = frozenset(TopicPartition(unique, number) for number in range(2))
-    kept = AssignmentData(both - {TopicPartition(unique, 1)})
-    data = SubscriptionData((unique,), owned=both, version=1)
-    classic = ClassicMember(broker, unique, unique)
-    classic.protocols = (("cooperative-sticky", encode_subscription(data)),)
-    classic.join(given=encode_assignment(kept))
-    modern = Member(broker, unique)
-    assert modern.join(Subscription((unique,), 30.0, assignor="range")).code == 0
-    modern.beat_until(lambda: modern.assigned == {topic_id(broker, unique): (1,)})
-    assert modern.beat(LEAVE).code == 0
     classic.leave()

@@ -90,7 +90,7 @@ def test_a_live_move_ends_in_kip_848_and_returns(
             migratable("m1")
             migratable("m2")
             wait_owned(3, 3)
-            act("prepare")
+            act("prepare", "was done")
             act("lock")
             act("to-kafka")
             with CoordinatorConsumerConnector(modern) as early:

@@ -159,6 +159,9 @@ FOUND: Mapping[str, Found] = {
     "never_leaves": Found("consumer", 4, "leaves_in_order"),
     "never_tells_what_it_has": Found("consumer", 1, "single_delivery"),
     "sends_a_stale_commit_never_again": Found("consumer", 9, "commits_answered"),
+    "takes_a_classic_group_for_the_end": Found("mixed", 4, "stable_at_rest"),
+    "takes_a_conversion_for_the_end": Found("mixed", 4, "stable_at_rest"),
+    "gives_away_what_members_still_have": Found("mixed", 17, "no_foreign_release"),
 }
 """Each bug, and the first run that finds it."""
 ALONE: Mapping[str, tuple[int, str]] = {
@@ -182,6 +185,7 @@ UNSEEN: Mapping[str, str] = {
     "beats_on_the_line_of_requests": "a coordinator does not expel who waits for its JoinGroup",
     "forgets_topics_that_are_not_there": "needs a leader with other topics: not in 50 seeds",
     "opens_for_an_old_session": "nothing is held between two sessions",
+    "forgets_that_members_must_join": "not in 200 seeds: needs a broker that dies at that moment",
     "trusts_the_offset_store": "needs a refusal just before a release: not in 50 seeds",
 }
 """Bugs that no run has found, and the reason. Unit tests find them (``tests/mutants``)."""

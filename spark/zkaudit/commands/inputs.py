@@ -26,7 +26,7 @@ MASTER = "Spark master. `submit`: use the master given to spark-submit."
 
 def _limit_option(limit: Field[Any]) -> Callable[[Any], Any]:
     name, text = "--" + limit.name.replace("_", "-"), limit.metadata["help"]
-    if name.endswith("-seconds"):
+    if isinstance(limit.default, float) and name.endswith("-seconds"):
         return duration_option(name, help=text, default=limit.default)
     kind = click.IntRange(min=1) if isinstance(limit.default, int) else click.FloatRange(0)
     return click.option(name, type=kind, default=limit.default, show_default=True, help=text)
