@@ -39,7 +39,7 @@ from zkconsumer.zk.driver import ZkDriver
 from zkconsumer.zk.security import ZkSecurity
 
 _CLUSTER_SECONDS = 10.0
-"""A broker that is asked for the cluster has no longer to answer: there are others."""
+"""A broker that is asked for the cluster must answer within this time: there are others."""
 
 
 class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):

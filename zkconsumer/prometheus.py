@@ -112,8 +112,8 @@ def start_http_server(
     Args:
         connectors: one, or several of this process; more may be added to the result's
             ``collector``.
-        port: 0 uses a free one; the result's ``port`` is its number. addr: where to listen. The
-        default is this machine only.
+        port: 0 uses a free one; the result's ``port`` is its number.
+        addr: where to listen. The default is this machine only.
 
     The server continues after the connectors' shutdown; ``close`` ends it.
 

@@ -52,7 +52,7 @@ class Delivered(NamedTuple):
 
 
 def main() -> int:
-    """Run the demo; the exit status is 0 if nothing was lost or delivered by two."""
+    """Run the demo; the exit status is 0 if nothing was lost or delivered by two members."""
     parser = argparse.ArgumentParser(prog="zkmigrate.demo_live", description=__doc__)
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--partitions", type=int, default=12)
@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def _member(config: str, out: str) -> int:
-    """A member's program: it notes each message before it asks for the next."""
+    """A member's program: it records each message before it requests the next one."""
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     member = MigratableConsumerConnector(json.loads(config))

@@ -54,7 +54,7 @@ class ZkOffset:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOffset:
-    """A committed offset. ``leader_epoch`` -1: none. ``commit_ms`` only where it was looked up."""
+    """A committed offset. ``leader_epoch`` -1: none. ``commit_ms`` only if it was looked up."""
 
     offset: int
     leader_epoch: int = -1
@@ -71,7 +71,7 @@ class LogRange:
 
 
 class Log(Enum):
-    """Whether a topic of the brokers is the one that offsets in ZooKeeper are of."""
+    """Whether a topic on the brokers is the one whose offsets are in ZooKeeper."""
 
     SAME = "same"
     OTHER = "other"
@@ -84,8 +84,8 @@ class Log(Enum):
 class TopicState:
     """A topic that exists, and its partitions.
 
-    ``czxid``: the moment it was created (a zxid). Where ``log`` is not the same, a number made from
-    the topic's id.
+    ``czxid``: when it was created (a zxid). If ``log`` is not the same, a number derived from the
+    topic's id.
     """
 
     czxid: int

@@ -123,9 +123,9 @@ class Rehearsal:
     """Servers with copies of groups. Use as a context manager; nothing is left of them.
 
     Args:
-        copy: what to make there.
+        copy: the groups to create there.
         folder: an empty one for the servers' files.
-        on_step: called with what is done now.
+        on_step: called with the name of each step.
     """
 
     def __init__(self, copy: EstateCopy, folder: Path, on_step: Callable[[str], object]) -> None:
@@ -240,7 +240,8 @@ def _held(stores: Stores, plan: PlanFile) -> dict[str, HeldNow | str]:
 
 
 def _compared(stores: Stores, plan: PlanFile, results: Iterable[Result]) -> dict[str, str]:
-    """Return what ``verify`` finds of groups that were moved, where that is not nothing."""
+    """Return the differences that ``verify`` finds in moved groups, by group; only if there are
+    any."""
     done = {one.group for one in results if one.outcome is Outcome.DONE}
     found: dict[str, str] = {}
     moved = [group for group in plan.groups if group.group in done and plan.at_apply is None]

@@ -159,9 +159,9 @@ def _exists(path: str) -> Script[bool]:
 
 
 def tree(root: str, depth: int = _DEEP) -> Script[list[str]]:
-    """Return a znode and all below it, each after its children. Nothing when it is missing.
+    """Return a znode and all below it, each after its children. Nothing if it does not exist.
 
-    Znodes ``depth`` levels below are taken to have no children.
+    Znodes ``depth`` levels below are assumed to have no children.
     """
     found: list[str] = []
     waiting = [(root, depth)]

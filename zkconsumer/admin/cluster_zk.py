@@ -1,4 +1,4 @@
-"""ClusterZk: a session with ZooKeeper that asks brokers, where it knows any, about their cluster.
+"""ClusterZk: a session with ZooKeeper that asks brokers, if it knows any, about their cluster.
 
 Same thread as ``BlockingZk``.
 """
@@ -30,16 +30,16 @@ T = TypeVar("T")
 class ClusterZk(BlockingZk):
     """One session with ZooKeeper, opened by ``with``; and the brokers of ``bootstrap``, if given.
 
-    ``bootstrap`` (``host:port,host:port``) wins over the brokers that ZooKeeper lists. Where
-    ZooKeeper lists brokers, it is the cluster's own, and topics are still read there. Where it
-    lists none, the cluster runs without it (KRaft), and topics are those that the brokers know.
+    ``bootstrap`` (``host:port,host:port``) takes precedence over the brokers that ZooKeeper lists.
+    If ZooKeeper lists brokers, it is the cluster's own, and topics are read there. If it lists
+    none, the cluster runs without it (KRaft), and topics are read from the brokers.
 
     Args:
         connect: as ``BlockingZk``.
         timeout: seconds to wait for ZooKeeper, and for each broker.
         bootstrap: where to find brokers; ``None``: only in ZooKeeper.
         client_id: sent to brokers.
-        security: how to encrypt and to log in; None is neither.
+        security: how to encrypt and log in; None for neither.
 
     Entering raises what ``BlockingZk`` raises, and BrokerUnavailableError, ConfigError.
     """

@@ -46,7 +46,8 @@ class CoordinatorGroups:
     """What the group commands need from brokers.
 
     Args:
-        bootstrap: brokers as ``host:port,host:port``. timeout: seconds to wait for each broker.
+        bootstrap: brokers as ``host:port,host:port``.
+        timeout: seconds to wait for each broker.
         security: how to encrypt and log in; None for neither.
 
     ``notes`` lists everything that could not be read, one line each. Every method raises

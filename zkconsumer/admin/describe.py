@@ -136,7 +136,7 @@ def group_rows(
     """Return the rows and the notes on znodes that could not be read.
 
     Rows: every partition of every topic that is owned, has offsets or is subscribed to, by topic
-    and number; then every registered member that owns nothing.
+    and number. Then every registered member without partitions.
     """
     group = snapshot.group
     rows: list[GroupRow] = []

@@ -28,10 +28,10 @@ def fetch_log_ends(
     timeout: float,
     security: KafkaSecurity | None = None,
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the next offset of each partition that could be asked for, and notes on the others.
+    """Return the next offset of each readable partition, and notes on the others.
 
-    ``timeout``: seconds for each connection and answer. A broker that cannot be reached costs its
-    partitions and one note; nothing is raised.
+    ``timeout``: seconds for each connection and answer. A broker that cannot be reached causes one
+    note, and its partitions are missing. Nothing is raised.
     """
     by_broker: defaultdict[int, list[TopicPartition]] = defaultdict(list)
     for partition, broker in leaders.items():

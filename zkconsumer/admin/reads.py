@@ -45,8 +45,8 @@ def children_of(paths: Iterable[str]) -> Script[list[list[str]]]:
 
 
 def read_tree(root: str) -> Script[dict[str, Node]]:
-    """Return every znode at and below ``root`` by its path; those that vanish meanwhile are left
-    out."""
+    """Return every znode at and below ``root`` by its path; those that are deleted meanwhile are
+    left out."""
     found: dict[str, Node] = {}
     level = [root]
     while level:

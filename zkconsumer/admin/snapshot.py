@@ -28,7 +28,7 @@ MISPLACED: Final = "offset"
 """Where a broker of version 1.1.0 keeps offsets by mistake, instead of ``offsets``."""
 
 MOVED: Final = "migration"
-"""Where ``zkmigrate`` notes that it moved the group's offsets."""
+"""The znode in which ``zkmigrate`` records that it moved the group's offsets."""
 
 Nodes = Mapping[str, Mapping[str, Node]]
 """Topic, then name of a child (a partition's number, or anything), then the znode."""
@@ -141,8 +141,8 @@ def uses_filter(snapshot: GroupSnapshot) -> bool:
 def interpret(snapshot: GroupSnapshot, all_topics: Collection[str]) -> Registrations:
     """Decode all registrations, expanding filters over ``all_topics``.
 
-    Nothing in ZooKeeper records ``exclude.internal.topics``: filters are taken to mean internal
-    topics exactly when the group has owners of one.
+    Nothing in ZooKeeper records ``exclude.internal.topics``. Filters are assumed to include
+    internal topics only if the group has owners of one.
     """
     paths = snapshot.paths
     exclude_internal = not any(snapshot.owners.get(topic) for topic in INTERNAL_TOPICS)

@@ -1,6 +1,6 @@
-"""Asks Kafka's offset coordinators for what groups have stored there, several groups at a time.
+"""Asks Kafka's offset coordinators for the offsets of groups, several groups at a time.
 
-Each group's requests go over connections of their own that are closed at the end.
+Each group's requests use their own connections, which are closed at the end.
 """
 
 from __future__ import annotations

@@ -113,9 +113,10 @@ class GroupTools:
     """All actions of the group commands.
 
     Args:
-        zookeeper: ``host:port/chroot``. timeout: seconds to wait for ZooKeeper, and for each
-        broker. security: how to encrypt and log in; None for neither. bootstrap: brokers as
-        ``host:port,host:port``, see ``ClusterZk``.
+        zookeeper: ``host:port/chroot``.
+        timeout: seconds to wait for ZooKeeper, and for each broker.
+        security: how to encrypt and log in; None for neither.
+        bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``.
 
     ``notes`` lists everything that could not be read although the work continued, one line each.
     Every method raises ZooKeeperError's subclasses when ZooKeeper does not answer.
@@ -177,9 +178,9 @@ class GroupTools:
     ) -> list[GroupRow]:
         """Return the rows of these groups. Raises UnknownGroupError.
 
-        Without ``lag`` no broker is asked for log ends. With ``kafka_offsets`` an offset that a
-        group has stored in Kafka goes before the one in ZooKeeper. A broker that does not answer
-        costs a note.
+        Without ``lag`` no broker is asked for log ends. With ``kafka_offsets`` a group's offset in
+        Kafka takes precedence over the one in ZooKeeper. A broker that does not answer causes a
+        note.
         """
         known = self._read(groups, lag)
         rows: list[GroupRow] = []
@@ -284,7 +285,7 @@ class GroupTools:
         return found
 
     def plan_import(self, offsets: Mapping[OffsetKey, int]) -> ImportPlan:
-        """Compare offsets with those that are stored."""
+        """Compare offsets with the stored ones."""
         groups = sorted({key.group for key in offsets})
         lists = self._zk.run(children_of(GroupPaths(group).ids for group in groups))
         listed = zip(groups, lists, strict=True)

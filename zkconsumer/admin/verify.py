@@ -100,7 +100,7 @@ def verify(
         topics: every topic that is owned, has offsets or is subscribed to, if it exists.
         log_ends: as far as known; ``{}`` leaves that check out.
         assignor: also compare the owners with what this strategy would choose.
-        idle: also look for members that own nothing though any strategy gives them partitions.
+        idle: also look for members that own nothing although any strategy gives them partitions.
     """
     return list(_Verifier(snapshot, registrations, topics, log_ends).findings(assignor, idle))
 

@@ -1,6 +1,6 @@
-"""ClusterReader: asks the brokers what their cluster consists of. One thread at a time.
+"""ClusterReader: asks the brokers for the description of their cluster. One thread at a time.
 
-It begins with the servers of ``bootstrap.servers`` and later asks those that it heard of, too.
+It begins with the servers of ``bootstrap.servers`` and later also asks those that it learnt.
 """
 
 from __future__ import annotations

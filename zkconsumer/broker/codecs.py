@@ -138,10 +138,10 @@ def _zstd(data: bytes) -> bytes:
 
 
 def _in_steps(read: Callable[[int], bytes], compressed: int) -> bytes:
-    """Join what ``read(size)`` returns until it returns nothing.
+    """Join the results of ``read(size)`` until one is empty.
 
     Both libraries reserve ``size`` bytes before they know how many there are. So the first size
-    follows from the compressed one, and each further one is as much as there is already.
+    follows from the compressed one, and each further one equals the length so far.
     """
     parts: list[bytes] = []
     size, total = max(_FIRST_STEP, 4 * compressed), 0

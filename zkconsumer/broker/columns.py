@@ -56,7 +56,7 @@ class Decoded(NamedTuple):
     batch: Any
     """A ``pyarrow.RecordBatch`` of ``SCHEMA``."""
     failure: Exception | None
-    """What makes the bytes behind it unreadable; ``None`` when all is read."""
+    """Why the bytes after it are unreadable; ``None`` if everything was read."""
 
 
 def decode(data: bytes, topic: str, partition: int, start: int) -> Decoded:

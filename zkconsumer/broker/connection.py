@@ -65,7 +65,8 @@ def mapped_errors(endpoint: BrokerEndpoint) -> Iterator[None]:
 
     Raises:
         BrokerUnavailableError: anything the operating system reports, also a timeout.
-        BrokerError: the broker's bytes make no sense, or kafka-python cannot encode the request.
+        BrokerError: the broker's bytes cannot be decoded, or kafka-python cannot encode the
+            request.
     """
     where = f"broker {endpoint.broker_id} at {endpoint.host}:{endpoint.port}"
     try:
@@ -375,7 +376,8 @@ class BrokerConnection:
 
 
 def _fill(sock: socket.socket, room: memoryview) -> None:
-    """Receive until ``room`` is full. Raises ``OSError`` when the broker closes before."""
+    """Receive until ``room`` is full. Raises ``OSError`` when the broker closes the connection
+    first."""
     flags = 0 if isinstance(sock, ssl.SSLSocket) else socket.MSG_WAITALL
     while room:
         got = sock.recv_into(room, len(room), flags)

@@ -31,7 +31,7 @@ from zkconsumer.core.coordinator.reactions import UNREACHABLE
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError
 
 _SUPPORTED = 1
-"""Version of ConsumerGroupHeartbeat that Kafka 4.0 brought; 0 was a preview."""
+"""Version of ConsumerGroupHeartbeat in Kafka 4.0; 0 was a preview."""
 
 
 class ConsumerGroupClient(GroupClient):

@@ -65,7 +65,7 @@ class PendingOffsetsError(BrokerError):
 
 
 class TryAgainError(Exception):
-    """This attempt found the coordinator away or not ready."""
+    """The coordinator was not available or not ready; the attempt can be repeated."""
 
     def __init__(self, error: BrokerError) -> None:
         super().__init__(str(error))

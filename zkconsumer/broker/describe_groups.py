@@ -83,7 +83,7 @@ def describe_groups(
 
 
 def _by_kip_848(groups: Sequence[str], connection: BrokerConnection) -> dict[str, DescribedGroup]:
-    """Those of the groups that are of KIP-848."""
+    """The KIP-848 groups among these groups."""
     if not groups:
         return {}
     try:

@@ -1,11 +1,11 @@
-"""The fetch request, encoded and decoded by hand: it is the one hot path to a broker.
+"""The fetch request, encoded and decoded here, because it is the only hot path to a broker.
 
 Runs on fetcher threads. Versions used: 0 (0.8.2, 0.9), 2 (0.10.0), 3 (0.10.1), 4 (0.11 and 1.0,
 message format 2), 7 (1.1 and 2.0, sessions) and 10 (2.1 and later, zstd). From version 3 on a
-broker sends a first message whole even when it is larger than asked for.
+broker sends a first message whole even if it is larger than requested.
 
-A session (KIP-227) is the broker's memory of one fetcher's partitions: a request names only those
-that are new, have moved or are gone, and an answer only those that have something new.
+A session (KIP-227) is the broker's memory of one fetcher's partitions: a request names only new,
+moved and removed partitions, and an answer only those with news.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FetchSession:
     def __init__(self) -> None:
         self._id = 0
         self._epoch = 0
-        """Of the next request; 0 names all partitions, and asks for a new session."""
+        """The epoch of the next request; 0 names all partitions, and requests a new session."""
         self._known: dict[Partition, Want] = {}
         """What the broker knows."""
         self._ends: dict[Partition, int] = {}
@@ -133,7 +133,7 @@ class BrokerFetcher:
         last time is known to have no changes.
 
         Raises:
-            BrokerUnavailableError: no connection, or it broke; a retry may help.
+            BrokerUnavailableError: no connection, or it was lost; a retry may help.
             BrokerError: the answer cannot be read, or the broker refused the request as a whole.
         """
         version = self._connection.version(FETCH, *VERSIONS)

@@ -117,7 +117,7 @@ class GroupClient:
         self.interrupt()
 
     def execute(self, command: RequestCommand) -> Event:
-        """Carry out ``command``; the answer, or ``RequestFailed``. Raises nothing."""
+        """Carry out ``command``; return the answer, or ``RequestFailed``. Raises nothing."""
         try:
             match command:
                 case commands.FindCoordinator():

@@ -68,11 +68,13 @@ class GroupCoordinators:
     """Sends requests to the coordinators of any groups. Use as a context manager.
 
     Args:
-        client_id: sent with every request. brokers: called for the brokers registered now. timeout:
-        seconds for connecting and for each answer. patience: seconds to wait for a coordinator that
-        moves, loads or is away. backoff: seconds between attempts. place: returns a key that all
-        groups of the same coordinator share. on_wait: called with what is waited for, once for each
-        wait.
+        client_id: sent with every request.
+        brokers: called for the brokers registered now.
+        timeout: seconds for connecting and for each answer.
+        patience: seconds to wait for a coordinator that moves, loads or does not answer.
+        backoff: seconds between attempts.
+        place: returns a key that all groups of the same coordinator share.
+        on_wait: called with the reason for each wait, once.
 
     A coordinator that did not answer is not asked again for ``patience`` seconds: operations on its
     other groups fail at once. Operations on groups of other coordinators meanwhile wait for a tenth
@@ -133,7 +135,7 @@ class GroupCoordinators:
         return other
 
     def stop_waiting(self) -> None:
-        """Make this one and all ``another`` fail where they would wait. Any thread."""
+        """Make this object and all from ``another`` fail instead of waiting. Any thread."""
         self._closed.set()
 
     def _forget(self) -> None:
@@ -233,7 +235,7 @@ class GroupCoordinators:
         return self._until(ask, "the broker")
 
     def tells_all(self, group: str) -> bool:
-        """Whether ``fetch`` finds all stored offsets of a group, not only those asked for."""
+        """Whether ``fetch`` returns all stored offsets of a group, not only the requested ones."""
 
         def ask(connection: BrokerConnection) -> bool:
             try:

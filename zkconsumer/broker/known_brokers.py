@@ -10,11 +10,11 @@ from zkconsumer.core.common.types import BrokerEndpoint
 
 
 class KnownBrokers:
-    """The brokers one member has heard of, and how they did.
+    """The brokers that one member knows, and their failures.
 
     Args:
         bootstrap: to begin with.
-        load: how many requests the member has under way with a broker.
+        load: how many requests the member has in flight to a broker.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Offsets in Kafka: the group's coordinator, asked without membership (Kafka storage of the old
+"""Offsets in Kafka, from the group's coordinator without membership (Kafka storage of the old
 consumer, ``offsets.storage=kafka``).
 
 An ``OffsetCoordinator`` is used by one thread at a time. It looks for the coordinator through any
-registered broker, keeps one connection to it, and tries again until a deadline.
+registered broker, keeps one connection to it, and retries until a deadline.
 """
 
 from __future__ import annotations

@@ -346,9 +346,9 @@ def open_batch(data: bytes, pos: int, stop: int) -> OpenBatch | None:
 
 
 def record_bounds(batch: OpenBatch, shift: int, out: list[int]) -> None:
-    """Append where each record begins, behind its length, and where it ends; both plus ``shift``.
+    """Append the start of each record, after its length, and its end; both plus ``shift``.
 
-    Raises ``InvalidMessageError`` where the lengths do not add up.
+    Raises ``InvalidMessageError`` if the lengths do not add up.
     """
     data = batch.data
     pos: i64 = batch.pos

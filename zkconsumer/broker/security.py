@@ -172,9 +172,10 @@ class KafkaSecurity:
         return kind(sasl_mechanism=name, sasl_plain_username=user, sasl_plain_password=self._secret)
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Return the arguments that a client of kafka-python takes.
+        """Return the arguments for a client of kafka-python.
 
-        From then on kafka-python's log shows nothing of SASL: at DEBUG it would print the password.
+        After this call kafka-python's log shows nothing of SASL: at DEBUG it would print the
+        password.
         """
         for name in _LOGGERS:
             logger = logging.getLogger(name)

@@ -32,7 +32,7 @@ class Got(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """What one broker knows about the topics asked for."""
+    """A broker's answer about the requested topics."""
 
     brokers: Mapping[int, BrokerEndpoint]
     leaders: Mapping[TopicPartition, int]

@@ -27,8 +27,8 @@ def bootstrap_option(command: F) -> F:
 
 
 def either_option(command: F) -> F:
-    """Add ``--zookeeper`` and ``--bootstrap-server`` for a command that takes a group of either
-    kind; `chosen` says which one is meant."""
+    """Add ``--zookeeper`` and ``--bootstrap-server`` to a command for groups of either kind;
+    `chosen` returns which one to use."""
     without = " Without it, the groups are those on the brokers of --bootstrap-server."
     return zookeeper_option(required=False, more=without)(_option(EITHER)(command))
 

@@ -28,9 +28,11 @@ class FileSink:
     """Collects columns, writes them to a file of their own name, and then commits their offsets.
 
     Args:
-        directory: where the files go; created when it does not exist. form: one of ``FORMATS``.
-        rows: write a file when there are this many messages. seconds: or when its first message is
-        this old. limit: take no more messages than this; ``None``: no limit.
+        directory: where the files go; created when it does not exist.
+        form: one of ``FORMATS``.
+        rows: write a file when there are this many messages.
+        seconds: or when its first message is this old.
+        limit: take no more messages than this; ``None``: no limit.
 
     Raises ``UsageError`` when pyarrow is not installed or the directory cannot be used.
     """
@@ -118,7 +120,7 @@ class FileSink:
                 self._flush()
 
     def close(self) -> None:
-        """Take nothing from now on; otherwise as ``flush``."""
+        """Accept no more messages; otherwise as ``flush``."""
         with self._lock:
             self._closed = True
             if self._batches:

@@ -365,7 +365,7 @@ class Play:
             time.sleep(LOOK_SECONDS)
 
     def _look(self) -> None:
-        """Bring the story up to date; see that no member has died by itself."""
+        """Bring the story up to date; check that no member has ended by itself."""
         if self._interrupted:
             raise KeyboardInterrupt
         owned: dict[str, list[list[int]]] = {}

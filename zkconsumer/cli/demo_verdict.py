@@ -62,9 +62,9 @@ def judge(
     """Compare.
 
     Args:
-        sent: partition to number of messages; their offsets begin at 0. records: member to its
-        delivered messages. kill: the member that was killed. What it had delivered at or above the
-        committed offset of
+        sent: partition to number of messages; their offsets begin at 0.
+        records: member to its delivered messages.
+        kill: the member that was killed. What it had delivered at or above the committed offset of
             a partition it owned then is delivered once more by the next owner. Nothing else may be
             delivered twice.
     """

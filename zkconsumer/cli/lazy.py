@@ -24,7 +24,7 @@ class LazyGroup(click.Group):
         self._lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names, those of ``lazy`` in its order behind the others."""
+        """Return the names; those of ``lazy`` follow the others, in its order."""
         return [*super().list_commands(ctx), *filter(self._is_there, self._lazy)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -1,8 +1,7 @@
 """``zkconsumer offsets``: export offsets to a file and import them, in the JVM tools' format.
 
-``offsets reset`` is the command ``zkmigrate reset`` by another name: there is one implementation,
-which holds the group as a move does. It is named here and loaded when it is used, since the library
-does not import the migrator.
+``offsets reset`` is another name for ``zkmigrate reset``, which claims the group as a move does. It
+is loaded when it is used, because the library does not import the migrator.
 """
 
 from __future__ import annotations

@@ -210,8 +210,7 @@ class _Counter:
 
     def count(self, streams: Sequence[KafkaStream], batch: int | None) -> None:
         """Read until the end: message by message, with ``batch`` 0 as Arrow columns, otherwise in
-        lists of up to so many.
-        """
+        lists of up to ``batch``."""
         self.ended = time.perf_counter()
         self._left = len(streams)
         for stream in streams:

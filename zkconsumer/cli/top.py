@@ -51,10 +51,10 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """Compares each look at the groups with the one before.
+    """Compares the groups with those of the previous table.
 
-    A rebalance is counted when owners differ from those of the last look, so several between two
-    looks count as one.
+    A rebalance is counted if owners differ from the previous table's, so several rebalances between
+    two tables count as one.
     """
 
     _owners: dict[str, Owners] = field(default_factory=dict)

@@ -26,7 +26,7 @@ Look = Callable[[], Sequence[Finding]]
 
 
 class Change(NamedTuple):
-    """What differs from the last look: ``found`` or ``cleared``; ``away`` or ``back``."""
+    """A difference from the last pass: ``found`` or ``cleared``; ``away`` or ``back``."""
 
     change: str
     finding: Finding | None

@@ -537,8 +537,8 @@ class SecurityConfig(SecurityKeys):
     def from_properties(cls, path: str | PathLike[str]) -> Self:
         """Read a file of client properties (``--command-config``).
 
-        Keys that have nothing to do with security are passed over; an unknown key that looks like
-        one of security is a warning. Raises ConfigError with all faults.
+        Keys that are not about security are ignored. An unknown key that resembles one of security
+        causes a warning. Raises ConfigError with all faults.
         """
         entries, malformed = read_properties(path)
         lines = {entry.key: entry.line for entry in entries}

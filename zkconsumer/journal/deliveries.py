@@ -17,8 +17,8 @@ def consumed_twice(entries: Iterable[Entry], end: int, position: Callable[[int],
 
     Args:
         entries: lines in the order of time.
-        end: microseconds on the run's clock, when members that still read are looked at.
-        position: where a reading member stands at a time; never lower later.
+        end: microseconds on the run's clock, until which reading members are followed.
+        position: a reading member's position at a time; never lower later.
     """
     reading: dict[tuple[str, str], int] = {}
     given: dict[str, list[Range]] = {}

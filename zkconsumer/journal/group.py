@@ -87,7 +87,7 @@ class GroupCounter:
         self._wire = Wire(group, client_id, None)
 
     def event(self, event: Event, generation: int, attempt: int) -> None:
-        """Costs nothing."""
+        """No cost."""
 
     def command(self, command: Command, generation: int, attempt: int) -> None:
         """Follow ownership."""

@@ -1,6 +1,6 @@
-"""Who owned which partition when, folded from owner znodes coming and going. Pure.
+"""The owners of each partition over time, from the changes of owner znodes. Pure.
 
-Times are microseconds on the run's clock. Feed it in the order of time.
+Times are microseconds on the run's clock. Events must be added in the order of time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Span:
 class Ownership:
     """Spans of ownership by partition.
 
-    A member that is gone owns nothing any more, though its znodes may stay until its session's
-    timeout: what counts here is who can consume.
+    A member that has ended owns nothing, although its znodes may remain until its session's
+    timeout: only members that can consume count here.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Ownership:
         self.changed_at = at
 
     def lost(self, at: int, tp: TopicPartition, member: str) -> None:
-        """``member``'s owner znode went; nothing happens when it is another's by now."""
+        """``member``'s owner znode was deleted; ignored if it already belongs to another member."""
         if self._owner.get(tp) != member:
             return
         del self._owner[tp]

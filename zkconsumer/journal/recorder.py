@@ -50,7 +50,7 @@ class MemberObserver(Protocol):
         """Single reads one after the other, the first of ``path``, all answered (simulator)."""
 
     def shut(self, since_us: int) -> None:
-        """The session is lost, and nothing was delivered since ``since_us`` on the run's clock."""
+        """The session is lost; nothing has been delivered since ``since_us`` on the run's clock."""
 
 
 def session_text(session: int) -> str:

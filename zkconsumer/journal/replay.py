@@ -66,7 +66,8 @@ class Difference:
 
 @dataclass(slots=True)
 class Replayed:
-    """One run of one member. ``line`` is where it begins, ``last_line`` that of its last event."""
+    """One run of one member. ``line`` is its first line, ``last_line`` the line of its last
+    event."""
 
     member: str
     line: int
@@ -107,7 +108,7 @@ class _Run:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more can be compared."""
+        """Whether the comparison has ended."""
         return self.result.difference is not None or self.result.dropped_line > 0
 
     def event(self, line: int, entry: Entry) -> None:
@@ -219,7 +220,7 @@ def replay(
         entries: all its lines, from the first.
         strategies: classes of assignment strategies that members on the coordinator may have.
         member: only this one; by default all.
-        until: the last line to look at.
+        until: the last line to read.
 
     Raises JournalFormatError: an event cannot be read, or there is nothing to replay.
     """

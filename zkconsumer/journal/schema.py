@@ -1,6 +1,6 @@
 """The fields of a journal's lines. Data only: writer, reader and docs/reference/journal.md use it.
 
-A line is one JSON object. Fields that say nothing (no path, no partitions) are left out.
+A line is one JSON object. Empty fields (no path, no partitions) are left out.
 """
 
 from __future__ import annotations

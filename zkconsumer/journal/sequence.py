@@ -81,7 +81,7 @@ def _joined(entry: Entry) -> str:
 
 
 def _mode(entry: Entry) -> str:
-    """A change of the mode; of other reports nothing is drawn."""
+    """A change of the mode; other reports are not drawn."""
     return f"Note over M,S: {entry['detail']}" if entry.get("result") == "mode" else ""
 
 

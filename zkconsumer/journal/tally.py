@@ -79,7 +79,7 @@ class Sums:
 
     @property
     def operations(self) -> int:
-        """Znodes read and transactions asked for."""
+        """Znodes read and transactions requested."""
         return self.reads + self.writes
 
 
@@ -280,7 +280,7 @@ class MemberCounter:
         self._tally.did(self._now_us(), sent_us, self._member, op, reply)
 
     def shut(self, since_us: int) -> None:
-        """Costs nothing."""
+        """No cost."""
 
     def reads(self, path: str, spent: Cost, sent_us: int, session: int, attempt: int) -> None:
         """Count reads in bulk."""

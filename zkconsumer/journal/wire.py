@@ -38,9 +38,8 @@ _WATCH_EVENT = _REPLY + 12
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``requests`` packets sent, ``reads`` znodes read, ``writes`` transactions asked for,
-    ``changes`` znodes they would change, and bytes in both directions.
-    """
+    """``requests``: packets sent. ``reads``: znodes read. ``writes``: requested transactions.
+    ``changes``: znodes that they would change. And bytes in both directions."""
 
     requests: int
     reads: int

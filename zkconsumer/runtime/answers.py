@@ -20,7 +20,7 @@ SHUT_DOWN = "the connector is shut down"
 
 
 class CommitRequests:
-    """Commits that were asked for and are not answered yet. Each is answered once."""
+    """Requested commits that are not answered yet. Each is answered once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class CommitRequests:
 
 
 def _resolve(future: CommitFuture, faults: tuple[str, ...]) -> None:
-    """Set the result; a user's callback that raises ``SystemExit`` ends nothing else."""
+    """Set the result. A user's callback that raises ``SystemExit`` does not end anything else."""
     try:
         future.set_result(faults)
     except BaseException:

@@ -70,7 +70,7 @@ class ArrowIterator(Iterator[Any]):
 
 
 def check_most(max_messages: int) -> None:
-    """Raise ``ValueError`` unless a list may have so many messages."""
+    """Raise ``ValueError`` unless a list may have this many messages."""
     if max_messages < 1:
         raise ValueError(f"max_messages is {max_messages}: give at least 1")
 

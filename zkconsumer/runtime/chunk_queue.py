@@ -16,10 +16,10 @@ from zkconsumer.runtime.partition_info import PartitionTopicInfo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """Record bytes of one partition as one answer brought them; decoded by the consuming thread.
+    """Record bytes of one partition from one answer; decoded by the consuming thread.
 
-    An empty chunk moves the consumed offset to ``fetch_offset`` (a reset reaches the consumer
-    after everything that was fetched before it).
+    An empty chunk moves the consumed offset to ``fetch_offset`` (a reset reaches the consumer after
+    all earlier chunks).
     """
 
     info: PartitionTopicInfo
@@ -49,7 +49,7 @@ class ChunkQueue:
         self.on_space: Callable[[], None] | None = None
         """Called after the queue ceased to be full. Written by the fetcher manager."""
         self.closed = False
-        """Nothing more is enqueued. Written by the stream's ``shutdown``, under the lock."""
+        """No more chunks are enqueued. Written by the stream's ``shutdown``, under the lock."""
         self.current: Chunk | None = None
         """The chunk that messages are taken from at present. Written by ``take`` and by the
         iterator, under the lock."""
@@ -98,7 +98,7 @@ class ChunkQueue:
             info.fetched_offset = offset
 
     def fence(self) -> None:
-        """Return when every put that is under way has seen ``PartitionTopicInfo.stopped``."""
+        """Return when every ``put`` in progress has seen ``PartitionTopicInfo.stopped``."""
         with self.changed:
             pass
 

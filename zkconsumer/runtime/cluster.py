@@ -40,9 +40,10 @@ class ClusterDirectory:
     """One member's knowledge of its cluster, from the brokers.
 
     Args:
-        host: runs the member. port: asks the brokers. ids_only: topics are read in ZooKeeper, and
-        the brokers are asked only for their addresses. on_watch: called with a path whose watch
-        fires.
+        host: runs the member.
+        port: asks the brokers.
+        ids_only: topics are read in ZooKeeper, and the brokers are asked only for their addresses.
+        on_watch: called with a path whose watch fires.
     """
 
     def __init__(

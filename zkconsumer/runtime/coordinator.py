@@ -46,7 +46,7 @@ class RequestLine(Protocol):
         """Carry out ``command`` after those submitted before."""
 
     def interrupt(self) -> None:
-        """End the request that is under way; it fails."""
+        """End the request in flight; it fails."""
 
     def close(self) -> None:
         """Abandon everything."""
@@ -84,9 +84,13 @@ class BrokerCoordination:
     """The coordinator's side of one member.
 
     Args:
-        spec: the member. host: runs the member. gate: opened for as long as the coordinator surely
-        treats this member as live. requests, heartbeats: lines to the coordinator. streams: their
-        application must make progress. observer: told of every request.
+        spec: the member.
+        host: runs the member.
+        gate: opened for as long as the coordinator surely treats this member as live.
+        requests, heartbeats: lines to the coordinator.
+        streams: their application must make progress.
+        listener: its calls must return.
+        observer: told of every request.
     """
 
     def __init__(
@@ -164,7 +168,7 @@ class BrokerCoordination:
         self._requests.submit(command)
 
     def close(self, timeout: float) -> None:
-        """See ``Coordination``. Waits for nothing."""
+        """See ``Coordination``. Does not wait."""
         self._requests.close()
         self._heartbeats.close()
 

@@ -131,7 +131,7 @@ class DataPlane:
                 stream.wait_released(infos, monotonic())
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Deliver nothing more of ``partitions``; forget them; return where they stood."""
+        """Deliver no more messages of ``partitions``; forget them; return their positions."""
         dropped = frozenset(partitions)
         positions = _positions(info for info, _ in self._revoke(dropped, keep=False))
         self.forget(dropped)

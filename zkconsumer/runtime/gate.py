@@ -69,7 +69,7 @@ class DeliveryGate:
             self._shut()
 
     def hold(self) -> None:
-        """Let nothing through until ``extend`` or ``release``: the session may be lost."""
+        """Block delivery until ``extend`` or ``release``: the session may be lost."""
         if self.always_open:
             return
         with self._lock:

@@ -1,8 +1,8 @@
 """Health: whether a member does its work, and if not, why.
 
-``HealthMonitor`` looks at a member once a second, on the watchdog's thread, and notes since when
-each trouble has lasted and when each partition last made progress. ``read`` may be called by any
-thread; it waits for nothing but locks that are held for moments.
+``HealthMonitor`` looks at a member once a second, on the watchdog's thread, and records since when
+each problem has lasted and when each partition last made progress. Any thread may call ``read``,
+which waits only for locks that are held for moments.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Membership:
     """The same in words."""
     registered: bool
     settled: bool
-    """Whether no rebalance is under way."""
+    """Whether no rebalance is in progress."""
     assigned: int
     owned: int
     blocked: tuple[TopicPartition, ...] = ()
@@ -202,7 +202,7 @@ class HealthMonitor:
     def __init__(self, sources: Sources) -> None:
         self._from = sources
         self._lock = threading.Lock()
-        """Held for moments, and while nothing else is locked."""
+        """Held for moments, and while no other lock is held."""
         self._since: dict[Trouble, float] = {}
         self._seen: dict[PartitionTopicInfo, _Seen] = {}
         self._looked = sources.clock()
@@ -242,7 +242,7 @@ class HealthMonitor:
         )
 
     def _leave_out_pause(self, now: float) -> None:
-        """While the process was stopped nothing was seen, so that time does not count."""
+        """Nothing was observed while the process was stopped, so that time does not count."""
         pause = now - self._looked
         self._looked = now
         if pause > _PAUSE:

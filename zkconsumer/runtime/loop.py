@@ -112,14 +112,15 @@ class DataPort(Protocol):
     def stop(
         self, partitions: Iterable[TopicPartition], done: Callable[[dict[TopicPartition, int]], Any]
     ) -> None:
-        """Deliver nothing more of these. Must not block.
+        """Deliver no more messages of these. Must not block.
 
         ``done`` is called once, on any thread, with their final positions, when the application has
         acknowledged their last records or ``zkconsumer.release.wait.ms`` has passed.
         """
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Deliver nothing more of these, at once; their positions, which are then forgotten."""
+        """Deliver no more messages of these, at once; return their positions, which are then
+        forgotten."""
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Stopped partitions were released: their positions are not needed any more."""
@@ -128,7 +129,7 @@ class DataPort(Protocol):
         """Consumed offsets of all partitions held."""
 
     def fail(self, error: Exception) -> None:
-        """Raise ``error`` in all streams where the application asks for a message next."""
+        """Raise ``error`` in all streams when the application requests the next message."""
 
     def close(self, timeout: float) -> None:
         """End all streams and fetchers; wait ``timeout`` seconds at most for their threads."""
@@ -213,7 +214,7 @@ class MemberLoop(Generic[MachineT]):
         self._timers: dict[str, Action] = {}
         """How to cancel the last timer of each name."""
         self.ended = False
-        """Whether nothing is carried out any more. Written by the loop's thread."""
+        """Whether no more commands are carried out. Written by the loop's thread."""
         self.failure: Exception | None = None
         """Why the member has failed, and its streams raise."""
         self.left = False
@@ -285,9 +286,9 @@ class MemberLoop(Generic[MachineT]):
             self._carry_out(command)
 
     def crashed(self, error: BaseException) -> None:
-        """A fault in this library: leave the group rather than be a member that does nothing.
+        """A fault in this library: leave the group, rather than remain a member that does nothing.
 
-        Each step is taken whether or not those before it succeed.
+        Each step is taken whether or not the steps before it succeed.
         """
         self.ended = True
         if isinstance(error, AuthenticationError):  # of the servers' making, and the text says all

@@ -421,8 +421,8 @@ class RebalanceCounts:
     A rebalance counts if partitions were stopped or started in it.
 
     Args:
-        settled: states in which no rebalance is under way.
-        outside: states of no member, in which none is measured.
+        settled: states in which no rebalance is in progress.
+        outside: states outside of the group, in which none is measured.
         before: states that do not begin one, but may occur within one.
         clock: seconds.
     """

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """Decoded messages of one partition, which ``rest`` gives out one by one.
+    """Decoded messages of one partition, which ``rest`` yields one at a time.
 
-    Taking one is a single step of a list's iterator, which needs no lock: the interpreter runs one
-    thread at a time, and switches between steps only. All else follows from how far it is.
+    To take one is a single step of a list's iterator. It needs no lock, because the interpreter
+    runs one thread at a time and switches between steps only. Everything else follows from its
+    position.
     """
 
     __slots__ = ("messages", "rest")
@@ -100,9 +101,9 @@ class PartitionTopicInfo:
         thread after all earlier chunks. Written under the stream's lock: set by
         ``ChunkQueue.reset``, cleared by the consuming thread."""
         self.revoked = False
-        """Nothing more is delivered. Written by ``KafkaStream.revoke``."""
+        """No more messages are delivered. Written by ``KafkaStream.revoke``."""
         self.stopped = False
-        """Nothing more is enqueued. Written by ``FetchTable.remove``."""
+        """No more chunks are enqueued. Written by ``FetchTable.remove``."""
 
     @property
     def consumed_offset(self) -> int | None:

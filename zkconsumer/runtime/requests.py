@@ -53,7 +53,7 @@ class RequestWorker:
         self._waiting.put(command)
 
     def interrupt(self) -> None:
-        """End the request that is under way; it fails."""
+        """End the request in flight; it fails."""
         self._client.interrupt()
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ from zkconsumer.runtime.partition_info import PartitionTopicInfo, Run
 
 _LIVENESS_CHECK_S = 0.5
 _ONE_AT_A_TIME: Final[bool] = getattr(sys, "_is_gil_enabled", lambda: True)()
-"""Whether the interpreter lets one thread run at a time, which taking without the lock needs."""
+"""Whether the interpreter runs one thread at a time, which reading without the lock requires."""
 _T = TypeVar("_T")
 
 
@@ -218,7 +218,7 @@ class KafkaStream:
         return self._iterator.failure
 
     def fail(self, error: Exception) -> None:
-        """Raise ``error`` when the application asks for the next message. Never blocks."""
+        """Raise ``error`` when the application requests the next message. Never blocks."""
         self._iterator.fail(error)
 
     def shutdown(self) -> None:
@@ -622,7 +622,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             self._info.run = self._run
 
     def _note(self) -> None:
-        """Note what ``__next__`` has taken without the lock."""
+        """Record what ``__next__`` has taken without the lock."""
         taken = self._run.taken
         if taken > self._noted:
             self._noted = taken

@@ -73,7 +73,7 @@ class MemberThread:
         self._name = name
         self._mailbox: queue.SimpleQueue[Action] = queue.SimpleQueue()
         self._due: list[tuple[float, int, list[Action]]] = []
-        """When, a number that commands equals, and what to do: nothing once it is cancelled."""
+        """When, a number for comparison, and the action; it does nothing once it is cancelled."""
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()

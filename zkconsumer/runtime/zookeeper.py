@@ -28,8 +28,8 @@ from zkconsumer.runtime.loop import Host, MemberLoop
 from zkconsumer.runtime.metrics import RebalanceCounts
 
 HOLD: Final = 1.0
-"""Seconds for which nothing is delivered after the connection has dropped, unless a server answers:
-another client may have closed the session. At most a sixth of the session timeout."""
+"""Seconds without delivery after the connection is lost, unless a server answers: another client
+may have closed the session. At most a sixth of the session timeout."""
 
 
 class ZkPort(Protocol):
@@ -62,7 +62,7 @@ class OffsetPort(Protocol):
 
 @dataclass(slots=True)
 class Running:
-    """A script under way, in the session it belongs to."""
+    """A script in progress, in its session."""
 
     command: Any
     script: MemberScript[Event]

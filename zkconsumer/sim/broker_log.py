@@ -104,10 +104,10 @@ class PartitionLog:
                     yield offset, batch.generation
 
     def read(self, offset: int, limit: int, *, whole: bool, torn: bool) -> bytes:
-        """Return batches from the one that holds ``offset`` on, cut after ``limit`` bytes.
+        """Return batches from the one that contains ``offset``, cut after ``limit`` bytes.
 
-        ``whole``: the first batch is complete although it is larger; otherwise, if it is larger
-        and not ``torn``, there is nothing. Raises OffsetOutOfRangeError.
+        ``whole``: the first batch is complete even if it is larger. Otherwise, if it is larger and
+        not ``torn``, the result is empty. Raises OffsetOutOfRangeError.
         """
         if not self.start <= offset <= self.end:
             raise OffsetOutOfRangeError(f"{offset} is not in {self.start}..{self.end}")
@@ -130,8 +130,10 @@ class SimBrokers:
     """The brokers of a cluster; they answer as ``BrokerPort``, without delay.
 
     Args:
-        kernel: time and chance. ids: broker ids. partitions: the partitions that they store; the
-        leaders are chosen at random. old: brokers before 0.10.1, which cut the first batch as well.
+        kernel: time and chance.
+        ids: broker ids.
+        partitions: the partitions that they store; the leaders are chosen at random.
+        old: brokers before 0.10.1, which cut the first batch as well.
         timeout: seconds after which a request that is not answered fails.
     """
 
@@ -154,7 +156,7 @@ class SimBrokers:
         """Where each broker listens at present, whether it is up or not."""
         self.up = set(ids)
         self.troubled = False
-        """Whether answers get lost or late."""
+        """Whether answers are lost or late."""
         self.refused: set[tuple[TopicPartition, int]] = set()
         """Offsets that were answered to be out of range."""
         self._views = {number: dict(self.leaders) for number in ids}

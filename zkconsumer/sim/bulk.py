@@ -64,8 +64,8 @@ def read_now(zk: FakeZk, op: ZkOp | OffsetOp) -> Reply:
 class Load:
     """Chains of reads at one server that takes ``read_us`` for each, shared fairly.
 
-    A chain alone needs a round trip and a service for each read. When all chains together ask for
-    more than the server can do, all are slowed down alike.
+    A single chain needs a round trip and a service time for each read. If all chains together
+    request more than the server can do, all become equally slower.
     """
 
     def __init__(self, kernel: Kernel, read_us: int) -> None:
@@ -177,7 +177,7 @@ class _Memo:
 
 @dataclass(slots=True, eq=False)
 class _Loading:
-    """A member's ``LoadView`` under way; ``chain`` once its reads run in bulk."""
+    """A member's ``LoadView`` in progress; ``chain`` once its reads run in bulk."""
 
     member: SimMember
     command: commands.LoadView

@@ -108,7 +108,8 @@ class SimCluster:
     # -- troubles
 
     def troubles(self) -> list[tuple[int, str, Callable[[], object]]]:
-        """Weight, name and deed of each. A deed that cannot be done now does nothing."""
+        """Weight, name and action of each fault. An action that is not possible now does
+        nothing."""
         return [
             (6, "leader moves", self._move_leader),
             (3, "broker stops", self._stop_broker),

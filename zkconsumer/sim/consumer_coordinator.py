@@ -67,7 +67,8 @@ class ConsumerGroupCoordinator:
 
     Args:
         interval: seconds between two target assignments (``group.consumer.assignment.interval.ms``)
-        heartbeat: seconds between heartbeats, as sent to members. watch: called with the decisions.
+        heartbeat: seconds between heartbeats, as sent to members.
+        watch: called with the decisions.
         brokers: the brokers that run.
     """
 
@@ -103,8 +104,8 @@ class ConsumerGroupCoordinator:
     # -- requests
 
     def handle(self, command: Any, spec: ConsumerGroupSpec, reply: Callable[[Any], object]) -> None:
-        """One request arrives from the member with ``spec``; ``reply`` is called once, or never
-        when the broker dies before."""
+        """One request arrives from the member with ``spec``. ``reply`` is called once, or never if
+        the broker dies first."""
         if self.loading:
             reply(refusal(command, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return

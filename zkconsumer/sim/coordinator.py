@@ -305,7 +305,7 @@ class GroupCoordinator:
         return events.Joined(token, name, self.generation, self._leader, self._protocol, members)
 
     def _prepare(self) -> None:
-        """All shall join again, within the longest of their rebalance timeouts."""
+        """All members must join again, within the longest of their rebalance timeouts."""
         first = self.state is GroupState.EMPTY
         self._before = {}
         self.state = GroupState.PREPARING

@@ -39,7 +39,7 @@ _IDLE_S = 0.1
 
 @dataclass
 class FetchRun:
-    """What one run brought."""
+    """The result of one run."""
 
     seed: int
     violations: list[Violation]
@@ -57,10 +57,10 @@ def run(seed: int, *, record: bool = False, old: bool | None = None, batch: int 
     """Simulate one member.
 
     Args:
-        seed: decides everything that is left to chance.
+        seed: determines all random choices.
         record: keep the history.
         old: with brokers before 0.10.1; by default in one of five runs.
-        batch: the application takes lists of up to so many messages; 1 for single messages, 0 for
+        batch: the application takes lists of up to this many messages; 1 for single messages, 0 for
             Arrow columns.
     """
     return _Run(seed, record, old, batch).run()

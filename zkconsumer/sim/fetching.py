@@ -64,9 +64,9 @@ class _Thread:
     def __init__(self, worker: FetchWorker | LeaderFinder) -> None:
         self.worker = worker
         self.busy = False
-        """A request is under way, or a step."""
+        """A request is in flight, or a step is running."""
         self.alarm = 0
-        """Number of the step that is due next: one that was put off counts no more."""
+        """Number of the next step; one that was postponed is ignored."""
         self.cancel: Callable[[], object] = lambda: None
         """Cancels the next step."""
 
@@ -75,10 +75,12 @@ class SimFetching:
     """``ConsumerFetcherManager`` without threads.
 
     Args:
-        host: time, random numbers, and the runner of the steps. brokers: receive the requests.
-        config: the keys in ``FetchConfig``. on_event: called with every ``FetchEvent``. on_rule:
-        called with the name of a broken rule and a line about it. idle: seconds after which a
-        worker without partitions retires.
+        host: time, random numbers, and the runner of the steps.
+        brokers: receive the requests.
+        config: the keys in ``FetchConfig``.
+        on_event: called with every ``FetchEvent``.
+        on_rule: called with the name of a broken rule and a line about it.
+        idle: seconds after which a worker without partitions retires.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class SimFetching:
         self._table = FetchTable(config.num_consumer_fetchers)
         self._threads: dict[WorkerKey, _Thread] = {}
         self._asked: set[PartitionTopicInfo] = set()
-        """Partitions in a request that is under way."""
+        """Partitions in a request in flight."""
         self._closed = False
 
     def set_brokers(self, brokers: Sequence[BrokerEndpoint]) -> None:
@@ -123,7 +125,7 @@ class SimFetching:
         self._wake()
 
     def shutdown(self, timeout: float = 0.0) -> None:
-        """See ``ConsumerFetcherManager.shutdown``. Answers that are under way still arrive."""
+        """See ``ConsumerFetcherManager.shutdown``. Answers in flight still arrive."""
         self._closed = True
         self._table.close()
 

@@ -48,7 +48,7 @@ class Connected(Protocol):
 
     @property
     def cluster(self) -> Brokers:
-        """Where its requests go."""
+        """The cluster that gets its requests."""
 
     @property
     def group_spec(self) -> GroupSpec | ConsumerGroupSpec:
@@ -160,7 +160,7 @@ class Line:
         self._busy: tuple[int, Any, int] | None = None
 
     def start(self, on_answer: OnAnswer, on_crash: Callable[[BaseException], object]) -> None:
-        """See ``RequestLine``. Nothing here crashes but the run as a whole."""
+        """See ``RequestLine``. A failure ends the whole run."""
         self._on_answer = on_answer
 
     def submit(self, command: Any) -> None:

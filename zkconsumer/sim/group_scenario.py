@@ -206,7 +206,7 @@ class World(CoordinatorTroubles[SimGroupMember]):
         member.start()
 
     def cut(self) -> None:
-        """Connections break, with requests and answers under way."""
+        """Connections break, with requests and answers in flight."""
         member = self._any()
         if member is not None:
             seconds = self.rng.choice([0.01, 0.3, self.session * 0.8, self.session * 1.5])
@@ -330,10 +330,10 @@ class _Seen:
         self._world.states.update(member.machine.state for member in self._world.members)
 
     def command(self, *_: object) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def request(self, *_: object) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 def run(

@@ -240,7 +240,7 @@ class HerdRun:
             watchers.append(self._counter(name))
 
     def _rest(self, seconds: float) -> None:
-        """Run until nothing is due for long, or for ``seconds`` where messages flow."""
+        """Run until nothing is due for a long time, or for ``seconds`` if there are messages."""
         if self._log is not None:
             self.kernel.run(until=self.kernel.now + seconds)
             return

@@ -74,7 +74,7 @@ class SimHost:
         return self._note is not None
 
     def say(self, text: str) -> None:
-        """Note what happens, for the history of the run."""
+        """Record an event in the history of the run."""
         if self._note is not None:
             self._note(f"{self.kernel.now_us} {self.name} {text}")
 

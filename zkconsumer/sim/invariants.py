@@ -199,7 +199,8 @@ class Observer:
         self._names[session] = member
 
     def session_ended(self, session: int) -> None:
-        """The server ended a session (call it before the owner znodes it takes away)."""
+        """The server ended a session (call it before the deletion of the session's owner
+        znodes)."""
         self._ended.add(session)
 
     def owner_changed(self, at: float, tp: TopicPartition, owner: int | None, by: int) -> None:
@@ -294,13 +295,13 @@ class Observer:
         reading.active = True
 
     def stopped(self, tp: TopicPartition, session: int) -> None:
-        """The member that reads ``tp`` in ``session`` delivers nothing more of it."""
+        """The member that reads ``tp`` in ``session`` delivers no more of its messages."""
         reading = self._reading.get((tp, session))
         if reading is not None:
             reading.active = False
 
     def delivered(self, at: float, tp: TopicPartition, session: int, first: int, last: int) -> None:
-        """The messages ``first`` to ``last`` were handed to the application, one by one."""
+        """The application got the messages ``first`` to ``last``, one at a time."""
         self.deliveries += last - first + 1
         self.delivered_below[tp] = max(self.delivered_below.get(tp, 0), last + 1)
         reading = self._reading.setdefault((tp, session), _Delivery())
@@ -321,7 +322,7 @@ class Observer:
 
 @dataclass(frozen=True, slots=True)
 class MemberAtRest:
-    """A live member once nothing changes any more. ``legacy``: of the ``scala`` profile."""
+    """A live member in a group that no longer changes. ``legacy``: of the ``scala`` profile."""
 
     consumer_id: str
     session: int

@@ -50,7 +50,7 @@ class SimLog:
         return self.topics.pop(topic, None) is not None
 
     def stop(self) -> None:
-        """Nothing is written any more."""
+        """No more messages are written."""
         self._stopped = self._kernel.now
 
     def plane(self, member: SimProcess[Any]) -> SimPlane:
@@ -205,7 +205,7 @@ class SimPlane:
                 self._deliver(tp, reading, 1)
 
     def _take(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Reading]:
-        """End the reading of these; returns where it stood."""
+        """End the reading of these; return the positions."""
         taken = {tp: self._reading.pop(tp) for tp in sorted(partitions) if tp in self._reading}
         if self._observer is not None:
             for tp, reading in taken.items():

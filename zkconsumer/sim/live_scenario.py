@@ -401,7 +401,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
             plain.start()
 
     def cut(self) -> None:
-        """Connections to brokers break, with requests and answers under way."""
+        """Connections to brokers break, with requests and answers in flight."""
         member = self._any()
         if member is not None:
             factor = self.rng.choice([0.001, 0.05, 0.8, 1.5])

@@ -1,9 +1,9 @@
 """A group whose members are rolled from one protocol to the other and back, under random faults.
 
-The members are restarted one at a time, classic to KIP-848 (``group.protocol=consumer``) and, when
-all have been, back again; the broker converts the group. Meanwhile the troubles of
-``group_scenario`` happen. The result is a pure function of the seed. Single-threaded, in virtual
-time.
+The members are restarted one at a time, from classic to KIP-848 (``group.protocol=consumer``), and
+back again when all are done. The broker converts the group. Meanwhile the faults of
+``group_scenario`` are injected. The result is a pure function of the seed. Single-threaded, in
+virtual time.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ OnStored = Callable[[TopicPartition, int | None, int, int], object]
 
 @dataclass(slots=True)
 class SimOffsets:
-    """The store. ``troubled``: requests are slow, or get lost, or are refused."""
+    """The store. ``troubled``: requests are slow, lost or refused."""
 
     kernel: Kernel
     on_stored: OnStored

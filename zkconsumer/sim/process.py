@@ -29,7 +29,7 @@ from zkconsumer.sim.light import SimPlane
 from zkconsumer.sim.whole import WholePlane
 
 ANSWER_S: Final = 4.0
-"""Within this time a commit is answered when nothing troubles the servers."""
+"""Within this time a commit is answered if the servers have no fault."""
 
 
 class Source(Protocol):
@@ -142,7 +142,7 @@ class SimProcess(Generic[MachineT]):
         self._kernel = kernel
         self._delivers = data is not None
         self._asked: list[tuple[float, Future[tuple[str, ...]]]] = []
-        """Commits, and when they were asked for."""
+        """Commits, and when they were requested."""
         self._late = False
         self.pauses = 0
         """How often the process stood still."""
@@ -358,7 +358,7 @@ class _Watchers:
         self._timers: dict[str, int] = {}
         """Token of the last timer of each name."""
         self._stale = False
-        """Whether the machine takes in a timer that was replaced."""
+        """Whether the machine receives a timer that was replaced."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
         """See ``Observer``."""

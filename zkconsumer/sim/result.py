@@ -22,7 +22,7 @@ class Result(Generic[WorldT]):
     seed: int
     events: int
     legacy: bool
-    """Whether a member with exact legacy behaviour was asked for."""
+    """Whether a member with exact legacy behaviour was requested."""
     violations: list[Violation]
     faults: dict[str, int]
     deliveries: int

@@ -24,11 +24,11 @@ def run(
     """Simulate a group of whole members. A pure function of its arguments.
 
     Args:
-        seed: decides everything that chance decides.
+        seed: determines all random choices.
         coordination: one of ``COORDINATIONS``.
-        events: how many troubles happen to members, servers and brokers.
+        events: how many faults are injected into members, servers and brokers.
         legacy: in ZooKeeper, one member has exact legacy behaviour; otherwise in one run of five.
-        record: keep the history, a line for each thing that happens.
+        record: keep the history, with a line for each event.
     """
     if coordination == "zookeeper":
         return scenario.run(seed, legacy=legacy or None, events=events, record=record)

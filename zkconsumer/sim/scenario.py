@@ -380,7 +380,7 @@ class Trouble(ZooKeeperTroubles[SimMember]):
             self.world.add_member(spec, self.habits)
 
     def drop_watch(self) -> None:
-        """A watch event gets lost; the next periodic reading makes up for it."""
+        """A watch event is lost; the next periodic reading makes up for it."""
         members = [member for member in self.world.live if not member.spec.scala]
         if members:
             self.rng.choice(members).client.drop_watch()
@@ -443,7 +443,7 @@ class Trouble(ZooKeeperTroubles[SimMember]):
             self.lasts(self.reread * 1.1)
 
     def brokers_gone(self) -> None:
-        """The registrations of all brokers vanish for a while."""
+        """The registrations of all brokers are missing for a while."""
         assert isinstance(self.world.data, SimCluster)
         for number in self.world.data.brokers.endpoints:
             self.world.set_broker(number, None)

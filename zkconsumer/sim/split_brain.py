@@ -170,7 +170,7 @@ def _stage(profile: str, seed: int, followers: int = 0, max_lag: float = 0.0) ->
 
 
 def _torn_views(profile: str, seed: int) -> Stage:
-    """Members read from servers that lag behind, while two more join."""
+    """Members read from lagging servers, while two more join."""
     stage = _stage(profile, seed, followers=3, max_lag=0.9)
     for name in ("A", "B"):
         stage.join(name)

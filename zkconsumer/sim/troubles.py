@@ -124,9 +124,9 @@ class ZooKeeperTroubles(Troubles[ZkMemberT]):
             member.client.expire()
 
     def disconnect(self) -> None:
-        """A connection to ZooKeeper breaks, with requests and answers under way.
+        """A connection to ZooKeeper breaks, with requests and answers in flight.
 
-        Not while a client has yet to learn that its session was ended before its time (``expire``).
+        Not while a client has not learnt yet that its session was ended early (``expire``).
         """
         member = self._any()
         if member is not None and self.zk.session_alive(member.client.session_id):

@@ -94,7 +94,7 @@ class FakeZk:
         self._rearm = rearm_watches
         self.service = service
         self.queued: Callable[[int], int] = lambda round_trip_us: 0
-        """Microseconds that a request waits behind reads that are simulated in bulk."""
+        """Microseconds that a request waits for reads that are simulated in bulk."""
         self.refuses: Callable[[FakeSession, MultiOp | Multi], bool] = lambda client, op: False
         """Whether an access list keeps a client from this write."""
         self._steady = steady
@@ -179,7 +179,7 @@ class FakeZk:
                 connection.trip_us = self._trip()
 
     def set_lag(self, max_lag: float) -> None:
-        """From now on followers are up to so many seconds behind."""
+        """From now on followers lag by up to this many seconds."""
         self._max_lag = max_lag
 
     def _trip(self, connection: Connection | None = None) -> int:
@@ -275,7 +275,7 @@ class FakeZk:
             session.expiry = None
 
     def _end_session(self, session_id: int) -> None:
-        """End a session: all its ephemerals vanish in one transaction."""
+        """End a session: all its ephemerals disappear in one transaction."""
         if session_id not in self._sessions:
             return
         self._stop_expiry(session_id)

@@ -55,9 +55,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Txn:
-    """A committed transaction. ``session_id`` asked for it (0: the test itself); when
-    ``closes_session`` it is the end of that session, with all its ephemerals.
-    """
+    """A committed transaction. ``session_id`` requested it (0: the test itself). With
+    ``closes_session`` it ends that session and deletes its ephemerals."""
 
     zxid: int
     session_id: int

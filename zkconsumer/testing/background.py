@@ -81,8 +81,8 @@ def default_dir() -> Path:
 def up(directory: Path, kafka: str = "3.9", brokers: int = 1) -> ClusterState:
     """Start an empty cluster that runs until ``down``; return when it is ready.
 
-    Raises ``ClusterError`` when one is up there already, or when the directory holds other things.
-    When it fails or is interrupted nothing is left running.
+    Raises ``ClusterError`` when one is up there already, or when the directory has other content.
+    If it fails or is interrupted, no process is left running.
     """
     with _only_command(directory, create=True):
         old = _read_state(directory)

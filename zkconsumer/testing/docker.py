@@ -83,9 +83,10 @@ class DockerCluster(TopicVerbs):
 
     Args:
         kafka: a key of ``KAFKA_LINES`` but 4; ZooKeeper is of the version that belongs to it.
-        brokers: how many brokers; their ids are 0, 1, ... zookeepers: how many ZooKeeper servers;
-        more than one form an ensemble. properties: added to each broker's ``server.properties``;
-        they take precedence. image: what to run, built by ``docker/build.sh``.
+        brokers: how many brokers; their ids are 0, 1, ...
+        zookeepers: how many ZooKeeper servers; more than one form an ensemble.
+        properties: added to each broker's ``server.properties``; they take precedence.
+        image: what to run, built by ``docker/build.sh``.
 
     Use it as a context manager, or call ``start`` and ``close``. Data lives in the containers,
     which are removed at the end, also when Python exits without ``close``; those of a process that

@@ -1,4 +1,4 @@
-"""The Docker engine of this machine: its containers, whose they are, and its errors as ours.
+"""The Docker engine of this machine: its containers, their owners, and its errors as ours.
 
 Any one thread at a time.
 """
@@ -113,7 +113,7 @@ class DockerContainer:
             wait_until(lambda: not self.running, STOP_SECONDS, f"{self.name} has ended")
 
     def pause(self) -> None:
-        """Freeze it: connections stay open, nothing is answered."""
+        """Freeze it: connections stay open, but it answers nothing."""
         with self._errors():
             self._container.pause()
 

@@ -59,7 +59,7 @@ def _logged(_error: BaseException) -> None:
 
 
 class GroupWatch:
-    """Reads a group's znodes on demand, and notes every stored offset that it sees go down.
+    """Reads a group's znodes on demand, and records every stored offset that becomes lower.
 
     Args:
         zookeeper: ``HOST:PORT[/CHROOT]``.
@@ -70,7 +70,7 @@ class GroupWatch:
     def __init__(self, zookeeper: str, group: str, topics: Sequence[str] = ()) -> None:
         self.paths = GroupPaths(group)
         self.lowered: list[str] = []
-        """Each stored offset seen to go down or away, as text."""
+        """Each stored offset that became lower or disappeared, as text."""
         self._topics = tuple(topics)
         self._highest: dict[TopicPartition, int] = {}
         self._ended = threading.Event()
@@ -115,7 +115,7 @@ class GroupWatch:
         return {tp: int(data) for tp, data in self._texts(self.paths.offsets_topic(topic)).items()}
 
     def sessions(self) -> set[int]:
-        """The sessions behind all registrations and owner znodes."""
+        """The sessions of all registrations and owner znodes."""
         found = [f"{self.paths.ids}/{member}" for member in self.members()]
         for topic in self._children(self.paths.owners):
             path = self.paths.owners_topic(topic)
@@ -199,8 +199,8 @@ class Reader:
     """Iterates streams, one thread each, and records every message, until the streams end.
 
     Args:
-        streams: to iterate; ``consumer.timeout.ms`` is ignored. handle: called with each message,
-        before it is acknowledged.
+        streams: to iterate; ``consumer.timeout.ms`` is ignored.
+        handle: called with each message, before it is acknowledged.
     """
 
     def __init__(
@@ -269,12 +269,15 @@ class Reader:
 
 
 class Producer:
-    """Sends numbered messages to a topic's partitions in turn, and remembers what was acknowledged.
+    """Sends numbered messages to a topic's partitions in rotation, and records the acknowledged
+    ones.
 
     Args:
-        bootstrap: ``HOST:PORT,...`` of the brokers. topic: must exist. partitions: numbers to send
-        to. interval: seconds between messages; with 0, only ``send`` sends messages. compression:
-        ``gzip`` or another codec's name.
+        bootstrap: ``HOST:PORT,...`` of the brokers.
+        topic: must exist.
+        partitions: numbers to send to.
+        interval: seconds between messages; with 0, only ``send`` sends messages.
+        compression: ``gzip`` or another codec's name.
     """
 
     def __init__(
@@ -359,7 +362,7 @@ class Producer:
             self.acked[found.partition, found.offset] = value
 
     def stop(self) -> dict[tuple[int, int], bytes]:
-        """Send nothing more; return everything acknowledged."""
+        """Send no more messages; return everything acknowledged."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(30.0)

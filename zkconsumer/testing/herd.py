@@ -50,11 +50,11 @@ _START_REQUESTS = 3
 class RealHerd:
     """What to run. Times are seconds; ``partitions`` of each topic; ``port`` of a local server.
 
-    ``processes`` share the members, but for the one that a crash kills, which has its own.
-    ``rate``: messages a second in each partition. They are made up, and members take them without
-    fetching; but they are committed, and counted when they are taken again. ``restart`` is the time
+    ``processes`` share the members, except the one that a crash kills, which has its own. ``rate``:
+    messages a second in each partition. The messages are simulated, and members take them without
+    fetching. They are committed, and counted if they are taken again. ``restart`` is the time
     between the stop and the start of a member, and before the next one stops; ``bounce`` is how
-    long a broker is away.
+    long a broker is down.
     """
 
     port: int

@@ -98,7 +98,7 @@ class IdlePlane:
         self._positions: dict[TopicPartition, int] = {}
 
     def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
-        """Nothing is fetched from them."""
+        """Does nothing: no brokers are needed."""
 
     def start(
         self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
@@ -124,7 +124,7 @@ class IdlePlane:
         return taken
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing is remembered."""
+        """Does nothing: there are no positions."""
 
     def positions(self) -> dict[TopicPartition, int]:
         """Where each partition stands."""

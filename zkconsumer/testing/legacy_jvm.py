@@ -233,9 +233,11 @@ class JvmMember:
     """One member of the original consumer. It joins at construction.
 
     Args:
-        jvm: the process to run in. config: the original consumer's properties. topics: topic to
-        number of streams; or instead whitelist, blacklist: a regex, with ``streams`` streams. file:
-        a ``.properties`` file that Java reads; ``config`` takes precedence over it.
+        jvm: the process to run in.
+        config: the original consumer's properties.
+        topics: topic to number of streams; or instead
+        whitelist, blacklist: a regex, with ``streams`` streams.
+        file: a ``.properties`` file that Java reads; ``config`` takes precedence over it.
 
     ``group.id`` and ``consumer.id`` must be given, in ``config`` or ``file``.
 

@@ -306,7 +306,7 @@ class MixedGroup:
     def handed_over(self) -> None:
         """Each partition claimed since the last call was committed to its end before.
 
-        To be called when all was delivered before the change, and nothing was sent after it.
+        Call it if everything was delivered before the change, and nothing was sent after it.
         """
         client, paths = self.watch.client, self.watch.paths
         ends, stored, claims = self.ends(), self.stored(), self.claims()

@@ -103,11 +103,11 @@ class Authority:
 class SecuredCluster(LocalCluster):
     """One ZooKeeper and one broker, which offer every protocol.
 
-    With Kafka 4 the two know nothing of each other: ZooKeeper is for groups.
+    With Kafka 4 the two are independent: ZooKeeper is for groups.
 
     ``port`` of the broker and of ZooKeeper are those without security, for tests that prepare
-    something. ZooKeeper's ``secure_port`` speaks TLS and wants a client certificate. ``client``
-    makes the configuration of a client.
+    something. ZooKeeper's ``secure_port`` uses TLS and requires a client certificate. ``client``
+    creates the configuration of a client.
     """
 
     MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")

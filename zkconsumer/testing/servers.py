@@ -34,7 +34,7 @@ _JVM_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """How to run one server: what ``Server`` needs and no more."""
+    """How to run one server: only what ``Server`` needs."""
 
     name: str
     port: int
@@ -165,7 +165,7 @@ class Peer:
 
 
 def ensemble(servers: int) -> tuple[Peer, ...]:
-    """Return the peers of an ensemble of so many servers, with ports that are free."""
+    """Return the peers of an ensemble of this many servers, with free ports."""
     return tuple(Peer(n, free_port(), free_port(), free_port()) for n in range(1, servers + 1))
 
 
@@ -415,6 +415,6 @@ def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
 
 
 def made(directory: Path) -> Path:
-    """Return the directory, which is created where it is missing."""
+    """Return the directory, which is created if it does not exist."""
     directory.mkdir(parents=True, exist_ok=True)
     return directory

@@ -1,6 +1,6 @@
-"""Our end of the supervisor process (see ``_supervise.py``): starts it, gives it orders.
+"""Our end of the supervisor process (see ``_supervise.py``): starts it and sends it commands.
 
-Any thread may call; one order is under way at a time.
+Any thread may call it; one command is in progress at a time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Supervisor:
         return int(answer["pid"])
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to the server ``name``; nothing happens when it has ended."""
+        """Send a signal to the server ``name``; does nothing if it has ended."""
         self._order(do="signal", name=name, signal=int(number))
 
     def poll(self, name: str) -> int | None:

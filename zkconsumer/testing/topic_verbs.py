@@ -12,7 +12,7 @@ from zkconsumer.testing import broker_topics, topics
 class _Broker(Protocol):
     @property
     def port(self) -> int:
-        """Where it listens, at 127.0.0.1."""
+        """Its port, at 127.0.0.1."""
 
     @property
     def running(self) -> bool:

@@ -60,10 +60,10 @@ def free_port() -> int:
 
 
 def _reserved(port: int) -> bool:
-    """Reserve ``port`` for a server that is about to start; whether no process had reserved it.
+    """Reserve ``port`` for a server that will start; return whether no process had reserved it.
 
-    A reservation is a file in the user's temporary folder, so that processes side by side do not
-    choose the same port. It counts for ``_RESERVED_SECONDS``.
+    A reservation is a file in the user's temporary folder, so that parallel processes do not choose
+    the same port. It is valid for ``_RESERVED_SECONDS``.
     """
     folder = Path(tempfile.gettempdir()) / f"zkconsumer-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -23,7 +23,7 @@ from zkconsumer.zk.driver import ZkDriver
 from zkconsumer.zk.security import ZkSecurity
 
 AT_ONCE: Final = 32
-"""Scripts under way at the same time in ``run_all``."""
+"""How many scripts ``run_all`` runs at the same time."""
 
 _HASTY_CLOSE_SECONDS: Final = 1.0
 """How long the session's end may take after an error or an interruption."""
@@ -40,9 +40,9 @@ def refusal(refused: Refused) -> ZooKeeperError:
 
 
 def or_refusal(script: Script[T]) -> Script[T | ZooKeeperError]:
-    """Carry a script out; return the error when ZooKeeper refuses one of its operations.
+    """Carry out a script; return the error if ZooKeeper refuses one of its operations.
 
-    So one of many scripts that run at a time may fail without ending the others.
+    So one of several parallel scripts may fail without ending the others.
     """
     try:
         return (yield from script)
@@ -185,7 +185,7 @@ class BlockingZk:
                 script.close()
 
     def _known(self, op: ZkOp) -> Reply | None:
-        """Return the reply to an operation that ZooKeeper need not be asked for."""
+        """Return the reply to an operation that needs no request to ZooKeeper."""
         return None
 
     def _silent(self) -> ZkUnavailableError:

@@ -73,7 +73,7 @@ _ABANDONED_SECONDS: Final = 0.5
 class _Waker:
     """One end of the pipe that wakes the connection thread.
 
-    The number of bytes in it means nothing; ``Handler.select`` looks at the queue of requests.
+    The number of bytes in it is not used; ``Handler.select`` checks the queue of requests.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -153,7 +153,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         return _Waker(first), _Waker(second)
 
     def create_connection(self, *args: Any, **options: Any) -> Any:
-        """Connect; a server may use its share of the session timeout only, a third at most."""
+        """Connect; a server may use only its share of the session timeout, a third at most."""
         connection = self.connection
         if connection is not None and options.get("timeout"):
             share = options["timeout"] / len(connection.client.hosts)
@@ -291,8 +291,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     def stop(self, timeout: float | None = None) -> bool:
         """Wait until ``stop_by`` for the server to close the session, then cut the connection.
 
-        kazoo waits for at least 10 s, then without a limit. Returns whether the thread has ended:
-        one that is opening a connection ends after its share of the session timeout.
+        kazoo waits for at least 10 s, then without a limit. Returns whether the thread has ended. A
+        thread that is opening a connection ends after its share of the session timeout.
         """
         routine = self._connection_routine
         if routine is not None:

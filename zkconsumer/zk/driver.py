@@ -83,7 +83,7 @@ def _kazoo_logger() -> logging.Logger:
 
 
 def code_of(error: BaseException) -> Code:
-    """The code of a kazoo error; ``OTHER`` for what no script can act on.
+    """The code of a kazoo error; ``OTHER`` if no script can react to it.
 
     Any other exception means that kazoo could not read the answer: the outcome is unknown.
     """
@@ -118,11 +118,14 @@ class ZkDriver:
     """One kazoo client and the sessions it goes through.
 
     Args:
-        hosts: ``host:port,host:port``, without chroot. chroot: ``""`` or ``/path``; must exist.
-        session_timeout: seconds, as asked of the server. on_session: called with the event and the
-        session id. on_watch: called with the path (without chroot) of each watch that fired.
+        hosts: ``host:port,host:port``, without chroot.
+        chroot: ``""`` or ``/path``; must exist.
+        session_timeout: seconds, as asked of the server.
+        on_session: called with the event and the session id.
+        on_watch: called with the path (without chroot) of each watch that fired.
         on_fault: called with an exception of the handling of an answer, whose request is then never
-        answered. security: how to encrypt and log in.
+            answered.
+        security: how to encrypt and log in.
     """
 
     def __init__(
@@ -325,9 +328,9 @@ class ZkDriver:
     def submit(self, op: ZkOp, session_id: int, on_reply: OnReply) -> None:
         """Send ``op`` in session ``session_id``; ``on_reply`` is called once, on another thread.
 
-        While the connection is away requests wait. A request of another session than the current
-        one is answered with ``SESSION_EXPIRED``; should the session end between this look and the
-        sending, the scripts' registration check catches it.
+        Requests wait while there is no connection. A request of another session than the current
+        one is answered with ``SESSION_EXPIRED``. If the session ends between this check and the
+        sending, the scripts' registration check notices it.
         """
         if session_id != self._session_id:
             on_reply(Failed(Code.SESSION_EXPIRED))
@@ -353,7 +356,7 @@ class ZkDriver:
         on_reply(reply)
 
     def ping(self, on_answer: Callable[[], object]) -> None:
-        """Ask the server anything; ``on_answer`` is called only when it answers.
+        """Send a ping to the server; ``on_answer`` is called only when it answers.
 
         Without a connection nothing is sent: the request would wait, and prove nothing later.
         """

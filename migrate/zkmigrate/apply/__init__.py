@@ -1,4 +1,4 @@
-"""Carries out plans, and undoes them.
+"""Carries out plans, and rolls them back.
 
 ``migrator.Migrator`` hands a plan's groups to threads. Each thread has a ``steps.Steps``, which
 takes one group at a time through the same steps. Before each step, the journal has a record of it

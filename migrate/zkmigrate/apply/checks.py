@@ -35,13 +35,13 @@ class Checks:
         self._force = force
 
     def as_expected(self, change: Change, resumed: bool, claimed: bool = False) -> Held:
-        """Check that the group has no member, and that Kafka and marker are as they should be.
+        """Check that the group has no member, and that Kafka and the marker are as expected.
 
-        Returns what Kafka holds.
+        Returns Kafka's offsets.
 
-        With ``claimed`` the group is claimed in ZooKeeper already. Offsets that the plan does not
-        know are looked for before and after the claim: before, so that nothing is changed in vain;
-        after it, no new ones can appear.
+        With ``claimed`` the group is already claimed in ZooKeeper. Offsets that the plan does not
+        know are looked for before and after the claim: before it, to avoid useless changes; after
+        it, because no new ones can appear then.
         """
         group = change.group
         joined = self._stores.kafka.members(change.kafka_group)
@@ -212,7 +212,7 @@ class Checks:
 def _nothing_unplanned(
     change: Change, store: Store, held: Mapping[TopicPartition, int | None]
 ) -> None:
-    """Check that the source store holds nothing that would stay behind."""
+    """Check that the source store has no offset that would stay behind."""
     unknown = (tp for tp, offset in held.items() if offset is not None and not change.knows(tp))
     tp = min(unknown, default=None) if store is change.source else None
     if tp is not None:

@@ -2,12 +2,12 @@
 
 A legacy consumer registers below ``/consumers/GROUP/ids`` before it does anything else. The guard
 takes the permission to create children from every entry of that znode's access list, so a consumer
-fails with ``NoAuth`` at once. Nothing else changes: who may read, may still read. The original list
-is kept in the znode's data, which no client uses, so that ``unlock`` restores it exactly. The
-data is written before the list is changed, and cleared after it is restored: each step may find its
-work done.
+fails with ``NoAuth`` at once. Nothing else changes: clients that may read may still read. The
+original list is kept in the znode's data, which no client uses, so that ``unlock`` restores it
+exactly. The data is written before the list is changed, and cleared after it is restored: each step
+may find its work done.
 
-ZooKeeper may be configured not to enforce access lists. ``lock`` notices, since it tries to
+ZooKeeper may be configured not to enforce access lists. ``lock`` notices this, because it tries to
 register, and then changes nothing.
 """
 
@@ -222,7 +222,7 @@ def _without_create(entry: AclEntry) -> AclEntry:
 
 
 def _can_register(group: str) -> Script[bool]:
-    """Whether a registration is accepted all the same; it is deleted again."""
+    """Whether a registration is accepted nevertheless; it is deleted again."""
     path = GroupPaths(group).member(f"{group}_zkmigrate-probe")
     data = encode_registration(Subscription(Pattern.STATIC, {}), 0)
     while True:

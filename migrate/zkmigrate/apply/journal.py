@@ -1,15 +1,16 @@
-"""The journal: JSON Lines on disk, one before every side effect, so that a killed run can resume.
+"""The journal: JSON Lines on disk, one before every side effect, so that a run that was killed can
+resume.
 
-Each line carries a checksum. The file appears whole with its first line and only grows. A last line
-that is torn was never acted on, and the next run cuts it off. Any other damage is refused. Any
-thread may write: records that several threads write at a time share one fsync. A lock keeps a
+Each line carries a checksum. The file appears complete with its first line and only grows. No
+action followed a last line that is torn, and the next run cuts it off. Any other damage is refused.
+Any thread may write: records that several threads write at a time share one fsync. A lock keeps a
 second run on this machine out; on another machine, claims in ZooKeeper do. Mode 0600, and never
 through a symbolic link.
 
 One file holds everything, so that a copy of it lets another operator resume on another machine.
-SQLite was tried in its place and is not equal. After a kill, a copy of the database file alone
-opens without an error: with ``journal_mode=wal`` it lacks the last records, and with ``delete`` it
-has records that were never committed. A changed byte is not noticed either.
+SQLite was tried instead and is not as good. After a kill, a copy of the database file alone opens
+without an error: with ``journal_mode=wal`` it lacks the last records, and with ``delete`` it has
+records that were never committed. A changed byte is not noticed either.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Effect = Callable[[str], None]
 
 
 def no_effect(_what: str) -> None:
-    """Do nothing: how effects are reported where no test observes them."""
+    """Do nothing: the default if no test observes effects."""
 
 
 class Journal:
@@ -60,7 +61,7 @@ class Journal:
         self._number = 0
         self._synced = 0
         self._broken = ""
-        """Why a record may be torn, after which nothing is written any more."""
+        """Why a record may be torn; after that, nothing more is written."""
         self._writing = threading.Lock()
         self._syncing = threading.Lock()
 

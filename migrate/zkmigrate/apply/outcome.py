@@ -28,7 +28,7 @@ class Outcome(Enum):
 
     @property
     def good(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether no work is left."""
         return self not in (Outcome.SKIPPED, Outcome.REFUSED, Outcome.FAILED)
 
 

@@ -374,7 +374,7 @@ def _release_what_is_there(hold: Hold) -> Script[None]:
 
 
 def _ensure(paths: Iterable[str]) -> Script[None]:
-    """Create znodes below ``/consumers`` and their parents where they are missing."""
+    """Create znodes below ``/consumers`` and their missing parents."""
     wanted: dict[str, None] = {}
     for path in paths:
         parts = path.split("/")

@@ -40,7 +40,7 @@ def since_plan(records: Records) -> Records:
 
 
 def recorded(records: Records) -> GroupPlan | None:
-    """Return the plan by which a group was written; ``None`` when nothing was written."""
+    """Return the plan by which a group was written; ``None`` if nothing was written."""
     after = since_plan(records)
     if len(after) == len(records) or all(record["step"] in _UNWRITTEN for record in after):
         return None

@@ -34,7 +34,7 @@ _COLUMNS: Final = (
     "group", "verdict", "partitions", "to_write", "kind", "what", "fix", "notes", "stays_behind",
 )  # fmt: skip
 _IN_TABLE: Final = 7
-"""So many of the columns are in a table; notes are printed below it."""
+"""How many of the columns are in a table; notes are printed below it."""
 
 
 def plan_groups(
@@ -49,8 +49,8 @@ def plan_groups(
 ) -> Iterator[GroupPlan]:
     """Yield the plan of each group; one that cannot be read has a problem instead of partitions.
 
-    ``may_run``: members of a group are not in the way of its plan. ``renamed``: groups' names in
-    Kafka where these differ.
+    ``may_run``: members of a group do not prevent its plan. ``renamed``: groups' names in Kafka if
+    these differ.
     """
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 

@@ -49,10 +49,10 @@ def load(
     limit: int | None = None,
     journal: Path | None = None,
 ) -> tuple[plan_file.PlanFile, PassedGroups]:
-    """Return the chosen groups of a plan, and what keeps notes on them while they pass.
+    """Return the chosen groups of a plan, and an object that keeps notes on them while they are
+    processed.
 
-    ``limit``: no more groups than that, of those that are ready and that the ``journal`` does not
-    call done.
+    ``limit``: most groups, of those that are ready and not done according to the ``journal``.
     """
     loaded = plan_file.load(path)
     chosen: set[str] | None = None
@@ -75,7 +75,8 @@ def load(
 
 
 def check_cluster(plan: PlanFile, stores: Stores) -> None:
-    """Check that a plan is of this cluster, as far as that is known. Raises MigrationError."""
+    """Check that a plan was made for this cluster, as far as that is known. Raises
+    MigrationError."""
     here = stores.cluster_id()
     if plan.cluster is not None and here is not None and plan.cluster != here:
         raise MigrationError(

@@ -46,7 +46,7 @@ class Selection:
 
     @property
     def named(self) -> bool:
-        """Whether the groups were named one by one, so that each is meant."""
+        """Whether the groups were named individually."""
         return bool(self.groups)
 
     def of_store(self, names: Callable[[], list[str]], store: Store) -> list[str]:

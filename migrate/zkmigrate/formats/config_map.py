@@ -27,7 +27,8 @@ class _Rule:
 
 
 def _same(name: str, rdkafka: str | None = None, python: str | None = None) -> dict[str, str]:
-    """The Java name, the others' where they differ; an empty one means: no such property."""
+    """The Java name, and the others' if they differ; an empty one means that there is no such
+    property."""
     names = {
         JAVA: name,
         RDKAFKA: name if rdkafka is None else rdkafka,

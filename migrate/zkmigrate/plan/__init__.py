@@ -8,7 +8,7 @@
     findings.Findings     what is wrong with partitions, one problem for each kind -> problems
     what was moved before, idle groups, notes
 
-A plan always results. With a problem its verdict is ``needs a decision`` (an option settles it) or
+There is always a plan. With a problem its verdict is ``needs a decision`` (an option settles it) or
 ``refused`` (something outside has to change first), and ``apply`` leaves the group alone. A group
 that an earlier move settled is ``moved``: there is nothing to write.
 

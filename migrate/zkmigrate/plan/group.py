@@ -108,9 +108,9 @@ class _Planner:
         )
 
     def _is_moved(self, entries: Iterable[Entry]) -> bool:
-        """Whether an earlier move to the target still holds, so that nothing is left to do.
+        """Whether an earlier move to the target is still valid, so that nothing is left to do.
 
-        Then the target's own consumers may run, and are not in the way.
+        Then the target's own consumers may run, and do not prevent the plan.
         """
         marker = self.state.marker
         if (

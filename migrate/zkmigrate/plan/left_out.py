@@ -37,7 +37,7 @@ class LeftOut:
         return self.skipped | self._missing
 
     def leaves_out(self, tp: TopicPartition) -> bool:
-        """Whether a partition is left out; its offset is then noted, where there is one."""
+        """Whether a partition is left out. Its offset, if there is one, is then recorded."""
         why = self._why(tp)
         if why is None:
             return False

@@ -46,7 +46,7 @@ class Recreated(Enum):
 
 
 class Unproven(Enum):
-    """What happens to offsets whose topic nothing proves to be the one they were stored for."""
+    """What to do with offsets if it is not certain that their topic is still the same."""
 
     REFUSE = "refuse"
     TRUST = "trust"

@@ -42,7 +42,7 @@ def read_states(
 
     ``from_file``: offsets from a file, by group. ``commit_times``: also look up when each offset
     was committed to Kafka, which reads the coordinators' logs. ``renamed``: groups' names in Kafka
-    where these differ; without it a group has the name under which it was moved.
+    if these differ; without it a group has the name under which it was moved.
     """
     every = list(groups)
     called = dict(renamed or {})

@@ -1,6 +1,6 @@
-"""Reads which topics exist, since when, and what their partitions' logs hold.
+"""Reads which topics exist, when they were created, and the offset ranges of their logs.
 
-Any thread; one at a time asks, and the others wait for the answer.
+Any thread; one at a time sends requests, and the others wait for the answer.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Ranges = Mapping[TopicPartition, LogRange]
 
 
 class Logs:
-    """Topics and their logs, asked for once for many groups.
+    """Topics and their logs, read once for many groups.
 
     Args:
-        zk: a session, opened. Where the cluster has left ZooKeeper, its topics are compared with
-            what ZooKeeper remembers of them.
+        zk: a session, opened. If the cluster has left ZooKeeper, its topics are compared with
+            ZooKeeper's records of them.
         brokers: called for the brokers registered now.
         timeout: seconds for connecting and for each answer.
     """
@@ -136,7 +136,7 @@ class Logs:
     ) -> Mapping[TopicPartition, int | BrokerError]:
         """Return the offset of the first message of that time or later, ``NONE`` without one.
 
-        Raises BrokerError: brokers before 0.10.1 cannot look for a time.
+        Raises BrokerError: brokers before 0.10.1 cannot look up a time.
         """
         found: dict[TopicPartition, int | BrokerError] = {}
         with self._lock:
@@ -165,7 +165,7 @@ class Logs:
     def _by_leader(
         self, partitions: Sequence[TopicPartition]
     ) -> Iterator[tuple[BrokerConnection, list[TopicPartition]]]:
-        """Yield batches of partitions with the connection to their leader, where there is one."""
+        """Yield batches of partitions with the connection to their leader, if there is one."""
         brokers = {endpoint.broker_id: self._connection(endpoint) for endpoint in self._brokers()}
         leaders: Mapping[TopicPartition, int] = {}
         for connection in brokers.values():

@@ -46,9 +46,9 @@ class Stores:
     Args:
         zookeeper: ``host:port/chroot``.
         timeout: seconds to wait for ZooKeeper, and for each answer of a broker.
-        coordinator_timeout: seconds to wait for a coordinator that moves, loads or is away.
-        security: how to encrypt and to log in; None is neither.
-        on_wait: called with what is waited for, once for each wait.
+        coordinator_timeout: seconds to wait for a coordinator that moves, loads or does not answer.
+        security: how to encrypt and log in; None for neither.
+        on_wait: called with the reason for each wait, once.
         bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``; needed when the cluster
             has left this ZooKeeper (KRaft).
 
@@ -134,7 +134,7 @@ class Stores:
         return other
 
     def _check_cluster(self) -> None:
-        """Check that ZooKeeper and brokers are of one cluster, as far as that is known."""
+        """Check that ZooKeeper and brokers belong to one cluster, as far as that is known."""
         if not self.zk.has_bootstrap:
             return
         stored, told = self.zk.cluster_ids()
@@ -170,9 +170,9 @@ class Stores:
             return None
 
     def commits_since(self, group: str, position: int) -> list[tuple[TopicPartition, int | None]]:
-        """Return what anyone has committed of a group since a position, in order.
+        """Return all commits of a group since a position, in order.
 
-        Nothing where the log cannot be read, as access lists may have it.
+        Empty if the log cannot be read, for example because of access lists.
         """
         partition = self._offsets_partition(group)
         assert isinstance(partition, int)
@@ -237,10 +237,10 @@ class Stores:
     def fetch(
         self, group: str, known: Collection[TopicPartition]
     ) -> dict[TopicPartition, StoredOffset]:
-        """Return all offsets of a group that Kafka holds.
+        """Return all offsets of a group in Kafka.
 
-        Brokers before 0.10.2 do not list all: they are asked for the partitions that are ``known``,
-        and for those that the same topics have now.
+        Brokers before 0.10.2 do not list all. They are asked for the partitions that are ``known``,
+        and for the current partitions of the same topics.
         """
         asked = set(known)
         if not self.kafka.tells_all(group):

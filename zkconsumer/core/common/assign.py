@@ -84,12 +84,12 @@ def assign_roundrobin(
     """Assign all partitions of all topics to a ring of all threads (Scala RoundRobinAssignor).
 
     The form of Kafka 0.10.2 and later: a thread that does not subscribe to a partition's topic is
-    passed over and loses that turn. Arguments and result as in `assign_range`.
+    skipped and loses that turn. Arguments and result as in `assign_range`.
 
     Partitions of one topic whose hashes are equal are assigned by number, those of several topics
-    in the order of the JVM's map of topics. ``subscriptions`` is what that order follows
-    from (see `topic_order`); where it is missing, it is taken from ``threads``: members and topics
-    in the order in which they first appear. Nothing else depends on the order of the arguments.
+    in the order of the JVM's map of topics. ``subscriptions`` determines that order (see
+    `topic_order`). If it is missing, it is taken from ``threads``: members and topics in the order
+    in which they first appear. Nothing else depends on the order of the arguments.
     """
     distinct = _distinct(threads.values())
     rank = _ranks(distinct.values())

@@ -1,4 +1,4 @@
-"""What to do: outputs of a member's machine, in ZooKeeper's groups and the brokers' alike.
+"""Commands: the output of a member's machine, in ZooKeeper and on the brokers.
 
 A command with a ``token`` is answered by exactly one event that repeats it, unless the session or
 the membership ends first.
@@ -31,7 +31,8 @@ class StopFetching:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Take partitions away at once: they are not owned any more. Answer: ``Dropped``, no token."""
+    """Drop partitions at once, because they are not owned any more. Answer: ``Dropped``, no
+    token."""
 
     partitions: frozenset[TopicPartition]
 

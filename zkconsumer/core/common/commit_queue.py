@@ -16,9 +16,9 @@ from zkconsumer.core.common.types import TopicPartition
 
 
 class CommitQueue:
-    """The requests that wait, and the one that is under way.
+    """The waiting requests, and the one in progress.
 
-    ``token`` is that of the command under way, ``None`` between commands; ``sent`` are its
+    ``token`` is the one of the command in progress, ``None`` between commands. ``sent`` are its
     positions, and ``left`` those of its request that may be sent again. ``attempts`` counts how
     often that request was sent. While ``paused``, nothing is sent.
     """
@@ -36,7 +36,7 @@ class CommitQueue:
 
     @property
     def automatic(self) -> bool:
-        """Whether no one waits for the answer to the request under way."""
+        """Whether no caller waits for the answer to the request in progress."""
         return self._current is not None and self._current.request is None
 
     def add(self, request: CommitRequested) -> None:
@@ -87,7 +87,7 @@ class CommitQueue:
         return False
 
     def settle(self, faults: Iterable[str] = (), again: Collection[TopicPartition] = ()) -> None:
-        """The command under way is answered; partitions in ``again`` stay ``left``."""
+        """The command in progress is answered; partitions in ``again`` stay ``left``."""
         self.token, self.sent = None, {}
         self._faults += faults
         self.left = {tp: at for tp, at in self.left.items() if tp in again}
@@ -95,7 +95,7 @@ class CommitQueue:
             self._finish()
 
     def refuse(self, why: str) -> None:
-        """Nothing that was asked for can be stored any more."""
+        """No requested offset can be stored any more."""
         due = [(one, [why] if one.positions else []) for one in self._waiting]
         if self._current is not None:
             due.insert(0, (self._current, [*self._faults, why]))

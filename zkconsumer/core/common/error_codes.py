@@ -1,6 +1,6 @@
 """The error codes of Kafka's protocol by name. Data; any thread.
 
-Source: org.apache.kafka.common.protocol.Errors of Kafka 4.0, where they are numbered from -1 on.
+Source: org.apache.kafka.common.protocol.Errors of Kafka 4.0, where they are numbered from -1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What happened: inputs of a member's machine, in ZooKeeper's groups and the brokers' alike.
+"""Events: the input of a member's machine, in ZooKeeper and on the brokers.
 
 Data, never subclassed. An event that answers a command repeats its ``token``; the machine drops
-answers it no longer waits for. Offsets are always the next offset to read.
+answers that it no longer waits for. Offsets are always the next offset to read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zkconsumer.core.common.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """A timer set by ``SetTimer`` ran out."""
+    """A timer set by ``SetTimer`` expired."""
 
     token: int
     name: str
@@ -30,7 +30,7 @@ class FetchingStopped:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Answer to ``Drop``: where the partitions stood when they were taken away."""
+    """Answer to ``Drop``: the positions of the partitions when they were dropped."""
 
     positions: Mapping[TopicPartition, int]
 
@@ -66,8 +66,8 @@ class CommitRequested:
 class CloseRequested:
     """The user wants the member to leave the group.
 
-    ``in_listener``: the user's listener asks for it and waits until the member has left, so the
-    member neither waits for the call under way nor calls the listener again.
+    ``in_listener``: the user's listener requests it and waits until the member has left. So the
+    member neither waits for the listener's current call nor calls it again.
     """
 
     in_listener: bool = False

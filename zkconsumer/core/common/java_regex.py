@@ -239,7 +239,7 @@ class _Translator:
         return _literal(self._code_point(letter))
 
     def _quoted(self) -> str:
-        """Read what ``\\Q`` quotes; ``at`` is behind it."""
+        r"""Read the text after ``\Q``; ``at`` is the position after it."""
         end = self.pattern.find("\\E", self.at)
         quoted = self.pattern[self.at : end] if end >= 0 else self.pattern[self.at :]
         self.at = end + 2 if end >= 0 else len(self.pattern)

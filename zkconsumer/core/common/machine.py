@@ -1,10 +1,10 @@
-"""Machine: what every member's machine is made of: tokens, timers, dispatch, a commit queue.
+"""Machine: the common base of every member's machine: tokens, timers, dispatch, a commit queue.
 
 Events in, commands out. Rules that every machine keeps:
 
 1. Total: any event is legal in any state; nothing raises.
 2. An answer whose token is not awaited is dropped and counted (``stale_answers``).
-3. Waiting is a timer command, calling the user's listener is a command; their outcome is an event.
+3. Waiting is a timer command, calling the user's listener is a command; their result is an event.
 
 The owner thread of a machine is the only caller.
 """
@@ -33,7 +33,7 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
     """
 
     ANYWHERE: ClassVar[Mapping[type, Handler]]
-    """Events that answer nothing, and their handlers; legal in every state but the last."""
+    """Events that are not answers, and their handlers; legal in every state but the last."""
     ANSWERS: ClassVar[Mapping[Any, Mapping[type, Handler]]]
     """Which answers each state waits for, and their handlers."""
 
@@ -52,7 +52,7 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
 
     @abstractmethod
     def _commit_answered(self, event: EventT) -> None:
-        """Handle the answer to the commit that the queue has under way."""
+        """Handle the answer to the commit that the queue has in progress."""
 
     @abstractmethod
     def _stepped(self) -> None:
@@ -117,7 +117,7 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
         return self._awaited
 
     def _timer(self, name: str, seconds: float, jitter: float = 0.0) -> None:
-        """Set the timer ``name``; an earlier one of that name counts no more."""
+        """Set the timer ``name``; it replaces an earlier one of that name."""
         self._timers[name] = self._next_token()
         timer = commands.SetTimer(self._timers[name], name, seconds, jitter)
         self._emit(timer)  # type: ignore[arg-type]  # every machine's commands include it

@@ -335,7 +335,7 @@ _SINGLE: Final[dict[str, _Node]] = {
 
 
 def _shared(node: _Node, depth: int) -> _Node:
-    """The same with alternatives that begin alike put together: their beginning counts once."""
+    """The same regex, in which alternatives with the same beginning share it: it counts once."""
     match node:
         case "all", parts:
             return ("all", tuple(_shared(part, depth) for part in parts))

@@ -66,8 +66,8 @@ def topic_order(subscriptions: Iterable[Sequence[str]], *, own_topics: bool = Fa
     ``subscriptions`` holds each member's topics without duplicates, members in the order in which
     ZooKeeper lists them: a static registration's topics in the order of its JSON, a filter's in the
     order in which ZooKeeper lists ``/brokers/topics``. ``own_topics`` selects the code of Kafka
-    0.8.2 to 0.10.1, where all members must subscribe alike: a member looks up the partitions of its
-    own topics, not of those in ``consumersForTopic``.
+    0.8.2 to 0.10.1, where all members must subscribe to the same topics: a member looks up the
+    partitions of its own topics, not of those in ``consumersForTopic``.
     """
     met: dict[str, None] = {}
     for topics in subscriptions:

@@ -135,10 +135,10 @@ class Expansions:
         all_topics: Collection[str],
         exclude_internal: bool,
     ) -> tuple[dict[str, Mapping[str, int]], dict[str, str]]:
-        """Do as ``expand`` for each registration, by any name.
+        """Like ``expand`` for each registration, by any name.
 
         Returns the expanded ones by name, and by name why the others cannot be used. A filter that
-        took too many steps is not tried again with the same topics.
+        took too many steps is not evaluated again with the same topics.
         """
         before, self._found = self._found, {}
         topics = tuple(all_topics)

@@ -36,7 +36,7 @@ Owned = Mapping[str, tuple[int, ...]]
 """Partition numbers, sorted, by topic id."""
 
 NAMES_AGAIN: Final = 1.0
-"""Seconds until the name of an unknown topic id is asked for again."""
+"""Seconds until the name of an unknown topic id is requested again."""
 
 
 class ConsumerGroupMachine(GroupMachine):
@@ -67,7 +67,7 @@ class ConsumerGroupMachine(GroupMachine):
         return any(not self._is_target(tp) for tp in self.held)
 
     def awaits(self, token: int) -> bool:
-        """Whether the heartbeat with ``token`` is under way, and its answer counts."""
+        """Whether the heartbeat with ``token`` is in flight, and its answer counts."""
         return self._beat is not None and self._beat[0] == token
 
     # -- joining ---------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class ConsumerGroupMachine(GroupMachine):
         super()._search_done(event)
 
     def _unanswered(self) -> None:
-        """The search has ended the heartbeat under way; the coordinator may have got it."""
+        """The search has ended the heartbeat in flight; the coordinator may have received it."""
         self._wait_anew()
         if self._beat is not None:
             self._beat = self._said = None

@@ -61,7 +61,8 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroup:
-    """Ask for the assignment; the leader brings everybody's. Answer: ``Synced``."""
+    """Request the assignment; the leader's request contains those of all members. Answer:
+    ``Synced``."""
 
     token: int
     member_id: str

@@ -32,7 +32,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The member shall join."""
+    """The member must join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class OffsetsFetched:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsCommitted:
-    """A commit was answered; ``NONE`` where it is stored, else another ``ErrorCode``."""
+    """A commit was answered; ``NONE`` if it is stored, otherwise another ``ErrorCode``."""
 
     token: int
     codes: Mapping[TopicPartition, int]
@@ -123,7 +123,7 @@ class PollExpired:
 
 @dataclass(frozen=True, slots=True)
 class PollResumed:
-    """The application that had been too slow asks for messages again."""
+    """The application was too slow, and requests messages again."""
 
 
 Event = (

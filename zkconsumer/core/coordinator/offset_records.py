@@ -2,7 +2,7 @@
 
 Keys (Kafka 0.8.2 to 4.x, OffsetCommitKey and GroupMetadataKey): int16 version; 0 and 1: group,
 topic, int32 partition; 2: group. Values of offsets: version 0 offset, metadata, int64 time; 1 the
-same and int64 expiry; 2 as 0; 3 with an int32 leader epoch behind the offset; 4 as 3 with compact
+same and int64 expiry; 2 as 0; 3 with an int32 leader epoch after the offset; 4 as 3 with compact
 text and tagged fields. Values of groups (0 to 3): protocol type, generation, protocol, leader, from
 2 on a time, members. A record without a value deletes what its key names.
 """
@@ -67,7 +67,7 @@ class GroupValue(NamedTuple):
 
 
 class _Reader:
-    """Takes fields from a record's bytes. Raises ValueError where they are cut off."""
+    """Takes fields from a record's bytes. Raises ValueError if they are cut off."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -63,10 +63,10 @@ class _Cluster:
 
 @dataclass(frozen=True, slots=True)
 class StickyStrategy:
-    """Keeps partitions where they are as far as the shares stay even.
+    """Leaves partitions with their owners, as far as the shares stay even.
 
-    ``cooperative``: a partition that moves has no owner after the first round; its former owner
-    releases it and joins again, and the second round assigns it to the new one.
+    ``cooperative``: a partition that moves has no owner after the first round. Its previous owner
+    releases it and joins again, and the second round assigns it to the new owner.
     """
 
     cooperative: bool

@@ -209,7 +209,7 @@ def assign_to_streams(
 
 
 def topics_of(member: GroupMember) -> tuple[str, ...]:
-    """The topics a member subscribes to; none when its bytes cannot be read."""
+    """The topics that a member subscribes to; none if its bytes cannot be read."""
     try:
         return decode_subscription(member.metadata).topics
     except ValueError:
@@ -242,7 +242,7 @@ nesting."""
 
 
 def _streams_of(member: GroupMember) -> tuple[str, dict[str, int]]:
-    """Consumer id and streams of a member; one stream each where it says nothing of the kind."""
+    """Consumer id and streams of a member; one stream each if it does not report them."""
     try:
         data = decode_subscription(member.metadata)
     except ValueError:

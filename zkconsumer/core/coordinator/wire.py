@@ -31,7 +31,7 @@ class SubscriptionData:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentData:
-    """What one member is given."""
+    """One member's assignment."""
 
     partitions: frozenset[TopicPartition]
     user_data: bytes = b""
@@ -79,9 +79,9 @@ def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_sticky(raw: bytes) -> tuple[frozenset[TopicPartition], int]:
-    """Read what ``encode_sticky`` writes; generation -1 where it is left out. Raises ValueError.
+    """Read the output of ``encode_sticky``; generation -1 if it is left out. Raises ValueError.
 
-    kafka-python 3.0 puts a version of two bytes before it, which is read too.
+    kafka-python 3.0 writes a version of two bytes before it, which is read too.
     """
     try:
         reader = _Reader(raw)
@@ -108,7 +108,7 @@ def _string(text: str) -> bytes:
 
 
 def _bytes(raw: bytes) -> bytes:
-    """Nothing is encoded as null, as the Java consumer does."""
+    """Encode an empty value as null, as the Java consumer does."""
     return _INT.pack(len(raw) or -1) + raw
 
 
@@ -129,7 +129,7 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """Number of bytes that were not taken."""
+        """Number of bytes that were not read."""
         return len(self._raw) - self._at
 
     def take_short(self) -> int:

@@ -94,8 +94,8 @@ class Deliver:
 class GiveUp:
     """Stop these and release their owner znodes.
 
-    ``commit``: store their positions in Kafka and then in ZooKeeper before. Without, others may
-    have delivered them already.
+    ``commit``: first store their positions in Kafka and then in ZooKeeper. Otherwise other members
+    may have delivered them already.
     """
 
     partitions: Partitions

@@ -183,7 +183,7 @@ def _store_ack(command: StoreAck, ctx: ScriptContext, paths: LivePaths) -> Scrip
 def _claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
     """Claim owner znodes; begin at the higher of both offsets.
 
-    Where ZooKeeper's is lower, the next commit raises it, also if nothing is read meanwhile.
+    If ZooKeeper's offset is lower, the next commit raises it, even if nothing is read meanwhile.
     """
     claimed = yield from ownership.claim(command, ctx)
     if claimed.unregistered:

@@ -1,7 +1,8 @@
 """The modes of a group that can be moved while it runs, and what each allows: data and predicates.
 
-A group goes through the modes one at a time, in either direction. The mode znode holds the present
-one. ``tests/model/test_live_move_model.py`` checks the protocol, and that its rules are these.
+A group goes through the modes one at a time, in either direction. The mode znode contains the
+current one. ``tests/model/test_live_move_model.py`` checks the protocol, and that its rules are
+these.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ def may_claim(mode: Mode, joined: Offer | None, assigned: bool) -> bool:
     """Whether a member may claim the owner znode of a partition.
 
     Args:
-        mode: what the member has read. joined: its offer as a member of the coordinator's group;
-        ``None``: it is not a member. assigned: whether the coordinator assigns the partition to it.
+        mode: what the member has read.
+        joined: its offer as a member of the coordinator's group; ``None``: it is not a member.
+        assigned: whether the coordinator assigns the partition to it.
     """
     rule = RULES[mode]
     if rule.follows is Follows.COORDINATOR:

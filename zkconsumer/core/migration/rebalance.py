@@ -52,8 +52,8 @@ class LiveRebalance(RebalanceMachine):
         return Decision(mine, mine)
 
     def _obstacle(self, tp: TopicPartition, position: int) -> str | None:
-        """See ``CommitQueue.next``. What ZooKeeper has already Kafka may lack, so that an idle
-        partition would be in the way of mode ``open``."""
+        """See ``CommitQueue.next``. Kafka may lack offsets that ZooKeeper has, and an idle
+        partition would then prevent mode ``open``."""
         found = super()._obstacle(tp, position)
         between = self._live.mode not in (None, Mode.ZOOKEEPER)
         return None if found == "" and between else found

@@ -120,7 +120,7 @@ class WatchBlockers:
 
 @dataclass(frozen=True, slots=True)
 class Deregister:
-    """Delete the own registration znode. Answer: ``Deregistered``."""
+    """Delete this member's registration znode. Answer: ``Deregistered``."""
 
     token: int
     epoch: int

@@ -62,7 +62,7 @@ class Committing(Machine[State, Event, Command]):
 
     @property
     def registered_epoch(self) -> int:
-        """The data version of the own registration in this session."""
+        """The data version of this member's registration in this session."""
         return 0 if self.spec.scala else (self._registration.number - 1) % EPOCHS
 
     def _take_away(self, partitions: frozenset[TopicPartition], event: str, reason: str) -> None:
@@ -176,7 +176,7 @@ class Committing(Machine[State, Event, Command]):
         return faults
 
     def _when_no_commit_runs(self, proceed: Callable[[], None]) -> None:
-        """Run ``proceed`` now, or when the commit under way is answered."""
+        """Run ``proceed`` now, or when the commit in progress is answered."""
         if self._commits.token is None:
             proceed()
         else:

@@ -11,9 +11,9 @@ from zkconsumer.core.zookeeper.events import Claim
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """How far a partition got that was stopped or lost, and the claim it had then.
+    """The position of a stopped or lost partition, and its claim at that time.
 
-    ``sent`` is the offset of a commit that was under way when the session was lost.
+    ``sent`` is the offset of a commit that was in flight when the session was lost.
     """
 
     position: int
@@ -50,8 +50,8 @@ class Triggers:
 
 @dataclass(slots=True)
 class Brokers:
-    """The ``known`` brokers, the ``token`` of a read under way, and whether their list has
-    ``changed`` since the view under way was asked for."""
+    """The ``known`` brokers, the ``token`` of a read in progress, and whether their list has
+    ``changed`` since the current view was requested."""
 
     known: tuple[BrokerEndpoint, ...] | None = None
     token: int | None = None

@@ -145,12 +145,12 @@ class OffsetReset:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Outcome of ``Commit``.
+    """Result of ``Commit``.
 
     ``claims`` has the new claim of each partition that is stored now. ``fenced`` are partitions
-    that another session owns, ``broken`` those whose offset znode cannot be used (with the
-    reason), ``foreign`` those where another process wrote an offset although this member owns them.
-    ``unregistered`` means that the own registration was missing, so nothing more was written.
+    that another session owns. ``broken`` are those whose offset znode cannot be used (with the
+    reason). ``foreign`` are those where another process wrote an offset although this member owns
+    them. ``unregistered``: this member's registration was missing, so nothing more was written.
     """
 
     token: int
@@ -163,9 +163,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Owner znodes of this session are gone; ``foreign`` ones were not this session's to delete.
+    """Owner znodes of this session were deleted; ``foreign`` ones were not this session's to
+    delete.
 
-    ``unregistered``: the own registration was missing, so some may still be there.
+    ``unregistered``: this member's registration was missing, so some znodes may remain.
     """
 
     token: int

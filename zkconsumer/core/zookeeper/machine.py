@@ -4,15 +4,15 @@ Events in, commands out. One thread owns a machine; watches, timers, sessions an
 events to that thread's mailbox. The rules of every ``Machine`` apply: because of the tokens, a late
 ``FetchingStopped`` of an earlier session cannot answer the stop of the next one. Two more rules:
 
-1. ``SessionLost`` is legal everywhere; it takes all partitions away without a commit and remembers
-   how far each got, so that a claim which finds the stored offset unchanged continues from there.
-   (The JVM only forgets what it owns: its fetchers and streams continue until the next attempt.)
+1. ``SessionLost`` is legal everywhere; it drops all partitions without a commit and remembers their
+   positions, so that a claim which finds the stored offset unchanged continues from there. (The JVM
+   only forgets what it owns: its fetchers and streams continue until the next attempt.)
 2. Triggers coalesce to one flag and are never lost.
 
 There are two profiles. The default one reads the group, then releases only what it loses:
 
     view -> stop fetchers, clear queues -> commit -> listener -> release -> claim -> listener
-         -> start fetchers; what others still own is watched and claimed when it is let go
+         -> start fetchers; other members' partitions are watched, and claimed once released
 
 The ``scala`` profile is the JVM's (Scala 1.1.1 ``ZKRebalancerListener``): everything is released
 first, then the group is read, one conflict undoes the attempt, and after ``rebalance.max.retries``
@@ -396,7 +396,7 @@ class RebalanceMachine(Committing):
         self._emit(commands.ClaimPartitions(token, self.registered_epoch, wanted))
 
     def _claim_rest(self) -> None:
-        """Claim again what others stood in the way of, without reading the group again."""
+        """Claim again the partitions that were blocked, without reading the group again."""
         self._due.claims = False
         if self.blocked:
             self._claim()

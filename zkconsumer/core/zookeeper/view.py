@@ -105,7 +105,8 @@ class Decision:
 
 
 def decide(view: GroupView, consumer_id: str, assignor: Assignor) -> Decision:
-    """Work out who should own what. A member missing from the view owns nothing."""
+    """Compute which member should own which partition. A member missing from the view owns
+    nothing."""
     own_topics = view.members.get(consumer_id, {})
     key = (assignor, frozenset(own_topics) if assignor.name == "range" else None)
     if key not in view._assignments:

@@ -147,11 +147,11 @@ def make_consumer_id(
 def encode_registration(
     subscription: Subscription, timestamp_ms: int, *, ours: bool = False
 ) -> bytes:
-    """Return the bytes of a registration; the timestamp is a string, as old readers need it.
+    """Return the bytes of a registration; the timestamp is a string, which old readers need.
 
-    ``ours``: say that the member is of this library (``is_ours``). The JVM does not look at that.
+    ``ours``: record that the member uses this library (``is_ours``). The JVM does not read that.
 
-    Quotes and backslashes in a regex are escaped once, as JSON asks (Kafka 1.0.1 to 1.1 does it
+    Quotes and backslashes in a regex are escaped once, as JSON requires (Kafka 1.0.1 to 1.1 escapes
     twice and so cannot match its own pattern). Raises ConfigError for a subscription that members
     could not read.
     """

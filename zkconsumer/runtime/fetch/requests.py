@@ -54,7 +54,7 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsRequest:
-    """Ask one broker for the positions that ``auto.offset.reset`` means."""
+    """Ask one broker for the positions of ``auto.offset.reset``."""
 
     endpoint: BrokerEndpoint
     states: Mapping[TopicPartition, PartitionFetchState]
@@ -85,7 +85,7 @@ class LeadersRequest:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """There is nothing to ask now: choose again when woken, or after ``seconds``."""
+    """There is no request to send now: choose again when woken, or after ``seconds``."""
 
     seconds: float | None
     """``None``: only when woken."""

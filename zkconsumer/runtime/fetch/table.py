@@ -35,7 +35,7 @@ LEADER_FINDER: Final = WorkerKey(-1, -1)
 
 
 class PartitionFetchState:
-    """A partition that is being fetched, and where its chunks go."""
+    """A partition that is being fetched, and the queue for its chunks."""
 
     __slots__ = ("info", "queue", "retry_at", "unresolved", "worker")
 
@@ -92,7 +92,7 @@ class FetchTable:
     # For the data plane.
 
     def set_brokers(self, brokers: Iterable[BrokerEndpoint]) -> None:
-        """Replace the registered brokers. Leaders are looked for at once where one is missing."""
+        """Replace the registered brokers. Missing leaders are looked for at once."""
         with self._lock:
             self._brokers = {broker.broker_id: broker for broker in brokers}
             for state in self._leaderless.values():
@@ -152,7 +152,7 @@ class FetchTable:
             self._news.update(self._shares)
 
     def requests_to(self, broker: BrokerEndpoint) -> int:
-        """How many workers fetch from this address; each has a request under way."""
+        """How many workers fetch from this address; each has a request in flight."""
         with self._lock:
             return sum(
                 bool(share.states)

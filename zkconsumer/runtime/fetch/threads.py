@@ -114,7 +114,7 @@ class ConsumerFetcherManager:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def check(self) -> None:
-        """Start threads that have ended though their work has not, or that could not be started.
+        """Start threads that have ended before their work was done, or that could not be started.
 
         A thread that continues for another one steps the same worker. Raises RuntimeError when the
         process may have no more threads.
@@ -131,7 +131,7 @@ class ConsumerFetcherManager:
                 self._start(key)
 
     def requests_to(self, broker: BrokerEndpoint) -> int:
-        """How many fetchers read from the broker at this address; each has a request under way."""
+        """How many fetchers read from the broker at this address; each has a request in flight."""
         return self._table.requests_to(broker)
 
     def _queue_has_room(self) -> None:

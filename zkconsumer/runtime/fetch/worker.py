@@ -1,12 +1,12 @@
 """One broker's fetcher as steps (Scala: ConsumerFetcherThread): choose, ask, take.
 
-``choose`` says what to ask the broker next, or how long to wait; the caller asks, and hands the
-answer to ``take`` or the error to ``fail``. No step blocks. After any error the partitions
-concerned go to the leader finder. One thread at a time.
+``choose`` returns the next request to the broker, or how long to wait. The caller sends it, and
+passes the answer to ``take`` or the error to ``fail``. No step blocks. After any error the
+partitions concerned go to the leader finder. One thread at a time.
 
 Back-pressure in the default profile: a partition whose queue is full is left out of the next
-request, so a slow stream holds up no other, and what one answer brings is kept whole. In the scala
-profile the worker asks for nothing more until all chunks of the last answer are enqueued: the JVM's
+request, so a slow stream does not delay others, and one answer is kept as a whole. In the scala
+profile the worker sends no request until all chunks of the last answer are enqueued: the JVM's
 thread blocks on the full queue meanwhile.
 """
 
@@ -28,7 +28,7 @@ from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work
 IDLE_S: Final = 30.0
 """A worker that had no partitions for this time is ended."""
 PAUSE_S: Final = 0.025
-"""Least time between a request that brought nothing and the same request again."""
+"""Shortest time between a request with an empty answer and the same request again."""
 _NO_LIMIT: Final = 0x7FFFFFFF
 
 
@@ -67,7 +67,7 @@ class FetchWorker:
         self._fruitless: Sequence[PartitionFetchState] | None = None
         """The partitions of the last request, if its answer was empty."""
         self._again: FetchRequest | None = None
-        """That request: it is sent again as it is while there is nothing else to ask for."""
+        """That request: it is repeated while there are no other partitions to request."""
         self._backlog: deque[tuple[PartitionFetchState, Chunk]] = deque()
         """Scala profile: chunks of the last answer that found no room yet, in order."""
 
@@ -193,7 +193,7 @@ class FetchWorker:
             self._give_up(state, chunk)
 
     def _give_up(self, state: PartitionFetchState, chunk: Chunk) -> None:
-        """Fetch no more of a partition whose iterator is going to fail."""
+        """Stop fetching a partition whose iterator will fail."""
         self._table.give_up(state)
         what = "damaged" if chunk.damaged else "larger than fetch.message.max.bytes"
         tp = state.info.topic_partition

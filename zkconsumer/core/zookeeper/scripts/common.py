@@ -139,7 +139,7 @@ def attempt_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
 
 
 def one_by_one(script: MemberScript[T]) -> Generator[ZkOp | OffsetOp, Reply, T]:
-    """The same script for one that carries out a single operation at a time."""
+    """The same script, for a driver that carries out a single operation at a time."""
     reply: Reply | None = None
     while True:
         try:
@@ -203,9 +203,9 @@ def nodes_of(reply: Reply) -> list[Node | None]:
 
 
 def ensure_path(known: set[str], path: str) -> Script[None]:
-    """Create a persistent znode and its parents where they are missing.
+    """Create a persistent znode and its missing parents.
 
-    ``known`` has paths that need not be looked at; those that exist are added.
+    ``known`` has paths that need not be checked; those that exist are added.
     """
     if path in known or path == "/":
         return

@@ -1,4 +1,4 @@
-"""Scripts that register a member and take its registration away."""
+"""Scripts that register a member and delete its registration."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ def register(
 ) -> MemberScript[events.Registered | events.RegistrationRefused]:
     """Create the registration and bring it to version ``epoch``, in one multi.
 
-    Most groups exist already, so the parents are created only when they turn out to be missing.
+    Most groups exist already, so the parents are created only if they are missing.
 
     The data's timestamp is the moment of registration (Scala 1.1.1 ZookeeperConsumerConnector
     ``registerConsumerInZK``). Then the session that owns the znode decides, also after success. The
     client library may have sent the request in a session that this member does not know yet, and
     the check of the registration would then pass in the wrong session. The read is sent right after
-    the request. (The ``scala`` profile looks only when the znode was there already, as the JVM
-    does.)
+    the request. (The ``scala`` profile reads only if the znode existed already, as the JVM does.)
     """
     spec = ctx.spec
     path = spec.paths.member(spec.consumer_id)

@@ -119,7 +119,7 @@ class _Claiming:
         return tuple(ops)
 
     def won(self, tp: TopicPartition, offset: Node | None, last: object) -> None:
-        """Note that the multi with ``tp`` went through."""
+        """Record that the multi with ``tp`` succeeded."""
         if offset is None:
             self.claims[tp] = Claim(self.wanted[tp], None, None)
             self.ctx.pauses.pop(tp, None)

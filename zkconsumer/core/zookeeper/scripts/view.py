@@ -109,10 +109,10 @@ def load_brokers(command: commands.LoadBrokers, ctx: ScriptContext) -> Script[ev
 
 
 def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[events.ViewLoaded]:
-    """Read the group: brokers, members, their registrations, topics; but for what is known.
+    """Read the group: brokers, members, their registrations, topics; except what is known.
 
     Reads that do not depend on each other are sent together: first the lists and this member's
-    topics, then the listed znodes. A member whose registration has vanished between listing and
+    topics, then the listed znodes. A member whose registration was deleted between listing and
     reading has left; the watch on the list reports it.
     """
     if ctx.spec.scala:
@@ -143,7 +143,8 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[ev
 
 def _foreign(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str, str]:
     """Members of other libraries by path, and why they are left out: they look for brokers and
-    topics in ZooKeeper, so their shares would be others. Those that share nothing do no harm."""
+    topics in ZooKeeper, so they would compute other shares. Those without a common topic do no
+    harm."""
     found: dict[str, str] = {}
     for name, node in registrations.items():
         path = f"{ctx.spec.paths.ids}/{name}"
@@ -178,7 +179,7 @@ class _First:
 
 
 def _lists(known: Known, ctx: ScriptContext) -> MemberScript[_First]:
-    """Names of brokers (unless known) and members, and the own topics that are not known."""
+    """Names of brokers (unless known) and members, and this member's topics that are not known."""
     own = ctx.spec.subscription
     static = own.pattern is Pattern.STATIC
     topics = [name for name in sorted(own.topics) if name not in known.topics] if static else []
@@ -223,9 +224,9 @@ def _existing(names: Iterable[str], nodes: Iterable[Node | None]) -> dict[str, N
 def _load_view_as_the_jvm(
     command: commands.LoadView, ctx: ScriptContext
 ) -> Script[events.ViewLoaded]:
-    """Command of reads as in Scala 1.1.1 ``ZKRebalancerListener.rebalance``, each znode on its own.
+    """The order of reads in Scala 1.1.1 ``ZKRebalancerListener.rebalance``, one znode at a time.
 
-    A registration that has vanished since it was listed, or that cannot be used, fails the attempt.
+    A registration that was deleted after it was listed, or that cannot be used, fails the attempt.
     """
     spec, ids = ctx.spec, ctx.spec.paths.ids
     quarantined: dict[str, str] = {}
@@ -275,7 +276,7 @@ def _expanded(
 
 
 def _topics(ctx: ScriptContext, members: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Topics that the own share depends on."""
+    """Topics that this member's share depends on."""
     if ctx.spec.assignor.name == "range":
         return sorted(members.get(ctx.spec.consumer_id, {}))
     distinct = {id(expanded): expanded for expanded in members.values()}
