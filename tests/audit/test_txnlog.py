@@ -53,7 +53,7 @@ def test_bytes_behind_a_transaction_are_refused(extra: int) -> None:
 @pytest.mark.parametrize("size", [3, 2**31 - 1, -2])
 def test_a_string_that_does_not_fit_is_refused(size: int) -> None:
     """Its length is that of damaged bytes; what follows it is not taken for a part of it."""
-    with pytest.raises(BodyError, match=r"do not fit into the 2 that are left"):
+    with pytest.raises(BodyError, match=r"do not fit into the remaining 2"):
         decode_payload(transaction(DELETE, struct.pack(">i", size) + b"/a"))
 
 
