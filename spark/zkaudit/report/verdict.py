@@ -18,9 +18,9 @@ _EFFECTS: Final = {
     "skipped": "Messages were skipped on purpose",
 }
 _KINDS: Final = {
-    "zombie commit": "Members committed offsets of partitions that others owned",
+    "zombie commit": "Members committed offsets of partitions that other members owned",
     "foreign release": "Owner znodes were deleted by sessions that did not own them",
-    "tool write": "Tools wrote offsets while members were at work",
+    "tool write": "Tools wrote offsets while members were running",
     "orphan partition": "Partitions have no owner",
     "rebalance storm": "Groups rebalanced again and again",
     "one consumer id on two sessions": "Members used one consumer id in two sessions",
@@ -66,7 +66,7 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
         lines.append(_plain("No rule found anything wrong in these logs."))
     elif minor:
         other = "other " if lines else ""
-        lines.append(_plain(f"{_many(minor, f'{other}finding')} of less severity."))
+        lines.append(_plain(f"{_many(minor, f'{other}finding')} of lower severity."))
     if summary["log_gaps"]:
         lines.append(
             _plain(
@@ -77,8 +77,8 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
     if summary["unconfirmed"]:
         lines.append(
             _plain(
-                "No majority of the servers holds all transactions: some may never have been "
-                "committed. Give the logs of all servers."
+                "The logs do not show every transaction on a majority of servers: some may never "
+                "have been committed. Give the logs of all servers."
             )
         )
     return lines

@@ -45,7 +45,7 @@ def check(places: Sequence[str | Path]) -> None:
     """Raise InputMissingError for a place that is not there, or has a comma in its name."""
     for place in places:
         if not Path(place).exists():
-            raise InputMissingError(f"{place}: no such journal, nor a directory of journals")
+            raise InputMissingError(f"{place}: no such journal or directory of journals")
         if "," in str(place):
             raise InputMissingError(f"{place}: a path with a comma cannot be read: rename it")
 
