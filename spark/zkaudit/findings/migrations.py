@@ -8,7 +8,7 @@ Runs in the driver's thread and only builds DataFrames.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, functions as F
@@ -21,15 +21,20 @@ from zkaudit.tables.catalog import FINDINGS
 from zkaudit.tables.migrations import Moving, as_frame, time_of
 
 
-def migrations(tables: Tables, limits: Limits) -> list[DataFrame]:
-    """All findings about moves; none, and no work, without a group that has a mode."""
+def migrations(
+    tables: Tables, limits: Limits, keep: Callable[[str, DataFrame], DataFrame]
+) -> list[DataFrame]:
+    """All findings about moves; none, and no work, without a group that has a mode. ``keep``: see
+    ``rules.findings``."""
     if not tables.moving:
         return []
     found = list(_judged(tables.moving, limits, tables))
     spark = tables.end.sparkSession
     parts = [as_frame(spark, FINDINGS.spark_type(), found)] if found else []
     if tables.live_ownership is not None:
-        parts.append(two_owners(tables, tables.live_ownership, limits))
+        # Planned alone: mostly it has no rows, and is then nothing in the plan of all findings.
+        both = keep("two_owners", two_owners(tables, tables.live_ownership, limits))
+        parts.append(both)
     return parts
 
 

@@ -66,7 +66,7 @@ def findings(
         delivery_gaps(tables),
         commits_past_delivery(tables),
         views_apart(tables, limits),
-        *migrations(tables, limits),
+        *migrations(tables, limits, keep),
     ]
     return reduce(DataFrame.unionByName, map(_fit, parts))
 

@@ -284,7 +284,7 @@ def test_without_a_mode_nothing_is_planned(spark: SparkSession) -> None:
     names = Tables.__dataclass_fields__.keys() - {"known", "log_gaps", "moving", "live_ownership"}
     frames: dict[str, Any] = dict.fromkeys(names, empty)
     tables = Tables(**frames)
-    assert rules(tables, Limits()) == []
+    assert rules(tables, Limits(), lambda _, frame: frame) == []
 
 
 def test_logs_that_begin_during_a_move(spark: SparkSession) -> None:
