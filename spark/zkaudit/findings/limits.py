@@ -50,4 +50,9 @@ class Limits:
         1.0,
         "How far the clocks of members' machines may differ; shorter overlaps are not reported.",
     )
+    standstill_seconds: float = _limit(
+        600.0,
+        "Report a live migration that makes no progress for this long: a mode that a "
+        "member has not acknowledged, or a group left in mode locked or kafka.",
+    )
     herd_members: int = _limit(50, "Report a change that notified at least this many members.")

@@ -25,6 +25,8 @@ _KINDS: Final = {
     "rebalance storm": "Groups rebalanced again and again",
     "one consumer id on two sessions": "Members used one consumer id in two sessions",
 }
+_MOST_GROUPS: Final = 20
+"""Groups that moved while they ran and are named."""
 _LEAST: Final = SEVERITIES.index("high")
 """What is less severe is counted, not described."""
 
@@ -67,6 +69,7 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
     elif minor:
         other = "other " if lines else ""
         lines.append(_plain(f"{_many(minor, f'{other}finding')} of lower severity."))
+    lines += map(_plain, moves(summary))
     if summary["log_gaps"]:
         lines.append(
             _plain(
@@ -81,6 +84,25 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
                 "have been committed. Give the logs of all servers."
             )
         )
+    return lines
+
+
+def moves(summary: dict[str, Any]) -> list[str]:
+    """Return a sentence for each group that moved while it ran: its mode, and who is late."""
+    found = summary.get("migrations", [])
+    lines = []
+    for row in found[:_MOST_GROUPS]:
+        late = row["late"]
+        more = f" and {len(late) - 3:,} more" if len(late) > 3 else ""
+        waiting = f", not acknowledged by {', '.join(late[:3])}{more}" if late else ""
+        now = f"in mode {row['mode'] or '?'} since {row['since'] or '?'}{waiting}"
+        if row["ended"] == "deleted":
+            now = "its mode was deleted"
+        elif row["ended"] == "unknown":
+            now = f"in mode {row['mode'] or '?'} before a log gap"
+        lines.append(f"Live move of group {row['group']}: {now}.")
+    if len(found) > _MOST_GROUPS:
+        lines.append(f"{len(found) - _MOST_GROUPS:,} more groups have a mode for live moves.")
     return lines
 
 
