@@ -31,7 +31,7 @@ class Limits:
     contention: int = _limit(20, "Report a rebalance with at least this many refused claims.")
     flapping_expiries: int = _limit(
         3,
-        "Report a member whose sessions expired at least this many times within --flapping-seconds.",
+        "Report a member whose sessions expired at least this often within --flapping-seconds.",
     )
     flapping_seconds: float = _limit(3600.0, "Time in which expiries are counted, in seconds.")
     stalled_seconds: float = _limit(
