@@ -122,11 +122,11 @@ _KRAFT = (
 @click.option(
     "--max-messages", type=click.IntRange(min=1), metavar="N", help="Exit after this many messages."
 )
-@click.option(
+@duration_option(
     "--timeout-ms",
-    type=click.IntRange(min=0),
-    metavar="MS",
-    help="Exit if no message arrives for this long.",
+    "timeout",
+    bare="ms",
+    help="Exit if no message arrives for this long. A bare number is milliseconds, as in Kafka.",
 )
 @click.option(
     "--consumer-config",
@@ -219,7 +219,7 @@ def consume(
     streams: int,
     from_beginning: bool,
     max_messages: int | None,
-    timeout_ms: int | None,
+    timeout: float | None,
     file: str | None,
     properties: tuple[str, ...],
     formatting: tuple[str, ...],
@@ -267,6 +267,7 @@ def consume(
         raise click.UsageError("--offset goes with --partition")
     set_up_logging(verbose)
     on_brokers = zookeeper is None and not _names_zookeeper(file, properties)
+    timeout_ms = None if timeout is None else round(timeout * 1000)
     config: ConsumerConfig | CoordinatorConfig
     if on_brokers and bootstrap is not None:
         if strict:

@@ -25,6 +25,7 @@ from zkconsumer.cli.herd_output import (
     write_html,
 )
 from zkconsumer.cli.tables import print_rows
+from zkconsumer.cli.times import Duration
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.measures import Measures
 from zkconsumer.sim.herd import BOUNCE_SECONDS, RESTART_SECONDS, Herd
@@ -36,7 +37,7 @@ from zkconsumer.testing.herd_jvm import JvmHerd
 _PROFILES: Final = ("scala", "default")
 #: Compared with the simulator.
 _CHECKED: Final = ("reads", "writes", "requests", "watches_fired", "attempts")
-_IDEAL_MS: Final = (0.02, 0.1)
+_IDEAL: Final = (0.00002, 0.0001)  # seconds for one read and one write
 _MOST: Final = 1000
 
 
@@ -87,10 +88,11 @@ _MOST: Final = 1000
 )
 @click.option(
     "--service-ms",
-    type=(float, float),
+    "service",
+    type=(Duration(bare="ms"), Duration(bare="ms")),
     metavar="READ WRITE",
-    help="With --simulate: milliseconds that a simulated server needs for one read and one write. "
-    "Times are compared only if this is given.  [default: 0.02 0.1]",
+    help="With --simulate: time that a simulated server needs for one read and one write. A bare "
+    "number is milliseconds. Times are compared only if this is given.  [default: 0.02 0.1]",
 )
 def herd(
     members: tuple[int, ...],
@@ -106,7 +108,7 @@ def herd(
     repeat: int,
     with_simulator: bool,
     seeds: int,
-    service_ms: tuple[float, float] | None,
+    service: tuple[float, float] | None,
     as_json: bool,
     journal: Path | None,
     html: Path | None,
@@ -128,7 +130,7 @@ def herd(
         raise ConfigError(["--jvm: only with --event join"])
     if jvm and with_simulator:
         raise ConfigError(["--jvm: members of the JVM cannot be simulated: leave --simulate out"])
-    for parameter, option in (("seeds", "--seeds"), ("service_ms", "--service-ms")):
+    for parameter, option in (("seeds", "--seeds"), ("service", "--service-ms")):
         if was_typed(parameter) and not with_simulator:
             raise ConfigError([f"{option}: only with --simulate"])
     runs: list[Measures] = []
@@ -162,11 +164,9 @@ def herd(
             shutil.copyfile(folder / "journal.jsonl", journal)
         if with_simulator:
             to_do = [(name, size) for name in (*wanted, "coordinator") for size in members]
-            read_ms, write_ms = service_ms or _IDEAL_MS
-            service = (read_ms / 1e3, write_ms / 1e3)
             for number, (name, size) in enumerate(to_do, 1):
                 say(f"simulating {number} of {len(to_do)}")
-                simulated = _simulated(replace(run, members=size), name, service)
+                simulated = _simulated(replace(run, members=size), name, service or _IDEAL)
                 runs += [simulate_any(replace(simulated, seed=seed)) for seed in range(seeds)]
     if html is not None:
         title = f"One {event.replace('-', ' ')} in a group, on a real ZooKeeper"
@@ -174,7 +174,7 @@ def herd(
     show(runs, as_json)
     if not as_json:
         _server(runs)
-        timed = ("seconds_to_stable",) if service_ms else ()
+        timed = ("seconds_to_stable",) if service else ()
         _agreement(runs, ("consumed_twice",) if rate else (*_CHECKED, *timed))
 
 

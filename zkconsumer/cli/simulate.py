@@ -26,6 +26,7 @@ from zkconsumer.cli.herd_output import (
     write_html,
 )
 from zkconsumer.cli.tables import print_rows
+from zkconsumer.cli.times import Duration, duration_option
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.files import JournalWriter
 from zkconsumer.journal.measures import Measures
@@ -69,27 +70,29 @@ _MOST: Final = 10_000
 )
 @click.option(
     "--service-ms",
-    type=(float, float),
-    default=(0.02, 0.1),
-    show_default=True,
+    "service",
+    type=(Duration(bare="ms"), Duration(bare="ms")),
+    default=(0.00002, 0.0001),
     metavar="READ WRITE",
-    help="Milliseconds that a server needs for one read and one write.",
+    help="Time that a server needs for one read and one write. A bare number is milliseconds.  "
+    "[default: 0.02 0.1]",
 )
 @click.option(
     "--latency-ms",
-    type=(float, float),
-    default=(0.2, 1.0),
-    show_default=True,
+    "latency",
+    type=(Duration(bare="ms"), Duration(bare="ms")),
+    default=(0.0002, 0.001),
     metavar="LEAST MOST",
-    help="Milliseconds of network delay between member and server, in one direction.",
+    help="Network delay between member and server, in one direction. A bare number is "
+    "milliseconds.  [default: 0.2 1]",
 )
-@click.option(
+@duration_option(
     "--lag-ms",
-    type=click.FloatRange(min=0),
+    "lag",
     default=0.0,
-    show_default=True,
-    metavar="MS",
-    help="Let ZooKeeper servers lag behind their leader by up to this many milliseconds.",
+    bare="ms",
+    help="Let ZooKeeper servers lag behind their leader by up to this time. A bare number is "
+    "milliseconds.",
 )
 @click.option(
     "--pauses",
@@ -125,12 +128,12 @@ def simulate(
     seed: int,
     seeds: int,
     jobs: int | None,
-    service_ms: tuple[float, float],
-    latency_ms: tuple[float, float],
+    service: tuple[float, float],
+    latency: tuple[float, float],
     session_timeout: float,
     backoff: float,
     rate: float,
-    lag_ms: float,
+    lag: float,
     pauses: int,
     cuts: int,
     one_by_one: bool,
@@ -153,7 +156,7 @@ def simulate(
         _scenario(scenario, None if profile == "all" else profile, seed, as_json, journal)
         return
     profiles: tuple[str, ...] = PROFILES if profile == "all" else (profile,)
-    if lag_ms:
+    if lag:
         if profile == "coordinator":
             raise ConfigError(["--lag-ms: a group has one coordinator, which is never behind"])
         profiles = tuple(name for name in profiles if name != "coordinator")
@@ -165,13 +168,13 @@ def simulate(
             event,
             name,
             one,
-            latency=(latency_ms[0] / 1e3, latency_ms[1] / 1e3),
-            service=(service_ms[0] / 1e3, service_ms[1] / 1e3),
+            latency=latency,
+            service=service,
             session_timeout=session_timeout,
             backoff=backoff,
             rate=rate,
             bulk=not one_by_one,
-            lag=lag_ms / 1e3,
+            lag=lag,
             pauses=pauses,
             cuts=cuts,
         )
