@@ -61,8 +61,8 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     ConfigError, ZkUnavailableError, ChrootMissingError. Use it in a ``with`` statement, or call
     ``shutdown``.
 
-    If a thread of this member ends, this is noticed within a second. The thread is restarted, or
-    the member leaves its group and its streams raise ConnectorFailedError. ``health`` shows the
+    If a thread of this member ends, the member notices it within a second. The thread is restarted,
+    or the member leaves its group and its streams raise ConnectorFailedError. ``health`` shows the
     member's condition.
     """
 
@@ -120,7 +120,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
 
     @property
     def _session_lease(self) -> DeliveryGate:
-        """What is open while the session surely lives."""
+        """The clock time until which the session certainly lives."""
         return self._gate
 
     @property
@@ -128,7 +128,8 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         return ZkSecurity(self.config)
 
     def _learn_from_brokers(self) -> ClusterWorker:
-        """Let the coordination ask brokers for what is below ``/brokers``, or for brokers alone."""
+        """Let the coordination ask brokers for the content of ``/brokers``, or use brokers
+        alone."""
         config, coordination = self.config, self._coordination
         timeout = min(config.socket_timeout_ms / 1000, _CLUSTER_SECONDS)
         reader = ClusterReader(config.bootstrap_servers, config.client_id, timeout, self._security)

@@ -1,4 +1,4 @@
-"""Every error a user of zkconsumer can meet. One tree, one place.
+"""All errors of zkconsumer, in one tree.
 
 Foreign errors are mapped to these in exactly two places: ``zkconsumer.zk.driver`` (kazoo) and
 ``zkconsumer.broker`` (kafka-python and sockets).
@@ -39,9 +39,9 @@ Foreign errors are mapped to these in exactly two places: ``zkconsumer.zk.driver
     +- ClusterError
     +- UnsupportedLibraryError
 
-Each class carries two traits: ``retriable`` (the same call may succeed later) and ``exit_code``
-(what the command line exits with). A refused claim, a torn view or a stale answer is a fact of the
-protocol, never an exception.
+Each class has two attributes: ``retriable`` (the same call may succeed later) and ``exit_code``
+(what the command line exits with). A refused claim, an inconsistent view or a late answer is an
+event of the protocol, never an exception.
 """
 
 from __future__ import annotations

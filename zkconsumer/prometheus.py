@@ -1,7 +1,7 @@
 """Metrics for Prometheus, through prometheus_client (``pip install '.[prometheus]'`` in a clone).
 
-``start_http_server`` answers scrapes on a port; ``ConnectorCollector`` fits into a registry of the
-application's own. Values are read when a scrape comes, on the server's thread; nothing runs
+``start_http_server`` answers scrapes on a port. ``ConnectorCollector`` can be added to the
+application's own registry. Values are read during a scrape, on the server's thread. Nothing runs
 between scrapes.
 """
 
@@ -112,8 +112,8 @@ def start_http_server(
     Args:
         connectors: one, or several of this process; more may be added to the result's
             ``collector``.
-        port: 0 takes a free one; the result's ``port`` tells which.
-        addr: where to listen: this machine only, unless told otherwise.
+        port: 0 uses a free one; the result's ``port`` is its number. addr: where to listen. The
+        default is this machine only.
 
     The server continues after the connectors' shutdown; ``close`` ends it.
 

@@ -1,6 +1,6 @@
 """zkmigrate: moves the committed offsets of consumer groups between ZooKeeper and Kafka.
 
-A move is made of files and steps that an operator can look at in between::
+A move consists of files and steps. An operator can inspect the result of each step::
 
     zkmigrate assess     stores -> GroupState -> plan_group -> a row for each group
     zkmigrate plan       the same, written to a plan file: each partition with from, to and reason
@@ -18,9 +18,8 @@ The packages, each of which imports only those below it:
     ``report`` makes the page that an operator hands in. ``rehearsal`` runs a plan on copies.
 ``apply``, ``verify``
     ``apply`` changes the stores, several groups at a time; ``verify`` compares them with a plan.
-``stores``
-    Sessions with ZooKeeper and the brokers, and what they hold of a group: its state, the logs, the
-    migration marker.
+``stores`` Sessions with ZooKeeper and the brokers, and what they store of a group: its state, the
+    logs, the migration marker.
 ``formats``
     Files: plans, offsets of other tools, configurations.
 ``plan``
@@ -28,6 +27,6 @@ The packages, each of which imports only those below it:
 ``model``, ``text``, ``errors``
     What both stores hold, as values; how it appears in messages; what can go wrong.
 
-Offsets are always those to read next. Nothing of a group is changed before the group is taken over
-as a member would take it over, and everything is read back; see ``apply``.
+Offsets are always those to read next. A group is changed only after all of its partitions have been
+claimed, as a member would do it. Everything is read back; see ``apply``.
 """

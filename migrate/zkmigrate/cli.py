@@ -25,8 +25,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit status.
 
-    An error of ours is one line on stderr and gives its own ``exit_code``; wrong usage gives 2,
-    Ctrl-C 130, a reader that went away 141.
+    One of our errors is one line on stderr and gives its own ``exit_code``; wrong usage gives 2,
+    Ctrl-C 130, 141 if the reader of stdout exited.
     """
     import click
 

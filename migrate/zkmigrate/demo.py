@@ -1,8 +1,8 @@
 """``python -m zkmigrate.demo``: legacy groups moved to Kafka and back on real servers.
 
-One thread. Everything is done by the commands that an operator runs, each a process of its own; the
-consumers are the old connector and a coordinator-based one. What they hand out is written down, and
-the ledger at the end says of every message how often each group got it.
+One thread. It runs the commands that an operator would run, each in its own process. The consumers
+are the old connector and a coordinator-based one. They record every message that they deliver, and
+the table at the end shows how often each group got each message.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _Demo:
         return str(self.folder / f"{name}.plan")
 
     def command(self, expected: int, *arguments: str, show: bool = True) -> None:
-        """Run ``zkmigrate`` and print what it prints; note a status that was not expected."""
+        """Run ``zkmigrate`` and print its output; note an unexpected exit status."""
         shown = " ".join(arguments).replace(f"{self.folder}/", "")
         sys.stdout.write(f"$ zkmigrate {shown}\n")
         sys.stdout.flush()

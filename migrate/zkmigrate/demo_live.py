@@ -1,8 +1,8 @@
 """A rehearsal of a live move on real servers: ``python -m zkmigrate.demo_live``.
 
-Starts ZooKeeper, a broker, a producer and members in processes of their own, moves the group
-forward, back and forward with ``zkmigrate live``, and compares what was sent with what members
-delivered. With ``--kill`` something is killed at a random moment of each stage.
+Starts ZooKeeper, a broker, a producer and members, each in its own process. It moves the group
+forward, back and forward with ``zkmigrate live``, and compares the sent messages with the delivered
+ones. With ``--kill`` it kills something at a random moment of each stage.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class _Run:
         return self.judge(sent, begun, ended)
 
     def _move(self) -> tuple[set[tuple[int, int]], float, float]:
-        """Run all stages under production; return what was sent, and begin and end."""
+        """Run all stages while messages are sent. Return what was sent, and the begin and end
+        times."""
         options = self.options
         self.cluster.create_topic(TOPIC, options.partitions)
         partitions = range(options.partitions)
@@ -137,7 +138,7 @@ class _Run:
         return sent, begun, ended
 
     def join(self) -> None:
-        """Start a member in a process of its own."""
+        """Start a member in its own process."""
         self._numbers += 1
         name = f"m{self._numbers}"
         config = {
@@ -208,7 +209,7 @@ class _Run:
         return sorted(found)
 
     def got(self) -> set[tuple[int, int]]:
-        """Partition and offset of what was delivered."""
+        """Partition and offset of each delivered message."""
         return {(one.partition, one.offset) for one in self.deliveries()}
 
     def active(self) -> int:
@@ -216,7 +217,7 @@ class _Run:
         return len({one.member for one in self.deliveries()})
 
     def judge(self, sent: set[tuple[int, int]], begun: float, ended: float) -> dict[str, object]:
-        """Compare what was sent with what was delivered."""
+        """Compare the sent messages with the delivered ones."""
         every = self.deliveries()
         keys = [(one.partition, one.offset) for one in every]
         each: dict[int, list[Delivered]] = defaultdict(list)

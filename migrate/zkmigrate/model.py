@@ -1,7 +1,7 @@
-"""What both stores hold of a group. Values only, no IO.
+"""The content of both stores for a group. Values only, no IO.
 
-An offset is always the next one to read, in both stores. ``None`` means that there is none; a
-negative number that a store holds means the same.
+An offset is always the next one to read, in both stores. ``None`` means that there is none. A
+negative number in a store means the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Direction(Enum):
 
     @property
     def source(self) -> Store:
-        """The store that offsets come from."""
+        """The store that offsets are moved from."""
         return Store.ZOOKEEPER if self is Direction.ZK_TO_KAFKA else Store.KAFKA
 
     @property
@@ -120,9 +120,9 @@ class GroupState:
 
     ``members``: consumer ids registered in ZooKeeper. ``owners``: partition to owner. Coordinator
     members are texts that name client and host. ``foreign``: znodes of another client's layout.
-    ``faults``: what could not be found out, so that nothing can be decided. ``hidden``: all topics
-    whose offsets in Kafka the brokers do not show. ``from_file``: offsets from a file, which take
-    the place of what the source store holds.
+    ``faults``: what could not be read, so that nothing can be decided. ``hidden``: all topics whose
+    offsets in Kafka the brokers do not show. ``from_file``: offsets from a file, which replace
+    those of the source store.
     """
 
     group: str
@@ -154,9 +154,9 @@ class Retention:
 
     minutes: int
     known: bool
-    """Whether the broker said so; else it is the default of its generation."""
+    """Whether the broker reported it. Otherwise it is the default of the broker's release."""
 
 
 def number(stored: KafkaOffset | None) -> int | None:
-    """Return the offset alone; negative ones mean that there is none."""
+    """Return the offset alone; a negative number means that there is none."""
     return None if stored is None or stored.offset < 0 else stored.offset

@@ -1,11 +1,10 @@
-"""Runs a plan on copies of its groups, in servers of its own on this machine, and takes it back.
+"""Runs a plan on copies of its groups, on its own servers on this machine, and rolls it back.
 
-``copy_groups`` reads what the plan's groups are made of: their znodes, their offsets in Kafka, and
-of each log only where it begins and ends. ``Rehearsal`` starts a ZooKeeper and a broker, makes the
-same groups and topics there, and runs the plan as ``apply``, ``verify`` and ``rollback`` would. A
-log is made of empty segments that begin and end at the same offsets, so no message is copied.
-Members are not copied: they have to be stopped for the move. The real servers are only read. Used
-from one thread.
+``copy_groups`` reads the plan's groups: their znodes, their offsets in Kafka, and where each log
+begins and ends. ``Rehearsal`` starts a ZooKeeper and a broker, creates the same groups and topics
+there, and runs the plan as ``apply``, ``verify`` and ``rollback`` would. A log consists of empty
+segments that begin and end at the same offsets, so no message is copied. Members are not copied,
+because they must be stopped for the move. The real servers are only read. Used from one thread.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _BROKER: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class GroupCopy:
-    """What a group is made of. ``ids_data`` and ``ids_acl``: of the znode that may be locked."""
+    """A copy of one group. ``ids_data`` and ``ids_acl``: of the znode that may be locked."""
 
     snapshot: GroupSnapshot
     kafka_group: str
@@ -62,9 +61,9 @@ class GroupCopy:
 
 @dataclass(frozen=True, slots=True)
 class EstateCopy:
-    """What the groups of a plan are made of.
+    """Copies of the groups of a plan.
 
-    ``topics``: to the number of partitions and the moment of creation (a zxid).
+    ``topics``: topic to number of partitions and time of creation (a zxid).
     """
 
     groups: tuple[GroupCopy, ...]

@@ -10,7 +10,7 @@ _SHOWN: Final = 3
 
 
 class Note(str):
-    """A remark that ends in a list of names. ``short`` names the first few of them only."""
+    """A remark that ends with a list of names. ``short`` contains only the first few of them."""
 
     __slots__ = ("short",)
     short: str

@@ -21,7 +21,7 @@ SOURCE = "source-moved-on"
 NOT_MOVED = "not-moved"
 """The group is not moved, or was moved back."""
 UNREADABLE = "unreadable"
-"""What a store holds of the group cannot be read, so nothing is known."""
+"""The store's data of the group cannot be read, so nothing is known."""
 STAYS = "stays-behind"
 """The plan leaves the offset out, and only the source store holds it."""
 
@@ -32,9 +32,9 @@ STATUS: Final[Mapping[str, int]] = {UNREADABLE: 1, NOT_MOVED: 1, BEHIND: 4, SOUR
 
 
 class Difference(NamedTuple):
-    """One partition whose offset is not what was planned, or was in the source store.
+    """One partition whose offset differs from the plan, or from the source store at the move.
 
-    ``planned``: what the store was to hold; ``None``: no offset. ``kind``: one of the above.
+    ``planned``: the planned offset; ``None``: no offset. ``kind``: one of the constants above.
     """
 
     group: str
@@ -49,12 +49,12 @@ class Difference(NamedTuple):
 def compare(
     plan: GroupPlan, direction: Direction, held: HeldNow, marker: MigrationMarker | None = None
 ) -> Iterator[Difference]:
-    """Yield every partition where a store does not hold what it held right after the move.
+    """Yield every partition whose offset in a store has changed since the end of the move.
 
-    The source store is compared with the ``marker``, and with the plan where the marker has no
-    offsets. An offset that is gone from the source store is not a difference: nothing stays behind.
-    Without the marker of a move to the target the group is not moved, and then the target is not
-    compared.
+    The source store is compared with the ``marker``, or with the plan if the marker has no offsets.
+    An offset that was deleted from the source store is not a difference, because nothing stays
+    behind. Without the marker of a move to the target, the group is not moved, and the target is
+    not compared.
     """
     planned = {entry.tp: entry.to for entry in plan.entries}
     before = plan.source_offsets(direction)
@@ -94,7 +94,7 @@ def compare(
 def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterator[Difference]:
     """Yield every offset that the plan leaves out and that is now in the source store only.
 
-    One that cannot be read counts as such an offset.
+    An offset that cannot be read counts as one of them.
     """
     source, target = held[direction.source], held[direction.target]
     for tp, offset in sorted(source.items()):
@@ -105,7 +105,7 @@ def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterat
 
 
 def about_group(plan: GroupPlan, kind: str, what: str) -> Difference:
-    """Return the difference that stands for a whole group."""
+    """Return the difference that is about a whole group."""
     return Difference(plan.group, None, None, None, None, kind, what)
 
 
@@ -116,5 +116,5 @@ def status(found: Iterable[Difference], strict: bool = False) -> int:
 
 
 def _offsets(held: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
-    """Return what a store holds, without the numbers that mean no offset."""
+    """Return a store's offsets, without the numbers that mean no offset."""
     return {tp: offset for tp, offset in held.items() if offset is not None and offset >= 0}

@@ -1,9 +1,9 @@
-"""Scripts that change a group nobody belongs to: delete it, or write its offsets.
+"""Scripts that change a group without members: they delete it, or write its offsets.
 
-The guard: every multi deletes the group's empty ``ids`` znode, and makes it again where it is to
-stay. ZooKeeper refuses to delete a znode with children, so a member that registers in the meantime
-stops the multi, and what the multi contains happens entirely while nobody is registered. The JVM's
-tools look first and write afterwards, so a member may come in between.
+Each multi is guarded: it deletes the group's empty ``ids`` znode, and recreates it if it must
+remain. ZooKeeper refuses to delete a znode with children. If a member has registered meanwhile, the
+whole multi fails, so its changes are made only while no member is registered. The JVM's tools check
+first and write afterwards, so a member may register in between.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What a deletion covers: ``paths`` from the leaves up, with ``whole`` the group itself too."""
+    """The extent of a deletion: ``paths`` from the leaves up. ``whole``: the group itself too."""
 
     group: str
     topic: str | None
@@ -98,10 +98,10 @@ def plan_deletion(group: str, topic: str | None, deep: bool = False) -> Script[D
 
 
 def delete(group: str, topic: str | None, progress: Progress) -> Script[Deletion]:
-    """Delete what ``plan_deletion`` finds; return what was deleted.
+    """Delete the znodes that ``plan_deletion`` finds; return what was deleted.
 
-    Raises what that raises, and GroupChangedError when somebody comes in between: then the text
-    says how much is deleted and how much remains.
+    Raises the errors of ``plan_deletion``, and GroupChangedError when a member registers meanwhile.
+    The error then says how much was deleted and how much remains.
     """
     paths = GroupPaths(group)
     done: list[str] = []
@@ -147,7 +147,7 @@ def _delete_all(
 
 
 def _guard(paths: GroupPaths, has_ids: bool, keep: bool) -> list[MultiOp]:
-    """Operations that succeed only while nobody is registered."""
+    """Operations that succeed only while no member is registered."""
     if has_ids:
         return [Delete(paths.ids), *([Create(paths.ids)] if keep else [])]
     return [Create(paths.ids), Delete(paths.ids)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zkconsumer.broker.cluster import ClusterReader
 
 _FRESH: Final = 1.0
-"""Seconds for which what the brokers said counts."""
+"""How long an answer of the brokers is used, in seconds."""
 
 T = TypeVar("T")
 

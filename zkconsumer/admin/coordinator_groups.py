@@ -46,12 +46,11 @@ class CoordinatorGroups:
     """What the group commands need from brokers.
 
     Args:
-        bootstrap: brokers as ``host:port,host:port``.
-        timeout: seconds to wait for each broker.
-        security: how to encrypt and to log in; None is neither.
+        bootstrap: brokers as ``host:port,host:port``. timeout: seconds to wait for each broker.
+        security: how to encrypt and log in; None for neither.
 
-    ``notes`` collects, one line each, what could not be read. Every method raises BrokerError
-    when no broker answers.
+    ``notes`` lists everything that could not be read, one line each. Every method raises
+    BrokerError when no broker answers.
     """
 
     def __init__(

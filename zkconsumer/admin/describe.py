@@ -25,9 +25,9 @@ _JVM_TAIL = re.compile(r"(.+)-[0-9]{13}-[0-9a-f]{1,8}")
 class GroupRow(NamedTuple):
     """One row: a partition, or a member without any (then ``consumer_id`` is the member's).
 
-    ``current_offset`` is the next one to read; ``log_end_offset`` the next one
-    that will be written; ``lag`` their difference. ``consumer_id`` is the owner: in ZooKeeper the
-    thread, ``<consumer id>-<number>``. ``None``: there is none, or it is not known.
+    ``current_offset`` is the next one to read, ``log_end_offset`` the next one that will be
+    written, and ``lag`` the difference. ``consumer_id`` is the owner: in ZooKeeper the thread,
+    ``<consumer id>-<number>``. ``None``: there is none, or it is not known.
     """
 
     group: str

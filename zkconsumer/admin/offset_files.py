@@ -1,9 +1,9 @@
 """The file of the JVM's ``ExportZkOffsets`` and ``ImportZkOffsets``: ``PATH:OFFSET`` lines. Pure.
 
-One line for each offset znode, ``/consumers/G/offsets/T/P:N``, each ended by a newline, UTF-8,
-paths relative to the chroot (Scala 1.1.1 kafka.tools.ExportZkOffsets). What is written here is
-sorted by group, topic and number; the JVM's own order is ZooKeeper's. The JVM's reader stops at
-the first empty line and stores whatever stands after the colon; this one refuses the whole file.
+One line for each offset znode, ``/consumers/G/offsets/T/P:N``, each ended by a newline, in UTF-8,
+with paths relative to the chroot (Scala 1.1.1 kafka.tools.ExportZkOffsets). The lines are sorted by
+group, topic and number; the JVM writes them in ZooKeeper's order. The JVM's reader stops at the
+first empty line and stores any text after the colon. This reader refuses the whole file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zkconsumer.errors import OffsetsFileError
 
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 MAX_FAULTS: Final = 100
-"""After so many bad lines the rest is not looked at."""
+"""After this many bad lines, the remaining ones are not checked."""
 
 _LINE = re.compile(r"/consumers/([^/:]+)/offsets/([^/:]+)/([0-9]{1,10}):([0-9]{1,19})")
 _INT32: Final = 2**31 - 1
@@ -89,7 +89,7 @@ def parse(name: str, data: bytes) -> dict[OffsetKey, int]:
 
 
 def _why(line: str) -> str:
-    """Say what is wrong with a line that does not have the form at all."""
+    """Return what is wrong with a line that has another form."""
     shown = ascii(line[:80])
     if not line:
         return "is empty (the JVM's tool would stop here)"

@@ -16,7 +16,7 @@ _LISTS: Final = 200
 
 
 def children(path: str) -> Script[list[str] | None]:
-    """Return the sorted names of a znode's children, or ``None`` when there is no such znode."""
+    """Return the sorted names of a znode's children, or ``None`` if the znode does not exist."""
     names = yield from listing(path)
     return None if names is None else sorted(names)
 
@@ -31,7 +31,7 @@ def listing(path: str) -> Script[list[str] | None]:
 
 
 def children_of(paths: Iterable[str]) -> Script[list[list[str]]]:
-    """Return the sorted names of many znodes' children, none where there is no such znode."""
+    """Return the sorted names of many znodes' children; none for a znode that does not exist."""
     wanted = list(paths)
     found: list[list[str]] = []
     for start in range(0, len(wanted), _LISTS):

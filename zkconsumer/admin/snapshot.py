@@ -58,7 +58,7 @@ class GroupSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Registrations:
-    """What the registrations mean.
+    """The decoded registrations.
 
     ``sessions``: consumer id to the session that registered it. ``topics``: consumer id to topic to
     number of streams, filters expanded. ``quarantined``: consumer id to why its registration cannot
@@ -87,10 +87,10 @@ def list_members(group: str) -> Script[list[str]]:
 
 
 def read_group(group: str) -> Script[GroupSnapshot | None]:
-    """Read a whole group; ``None`` when there is no such znode.
+    """Read a whole group; ``None`` if its znode does not exist.
 
-    The list of members is read first and last, and when it has changed all is read again (a few
-    times), so that a member that joins or leaves does not make a torn picture.
+    The list of members is read first and last. If it has changed, everything is read again (a few
+    times), so that a member that joins or leaves meanwhile does not cause an inconsistent snapshot.
     Raises ConfigError when the name cannot be a group's.
     """
     paths = GroupPaths(group)

@@ -80,7 +80,7 @@ class GroupSummary(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One offset that an import would write; ``old`` is ``None`` where there is no usable one."""
+    """One offset that an import would write; ``old`` is ``None`` if there is no usable one."""
 
     group: str
     topic: str
@@ -96,7 +96,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What an import would do: ``changes`` to write, and how many offsets are so already."""
+    """What an import would do: ``changes`` to write, and how many offsets are already right."""
 
     changes: tuple[Change, ...]
     unchanged: int
@@ -110,15 +110,14 @@ def _no_progress(_count: int) -> None:
 
 
 class GroupTools:
-    """Everything the group commands do.
+    """All actions of the group commands.
 
     Args:
-        zookeeper: ``host:port/chroot``.
-        timeout: seconds to wait for ZooKeeper, and for each broker.
-        security: how to encrypt and to log in; None is neither.
-        bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``.
+        zookeeper: ``host:port/chroot``. timeout: seconds to wait for ZooKeeper, and for each
+        broker. security: how to encrypt and log in; None for neither. bootstrap: brokers as
+        ``host:port,host:port``, see ``ClusterZk``.
 
-    ``notes`` collects, one line each, what could not be read although the work continued.
+    ``notes`` lists everything that could not be read although the work continued, one line each.
     Every method raises ZooKeeperError's subclasses when ZooKeeper does not answer.
     """
 
@@ -228,9 +227,9 @@ class GroupTools:
         *,
         idle: bool = False,
     ) -> list[Finding]:
-        """Return what is wrong with these groups. Raises UnknownGroupError.
+        """Return the problems of these groups. Raises UnknownGroupError.
 
-        With ``idle`` also members that own nothing though any strategy gives them partitions.
+        ``idle``: also report members that own nothing although any strategy gives them partitions.
         """
         known = self._read(groups, lag)
         return [
@@ -312,10 +311,10 @@ class GroupTools:
     ) -> None:
         """Write a plan's changes and read them back.
 
-        Each offset is written only if it is still what the plan was made from, and, without
+        Each offset is written only if it has not changed since the plan was made, and, without
         ``force``, only while its group has no member. Raises GroupActiveError before anything is
-        written, GroupChangedError when another client came in between; then other groups may be
-        written or not.
+        written, GroupChangedError when another client has changed a group meanwhile. Other groups
+        may then be written or not.
         """
         by_group: dict[str, dict[OffsetKey, int]] = {}
         for change in plan.changes:

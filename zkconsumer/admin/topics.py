@@ -24,7 +24,7 @@ from zkconsumer.errors import ZnodeFormatError
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What the controller wrote last: ``leader`` is ``None`` when there is none."""
+    """The last state that the controller wrote. ``leader`` is ``None`` if there is none."""
 
     leader: int | None
     leader_epoch: int
@@ -81,7 +81,7 @@ def list_topics() -> Script[list[str]]:
 
 
 def read_topic(topic: str) -> Script[TopicSnapshot | None]:
-    """Read a topic and the states of its partitions; ``None`` when there is no such topic."""
+    """Read a topic and the states of its partitions; ``None`` if the topic does not exist."""
     path = topic_path(topic)
     (node,) = yield from read_many([path])
     if node is None:

@@ -33,12 +33,12 @@ _STORM = re.compile(r"partition_[0-9]+")
 
 
 class Kind(Enum):
-    """What can be wrong. The value is what the command prints."""
+    """The kinds of problems. The command prints the value."""
 
     UNOWNED = "unowned"
     """A partition of a subscribed topic has no owner."""
     UNKNOWN_OWNER = "unknown-owner"
-    """The owner is no thread of a registered member that subscribes to the topic."""
+    """The owner is not a thread of a registered member that subscribes to the topic."""
     SESSION = "session"
     """The owner znode does not belong to the session that registered the member."""
     UNKNOWN_PARTITION = "unknown-partition"
@@ -52,7 +52,7 @@ class Kind(Enum):
     ABOVE_END = "above-end"
     """A stored offset beyond the end of the log."""
     FOREIGN_LAYOUT = "foreign-layout"
-    """Znodes as another client writes them; members of the JVM's kind do not see them."""
+    """Znodes in the layout of another client, which members like the JVM's do not see."""
     MISPLACED = "misplaced-offsets"
     """Offsets below ``offset``, where a 1.1.0 broker keeps them, that differ from ``offsets``."""
     MISASSIGNED = "misassigned"
@@ -225,7 +225,7 @@ class _Verifier:
             )
 
     def _who(self, owner: str, topic: str) -> str:
-        """Say what is known of an owner that is no thread of a subscribed member."""
+        """Describe an owner that is not a thread of a subscribed member."""
         if owner in self.snapshot.members:
             return f"owner {owner} is a consumer id without a stream, as kafka-node and Go ports do"
         consumer = owner.rpartition("-")[0]

@@ -40,9 +40,10 @@ def was_typed(parameter: str) -> bool:
 
 
 def chosen(zookeeper: str | None, bootstrap: str | None) -> tuple[str | None, str | None]:
-    """Return the two addresses without what the environment says against the command line.
+    """Return the two addresses to use.
 
-    A server on the command line wins: the other one then counts only if it is there too.
+    A server on the command line takes precedence: the other address then counts only if it is on
+    the command line too.
     """
     if was_typed("zookeeper") or was_typed("bootstrap"):
         zookeeper = zookeeper if was_typed("zookeeper") else None

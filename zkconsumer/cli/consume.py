@@ -392,8 +392,8 @@ def coordinator_config(
 ) -> CoordinatorConfig:
     """Put options, ``--consumer-property`` and file together for a group on the brokers.
 
-    What comes first wins. As in Kafka's tool, a group whose name was made up here commits nothing.
-    Raises ConfigError.
+    The first of them takes precedence. As in Kafka's tool, a group with a generated name commits
+    nothing. Raises ConfigError.
     """
     given: dict[str, object] = {}
     if file is not None:
@@ -438,11 +438,11 @@ def configure(
     timeout_ms: int | None = None,
     strict: bool = False,
 ) -> tuple[ConsumerConfig, bool]:
-    """Put options, ``--consumer-property`` and file together; what comes first wins.
+    """Put options, ``--consumer-property`` and file together; the first of them takes precedence.
 
     As in the JVM's tool: group ids that are given in several places must be equal, and
-    ``from_beginning`` does not go with ``auto.offset.reset=largest``. Returns the configuration
-    and whether the group's name was made up here. Raises ConfigError.
+    ``from_beginning`` does not go with ``auto.offset.reset=largest``. Returns the configuration and
+    whether the group's name was generated. Raises ConfigError.
     """
     given = key_values(properties)
     in_file = {} if file is None else {e.key: e.value for e in read_properties(file)[0]}
@@ -565,7 +565,7 @@ def _write_stream(
     timeout: float,
     ends: queue.SimpleQueue[BaseException | None],
 ) -> None:
-    """A stream's thread. Its end, for whatever reason, ends the command."""
+    """A stream's thread. When it ends, for any reason, the command ends."""
     while True:
         try:
             if isinstance(output, FileSink):
@@ -591,7 +591,7 @@ def _write_stream(
 
 
 class SignalledError(BaseException):
-    """SIGINT or SIGTERM came."""
+    """SIGINT or SIGTERM was received."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -602,8 +602,9 @@ class SignalledError(BaseException):
 def signals_raise() -> Iterator[Callable[[], None]]:
     """The first SIGINT or SIGTERM raises in the main thread; a second one ends the process.
 
-    kazoo swallows what is raised while it sends, and makes it an error of its own. So an error
-    after a signal counts as the signal, and the function given raises one that was swallowed.
+    kazoo catches exceptions that are raised while it sends, and raises its own error instead. So an
+    error after a signal is treated as the signal, and the yielded function raises one that kazoo
+    caught.
     """
     numbers = (signal.SIGINT, signal.SIGTERM)
     received: list[int] = []
@@ -667,7 +668,8 @@ def delete_generated(config: ConsumerConfig) -> None:
 
 
 def set_up_logging(verbose: int) -> None:
-    """Log to stderr: warnings of ours; with -v what happens, with -vv what other libraries say."""
+    """Log to stderr: warnings of this library; with -v its progress, with -vv other libraries
+    too."""
     logging.basicConfig(
         stream=sys.stderr,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

@@ -28,11 +28,9 @@ class FileSink:
     """Collects columns, writes them to a file of their own name, and then commits their offsets.
 
     Args:
-        directory: where the files go; created when it does not exist.
-        form: one of ``FORMATS``.
-        rows: a file is written as soon as there are so many messages.
-        seconds: or when its first message has waited for so long.
-        limit: take no more messages than this; ``None``: no limit.
+        directory: where the files go; created when it does not exist. form: one of ``FORMATS``.
+        rows: write a file when there are this many messages. seconds: or when its first message is
+        this old. limit: take no more messages than this; ``None``: no limit.
 
     Raises ``UsageError`` when pyarrow is not installed or the directory cannot be used.
     """
@@ -166,7 +164,7 @@ class FileSink:
 
 
 class FlushBeforeRelease:
-    """The rebalance listener: what is collected is on disk and committed before it is released."""
+    """The rebalance listener: writes and commits the collected messages before the release."""
 
     def __init__(self, sink: FileSink) -> None:
         self._sink = sink

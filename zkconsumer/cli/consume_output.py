@@ -76,9 +76,9 @@ class Printer:
         self._closed = False
 
     def write(self, stream: KafkaStream | None, message: MessageAndMetadata) -> bool:
-        """Write a message and count it as consumed; return whether there is more to write.
+        """Write a message and count it as consumed; return whether more messages are wanted.
 
-        After ``close`` nothing is written, and the message counts as not consumed. Without a
+        After ``close`` nothing is written, and the message does not count as consumed. Without a
         ``stream`` there is no offset to count.
         """
         line = self._line(message)

@@ -1,8 +1,8 @@
 """``zkconsumer demo``: a legacy group at work on real servers, from start to verdict.
 
-One thread. It starts the servers and the members (``demo_member``, a process each), looks at the
-group's znodes a few times a second, disturbs the group, and adds up what the members wrote down.
-Members leave when this process ends, whatever ends it: their stdin is a pipe from here.
+One thread. It starts the servers and the members (``demo_member``, one process each). It reads the
+group's znodes a few times a second, injects faults, and adds up the members' records. The members'
+stdin is a pipe from this process. They leave when it ends, for any reason.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ NAMES = ("member-1", "member-2", "member-3")
 BEAT = 1.5
 """Seconds between the settling of one change and the next change."""
 PACED_STREAM_SECONDS = 120.0
-"""Members keep to a pace at which all lines would take this long, summed over streams: so there is
-work left when the last change is over. Then they read as fast as they can."""
+"""Seconds that reading all lines would take at the members' pace, summed over streams. So some
+lines remain when the last change is over. Then the members read as fast as they can."""
 SETTLE_SECONDS = 40.0
 FINISH_SECONDS = 120.0
 LEAVE_SECONDS = 20.0
@@ -195,7 +195,7 @@ class Member:
             self.process.wait()
 
     def check(self) -> None:
-        """Raises ClusterError when it has ended without being told to."""
+        """Raises ClusterError if the process has ended although it was not told to."""
         status = self.process.poll()
         if status is not None:
             lines = self.log.read_text(errors="replace").splitlines()

@@ -1,8 +1,8 @@
-"""One member of the demo's group, as a process of its own.
+"""One member of the demo's group, in its own process.
 
-Each stream has a thread that writes down what it is given and keeps to a pace. The main thread
-reads orders from stdin: ``pace N`` sets messages a second for each stream (0: as fast as it can);
-the end of stdin, or SIGTERM, makes the member leave.
+Each stream has a thread that records its messages and keeps to a pace. The main thread reads
+commands from stdin: ``pace N`` sets messages a second for each stream (0: as fast as it can). The
+end of stdin, or SIGTERM, makes the member leave.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class _Leave(BaseException):
-    """SIGTERM came."""
+    """SIGTERM was received."""
 
 
 def _leave(_number: int, _frame: object) -> NoReturn:

@@ -1,7 +1,7 @@
-"""The demo's verdict: what was sent against what each member wrote down. Pure, but for one reader.
+"""The demo's verdict: the sent messages against each member's record. Pure, except one reader.
 
-A member's record is a file of fixed-size entries, one for each message, written before the next
-message is asked for; so it is complete for a member that was killed, too.
+A member's record is a file of fixed-size entries, one for each message. An entry is written before
+the next message is requested, so the record of a killed member is complete, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A member that was killed, and the committed offsets of what it owned at that moment."""
+    """A member that was killed, and the committed offsets of its partitions at that moment."""
 
     member: str
     committed: Mapping[int, int]
@@ -62,9 +62,9 @@ def judge(
     """Compare.
 
     Args:
-        sent: partition to number of messages; their offsets begin at 0.
-        records: member to what it delivered.
-        kill: the member that was killed. What it had delivered at or above the committed offset of
+        sent: partition to number of messages; their offsets begin at 0. records: member to its
+        delivered messages. kill: the member that was killed. What it had delivered at or above the
+        committed offset of
             a partition it owned then is delivered once more by the next owner. Nothing else may be
             delivered twice.
     """

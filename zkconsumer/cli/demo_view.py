@@ -1,6 +1,6 @@
-"""What the demo shows: a live table on a terminal, plain lines elsewhere, and a summary.
+"""The output of the demo: a live table on a terminal, plain lines elsewhere, and a summary.
 
-Used by the demo's main thread only; rich redraws the live table on a thread of its own.
+Used by the demo's main thread only; rich redraws the live table on its own thread.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class View:
 
 
 def live_table(story: Story) -> RenderableType:
-    """Who owns what now, and what has happened."""
+    """The current owners, and the events so far."""
     now = Table(title="who owns what", title_justify="left", expand=False)
     for heading in ("member", "state", "stream 0", "stream 1"):
         now.add_column(heading, min_width=12)

@@ -1,4 +1,4 @@
-"""``zkconsumer diagram``: what a member's journal tells, as a Mermaid sequence diagram."""
+"""``zkconsumer diagram``: draws a member's journal as a Mermaid sequence diagram."""
 
 from __future__ import annotations
 

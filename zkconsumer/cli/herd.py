@@ -184,7 +184,7 @@ def _prefix(say: Callable[[str], object], text: str) -> Callable[[str], object]:
 
 @contextmanager
 def _status() -> Iterator[Callable[[str], object]]:
-    """A line on a terminal that says what is going on; nothing elsewhere."""
+    """A line on a terminal that shows the progress; nothing elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda text: None

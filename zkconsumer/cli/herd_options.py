@@ -1,4 +1,4 @@
-"""Options that ``herd`` and ``simulate`` share, and the check of what they give. Main thread."""
+"""Options that ``herd`` and ``simulate`` share, and the check of their values. Main thread."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A command whose subcommands are imported when they are used, so one does not pay for the others.
+"""A command whose subcommands are imported when they are used.
 
-Loading all of them takes longer than many of them run.
+To import all of them takes longer than many of them run.
 """
 
 from __future__ import annotations

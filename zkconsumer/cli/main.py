@@ -128,8 +128,8 @@ def _echo_build() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit status.
 
-    An error of ours is one line on stderr, ``error: ...``, and gives its own ``exit_code``; wrong
-    usage gives 2, Ctrl-C 130, a reader that went away 141 (as a program killed by SIGPIPE).
+    One of our errors is one line on stderr, ``error: ...``, and gives its own ``exit_code``; wrong
+    usage gives 2, Ctrl-C 130, 141 if the reader of stdout exited (as a program killed by SIGPIPE).
     """
     try:
         status = cli.main(args=list(arguments), prog_name="zkconsumer", standalone_mode=False)

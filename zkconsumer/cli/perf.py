@@ -1,7 +1,7 @@
 """``zkconsumer perf``: how fast a member reads a topic.
 
-The main thread joins the group, waits and prints; each stream has a thread that counts what it
-gets. Nothing else is done with a message, so this is the speed of the library alone.
+The main thread joins the group, waits and prints. Each stream has a thread that counts its
+messages. Nothing else is done with a message, so the result is the speed of the library alone.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _coordinator_config(
 
 
 class _Counter:
-    """Counts on one thread for each stream, until there are ``wanted`` messages or none comes."""
+    """Counts on one thread for each stream, until there are ``wanted`` messages or none arrive."""
 
     def __init__(self, wanted: int, timeout: float) -> None:
         self.messages = 0
@@ -264,9 +264,8 @@ class _Counter:
                 self._add(count, size, waited=self._timeout)
 
     def _add(self, count: int, size: int, waited: float = 0.0) -> bool:
-        """Add messages, the last of which came ``waited`` seconds ago; return whether that is
-        enough.
-        """
+        """Add messages, the last of which arrived after ``waited`` seconds; return whether that is
+        enough."""
         with self._lock:
             if self.messages < self._wanted:
                 self.ended = time.perf_counter() - waited

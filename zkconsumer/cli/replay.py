@@ -65,7 +65,7 @@ def replay(journal: Path, member: str | None, until: int | None, as_json: bool) 
 
 
 def _diagram(journal: Path, run: Replayed) -> str:
-    """What the member did up to the difference, and a note there."""
+    """The member's steps up to the difference, and a note there."""
     there = run.difference
     assert there is not None
     last = max([there.event_line, *(one.line for one in there.expected)])

@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _RICH_ROWS: Final = 5_000
 """Longer tables are laid out without rich, which needs about 0.1 ms for each row."""
 _PADDED: Final = 60
-"""A longer cell moves the rest of its own row to the right, and no other row's."""
+"""A longer cell moves the rest of its own row to the right, but not of other rows."""
 _DANGEROUS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -71,7 +71,7 @@ def timeout_option(command: F) -> F:
 
 
 def zookeeper_option(required: bool, more: str = "") -> Callable[[F], F]:
-    """Add ``--zookeeper``; ``more`` is what this command says about it."""
+    """Add ``--zookeeper``; ``more`` is a sentence about this command."""
     return click.option(
         "--zookeeper",
         required=required,
@@ -95,7 +95,8 @@ def format_options(command: F) -> F:
 def no_collector() -> Iterator[None]:
     """Switch the garbage collector off while many znodes are read.
 
-    They are no cycles, and its walks over a million of them take a quarter of the time.
+    They contain no cycles. The collector's passes over a million of them take a quarter of the
+    time.
     """
     was_on = gc.isenabled()
     gc.disable()

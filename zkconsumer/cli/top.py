@@ -27,8 +27,8 @@ Owners = Mapping[tuple[str, int], str]
 
 
 class TopRow(NamedTuple):
-    """One group; ``rate`` is committed messages a second, ``moves`` partitions that have changed
-    hands since the command began."""
+    """One group; ``rate`` is committed messages a second. ``moves``: how many partitions have
+    changed owners since the command began."""
 
     group: str
     state: str

@@ -29,7 +29,7 @@ class Exchange:
 
     @property
     def outcome(self) -> str:
-        """The answer's error for people; empty when there is none."""
+        """The answer's error for people; empty if there is none."""
         code = self.got.get("error_code", 0)
         return name_of(code) if isinstance(code, int) and code else ""
 

@@ -1,6 +1,6 @@
-"""``zkconsumer groups verify --watch``: verifies again and again, and prints what changes.
+"""``zkconsumer groups verify --watch``: repeats the check, and prints what changes.
 
-The main thread does all of it; Ctrl-C and SIGTERM end it between two looks, or in one.
+The main thread does all of it. Ctrl-C and SIGTERM end it between two passes, or during one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Watch:
         return sum(finding.wrong for finding in self._shown.values())
 
     def looked(self, findings: Sequence[Finding], now: float) -> Iterator[Change]:
-        """Take in what a look at the time ``now`` has found."""
+        """Record the result of a pass at the time ``now``."""
         if self._away:
             self._away = False
             yield Change("back", None, "the groups can be read again")
@@ -68,7 +68,7 @@ class Watch:
             yield Change("cleared", finding, finding.what)
 
     def failed(self, error: ZkConsumerError) -> Iterator[Change]:
-        """Take in that a look was not possible. What was found before it stays so."""
+        """Record that a pass was not possible. Earlier findings stay."""
         if not self._away:
             self._away = True
             yield Change("away", None, str(error))

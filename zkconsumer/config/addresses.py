@@ -12,9 +12,9 @@ _COMPONENT = re.compile(r"[!-.0-~]+")
 
 
 def split_connect(connect: str) -> tuple[str, str]:
-    """Return hosts as ``host:port,host:port`` and the chroot, ``""`` when there is none.
+    """Return hosts as ``host:port,host:port`` and the chroot, ``""`` if there is none.
 
-    Raises ValueError with what is wrong and the fix.
+    Raises ValueError, whose text names the fault and the fix.
     """
     servers, slash, rest = connect.partition("/")
     if "," in rest:
@@ -42,7 +42,7 @@ def split_connect(connect: str) -> tuple[str, str]:
 
 
 def split_servers(text: str) -> list[tuple[str, int]]:
-    """Return host and port of each server. Raises ValueError; the text tells what to do."""
+    """Return host and port of each server. Raises ValueError, whose text says what to do."""
     found = []
     for part in (one.strip() for one in text.split(",")):
         host, colon, port = part.rpartition(":")

@@ -73,7 +73,7 @@ class ConsumerConfig(ConsumerKeys):
 
 
 class Examination(NamedTuple):
-    """What is wrong and what is odd; ``config`` is None when there are faults."""
+    """Faults and warnings of a configuration; ``config`` is None if there are faults."""
 
     config: ConsumerConfig | None
     faults: tuple[str, ...]
@@ -90,9 +90,9 @@ def examine_properties(
     strict: bool = False,
     overrides: Mapping[str, object] | None = None,
 ) -> Examination:
-    """Check a Java ``.properties`` file. Raises ConfigError only when it cannot be read at all.
+    """Check a Java ``.properties`` file. Raises ConfigError only if the file cannot be read.
 
-    ``overrides`` are keys and values that win over those of the file.
+    ``overrides`` are keys and values that take precedence over the file's.
     """
     values: dict[str, object] = {}
     lines: dict[str, int] = {}

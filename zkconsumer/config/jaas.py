@@ -37,7 +37,7 @@ class JaasEntry(NamedTuple):
 def parse_jaas(text: str) -> JaasEntry:
     """Return the one entry of ``text``: ``MODULE required NAME="VALUE" ...;``.
 
-    Raises ValueError with what is wrong and the fix; its text never contains a value.
+    Raises ValueError, whose text names the fault and the fix but never contains a value.
     """
     tokens: list[tuple[str, str]] = []
     rest = text.strip()

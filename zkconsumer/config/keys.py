@@ -37,7 +37,7 @@ def _connect_fault(value: str) -> str | None:
 
 
 def servers_fault(value: str) -> str | None:
-    """Return what is wrong with a value of ``bootstrap.servers``."""
+    """Return what is wrong with a value of ``bootstrap.servers``; ``None`` if nothing is."""
     try:
         split_servers(value)
     except ValueError as error:
@@ -426,4 +426,4 @@ SECURITY: Final = frozenset(row.name for row in rows_of(SecurityKeys))
 KEYS: Final[tuple[Row, ...]] = tuple(
     sorted(rows_of(ConsumerKeys), key=lambda row: row.name in SECURITY)
 )
-"""All rows, in the order of the reference page: those of security come last."""
+"""All rows, in the order of the reference page. Those of security are last."""

@@ -23,7 +23,8 @@ from zkconsumer.config.properties import read_properties
 from zkconsumer.errors import ConfigError
 
 STRATEGIES_KEY: Final = "zkconsumer.live.strategies"
-"""What is offered to plain consumers, in place of ``partition.assignment.strategy``."""
+"""The strategy that is offered to plain consumers, in place of
+``partition.assignment.strategy``."""
 _NOT_BOTH: Final = frozenset({"partition.assignment.strategy", "rebalance.backoff.ms"})
 """Keys that mean something else on each side; the value is ZooKeeper's."""
 _REFUSED: Final[Mapping[str, str]] = {
@@ -48,7 +49,7 @@ class MigratableConfig:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is odd but accepted, one line each."""
+        """Warnings about accepted settings, one line each."""
         return tuple(dict.fromkeys(self.zookeeper.warnings + self.coordinator.warnings))
 
     @classmethod

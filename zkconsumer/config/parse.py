@@ -18,9 +18,9 @@ _INT32 = range(-(2**31), 2**31)
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Values by attribute (all of them when there are no faults), and what to say about them.
+    """Values by attribute (all of them if there are no faults), and messages about them.
 
-    ``given`` holds the attributes that were set and not derived; ``unknown`` has a line for each
+    ``given`` has the attributes that were set and not derived; ``unknown`` has a line for each
     unknown key.
     """
 
@@ -38,11 +38,11 @@ def parse(
     place: Callable[[str], str],
     renamed: Mapping[str, str],
 ) -> Parsed:
-    """Check what was given against the table and fill in what was not.
+    """Check the given keys against the table, and add the others' defaults.
 
-    ``place(key)`` is put before each message about a key (file and line, or nothing); ``renamed``
-    maps well-known names from elsewhere to ours. A value of None counts as not given. Keys that
-    start with ``external`` are never called unknown, as in Scala VerifiableProperties.
+    ``place(key)`` is put before each message about a key (file and line, or nothing). ``renamed``
+    maps names from other tools to ours. A value of None counts as not given. Keys that start with
+    ``external`` are never called unknown, as in Scala VerifiableProperties.
     """
     values: dict[str, object] = {}
     faults: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 HIDDEN: Final = "[hidden]"
-"""What stands for a secret wherever a configuration is shown, as in Kafka."""
+"""The text that replaces a secret wherever a configuration is shown, as in Kafka."""
 
 
 class Password:

@@ -529,7 +529,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityConfig(SecurityKeys):
-    """What a tool knows of security. Without a file: PLAINTEXT, and no identity."""
+    """The security settings of a tool. Without a file: PLAINTEXT, and no identity."""
 
     warnings: tuple[str, ...] = ()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 REQUIRED: Final = "(required)"
-"""Stands where a default would, for a key that must be given."""
+"""The default of a key that must be given."""
 
 Kind = Literal["int", "boolean", "string", "password", "function"]
 Importance = Literal["high", "medium", "low"]
@@ -21,9 +21,9 @@ Importance = Literal["high", "medium", "low"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule for one value: ``text`` for people, ``fault`` says what is wrong and how to fix it.
+    """A rule for one value: ``text`` for people; ``fault`` returns what is wrong and how to fix it.
 
-    ``fault`` gets the value in its type and returns None when all is well.
+    ``fault`` gets the value in its type, and returns None if the value is right.
     """
 
     text: str

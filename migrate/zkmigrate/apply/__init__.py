@@ -1,7 +1,8 @@
 """Carries out plans, and undoes them.
 
-``migrator.Migrator`` hands a plan's groups to threads. Each has a ``steps.Steps``, which takes one
-group after the other through the same steps. The journal has a record on disk before each of them::
+``migrator.Migrator`` hands a plan's groups to threads. Each thread has a ``steps.Steps``, which
+takes one group at a time through the same steps. Before each step, the journal has a record of it
+on disk::
 
     checks.Checks      both stores are as planned, the logs hold the offsets, there is no member
     claim              ownership: register, claim every partition as a member would
@@ -11,7 +12,7 @@ group after the other through the same steps. The journal has a record on disk b
                        changed; release the claims
     done               the source store is read once more
 
-``change.Change`` is what is to be done with one group: ``forward`` makes it from the plan, ``back``
-from the journal. A killed run is repeated from the start of its group: each step accepts what an
-earlier run did, and nothing else. ``outcome`` says what became of each group.
+``change.Change`` describes the work on one group: ``forward`` makes it from the plan, ``back`` from
+the journal. A run that was killed is repeated from the start of its group: each step accepts the
+result of an earlier run, and nothing else. ``outcome`` describes the result of each group.
 """

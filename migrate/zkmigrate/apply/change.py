@@ -90,7 +90,7 @@ def _plain(offset: int | None) -> KafkaOffset | None:
 
 
 def record_of(change: Change) -> list[list[Any]]:
-    """Return, for the journal, what the target held of each partition that is to change."""
+    """Return, for the journal, what the target stored for each partition that is to change."""
     held = change.zk if change.target is Store.ZOOKEEPER else change.kafka
     rows: list[list[Any]] = []
     for tp in sorted(change.to):
@@ -111,9 +111,9 @@ def record_of(change: Change) -> list[list[Any]]:
 
 
 def back(done: Change, rows: object) -> Change:
-    """Return the change that undoes ``done``, to what the journal recorded of the target.
+    """Return the change that restores what the journal recorded of the target.
 
-    Raises JournalError when journal and plan do not belong together.
+    Raises JournalError when the journal belongs to another plan.
     """
     restored: dict[TopicPartition, KafkaOffset | None] = {}
     try:

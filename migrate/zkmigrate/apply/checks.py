@@ -141,7 +141,7 @@ class Checks:
         return accept
 
     def read_back(self, change: Change) -> None:
-        """Check that the target holds what was written."""
+        """Check that the target stores the offsets that were written."""
         if change.target is Store.KAFKA:
             held = {tp: number(found) for tp, found in self.kafka(change).items()}
         else:
@@ -166,9 +166,9 @@ class Checks:
             self.source_unchanged(change)
 
     def source_unchanged(self, change: Change) -> None:
-        """Check that the source store still holds what was moved.
+        """Check that the source store still has the offsets that were moved.
 
-        An offset that is gone is no newer offset: nothing stays behind.
+        An offset that was deleted is not a newer offset, so nothing stays behind.
         """
         if change.source is Store.KAFKA:
             before = change.kafka

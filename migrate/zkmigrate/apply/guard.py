@@ -78,7 +78,7 @@ class Found:
     def may_register(self, identities: Collection[tuple[str, str | None]]) -> bool:
         """Whether the migrator may register once the group is unlocked.
 
-        ``identities``: scheme and id of the migrator; an id of None stands for any.
+        ``identities``: scheme and id of the migrator. An id of None matches every id.
         """
         entries = self.record or (self.acl.entries if self.acl else None)
         if entries is None:
@@ -114,11 +114,11 @@ def look(group: str) -> Script[Found]:
 
 
 def lock(group: str, now_ms: int, allowed: tuple[AclEntry, ...] = ()) -> Script[str | None]:
-    """Keep consumers from registering; return why that is not possible, else ``None``.
+    """Keep consumers from registering. Return why that is not possible, otherwise ``None``.
 
-    Data and list are written also if the group is locked already: so an ``unlock`` that looked
-    before fails, however late it is. When a lock is not possible, nothing is changed in the end.
-    ``allowed``: who may register still.
+    Data and list are written even if the group is locked already. An ``unlock`` that read the list
+    before then fails, however late it arrives. If a lock is not possible, nothing remains changed.
+    ``allowed``: who may still register.
     """
     path = GroupPaths(group).ids
     first: Found | None = None

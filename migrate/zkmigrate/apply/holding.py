@@ -63,7 +63,7 @@ class Holding:
             yield group, HELD
 
     def look(self) -> Iterator[tuple[str, str]]:
-        """Look who else is registered, and take again what a lost session has cost."""
+        """Look for other members, and claim again what was lost with a session."""
         names = list(self.held)
         lost: list[str] = []
         members = self._zk.run_all(map(ownership.list_members, names))

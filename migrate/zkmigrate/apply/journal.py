@@ -163,9 +163,9 @@ def _operator() -> str:
 
 
 def read_records(path: Path, digest: str) -> list[dict[str, Any]]:
-    """Return what earlier runs recorded; nothing when there is no journal.
+    """Return the records of earlier runs; nothing if there is no journal.
 
-    Nothing is locked or written: this is for dry runs. Raises JournalError.
+    Nothing is locked or written, because this is for dry runs. Raises JournalError.
     """
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:

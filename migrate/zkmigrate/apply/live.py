@@ -29,7 +29,7 @@ _NAMED: Final = 5
 
 
 class InZooKeeper(NamedTuple):
-    """What ZooKeeper says of a group. ``ids``: kind and host of each registration."""
+    """A group as ZooKeeper shows it. ``ids``: kind and host of each registration."""
 
     mode: Mode
     version: int
@@ -65,7 +65,7 @@ def look(stores: Stores, group: str) -> Facts:
 
 
 class Step(NamedTuple):
-    """What became of one step. ``why``: what is in the way; empty: it is done."""
+    """The result of one step. ``why``: what prevents it; empty if the step is done."""
 
     mode: Mode
     changed: bool

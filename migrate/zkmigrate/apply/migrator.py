@@ -1,7 +1,7 @@
-"""Carries out a plan, or takes it back: several groups at a time, journalled, restartable.
+"""Carries out a plan or rolls it back: several groups at a time, with a journal, restartable.
 
-``Migrator`` chooses what is to be done with each group. ``steps.Steps`` does it, in threads of its
-own where more than one group is moved at a time. Everything else happens in the calling thread.
+``Migrator`` chooses what to do with each group, and ``steps.Steps`` does it. If more than one group
+is moved at a time, ``Steps`` runs in its own threads. Everything else runs in the calling thread.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ class Migrator:
         on_group: Callable[[Result], object],
         wait: float = 0.0,
     ) -> list[Result]:
-        """One bad group does not stop the rest; a damaged journal or no ZooKeeper does."""
+        """One bad group does not stop the others. A damaged journal or an unreachable ZooKeeper
+        does."""
         results: dict[int, Result] = {}
         waiting: list[tuple[int, GroupPlan]] = []
 
@@ -186,10 +187,10 @@ class Migrator:
     def _some_at_a_time(
         self, groups: Iterable[tuple[int, GroupPlan]], work: Work
     ) -> Generator[tuple[int, GroupPlan, Result | ZkConsumerError]]:
-        """Yield what became of each group, as the work on it ends.
+        """Yield the result of each group, as the work on it ends.
 
-        After Ctrl-C, or an error that concerns all groups, the groups under way come to their end,
-        without waiting for anything, and no other is begun.
+        After Ctrl-C, or an error that concerns all groups, the groups in progress are finished
+        without waiting for anything, and no other group is begun.
         """
 
         def task(group: GroupPlan) -> Result | ZkConsumerError | None:

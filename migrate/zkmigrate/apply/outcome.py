@@ -20,7 +20,7 @@ class Outcome(Enum):
     NOTHING = "nothing to do"
     WOULD = "would be done"
     SKIPPED = "skipped"
-    """The plan says that it is not ready."""
+    """According to the plan, the group is not ready."""
     REFUSED = "refused"
     """Something has to be done first, such as stopping a consumer."""
     FAILED = "failed"

@@ -1,12 +1,12 @@
 """Takes a group over as a member would, so that no other member can start or commit.
 
-The migrator registers under a name of its own, then claims every partition: a multi creates the
-owner znode and checks the version of the offset znode. It does not rewrite the offset as a member's
-claim does, so the offset znode keeps the time and the version of the last commit. No claim keeps
-out a JVM consumer that writes without a version. Therefore the migration marker is written in a
-multi that checks the version of every claimed offset znode. All changes are made in multis that
-check the migrator's registration, so they happen in the session that holds the claims or not at
-all. Scripts; any thread.
+The migrator registers under its own name, then claims every partition: a multi creates the owner
+znode and checks the version of the offset znode. It does not rewrite the offset as a member's claim
+does, so the offset znode keeps the time and the version of the last commit. A claim does not stop a
+JVM consumer that writes without a version. Therefore the migration marker is written in a multi
+that checks the version of every claimed offset znode. All changes are made in multis that check the
+migrator's registration, so they happen in the session that holds the claims or not at all. Scripts;
+any thread.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _MAX_REQUEST: Final = 960 * 1024
 _MAY_HAVE_WORKED = (Code.CONNECTION_LOSS, Code.NO_NODE)
 
 Accept = Callable[[TopicPartition, Node | None], str | None]
-"""Says why an offset znode is not what the plan was made from; ``None`` when it is."""
+"""Returns why an offset znode differs from the plan; ``None`` if it does not."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Hold:
 
     @property
     def check(self) -> Check:
-        """Holds exactly while the migrator's session lives."""
+        """An operation that succeeds only while the migrator's session lives."""
         parent = self.paths.owners if self.locked else self.paths.ids
         return Check(f"{parent}/{self.name}", 0)
 
@@ -127,7 +127,7 @@ def migrators(group: str) -> Script[list[str]]:
 def take(hold: Hold, partitions: Iterable[TopicPartition], accept: Accept) -> Script[None]:
     """Register, check that there is no other member, and claim all partitions.
 
-    Raises GroupRefusedError; then, as after any error, ``release`` is due.
+    Raises GroupRefusedError. Call ``release`` then, and after any other error.
     """
     wanted = sorted(partitions)
     yield from _register(hold, sorted({tp.topic for tp in wanted}))
@@ -257,7 +257,7 @@ def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> S
 
 
 def _encoded(offset: int | None) -> bytes | None:
-    """A znode's content; -1, which a rollback may restore, means that there is no offset."""
+    """The content of a znode. -1, which a rollback may restore, means that there is no offset."""
     if offset is None:
         return None
     return b"-1" if offset < 0 else encode_offset(offset)

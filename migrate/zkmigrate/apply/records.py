@@ -1,8 +1,8 @@
-"""What a journal's records say about each group. Pure.
+"""What a journal records about each group. Pure.
 
-A group that is planned when it is applied has a record ``plan`` that holds its plan. As long as
-nothing was written since, the group is planned anew by the next run, and only what follows the last
-such record counts.
+A group that is planned when it is applied has a record ``plan`` that contains its plan. If nothing
+was written after it, the next run plans the group again, and only the records after the last
+``plan`` count.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Sets the offsets of a stopped group in the store that counts, under the lock of a move.
+"""Sets the offsets of a stopped group in its current store, under the same lock as a move.
 
-The group is taken over as for a move, so that no old consumer can start meanwhile, and what was
-written is read back. A group that ZooKeeper does not know has no such lock: there the coordinator
-itself refuses the commit while the group has members. Used from one thread.
+The group is claimed as for a move, so that no old consumer can start meanwhile. The new offsets are
+read back. A group that ZooKeeper does not know has no such lock: there the coordinator refuses the
+commit while the group has members. Used from one thread.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def check_stopped(state: GroupState) -> None:
 def carry_out(stores: Stores, state: GroupState, store: Store, rows: Sequence[Reset]) -> None:
     """Write the offsets of ``rows``. Raises GroupRefusedError, ZkConsumerError.
 
-    In ZooKeeper all offsets change in one multi, up to some hundred of them. After an error some
-    may be written; the same command may be repeated.
+    In ZooKeeper all offsets change in one multi, up to some hundreds of them. After an error some
+    of them may be written; the same command may be repeated.
     """
     name = f"{state.group}_zkmigrate-{uuid.uuid4().hex[:8]}"
     before = stores.zk.run(guard.look(state.group))

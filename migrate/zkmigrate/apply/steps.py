@@ -3,8 +3,9 @@
 Each group goes through the same steps, and the journal names each before it begins: ``claim`` (take
 the group over), ``write`` (change the target), ``mark`` (write the marker, lock or unlock the
 group, release the claims), ``done``; on the way back ``undo-claim`` and so on. After ``done`` the
-source store is read once more, and again by each later run. A run that finds a group begun repeats
-all steps: each accepts that its work was done before. Each thread of ``Migrator`` uses one object.
+source store is read once more, and again by each later run. If a group was begun before, a run
+repeats all steps: each accepts that its work is already done. Each thread of ``Migrator`` uses one
+object.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _POLL: Final = 0.2
 
 
 class Steps:
-    """What is done with one group after the other.
+    """The steps of a move, for one group at a time.
 
     Args:
         stores: both, opened, with connections to brokers that no other thread uses.
@@ -65,7 +66,7 @@ class Steps:
     def plan_now(
         self, plan: PlanFile, options: Options, group: GroupPlan, records: list[dict[str, Any]]
     ) -> GroupPlan:
-        """Plan a group from what the stores hold now. Raises GroupInUseError."""
+        """Plan a group from the current content of the stores. Raises GroupInUseError."""
         self.wait_for_earlier_runs(names_in(records), group.group)
         times = options.needs_commit_times
         renamed = {group.group: group.in_kafka}
@@ -224,9 +225,9 @@ class Steps:
             time.sleep(_POLL)
 
     def _write(self, change: Change, hold: ownership.Hold, held: Held) -> int:
-        """Bring the target to what it is to hold; return how many offsets were changed.
+        """Write the planned offsets to the target; return how many were changed.
 
-        ``held``: what Kafka holds.
+        ``held``: the offsets in Kafka before.
         """
         if change.target is Store.ZOOKEEPER:
             values = {tp: None if new is None else new.offset for tp, new in change.to.items()}

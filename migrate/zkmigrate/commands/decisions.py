@@ -1,4 +1,4 @@
-"""Options that settle what a plan cannot decide by itself."""
+"""Options for decisions that a plan cannot make by itself."""
 
 from __future__ import annotations
 

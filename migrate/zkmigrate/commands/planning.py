@@ -90,10 +90,10 @@ def _closed(stores: Stores, groups: Sequence[str]) -> dict[str, Problem]:
 
 
 class Summary:
-    """Rows, notes and counts of plans that pass by.
+    """Collects rows, notes and counts of plans that are passed on.
 
-    ``how``: only a table cuts lists of names. ``only_problems``: no rows of groups that are ready.
-    ``skips``: what was given to ``--skip``.
+    ``how``: only a table shortens lists of names. ``only_problems``: no rows of groups that are
+    ready. ``skips``: the values of ``--skip``.
     """
 
     def __init__(self, how: How, only_problems: bool, skips: Iterable[Skip]) -> None:
@@ -108,7 +108,7 @@ class Summary:
         self.unused = set(skips)
 
     def watch(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
-        """Pass plans on and keep what is printed of them at the end."""
+        """Pass plans on, and keep what is printed about them at the end."""
         for plan in plans:
             self.verdicts[plan.verdict] += 1
             for note in plan.notes:

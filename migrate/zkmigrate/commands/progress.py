@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 INTERVAL: Final = 5.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines if there is no terminal."""
 _NAME: Final = 60
 
 
@@ -78,7 +78,7 @@ class Progress:
             self._line(now, after=_cut(name))
 
     def waiting(self, what: str) -> None:
-        """Show what the run waits for. Any thread."""
+        """Show what the command waits for. Any thread."""
         if self._bar is not None:
             self._show(f"waiting for {printable(what)}")
         else:

@@ -14,7 +14,7 @@ from zkmigrate.errors import MigrationError
 
 
 class Rename(NamedTuple):
-    """Two names, or two patterns with one ``*`` each, which stands for the same text in both."""
+    """Two names, or two patterns with one ``*`` each, which matches the same text in both."""
 
     old: str
     new: str
@@ -30,7 +30,7 @@ class Rename(NamedTuple):
 
 
 def parse_renames(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[Rename, ...]:
-    """Return what the option's values mean. Raises UsageError."""
+    """Parse the option's values. Raises UsageError."""
     found: list[Rename] = []
     for text in texts:
         one = Rename(*text.partition("=")[::2])
@@ -50,9 +50,9 @@ def parse_renames(_context: object, _option: object, texts: tuple[str, ...]) -> 
 
 
 def new_names(renames: Sequence[Rename], groups: Iterable[str]) -> dict[str, str]:
-    """Return the new names of those groups that have one. The first rule that is about one counts.
+    """Return the new names of the groups that have one. The first rule that matches a group counts.
 
-    Raises MigrationError when two groups would have the same name, or a rule is about no group.
+    Raises MigrationError when two groups would have the same name, or a rule matches no group.
     """
     if not renames:
         return {}

@@ -128,7 +128,7 @@ def counted(progress: Progress) -> Callable[[Result], None]:
 class PassedGroups:
     """A plan's groups, or the ``chosen`` ones.
 
-    Keeps what is printed at the end about those that were iterated over.
+    While they are iterated over, it keeps what is printed about them at the end.
     """
 
     def __init__(self, groups: Groups, chosen: set[str] | None) -> None:

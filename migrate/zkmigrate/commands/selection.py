@@ -1,4 +1,4 @@
-"""Which groups a command is about: ``--group``, ``--groups-from``, ``--groups-regex``, ``--all``,
+"""The options that select groups: ``--group``, ``--groups-from``, ``--groups-regex``, ``--all``,
 ``--exclude``."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Selection:
         return bool(self.groups)
 
     def of_store(self, names: Callable[[], list[str]], store: Store) -> list[str]:
-        """Return the chosen groups of a store, at least one. ``names`` lists what it knows."""
+        """Return the chosen groups of a store, at least one. ``names`` lists the groups in it."""
         if self.groups and store is Store.KAFKA:
             return self._without_excluded(self.groups)  # brokers before 0.9 cannot list groups
         return self.among(names(), store.value, "is the chroot right?")
@@ -104,7 +104,7 @@ def selection(command: F) -> F:
 
 
 def plan_selection(command: F) -> F:
-    """Add the options that choose groups of a plan, all of them by default, as ``which``."""
+    """Add the options that choose groups of a plan, as ``which``. The default is all of them."""
     return _selection(command, default_all=True)
 
 

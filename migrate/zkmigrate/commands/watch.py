@@ -1,4 +1,4 @@
-"""``--watch``: a command that looks again and again, and prints what has changed. One thread."""
+"""``--watch``: repeats a command, and prints what has changed. One thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = Sequence[object]
 
 
 class Look(NamedTuple):
-    """What one look found. ``keys``: so many columns say what a row is about."""
+    """The result of one pass. ``keys``: how many columns identify a row."""
 
     columns: Sequence[str]
     keys: int

@@ -1,9 +1,9 @@
-"""The decisions file: what an operator decides about groups and topics, as TOML. Pure.
+"""The decisions file: an operator's decisions about groups and topics, as TOML. Pure.
 
-One table ``[[rule]]`` for each decision. ``group`` and ``topic`` are names or globs, ``*`` where
-they are missing; the other keys are the options of ``plan`` with ``_`` instead of ``-``. The first
-rule that means a group and topic and has a key decides it. ``template`` makes a file that names all
-open questions. A plan that reads offsets when it is applied keeps the same decisions as JSON.
+Each decision is a table ``[[rule]]``. ``group`` and ``topic`` are names or globs, ``*`` if they are
+missing. The other keys are the options of ``plan`` with ``_`` instead of ``-``. The first rule that
+matches group and topic and has a key decides it. ``template`` creates a file with all open
+questions. A plan that reads offsets when it is applied keeps the same decisions as JSON.
 """
 
 from __future__ import annotations

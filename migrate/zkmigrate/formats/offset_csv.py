@@ -94,7 +94,7 @@ def _json_rows(name: str, text: str) -> Iterable[tuple[int, list[Any]]]:
 
 
 def _row(row: list[str]) -> tuple[OffsetKey | None, int, str | None]:
-    """Return one row's key, offset and what is wrong with it."""
+    """Return one row's key, its offset and what is wrong with it."""
     if len(row) != 4:
         return None, 0, "is not group,topic,partition,offset (or, with one --group, without group)"
     for kind, name in (("group", row[0]), ("topic", row[1])):

@@ -1,10 +1,9 @@
 """The plan file: JSON Lines that a person can review and ``apply`` carries out.
 
-The first line says what the plan is, then each group has a line of its own, followed by one line
-for each of its partitions; the last line holds the totals and a checksum, so that a file that was
-cut off or edited is noticed. Everything that a reader does not know exactly is refused. A plan may
-be large: ``load`` checks all of it, then its groups are read again one by one as they are needed.
-One thread.
+The first line describes the plan. Each group has one line, followed by one line for each of its
+partitions. The last line has the totals and a checksum, so that a truncated or edited file is
+noticed. A reader refuses everything that it does not know exactly. A plan may be large: ``load``
+checks all of it, and its groups are then read again one at a time as they are needed. One thread.
 """
 
 from __future__ import annotations

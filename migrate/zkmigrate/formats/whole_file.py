@@ -1,4 +1,4 @@
-"""Creates files that appear whole or not at all."""
+"""Creates files that appear complete or not at all."""
 
 from __future__ import annotations
 

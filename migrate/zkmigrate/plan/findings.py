@@ -1,4 +1,4 @@
-"""What is wrong with single partitions, as one problem of the group for each kind. Pure."""
+"""The problems of single partitions, as one problem of the group for each kind. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ADVICE: Final = {
 
 
 class Findings:
-    """Collects what was found of partitions. True when there is anything."""
+    """Collects problems of partitions. True if there are any."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -54,7 +54,7 @@ class Findings:
         self._found.setdefault(kind, {})[tp] = f"{tp}{text}"
 
     def problems(self) -> Iterator[Problem]:
-        """Yield one problem for each kind, with what the operator may give to ``--skip``."""
+        """Yield one problem for each kind, with the values for ``--skip``."""
         for kind, found in self._found.items():
             skips: dict[str, None] = {}
             for tp in found if kind in _SKIPPABLE else ():

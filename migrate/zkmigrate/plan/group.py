@@ -1,4 +1,4 @@
-"""Decides, from a group's state and the operator's options, what a move would do. Pure."""
+"""Decides what a move would do, from a group's state and the operator's options. Pure."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def plan_group(
     now_ms: int,
     retention: Retention | None,
 ) -> GroupPlan:
-    """Return the plan of one group: what to write and why, or what stands in the way.
+    """Return the plan of one group: what to write and why, or what prevents the move.
 
-    ``retention`` is only needed on the way to Kafka. Offsets that are to be skipped have no
-    entries: they stay behind, and the plan lists them.
+    ``retention`` is only needed on the way to Kafka. Offsets that will be skipped have no entries:
+    they stay behind, and the plan lists them.
     """
     return _Planner(state, direction, options, now_ms, retention).plan()
 
@@ -183,7 +183,8 @@ class _Planner:
             self._refuse(Kind.UNKNOWN, fault, "bring that back, then plan again")
 
     def _idle(self) -> None:
-        """Refuse groups that were idle for long: an operator has to say that they are needed."""
+        """Refuse groups that were idle for a long time: an operator must confirm that they are
+        needed."""
         if self.direction is Direction.KAFKA_TO_ZK or self.state.from_file is not None:
             return
         newest = max((node.mtime_ms for node in self.state.zk.values()), default=None)

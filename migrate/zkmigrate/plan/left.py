@@ -33,10 +33,10 @@ class Left(NamedTuple):
 
 
 def what_is_left(state: GroupState) -> Left:
-    """Return what of a group would be lost.
+    """Return the offsets and members of a group that would be lost.
 
-    Offsets of topics that do not exist count for nothing. An offset that was moved and not changed
-    since is safe, whatever the group has committed to Kafka after it.
+    Offsets of topics that do not exist do not count. An offset that was moved and has not changed
+    since is safe, whatever the group has committed to Kafka after the move.
     """
     lost: list[TopicPartition] = []
     compared: set[str] = set()

@@ -14,10 +14,10 @@ _SKIPPED: Final = "skipped"
 
 
 class LeftOut:
-    """Tells which partitions are left out; lists what therefore stays in the source store.
+    """Decides which partitions are left out, and lists what therefore stays in the source store.
 
-    ``skipped``: patterns of what the operator left out. ``stays``: the offsets that stay behind,
-    of the partitions that were asked for so far.
+    ``skipped``: patterns of the offsets that the operator left out. ``stays``: the offsets that
+    stay behind, of the partitions checked so far.
     """
 
     def __init__(self, state: GroupState, direction: Direction, options: Options) -> None:

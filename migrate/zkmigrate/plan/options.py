@@ -1,4 +1,4 @@
-"""An operator's decisions: what a plan does where it cannot decide by itself. Values only."""
+"""An operator's decisions, where a plan cannot decide by itself. Values only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OnConflict(Enum):
 
 
 class OutOfRange(Enum):
-    """What happens to an offset outside of what the log holds."""
+    """What to do with an offset outside of the log."""
 
     REFUSE = "refuse"
     CLAMP = "clamp"
@@ -122,7 +122,7 @@ class Rule:
 
 
 DECIDED = tuple(one.name for one in fields(Rule) if one.default is None and one.name != "partition")
-"""What a rule can decide: each is an attribute of ``Options`` too."""
+"""The decisions that a rule can make. Each is also an attribute of ``Options``."""
 
 
 def _means(pattern: str, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the target is to hold of one partition, and why. Pure."""
+"""The offset that the target will have for one partition, and why. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLOCKS_MS: Final = 60_000
 
 
 class PartitionRules:
-    """The rules of one group's partitions. What stands in the way goes to ``findings``."""
+    """The rules for one group's partitions. Problems are added to ``findings``."""
 
     def __init__(
         self, state: GroupState, direction: Direction, options: Options, findings: Findings
@@ -41,7 +41,7 @@ class PartitionRules:
         return self._by_topic[tp.topic]
 
     def entry(self, tp: TopicPartition) -> Entry | None:
-        """Return the plan of a partition, or ``None`` when what was found prevents one."""
+        """Return the plan of a partition, or ``None`` if a problem prevents one."""
         state = self.state
         if tp.topic in state.hidden:
             self._found(Kind.HIDDEN, tp)
@@ -90,7 +90,8 @@ class PartitionRules:
     def _from_file(
         self, tp: TopicPartition, zk: int | None, kafka: int | None
     ) -> tuple[int | None, str]:
-        """Return what the target is to hold when a file says it: both stores may differ."""
+        """Return the offset for the target if it is from a file: both stores may then differ from
+        it."""
         assert self.state.from_file is not None
         target = kafka if self.direction is Direction.ZK_TO_KAFKA else zk
         if tp in self.state.from_file:
@@ -100,9 +101,9 @@ class PartitionRules:
     def _moved_before(
         self, tp: TopicPartition, zk: int | None, kafka: int | None
     ) -> tuple[int, bool, str] | None:
-        """Return the rest of the entry of a partition that an earlier move to the target settles.
+        """Return the rest of the entry of a partition that an earlier move to the target settled.
 
-        That is so while the source store has not changed since: its offset is not a conflict.
+        It is settled while the source store has not changed since: its offset is not a conflict.
         """
         marker = self.state.marker
         source, target = self.direction.source, self.direction.target
@@ -121,7 +122,7 @@ class PartitionRules:
     def _choose(
         self, tp: TopicPartition, zk: int | None, kafka: int | None
     ) -> tuple[int | None, str]:
-        """Return what the target is to hold, and why."""
+        """Return the offset for the target, and why."""
         to_kafka = self.direction is Direction.ZK_TO_KAFKA
         source, target = (zk, kafka) if to_kafka else (kafka, zk)
         from_name, to_name = self.direction.source.value, self.direction.target.value

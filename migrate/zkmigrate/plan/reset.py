@@ -32,10 +32,10 @@ class To(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where offsets are set to.
+    """The position to which offsets are set.
 
-    ``number``: the offset of ``OFFSET``, the messages of ``SHIFT``, or the milliseconds since 1970
-    of ``TIME``. ``offsets``: those of ``FILE``, of one group.
+    ``number``: the offset for ``OFFSET``, the number of messages for ``SHIFT``, or milliseconds
+    since 1970 for ``TIME``. ``offsets``: for ``FILE``, the offsets of one group.
     """
 
     to: To
@@ -44,8 +44,8 @@ class Target:
 
 
 class Reset(NamedTuple):
-    """What becomes of one partition. ``None``: no offset. ``why``: where it differs from what was
-    asked for."""
+    """The result for one partition. ``None``: no offset. ``why``: why it differs from the
+    request."""
 
     tp: TopicPartition
     before: int | None
@@ -67,10 +67,10 @@ def store_of(state: GroupState) -> Store:
 def chosen(
     state: GroupState, store: Store, topics: Mapping[str, frozenset[int]] | None, target: Target
 ) -> list[TopicPartition]:
-    """Return the partitions to reset. ``topics``: to partitions, none means all of the topic.
+    """Return the partitions to reset. ``topics``: topic to partitions; none means all of the topic.
 
-    ``None``: all that the store holds an offset of. Raises GroupRefusedError for one that does not
-    exist, or when there is none.
+    ``None``: all partitions with an offset in the store. Raises GroupRefusedError if one does not
+    exist, or if there are none.
     """
     if target.offsets is not None:
         found = list(target.offsets)
@@ -145,7 +145,7 @@ def reset(
 
 
 def held(state: GroupState, store: Store, tp: TopicPartition) -> int | None:
-    """Return what a store holds of a partition."""
+    """Return the offset that a store has for a partition."""
     if store is Store.ZOOKEEPER:
         znode = state.zk.get(tp)
         return znode.offset if znode else None

@@ -19,16 +19,17 @@ BOTH: Final = "both"
 NOTHING: Final = "nothing"
 
 USED: Final = 8
-"""Exit status when the store that no longer counts is used; the same number in ``verify``."""
+"""Exit status if the store that is no longer current is used; the same number as in ``verify``."""
 UNKNOWN: Final = 1
 
 
 class Status(NamedTuple):
-    """One group. Members are counts, lags are messages; ``None``: not known, or none.
+    """One group. Members are counts, lags are messages. ``None``: not known, or none.
 
-    ``truth``: the store whose offsets count, or ``both``, ``moving``, ``nothing``. ``changed``:
-    partitions whose offset in the source store has changed since the move. ``days_left``: until the
-    broker forgets the offsets, unless a consumer commits. ``attention``: what an operator must do.
+    ``truth``: the store whose offsets are current, or ``both``, ``moving``, ``nothing``.
+    ``changed``: partitions whose offset in the source store has changed since the move.
+    ``days_left``: until the broker deletes the offsets, unless a consumer commits. ``attention``:
+    what an operator must do.
     """
 
     group: str
@@ -47,7 +48,7 @@ class Status(NamedTuple):
 def status_of(
     state: GroupState, locked: str, now_ms: int, retention: Retention | None
 ) -> tuple[Status, int]:
-    """Return the status of a group, and what it adds to the exit status."""
+    """Return the status of a group, and the number that it adds to the exit status."""
     members = [name for name in state.members if MIGRATOR not in name]
     marker = state.marker
     zk = {tp: one.offset for tp, one in state.zk.items() if one.offset is not None}

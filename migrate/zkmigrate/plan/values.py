@@ -1,4 +1,4 @@
-"""What a plan consists of: groups, their partitions, and what stands in their way. Values only."""
+"""The parts of a plan: groups, their partitions, and their problems. Values only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkmigrate.model import Direction, KafkaOffset, number
 
 
 class Verdict(Enum):
-    """What an assessment says of a group."""
+    """The result of an assessment of a group."""
 
     READY = "ready"
     MOVED = "moved"
@@ -21,7 +21,7 @@ class Verdict(Enum):
 
 
 class Kind(Enum):
-    """What can stand in a group's way. The value is what commands print."""
+    """The kinds of problems. Commands print the value."""
 
     LIVE_MEMBER = "live-member"
     OWNED = "owned"
@@ -75,10 +75,10 @@ LIVE = frozenset({Kind.LIVE_MEMBER, Kind.OWNED, Kind.COORDINATOR_MEMBER})
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a group is not ready: what was found, and what to do, one line each.
+    """Why a group is not ready: the problem and what to do, one line each.
 
-    ``names``: what ``text`` is about, such as partitions, all of them. ``skips``: what the operator
-    may give to ``--skip``, as ``advice`` says at its end.
+    ``names``: everything that ``text`` is about, such as partitions. ``skips``: the values for
+    ``--skip``, which ``advice`` names at its end.
     """
 
     kind: Kind
@@ -89,21 +89,22 @@ class Problem:
 
     @property
     def what(self) -> str:
-        """What was found, with all names."""
+        """The problem, with all names."""
         return self.text + ", ".join(self.names)
 
     @property
     def fix(self) -> str:
-        """What to do, with all that may be given to ``--skip``."""
+        """What to do, with all values for ``--skip``."""
         return " ".join([self.advice, *(f"--skip {skip}" for skip in self.skips)])
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One partition of a plan: what both stores hold, and what the target is to hold.
+    """One partition of a plan: its offsets in both stores, and the offset that the target will
+    have.
 
-    ``to`` is ``None`` where the target is to hold no offset. ``write``: the target must be changed.
-    ``zk_version`` is ``None`` when there is no znode.
+    ``to`` is ``None`` if the target will have no offset. ``write``: the target must be changed.
+    ``zk_version`` is ``None`` if there is no znode.
     """
 
     tp: TopicPartition
@@ -130,9 +131,10 @@ class StaysBehind(NamedTuple):
 class GroupPlan:
     """One group of a plan. Only a ready one is applied.
 
-    ``topics``: when each topic was created (a zxid) whose offsets are to be written. ``skipped``:
-    patterns of offsets that are left out, see ``covers``; offsets of any other partition without an
-    entry came later. ``stays``: offsets that therefore stay behind in the source store.
+    ``topics``: for each topic whose offsets will be written, when it was created (a zxid).
+    ``skipped``: patterns of offsets that are left out, see ``covers``. Offsets of any other
+    partition without an entry were added later. ``stays``: offsets that therefore stay behind in
+    the source store.
     """
 
     group: str
@@ -167,7 +169,7 @@ class GroupPlan:
         return Verdict.MOVED if self.moved else Verdict.READY
 
     def source_offsets(self, direction: Direction) -> dict[TopicPartition, int]:
-        """Return what the source store holds, which the migration marker records."""
+        """Return the source store's offsets, which the migration marker records."""
         held = {
             entry.tp: entry.zk if direction is Direction.ZK_TO_KAFKA else number(entry.kafka)
             for entry in self.entries

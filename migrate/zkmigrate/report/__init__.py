@@ -1,7 +1,7 @@
-"""What an operator hands in after the night: one HTML page, and a CSV line for each partition.
+"""The report that an operator hands in after the move: an HTML page, and a CSV line per partition.
 
-Made from a plan and its journal alone; no server is asked. Pure, any thread. Text that comes from a
-group is escaped by Jinja2.
+It is made from a plan and its journal alone, without any server. Pure, any thread. Jinja2 escapes
+text from groups.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STATES: Final = (
     Verdict.DECIDE.value,
     Verdict.REFUSED.value,
 )
-"""What may have become of a group, in the order of the page."""
+"""The possible results for a group, in the order of the page."""
 COLUMNS: Final = (
     "group", "kafka_group", "state", "topic", "partition", "zookeeper", "kafka", "to", "written",
     "why",
@@ -105,7 +105,7 @@ def csv_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
 
 
 def page(plan: PlanFile, groups: Iterable[GroupReport], runs: Iterable[Mapping[str, Any]]) -> str:
-    """Return the HTML page. ``runs``: what the journal has on each run."""
+    """Return the HTML page. ``runs``: the journal's records of each run."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     every = list(groups)

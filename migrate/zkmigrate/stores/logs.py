@@ -28,7 +28,7 @@ from zkmigrate.model import Log, LogRange, TopicState
 CLIENT_ID: Final = "zkmigrate"
 _BATCH: Final = 2000
 _REMEMBERED: Final = 200_000
-"""Partitions whose log ranges are kept for the groups to come."""
+"""Number of partitions whose log ranges are kept for later groups."""
 _FRESH: Final = 10.0
 """Seconds for which they are kept."""
 _PAUSE: Final = 0.2
@@ -201,7 +201,7 @@ def _compared(path: str, now: Node, stored: Node | None, numbers: tuple[int, ...
 
 
 def _topic_id(path: str, node: Node) -> str:
-    """Return the id in a topic's znode; empty where there is none (Kafka before 2.8)."""
+    """Return the id in a topic's znode; empty if there is none (Kafka before 2.8)."""
     try:
         found = json_object(path, node.data).get("topic_id", "")
     except ZnodeFormatError:

@@ -1,10 +1,10 @@
 """``/consumers/GROUP/migration``: records that a group's offsets were moved. Pure.
 
-Content: JSON with the store that the group was moved to, the moment of the plan, the offsets that
-the source store held then, those that the plan left out, and the group's name in Kafka if it
-differs. A later plan compares the moved offsets with what the store holds now. After a rollback of
-the first move the znode is empty: its own time is the moment when offsets were restored, which
-gave them new times.
+Content: JSON with the store that the group was moved to, the moment of the plan, the source store's
+offsets at that moment, those that the plan left out, and the group's name in Kafka if it differs. A
+later plan compares the moved offsets with the current ones in the store. After a rollback of the
+first move the znode is empty: its own time is the moment when offsets were restored, which gave
+them new times.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]
 
 
 def _offsets(topics: Mapping[str, Mapping[str, object]]) -> dict[TopicPartition, int]:
-    """Reverse ``_by_topic``. Raises ValueError and AttributeError for what it cannot be."""
+    """Reverse ``_by_topic``. Raises ValueError and AttributeError for anything else."""
     values: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
         for number, value in partitions.items():
@@ -83,7 +83,7 @@ def _offsets(topics: Mapping[str, Mapping[str, object]]) -> dict[TopicPartition,
 
 
 def decode(where: str, node: Node) -> MigrationMarker:
-    """Return what a marker says. Raises ZnodeFormatError."""
+    """Decode a marker. Raises ZnodeFormatError."""
     data = node.data
     if data == ROLLED_BACK:
         return MigrationMarker(None, node.stat.mtime_ms, {}, data)

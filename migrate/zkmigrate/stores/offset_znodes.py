@@ -1,4 +1,4 @@
-"""The offset znodes of a group: which there are and what they hold. Scripts; any thread."""
+"""The offset znodes of a group and their content. Scripts; any thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkmigrate.model import ZkOffset
 
 
 def offset_partitions(group: str) -> Script[list[TopicPartition]]:
-    """Return the partitions that a group has offset znodes of."""
+    """Return the partitions for which a group has offset znodes."""
     paths = GroupPaths(group)
     topics = list(filter(is_legal_topic, (yield from children(paths.offsets)) or []))
     lists = yield from children_of(map(paths.offsets_topic, topics))
@@ -46,7 +46,7 @@ def offset_in(node: Node | None, path: str = "its offset znode") -> int | None:
 
 
 def zk_offset(path: str, node: Node) -> ZkOffset:
-    """Return what an offset znode holds, or why it cannot be read."""
+    """Return the content of an offset znode, or why it cannot be read."""
     stat = node.stat
     offset, fault = None, ""
     try:

@@ -1,4 +1,4 @@
-"""The sessions with both stores, and what brokers know of groups.
+"""The sessions with both stores, and the groups that brokers know.
 
 A ``Stores`` is used from one thread; ``another`` returns one for a further thread.
 """
@@ -202,7 +202,7 @@ class Stores:
     # -- groups --------------------------------------------------------------------------------
 
     def group_names(self, store: Store) -> list[str]:
-        """Return the names of all groups that a store knows, whatever they are."""
+        """Return the names of all groups in a store, whatever their kind."""
         if store is Store.KAFKA:
             try:
                 names = self.kafka.list_groups()
