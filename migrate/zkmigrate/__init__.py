@@ -8,7 +8,7 @@ A move consists of files and steps. An operator can inspect the result of each s
     zkmigrate verify     plan file + both stores -> differences
     zkmigrate rollback   plan file + journal -> the Change that undoes it -> both stores
     zkmigrate rehearse   plan file + both stores -> copies -> all of this on the copies
-    zkmigrate report     plan file + journal -> what became of each group, as HTML and CSV
+    zkmigrate report     plan file + journal -> the result of each group, as HTML and CSV
 
 The packages, each of which imports only those below it:
 
@@ -18,14 +18,15 @@ The packages, each of which imports only those below it:
     ``report`` makes the page that an operator hands in. ``rehearsal`` runs a plan on copies.
 ``apply``, ``verify``
     ``apply`` changes the stores, several groups at a time; ``verify`` compares them with a plan.
-``stores`` Sessions with ZooKeeper and the brokers, and what they store of a group: its state, the
-    logs, the migration marker.
+``stores``
+    Sessions with ZooKeeper and the brokers, and their data of a group: its state, the logs, the
+    migration marker.
 ``formats``
     Files: plans, offsets of other tools, configurations.
 ``plan``
     What a move would do, from ``GroupState`` and the operator's options. Pure.
 ``model``, ``text``, ``errors``
-    What both stores hold, as values; how it appears in messages; what can go wrong.
+    The content of both stores, as values; how it appears in messages; the errors.
 
 Offsets are always those to read next. A group is changed only after all of its partitions have been
 claimed, as a member would do it. Everything is read back; see ``apply``.

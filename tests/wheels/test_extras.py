@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -95,7 +95,8 @@ def use(python: Path, extra: str, cwd: Path) -> tuple[int, str]:
     """Use the feature; return the exit status and all output."""
     cwd.mkdir()
     (cwd / "logs").mkdir()
-    shutil.copy(ROOT / "tests" / "audit" / "corpus" / "recorded" / "log.1.gz", cwd / "logs")
+    packed = ROOT / "tests" / "audit" / "corpus" / "recorded" / "log.1.gz"
+    (cwd / "logs" / "log.1").write_bytes(gzip.decompress(packed.read_bytes()))
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [python, "-c", USES[extra]],

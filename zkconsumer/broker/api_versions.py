@@ -1,7 +1,7 @@
-"""Which request versions a broker knows.
+"""The request versions that a broker supports.
 
-Brokers since 0.10.0 tell (ApiVersions); older ones close the connection, and for those the table
-below holds what 0.8.2 and 0.9 have in common. Runs on the thread that opens a connection.
+Brokers since 0.10.0 report them (ApiVersions). Older ones close the connection, so the table below
+has the versions that 0.8.2 and 0.9 have in common. Runs on the thread that opens a connection.
 """
 
 from __future__ import annotations

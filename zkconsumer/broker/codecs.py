@@ -19,7 +19,7 @@ from typing import Final
 from zkconsumer.errors import CodecUnavailableError, InvalidMessageError
 
 MAX_DECOMPRESSED: Final = 512 * 1024 * 1024
-"""Most bytes that one compressed message or batch may unfold to."""
+"""Largest decompressed size of one compressed message or batch, in bytes."""
 
 _FIRST_STEP: Final = 64 * 1024
 """Fewest bytes that are reserved for output whose size is not known."""
@@ -30,12 +30,12 @@ _MASK: Final = 0xFFFFFFFF
 
 
 def decompress(codec: int, data: bytes, *, old_lz4: bool = False) -> bytes:
-    """Unfold ``data``. ``codec`` is the number in a message's attributes: 1 gzip, 2 snappy, 3 lz4,
-    4 zstd. ``old_lz4`` says that the frame's header checksum is the wrong one that Kafka writes in
-    message format 0 (KAFKA-3160).
+    """Decompress ``data``. ``codec`` is the number in a message's attributes: 1 gzip, 2 snappy, 3
+    lz4, 4 zstd. ``old_lz4``: the frame has the wrong header checksum that Kafka writes in message
+    format 0 (KAFKA-3160).
 
     Raises:
-        InvalidMessageError: not a codec, or the bytes are damaged or unfold to too much.
+        InvalidMessageError: not a codec, or the bytes are damaged or decompress to too much.
         CodecUnavailableError: the library for this codec is not installed.
         MemoryError: there is no room for the result; the bytes may be good.
     """

@@ -1,9 +1,9 @@
-"""Record bytes to columns: one Arrow record batch of what a fetch brought of a partition.
+"""Record bytes to columns: one Arrow record batch of a partition's part of a fetch.
 
-Owns the way from record batches of format 2 to ``pyarrow`` without an object for each message:
-lengths are walked once, everything else is computed for all records together. What this does not
-read (formats 0 and 1, and damaged records) goes through ``PythonDecoder``. No IO, no state; runs
-on consuming threads. Needs the extra ``arrow``.
+Converts record batches of format 2 to ``pyarrow`` without an object for each message. One pass
+reads the lengths; everything else is computed for all records together. Formats 0 and 1 and damaged
+records are left to ``PythonDecoder``. No IO, no state; runs on consuming threads. Needs the extra
+``arrow``.
 """
 
 from __future__ import annotations
@@ -225,8 +225,8 @@ def _varints(octets: Any, pos: Ints, most: int) -> tuple[Ints, Ints]:
 def _binary(buffer: bytes, starts: Ints, ends: Ints, null: Ints) -> Any:
     """The bytes from each start to its end. The positions ascend.
 
-    An array whose odd entries are the gaps between them is a view of the buffer; ``take`` copies
-    what is wanted.
+    An array in which every second entry is the space between two values is a view of the buffer;
+    ``take`` copies the values.
     """
     count = len(starts)
     if not count:

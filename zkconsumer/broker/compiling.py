@@ -1,6 +1,6 @@
 """What mypyc reads about the classes that it compiles. Runs on no thread; does nothing at run time.
 
-A module of its own, as compiled code cannot have the branch that only Python takes.
+It is a separate module because compiled code cannot have the branch that only Python takes.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 else:
 
     def mypyc_attr(**_):
-        """Stand in for the function of mypy-extensions, which the library does not need."""
+        """Replaces the function of mypy-extensions, which the library does not need."""
         return lambda cls: cls

@@ -42,7 +42,7 @@ JOIN: Final = 0
 LEAVE: Final = -1
 """Epoch of a member that leaves for good."""
 LEAVE_STATIC: Final = -2
-"""Epoch of a static member that will come back under the same ``group.instance.id``."""
+"""Epoch of a static member that will return with the same ``group.instance.id``."""
 
 _BY_ID: Final = 12
 """A version of Metadata that finds topics by id."""
@@ -58,7 +58,8 @@ Partitions = Mapping[uuid.UUID, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Subscription:
-    """What a member wants, sent whole when it joins and later only when it has changed.
+    """A member's request for partitions. It is sent as a whole when the member joins, and later
+    only when it has changed.
 
     ``regex`` is RE2 syntax, evaluated by the coordinator, of brokers since 4.0. ``assignor`` None
     leaves the choice to the coordinator. ``rebalance_timeout`` in seconds.
@@ -73,9 +74,9 @@ class Subscription:
 
 @dataclass(frozen=True)
 class HeartbeatAnswer:
-    """What the coordinator answered.
+    """The coordinator's answer.
 
-    ``code`` 0: accepted. ``interval`` in seconds. ``assignment`` None: as it was before.
+    ``code`` 0: accepted. ``interval`` in seconds. ``assignment`` None: no change.
     """
 
     code: int
@@ -244,9 +245,10 @@ def fetch_as_member(
     partitions: Iterable[TopicPartition],
     ask: Ask = call_flexible,
 ) -> FetchedOffsets:
-    """Ask for stored offsets with OffsetFetch 9, which fails for a member with an old epoch.
+    """Request stored offsets with OffsetFetch 9, which fails for a member with an old epoch.
 
-    Those stored as negative numbers are none. Raises what ``BrokerConnection.exchange`` raises.
+    A negative number means that there is no offset. Raises what ``BrokerConnection.exchange``
+    raises.
     """
     connection.version(OFFSET_FETCH, _WITH_EPOCH)
     left = set(partitions)

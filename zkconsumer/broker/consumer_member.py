@@ -35,7 +35,7 @@ _SUPPORTED = 1
 
 
 class ConsumerGroupClient(GroupClient):
-    """Carries out commands for one member. Arguments as of ``GroupClient``."""
+    """Carries out commands for one member. The arguments are those of ``GroupClient``."""
 
     def __init__(
         self,

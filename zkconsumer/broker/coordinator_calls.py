@@ -37,7 +37,7 @@ _AGAIN: Final = frozenset(
 )
 
 _FLEXIBLE: Final = 7
-"""The version of OffsetFetch that knows of transactions."""
+"""The version of OffsetFetch that supports transactions."""
 
 T = TypeVar("T")
 Ask = Callable[[Any, type[Any], int], Any]
@@ -53,7 +53,7 @@ class StoredOffset(NamedTuple):
 
 
 class FetchedOffsets(NamedTuple):
-    """What a coordinator has stored. ``code``: of the first failure, of ``what``; 0: none."""
+    """A coordinator's stored offsets. ``code``: of the first failure, of ``what``; 0: none."""
 
     code: int
     what: str
@@ -80,7 +80,7 @@ def until(
     closed: threading.Event,
     what: str,
 ) -> T:
-    """Return what ``once`` returns, tried again until ``timeout`` seconds are over.
+    """Return the result of ``once``, which is repeated until ``timeout`` seconds have passed.
 
     ``forget`` is called after each failure, then ``backoff`` seconds pass. Raises CommitFailedError
     when the time is over or ``closed`` is set, and any other error of ``once``.
@@ -138,12 +138,12 @@ def fetch_offsets(
     stable: bool = False,
     ask: Ask | None = None,
 ) -> FetchedOffsets:
-    """Ask for the stored offsets of ``partitions``; those stored as negative numbers are none.
+    """Request the stored offsets of ``partitions``. A negative number means that there is none.
 
     With ``stable``, brokers since 2.5 answer UNSTABLE_OFFSET_COMMIT while a transaction that
     commits offsets of the group is open (KIP-447); others return what was stored before it. With
-    ``all_stored``, brokers since 0.10.2 tell those of all partitions. ``ask`` sends a request,
-    ``connection.call`` by default. Version 0 is not used: it would read ZooKeeper.
+    ``all_stored``, brokers since 0.10.2 return the offsets of all partitions. ``ask`` sends a
+    request, ``connection.call`` by default. Version 0 is not used: it would read ZooKeeper.
     """
     # DEVIATION-29: since version 2 a failure stands once for the whole answer. A broker of 3.9 that
     # is not the coordinator answers version 1 without a failure, and names no partition at all:
@@ -262,7 +262,7 @@ def settle(
     left: dict[TopicPartition, StoredOffset],
     refused: dict[TopicPartition, BrokerError],
 ) -> None:
-    """Take out of ``left`` what is stored or refused. Raises TryAgainError for the others."""
+    """Remove stored and refused partitions from ``left``. Raises TryAgainError for the others."""
     again: BrokerError | None = None
     for tp, code in codes.items():
         error = error_from_code(code, f"commit of {tp}") if code else None

@@ -1,8 +1,8 @@
-"""Asks a coordinator who is in its groups, whichever protocol they use. Stateless.
+"""Asks a coordinator for the members of its groups, whichever protocol they use. Stateless.
 
-DescribeGroups knows groups of the classic protocol only: of a group of KIP-848 a broker says that
-it is ``Dead`` and has no members. So each group that it calls dead is asked for with
-ConsumerGroupDescribe too, where the broker knows that (since 4.0). Runs on the thread that owns the
+DescribeGroups supports groups of the classic protocol only: for a KIP-848 group, a broker answers
+that it is ``Dead`` and has no members. So each dead group is also requested with
+ConsumerGroupDescribe, if the broker supports that (since 4.0). Runs on the thread that owns the
 connection. Source: DescribeGroupsResponse.json and ConsumerGroupDescribeResponse.json of Kafka 4.0.
 """
 

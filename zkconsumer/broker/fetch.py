@@ -51,7 +51,7 @@ class FetchSession:
         self._epoch = 0
         """Of the next request; 0 names all partitions, and asks for a new session."""
         self._known: dict[Partition, Want] = {}
-        """What the broker has been told."""
+        """What the broker knows."""
         self._ends: dict[Partition, int] = {}
         """High watermarks that the broker has reported; it does not repeat them."""
         self._wanted: Sequence[Want] | None = None
@@ -62,7 +62,8 @@ class FetchSession:
         return self._id, self._epoch
 
     def changes(self, wanted: Sequence[Want]) -> tuple[Sequence[Want], Collection[Partition]]:
-        """What the next request must name: new and moved partitions, and those that are gone."""
+        """The content of the next request: new and moved partitions, and those that were
+        removed."""
         if self._epoch == 0:
             self._known = {want[:2]: want for want in wanted}
             self._ends = {}
@@ -80,8 +81,8 @@ class FetchSession:
         return changed, gone
 
     def answered(self, session_id: int, got: list[Got], fresh: Collection[Partition]) -> list[Got]:
-        """Note an answer. Returns it with the partitions of ``fresh`` that it leaves out: nothing
-        of them is new to the broker, but the caller has not heard of them before."""
+        """Record an answer. Returns it with the partitions of ``fresh`` that it leaves out: nothing
+        of them is new to the broker, but the caller has not seen them before."""
         self._id = session_id
         if not session_id:  # it has no room for another session
             self._epoch = 0
@@ -101,7 +102,7 @@ class FetchSession:
         return got
 
     def forget(self) -> None:
-        """Name all partitions next time, and let the broker drop what it remembers."""
+        """Name all partitions next time, and make the broker close the session."""
         self._epoch = 0
         self._wanted = None
 
@@ -109,7 +110,7 @@ class FetchSession:
 class BrokerFetcher:
     """Fetches record bytes of many partitions from one broker.
 
-    With ``session``, brokers of 1.1 and later remember what was asked for.
+    With ``session``, brokers of 1.1 and later remember the requested partitions.
     """
 
     def __init__(self, connection: BrokerConnection, session: FetchSession | None = None) -> None:

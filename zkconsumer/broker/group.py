@@ -353,7 +353,7 @@ class GroupClient:
 
 
 def _raw(data: Any) -> bytes:
-    """Embedded data as bytes, however kafka-python gives it."""
+    """Embedded data as bytes, in any form in which kafka-python returns it."""
     if data is None:
         return b""
     if isinstance(data, bytes | bytearray | memoryview):

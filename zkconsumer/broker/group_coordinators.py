@@ -1,8 +1,8 @@
-"""Offsets and members of many groups at their coordinators, for tools that are no members.
+"""Offsets and members of many groups at their coordinators, for tools that are not members.
 
 One thread uses a ``GroupCoordinators``; ``another`` returns one for a further thread. It keeps one
-connection to each broker, looks each group's coordinator up when it needs it, and tries again until
-a deadline.
+connection to each broker, looks up each group's coordinator when it needs it, and retries until a
+deadline.
 """
 
 from __future__ import annotations
@@ -65,20 +65,18 @@ T = TypeVar("T")
 
 
 class GroupCoordinators:
-    """Asks and tells the coordinators of any groups. Use as a context manager.
+    """Sends requests to the coordinators of any groups. Use as a context manager.
 
     Args:
-        client_id: sent with every request.
-        brokers: called for the brokers registered now.
-        timeout: seconds for connecting and for each answer.
-        patience: seconds to wait for a coordinator that moves, loads or is away.
-        backoff: seconds between attempts.
-        place: returns for a group what it shares with all groups of the same coordinator.
-        on_wait: called with what is waited for, once for each wait.
+        client_id: sent with every request. brokers: called for the brokers registered now. timeout:
+        seconds for connecting and for each answer. patience: seconds to wait for a coordinator that
+        moves, loads or is away. backoff: seconds between attempts. place: returns a key that all
+        groups of the same coordinator share. on_wait: called with what is waited for, once for each
+        wait.
 
-    A coordinator that was given up is not asked again for ``patience`` seconds: operations on its
-    other groups fail at once. Those on groups of other coordinators wait for a tenth of the time
-    meanwhile, since most of them went away together.
+    A coordinator that did not answer is not asked again for ``patience`` seconds: operations on its
+    other groups fail at once. Operations on groups of other coordinators meanwhile wait for a tenth
+    of the time, because coordinators usually fail together.
 
     Every method raises BrokerError: no coordinator answered in time, or it refuses.
     """
@@ -106,7 +104,7 @@ class GroupCoordinators:
         self._coordinators: dict[Hashable, BrokerEndpoint] = {}
         """By place."""
         self._given_up: dict[Hashable, tuple[float, str]] = {}
-        """Places and brokers that were given up: until when, and why."""
+        """Places and brokers that did not answer: until when they are skipped, and why."""
         self._closed = threading.Event()
 
     def __enter__(self) -> Self:
@@ -128,7 +126,7 @@ class GroupCoordinators:
     def another(self) -> Self:
         """Return the same for another thread, with its own connections.
 
-        Both know where coordinators are, and which ones were given up.
+        Both share the known coordinators, and those that did not answer.
         """
         other = copy(self)
         other._connections = {}
@@ -203,11 +201,11 @@ class GroupCoordinators:
     def fetch(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, StoredOffset]:
-        """Return all stored offsets of a group; those stored as negative numbers are none.
+        """Return all stored offsets of a group, without negative numbers.
 
-        Waits for open transactions that commit offsets of the group, with brokers since 2.5.
-        Topics that may not be described are left out without a word: see ``hidden``. Brokers before
-        0.10.2 cannot tell all: they are asked for ``partitions``.
+        Waits for open transactions that commit offsets of the group, with brokers since 2.5. Topics
+        that may not be described are left out without an error: see ``hidden``. Brokers before
+        0.10.2 cannot return all offsets: they are asked for ``partitions``.
         """
 
         def ask(connection: BrokerConnection) -> dict[TopicPartition, StoredOffset]:
@@ -220,9 +218,9 @@ class GroupCoordinators:
         return self._at_coordinator(group, ask)
 
     def hidden(self, topics: Iterable[str]) -> frozenset[str]:
-        """Return those of the topics that may not be described, so that no offset of them is seen.
+        """Return which of the topics may not be described, so that their offsets are not visible.
 
-        Brokers before 1.0 do not tell.
+        Brokers before 1.0 do not report them.
         """
         wanted = sorted(topics)
 
@@ -248,7 +246,7 @@ class GroupCoordinators:
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, StoredOffset]
     ) -> dict[TopicPartition, BrokerError]:
-        """Store offsets; return what was refused, by partition.
+        """Store offsets; return the refused ones, by partition.
 
         The leader epoch is stored by brokers since 2.1. Raises GroupActiveError when the
         coordinator refuses because the group has members.
@@ -286,9 +284,10 @@ class GroupCoordinators:
     def delete(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, BrokerError]:
-        """Make the group have no offset of these partitions; return what was refused.
+        """Delete the group's offsets of these partitions; return the refused ones.
 
-        Brokers before 2.4 cannot delete offsets: there -1 is stored, which consumers take for none.
+        Brokers before 2.4 cannot delete offsets. On those, -1 is stored, which consumers treat as
+        no offset.
         """
         wanted = list(partitions)
 
@@ -328,7 +327,7 @@ class GroupCoordinators:
         return refused
 
     def retention_minutes(self) -> tuple[int, bool]:
-        """Return for how long a group's offsets are kept, and whether a broker said so.
+        """Return how long a group's offsets are kept, and whether a broker reported it.
 
         Otherwise it is the default: 7 days since 2.0, 1 day before (KIP-186).
         """
@@ -455,7 +454,7 @@ class GroupCoordinators:
 
 
 class _GivenUpError(CommitFailedError):
-    """The coordinator was given up a moment ago, so it is not asked."""
+    """The coordinator did not answer a moment ago, so it is not asked again."""
 
 
 def _members(groups: list[str], connection: BrokerConnection) -> dict[str, tuple[str, ...]]:

@@ -27,7 +27,7 @@ class KnownBrokers:
         """When a broker failed, by its address, until it answers again."""
 
     def learn(self, brokers: Sequence[BrokerEndpoint]) -> None:
-        """These make up the cluster, as one of them says."""
+        """Store the brokers of the cluster, as one of them listed them."""
         self._learnt = tuple(brokers) or self._learnt
 
     def failed(self, broker: BrokerEndpoint) -> None:
@@ -39,11 +39,12 @@ class KnownBrokers:
         self._failures.pop((broker.host, broker.port), None)
 
     def least_loaded(self) -> list[BrokerEndpoint]:
-        """All, in the order to ask them: those that failed come last, the latest failure at the
-        end; before them whoever has the fewest requests, drawn by lot where they are equal.
+        """All brokers, in the order to ask them. Brokers that failed are last, the latest failure
+        at the end. The others are ordered by requests in flight, fewest first, at random among
+        equals.
 
-        Source: NetworkClient.leastLoadedNode of Kafka 3.9, which passes over a broker that failed
-        a moment ago.
+        Source: NetworkClient.leastLoadedNode of Kafka 3.9, which skips a broker that failed a
+        moment ago.
         """
         brokers = list(
             {(one.host, one.port): one for one in (*self._bootstrap, *self._learnt)}.values()

@@ -28,11 +28,11 @@ def list_offsets(
 ) -> Mapping[TopicPartition, int | BrokerError]:
     """Look up ``EARLIEST`` or ``LATEST`` for many partitions in one request.
 
-    ``which`` may also be a time in milliseconds since 1970, with brokers since 0.10.1: then it is
-    the first message of that time or later, and ``NONE`` where there is none.
+    ``which`` may also be a time in milliseconds since 1970, with brokers since 0.10.1. The result
+    is then the first message of that time or later, and ``NONE`` if there is none.
 
-    Returns an offset or an error for every partition asked for.
-    Raises what ``BrokerConnection.exchange`` raises.
+    Returns an offset or an error for every requested partition. Raises what
+    ``BrokerConnection.exchange`` raises.
     """
     version = connection.version(LIST_OFFSETS, *((1,) if which >= 0 else (1, 0)))
     topic = ListOffsetsRequest.ListOffsetsTopic

@@ -1,7 +1,7 @@
 """The classes of kafka-python that encode and decode requests: the only place that imports them.
 
 They are internal to kafka-python, so a release may rename them. ``pyproject.toml`` allows one minor
-version. Importing this module raises UnsupportedLibraryError when one of them is missing.
+version. Importing this module raises UnsupportedLibraryError when a class is missing.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ def ask_metadata(
 ) -> Any:
     """Return the answer about ``topics``, ``None`` for all, as kafka-python's object.
 
-    Since 0.11 the request says that topics must not be created. Older brokers would create a
-    topic that is named, so they are asked for all topics instead, which creates none. ``ask``
-    sends a request, ``connection.call`` by default.
+    Since 0.11 the request says that topics must not be created. Older brokers would create a named
+    topic, so they are asked for all topics instead, which creates none. ``ask`` sends a request,
+    ``connection.call`` by default.
 
     Raises what ``BrokerConnection.exchange`` raises.
     """

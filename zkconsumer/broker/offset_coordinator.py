@@ -68,7 +68,7 @@ class OffsetCoordinator:
         return None if connection is None else connection.endpoint
 
     def close(self) -> None:
-        """Give up what is under way. Any thread; may be repeated."""
+        """Abandon the operation in progress. Any thread; may be repeated."""
         self._closed.set()
         connection = self._connection
         if connection is not None:
@@ -77,7 +77,7 @@ class OffsetCoordinator:
     def fetch(
         self, partitions: Iterable[TopicPartition], patience: float
     ) -> dict[TopicPartition, int | None]:
-        """Return the stored offset of each partition, ``None`` where there is none.
+        """Return the stored offset of each partition, ``None`` if there is none.
 
         Raises BrokerError when no coordinator answered within ``patience`` seconds, or it refuses.
         """
@@ -89,10 +89,10 @@ class OffsetCoordinator:
     def commit(
         self, positions: Mapping[TopicPartition, int], patience: float
     ) -> dict[TopicPartition, BrokerError]:
-        """Store ``positions``; return what was refused, by partition.
+        """Store ``positions``; return the refused ones, by partition.
 
-        Partitions that the coordinator asks to try again are sent again until ``patience`` seconds
-        are over. Raises BrokerError when no coordinator answered at all by then.
+        Partitions for which the coordinator requests a retry are sent again until ``patience``
+        seconds have passed. Raises BrokerError when no coordinator has answered by then.
         """
         left = {tp: StoredOffset(offset) for tp, offset in positions.items()}
         refused: dict[TopicPartition, BrokerError] = {}

@@ -1,7 +1,8 @@
-"""When and what was committed to Kafka, read from the log of ``__consumer_offsets``.
+"""The times and offsets of commits to Kafka, read from the log of ``__consumer_offsets``.
 
-No request tells it: an answer to OffsetFetch has no time. A group's commits are in one partition
-of that topic, which is read from its beginning; compaction keeps it short. Used by one thread.
+No request returns them: an answer to OffsetFetch has no time. A group's commits are in one
+partition of that topic, which is read from its beginning; compaction keeps it short. Used by one
+thread.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def log_end(connection: BrokerConnection, partition: int) -> int:
 def commits_since(
     connection: BrokerConnection, group: str, partition: int, position: int
 ) -> list[tuple[TopicPartition, int | None]]:
-    """Return what was committed of a group since ``log_end``, in order; ``None`` is a deletion.
+    """Return a group's commits since ``log_end``, in order; ``None`` is a deletion.
 
     Raises BrokerError.
     """
@@ -103,7 +104,7 @@ def commits_since(
 
 
 def _leaders(connections: Iterable[BrokerConnection]) -> Mapping[TopicPartition, int]:
-    """Who leads the topic's partitions, as the first broker says that answers."""
+    """The leaders of the topic's partitions, according to the first broker that answers."""
     error: BrokerError = BrokerUnavailableError("no broker is registered")
     for connection in connections:
         try:
@@ -168,10 +169,10 @@ def _commits(
 
 
 def _commit(key: bytes | None, value: bytes | None) -> _Commit | None:
-    """Decode one record; ``None`` when it is not about an offset.
+    """Decode one record; ``None`` if it is not about an offset.
 
-    A commit that cannot be decoded, as a later release may write it, hides what was before it: it
-    counts as one without offset and time.
+    A commit that cannot be decoded, because a later release wrote it, hides the commits before it:
+    it counts as one without offset and time.
     """
     try:
         about = decode_key(key)

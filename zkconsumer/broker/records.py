@@ -1,10 +1,10 @@
 """Record bytes to messages: message sets of formats 0 and 1, record batches of format 2.
 
-Owns the layout of messages, and what an application gets of one; no IO and no state. ``scan`` runs
-on fetcher threads and looks at entry headers only; the decoders run on the consuming thread. Both
-take the bytes as the broker sent them, where the last entry may be cut off.
+Owns the layout of messages, and the class that an application gets; no IO and no state. ``scan``
+runs on fetcher threads and looks at entry headers only; the decoders run on the consuming thread.
+Both take the bytes as the broker sent them, where the last entry may be cut off.
 
-The class of messages is here because it is compiled together with the loop that makes them.
+The class of messages is here because it is compiled together with the loop that creates them.
 
 Only shallow checksums are checked: an inner message of a compressed set is covered by its wrapper.
 """
@@ -31,7 +31,7 @@ COMPILED: Final = not __file__.endswith(".py")
 
 
 class TimestampType(IntEnum):
-    """What a message's timestamp means."""
+    """The meaning of a message's timestamp."""
 
     NONE = -1
     """Message format 0 has no timestamps."""
@@ -52,7 +52,7 @@ Decode = Callable[[bytes], Any]
 
 @mypyc_attr(acyclic=True)  # compiled, Python's garbage collector does not look at it
 class MessageAndMetadata:
-    """One message and where it came from.
+    """One message and its place in the log.
 
     Keys and values are decoded each time they are read, and only then can a decoder raise an error
     (Scala 1.1.1 MessageAndMetadata). Messages are equal if all of their attributes are.
@@ -139,7 +139,7 @@ class MessageAndMetadata:
 
 
 class DecodedMessage(MessageAndMetadata):
-    """A message of a stream with decoders of its own."""
+    """A message of a stream with its own decoders."""
 
     __slots__ = ("_decoders",)
 
@@ -182,10 +182,10 @@ class Decoder(Protocol):
 
 
 class Scan(NamedTuple):
-    """What the entry headers of record bytes tell."""
+    """The content of the entry headers of record bytes."""
 
     next_offset: int | None
-    """The offset after the last complete entry; ``None`` when there is no complete one."""
+    """The offset after the last complete entry; ``None`` if there is no complete one."""
     valid_bytes: int
     """Length of all complete entries together."""
     damaged: bool
@@ -327,7 +327,7 @@ def open_batch(data: bytes, pos: int, stop: int) -> OpenBatch | None:
     """Check and decompress the record batch in ``data[pos:stop]``; ``None`` for a control batch.
 
     Raises:
-        InvalidMessageError: the checksum is wrong, or what is compressed is damaged.
+        InvalidMessageError: the checksum is wrong, or the compressed data is damaged.
         CodecUnavailableError: the library of a compression codec is not installed.
     """
     base, _, _, _, crc, attributes, _, first_time, max_time, _, _, _, count = _V2.unpack_from(

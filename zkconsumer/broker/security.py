@@ -83,7 +83,7 @@ class KafkaSecurity:
             raise AuthenticationError(str(self._refused)) from None
 
     def refuse(self, endpoint: BrokerEndpoint, why: str) -> NoReturn:
-        """Remember that there is no way to this cluster, and why. Raises AuthenticationError."""
+        """Remember that this cluster cannot be used, and why. Raises AuthenticationError."""
         self._refused = AuthenticationError(f"broker at {endpoint.host}:{endpoint.port}: {why}")
         self.check()
         raise AssertionError
@@ -287,13 +287,13 @@ def unsecured_token(user: str) -> str:
 
 
 def enabled_mechanisms(connection: BrokerConnection) -> tuple[str, ...] | None:
-    """Return what a listener with SASL offers; None: it uses none. Sends no credentials."""
+    """Return the mechanisms of a listener with SASL; None: it uses none. Sends no credentials."""
     enabled, code = _handshake(connection, "")
     return enabled if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM else None
 
 
 def _handshake(connection: BrokerConnection, name: str) -> tuple[tuple[str, ...], int]:
-    """What the listener offers, and its error code (SaslHandshake version 1)."""
+    """The listener's mechanisms, and its error code (SaslHandshake version 1)."""
     data = name.encode()
     answer = bytes(connection.exchange_opened(SASL_HANDSHAKE, 1, _SHORT.pack(len(data)) + data))
     with _readable(connection.endpoint):

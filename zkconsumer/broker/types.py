@@ -40,4 +40,4 @@ class ClusterMetadata:
     errors: Mapping[str, BrokerError]
     """Topics that the broker reports an error for, such as one that does not exist."""
     hidden: frozenset[str] = frozenset()
-    """Those of them that may not be described. Brokers before 1.0 say that they do not exist."""
+    """The topics that may not be described. Brokers before 1.0 answer that they do not exist."""

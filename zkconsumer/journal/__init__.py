@@ -1,9 +1,9 @@
-"""The journal of a run: JSON Lines of every event, order and ZooKeeper operation of its members.
+"""The journal of a run: JSON Lines of every event, command and ZooKeeper operation of its members.
 
-``schema`` is the one table of fields; ``recorder`` turns what a member does into entries, with
-whole events and commands by ``codec``; ``files`` writes and reads them, ``tally`` adds them up,
-``replay`` runs a member's machine on them again. Nothing here knows a driver: the live loop and the
-simulator write the same entries.
+``schema`` is the one table of fields. ``recorder`` turns a member's actions into entries, with
+complete events and commands by ``codec``. ``files`` writes and reads them, ``tally`` adds them up,
+and ``replay`` runs a member's machine on them again. Nothing here depends on a driver: the live
+loop and the simulator write the same entries.
 """
 
 from __future__ import annotations

@@ -47,11 +47,11 @@ _TEXTS: Final[Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]]] 
     GroupPaths: (attrgetter("group"), GroupPaths),
     bytes: (lambda raw: b64encode(raw).decode(), lambda text: b64decode(text, validate=True)),
 }
-"""What is a text in JSON: to it and from it. ``ValueError``: it is none."""
+"""Types that are a text in JSON: functions to it and from it. ``ValueError``: the text is wrong."""
 
 
 class Codec:
-    """Encodes and decodes; ``classes`` are those that may stand where a protocol is annotated."""
+    """Encodes and decodes; ``classes`` are those that may be used where a protocol is annotated."""
 
     def __init__(self, classes: Iterable[type] = ()) -> None:
         self._classes = {one.__name__: one for one in classes}
@@ -62,7 +62,7 @@ class Codec:
         return self._form(type(value)).encode(value)
 
     def decode(self, kind: type, told: Any) -> Any:
-        """The value of class ``kind`` whose JSON is ``told``. Raises CodecError."""
+        """Decode JSON to a value of class ``kind``. Raises CodecError."""
         try:
             return self._form(kind).decode(told)
         except CodecError as error:

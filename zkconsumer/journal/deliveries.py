@@ -1,4 +1,4 @@
-"""Which messages a group was given more than once, as its members' journals tell. Pure."""
+"""Messages that a group got more than once, according to its members' journals. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Range = tuple[int, int]
 def consumed_twice(entries: Iterable[Entry], end: int, position: Callable[[int], int]) -> int:
     """How many messages were delivered again; each time counts.
 
-    A member is given all messages from the offset it starts at to the one it stands at when it
-    stops. Where it stood when it crashed, and where members stand at the end, no journal says.
+    A member gets all messages from the offset at which it starts to its position when it stops. No
+    journal has the position of a crashed member, or the positions of members at the end.
 
     Args:
         entries: lines in the order of time.

@@ -1,8 +1,8 @@
 """Journals in files: JSON Lines, UTF-8, one object a line.
 
-Writers may be used by any thread; that of a running member has a thread of its own. Reading is
-strict about what a line says and forgiving about the end of the file: a writer that was killed
-leaves half a line.
+Any thread may use a writer; that of a running member has its own thread. A reader is strict about
+the content of lines and tolerant about the end of the file: a writer that was killed leaves half a
+line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _line(entry: Entry) -> bytes:
 
 
 class JournalWriter:
-    """Writes entries to a file, replacing what is there. Raises OSError."""
+    """Writes entries to a file, replacing its content. Raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
@@ -73,21 +73,21 @@ class JournalWriter:
 
 
 class MemberJournal:
-    """The journal of one running member: never in its way, whatever becomes of the disk.
+    """The journal of one running member: it never delays the member, even if the disk fails.
 
-    ``write`` queues an entry; a thread of its own hands what is queued to the operating system, in
-    order and without ``fsync``. So a killed process loses what it has done since the last write,
-    usually less than a millisecond, and a machine that fails what the operating system had not
-    stored. When the disk does not keep up and ``QUEUE_BYTES`` are waiting, entries are dropped
-    until all of them are written; an entry ``EntriesDropped`` then says how many are missing. A
-    write that fails (the disk is full) ends the journal. Both log a warning.
+    ``write`` queues an entry; its own thread writes the queue to the operating system, in order and
+    without ``fsync``. So a killed process loses the entries since the last write, usually less than
+    a millisecond. A machine that fails loses what the operating system had not stored. If the disk
+    is too slow and ``QUEUE_BYTES`` are waiting, entries are dropped until all of those are written.
+    An entry ``EntriesDropped`` then shows how many are missing. A write that fails (the disk is
+    full) ends the journal. Both log a warning.
 
     Args:
-        directory: made if it is missing; the file's name begins with the consumer id.
+        directory: created if it is missing; the file's name begins with the consumer id.
         consumer_id: the member.
         settings: for the first line.
 
-    Raises OSError when the file cannot be made. ``write`` and ``close`` raise nothing.
+    Raises OSError when the file cannot be created. ``write`` and ``close`` raise nothing.
     """
 
     def __init__(self, directory: str, consumer_id: str, settings: Mapping[str, object]) -> None:
@@ -126,7 +126,7 @@ class MemberJournal:
             logger.warning("%s: the disk does not keep up: entries are dropped", self.path)
 
     def close(self, timeout: float = 1.0) -> None:
-        """Write what is queued, for ``timeout`` seconds at most; later entries are dropped."""
+        """Write the queue, for ``timeout`` seconds at most; later entries are dropped."""
         with self._changed:
             if not self._ended:
                 self._mark_dropped()
@@ -192,7 +192,7 @@ class MemberJournal:
 
 
 def check_entry(entry: object) -> str:
-    """What is wrong with an entry, or ``""``."""
+    """Return what is wrong with an entry, or ``""``."""
     if not isinstance(entry, dict):
         return "it is no JSON object"
     fields = _FIELDS.get(str(entry.get("kind")))
@@ -228,8 +228,8 @@ def _is(wanted: Type, value: Any) -> bool:
 def read_journal(path: Path) -> Iterator[Entry]:
     """Yield the entries of a file in order.
 
-    Raises JournalFormatError naming the line, OSError. A last line without its line end is what a
-    killed writer leaves; it is passed over.
+    Raises JournalFormatError, which names the line, and OSError. A last line without its line end
+    was left by a killed writer; it is skipped.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

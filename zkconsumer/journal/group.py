@@ -1,7 +1,7 @@
 """Journal and counts of members of a group on the brokers: the same lines, the same tally.
 
-Requests to brokers are operations; what they cost follows from the fields of order and answer, as
-``zkconsumer.journal.wire`` does it for ZooKeeper. Called by the thread that runs the member.
+Requests to brokers are operations. Their cost follows from the fields of command and answer, as
+``zkconsumer.journal.wire`` computes it for ZooKeeper. Called by the thread that runs the member.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _BROKER: Final = 4 + 2 + 10 + 4 + 2  # id, host of ten characters, port, no rack
 
 
 class GroupObserver(Protocol):
-    """Told of everything a member does, in order. Must be quick, and must not raise."""
+    """Is called for everything a member does, in order. Must be quick, and must not raise."""
 
     def event(self, event: Event, generation: int, attempt: int) -> None:
-        """The core is about to be told ``event``."""
+        """The core will get ``event`` next."""
 
     def command(self, command: Command, generation: int, attempt: int) -> None:
         """The core wants ``command``."""
@@ -38,7 +38,7 @@ class GroupObserver(Protocol):
     def request(
         self, command: Any, answer: Any, sent_us: int, generation: int, attempt: int
     ) -> None:
-        """The request that ``command`` asks for, sent at ``sent_us``, was answered or given up."""
+        """The request for ``command``, sent at ``sent_us``, was answered or abandoned."""
 
 
 class GroupRecorder(Recorder):
@@ -126,7 +126,8 @@ def result_of(answer: Any) -> str:
 class Wire:
     """Sizes of requests in the versions that a member uses with brokers since 2.3.
 
-    Of topics' metadata, one replica each is counted: an answer does not tell more.
+    For topic metadata, one replica of each partition is counted, because an answer does not contain
+    more.
     """
 
     def __init__(self, group: str, client_id: str, instance_id: str | None) -> None:
@@ -135,7 +136,7 @@ class Wire:
         self._instance = 2 + len((instance_id or "").encode())
 
     def cost(self, command: Any, answer: Any) -> Cost:
-        """What ``command`` and its ``answer`` cost."""
+        """The cost of ``command`` and its ``answer``."""
         out = self._head + self._out(command)
         return Cost(1, 0, 0, 0, out, 0 if _unanswered(answer) else _ANSWER + _in(command, answer))
 
@@ -227,7 +228,7 @@ def _unanswered(answer: Any) -> bool:
 
 
 def _by_id(partitions: Mapping[str, tuple[int, ...]] | None) -> int:
-    """Partitions by topic id; one byte says that there are none."""
+    """Partitions by topic id; one byte if there are none."""
     return 1 + sum(18 + 4 * len(numbers) for numbers in (partitions or {}).values())
 
 
@@ -253,7 +254,7 @@ def _listed(partitions: Mapping[str, tuple[int, ...]] | None) -> list[str]:
 
 
 def _describe(what: Any, entry: Entry) -> None:
-    """Add what the fields say that members in ZooKeeper do not know."""
+    """Add the fields that members in ZooKeeper do not have."""
     more: dict[str, Any] = {}
     match what:
         case events.TopicsLoaded(_, partitions):

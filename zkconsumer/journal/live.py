@@ -1,9 +1,9 @@
 """LiveRecorder: the journal of a migratable member: its ZooKeeper side, and each mode and stage.
 
-The member's thread writes it. What the coordinator's side takes in and commands is left out, but
-for its generations and assignments: the ZooKeeper side holds and delivers the partitions. A change
-of the mode is an order ``Report`` with result ``mode``; that the member acts on it, a fact
-``AckStored``.
+The member's thread writes it. Events and commands of the coordinator's side are left out, except
+its generations and assignments, because the ZooKeeper side holds and delivers the partitions. A
+change of the mode is a command ``Report`` with result ``mode``. When the member acts on it, the
+event is ``AckStored``.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ TIMELINE_PARTITIONS = 48
 class Measures:
     """The figures of one run, counted from the event until nothing changed any more.
 
-    ``seconds_to_stable`` is from the event to the last change of an owner, ``None`` when
-    ``unowned_at_end`` partitions had no owner even then. ``unowned_seconds`` adds up, over all
-    partitions, the time in which no live member owned one; ``unowned_longest`` is the worst
-    partition's. ``operations`` are znodes read and transactions asked for; ``requests`` are packets
-    (many znodes may be read by one). ``consumed_twice`` is ``None`` where no messages flowed.
+    ``seconds_to_stable`` is from the event to the last change of an owner, or ``None`` if
+    ``unowned_at_end`` partitions had no owner even then. ``unowned_seconds`` is the time without a
+    live owner, summed over all partitions; ``unowned_longest`` is the worst partition's.
+    ``operations`` are znodes read and transactions requested; ``requests`` are packets (one may
+    read many znodes). ``consumed_twice`` is ``None`` if there were no messages.
     """
 
     mode: str

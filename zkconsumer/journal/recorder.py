@@ -33,10 +33,10 @@ class Sink(Protocol):
 
 
 class MemberObserver(Protocol):
-    """Told of everything a member does, in order. Must be quick, and must not raise."""
+    """Is called for everything a member does, in order. Must be quick, and must not raise."""
 
     def event(self, event: Event, session: int, attempt: int) -> None:
-        """The core is about to be told ``event``."""
+        """The core will get ``event`` next."""
 
     def command(self, command: Command, session: int, attempt: int) -> None:
         """The core wants ``command``."""
@@ -88,7 +88,7 @@ class Recorded(Protocol):
 
     @property
     def spec(self) -> Any:
-        """What the machine was made from: a dataclass."""
+        """The machine's settings: a dataclass."""
 
     @property
     def state(self) -> Any:
@@ -112,10 +112,10 @@ class Recorder:
         self._codec = Codec()
 
     def made(self, machine: Recorded, coordination: str) -> None:
-        """Write what the member's machine was made from, and events and commands whole from now on.
+        """Write the machine's settings, and from now on complete events and commands.
 
-        ``coordination``: ``zookeeper`` or ``coordinator``. Without this call the journal holds
-        summaries, which cannot be replayed (simulations are, from their seed).
+        ``coordination``: ``zookeeper`` or ``coordinator``. Without this call the journal has
+        summaries, which cannot be replayed (simulations are replayed from their seed).
         """
         self._machine = machine
         self._sink.write(
@@ -203,7 +203,7 @@ def _names(partitions: Iterable[TopicPartition]) -> list[str]:
 
 
 def describe(what: object, entry: Entry) -> None:
-    """Add what the fields of an event or a command say, under the schema's names."""
+    """Add the fields of an event or a command, under the schema's names."""
     token = getattr(what, "token", None)
     if token is not None:
         entry["token"] = token

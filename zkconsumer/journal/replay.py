@@ -1,7 +1,7 @@
-"""Feeds a journal's events to the same machine again, and compares what it does. Pure.
+"""Feeds a journal's events to the same machine again, and compares the results. Pure.
 
-What is compared after each event: the machine's state, its commands with all their fields, and what
-must hold of every machine. A machine reads no clock and draws no random number, so the events
+After each event these are compared: the machine's state, its commands with all their fields, and
+the rules of every machine. A machine reads no clock and draws no random number, so the events
 determine all of it.
 """
 
@@ -32,7 +32,7 @@ _MACHINES: Final[Mapping[str, tuple[Any, type, Any]]] = {
     "coordinator": (MembershipMachine, GroupSpec, group_events.Event),
     "consumer": (ConsumerGroupMachine, ConsumerGroupSpec, consumer_events.Event),
 }
-"""By coordination: the machine, what it is made from, its events."""
+"""By coordination: the machine, its settings, its events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Did:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a machine first did something else. ``expected`` is what the journal recorded.
+    """The first difference of a machine. ``expected`` is what the journal recorded.
 
     ``event_line`` is the line of the event after which they differ, ``at`` its time (microseconds
-    on the run's clock), ``line`` the first line that is not as recorded. A state is empty where the
-    journal does not show it. ``broken``: rules of every machine that do not hold.
+    on the run's clock), ``line`` the first line that is not as recorded. A state is empty if the
+    journal does not contain it. ``broken``: rules of every machine that are broken.
     """
 
     line: int

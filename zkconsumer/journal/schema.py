@@ -14,7 +14,7 @@ SCHEMA_VERSION: Final = 1
 
 
 class Kind(Enum):
-    """What a line tells. The value is what stands in the field ``kind``."""
+    """The kinds of lines. The value is the content of the field ``kind``."""
 
     RUN = "run"
     MEMBER = "member"

@@ -1,7 +1,7 @@
-"""Draws what one member's journal tells as a Mermaid sequence diagram, by the five steps. Pure.
+"""Draws one member's journal as a Mermaid sequence diagram, by the five steps. Pure.
 
 The steps are those of a rebalance in ZooKeeper (docs/explanation/five-steps.md): stop, release,
-assign, claim, start. A member on the coordinator takes the same ones in another way.
+assign, claim, start. A member on the coordinator takes the same steps in another way.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def sequence(entries: Iterable[Entry], member: str) -> str:
 
 
 def members_of(entries: Iterable[Entry]) -> list[str]:
-    """The members that a journal tells of, in order of appearance."""
+    """The members in a journal, in order of appearance."""
     return list(dict.fromkeys(e["member"] for e in entries if "member" in e and e["kind"] != "run"))
 
 

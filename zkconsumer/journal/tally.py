@@ -41,7 +41,7 @@ _AREAS = {"ids": "registrations", "owners": "owners", "offsets": "offsets"}
 
 
 def kind_of(name: str, path: str) -> str:
-    """What an operation is about: ``read owners``, ``write registrations``, ``multi`` ..."""
+    """The kind of an operation: ``read owners``, ``write registrations``, ``multi`` ..."""
     if name == "Multi":
         return "multi"
     verb = "write" if name in ("Create", "SetData", "Delete") else "read"
@@ -159,7 +159,7 @@ class Tally:
     # -- while it happens
 
     def told(self, member: str, event: Event) -> None:
-        """A member was told ``event``."""
+        """A member got ``event``."""
         if isinstance(event, events.Changed):
             self._fired(member, event.path, 0)
         elif isinstance(event, events.Claimed) and event.blocked:
@@ -188,7 +188,7 @@ class Tally:
         self.spend(at, member, kind_of(type(op).__name__, path), cost(op, reply), sent)
 
     def asked(self, member: str, name: str, result: str) -> None:
-        """The request ``name`` of a member of a group on the brokers ended with ``result``."""
+        """A request ``name`` of a member of a group on the brokers ended with ``result``."""
         share = self.member(member)
         if name == "JoinGroup" and not result.startswith("MEMBER_ID_REQUIRED"):
             share.attempts += 1
@@ -213,7 +213,7 @@ class Tally:
                 change(at, TopicPartition(topic, int(number)), member)
 
     def entry(self, entry: Entry, chroot: int = 0) -> None:
-        """Add one line. Lines must come in the order of time."""
+        """Add one line. Lines must be added in the order of time."""
         at, member, name = entry["at"], entry.get("member", ""), entry.get("name", "")
         kind = entry["kind"]
         if "generation" in entry:

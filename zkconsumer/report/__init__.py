@@ -1,7 +1,6 @@
-"""Reports for people: one HTML file that needs nothing else. No IO.
+"""Reports for people: one HTML file without external resources. No IO.
 
-Text that comes from a group (names of topics, members) is escaped everywhere, by Jinja2 and here.
-Any thread.
+Jinja2 and this package escape all text from a group (names of topics, members). Any thread.
 """
 
 from __future__ import annotations

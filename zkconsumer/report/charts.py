@@ -87,7 +87,8 @@ def lines(series: Mapping[str, Points], x_name: str) -> Markup:
 
 
 def bars(values: Sequence[float], colour: str) -> Markup:
-    """Requests in each second after the event, at most 300 bars (then each stands for more)."""
+    """Requests in each second after the event, at most 300 bars (then each covers several
+    seconds)."""
     group = math.ceil(len(values) / 300) or 1
     rates = [sum(values[i : i + group]) / group for i in range(0, len(values), group)]
     top = max(rates, default=0.0)
@@ -111,7 +112,8 @@ def bars(values: Sequence[float], colour: str) -> Markup:
 def timeline(
     spans: Mapping[str, Sequence[tuple[float, float | None, str]]], seconds: float
 ) -> Markup:
-    """Who owned which partition when; gaps are white. A colour stands for a member."""
+    """The owner of each partition over time; unowned intervals are white. Each member has a
+    colour."""
     if not spans:
         return Markup('<p class="none">no partitions</p>')
     end = max(seconds, 0.001)

@@ -44,7 +44,7 @@ _PER_MEMBER_ROWS = 12
 
 
 def label(run: Mapping[str, Any]) -> str:
-    """What a line in a chart stands for."""
+    """The label of a line in a chart."""
     return str(run["profile"]) if run["mode"] == "simulated" else f"{run['profile']} (real)"
 
 
@@ -123,7 +123,7 @@ def _detail(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _data(runs: Sequence[Mapping[str, Any]]) -> Markup:
-    """The runs as JSON that cannot end the script element it stands in."""
+    """The runs as JSON that cannot end its script element."""
     text = json.dumps(list(runs), separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,4 +1,4 @@
-"""CommitRequests: commits that were asked for, each answered once, whatever ends the member.
+"""CommitRequests: requested commits, each answered once, however the member ends.
 
 Any thread may use it.
 """

@@ -1,4 +1,4 @@
-"""Checks of what an application passes to a connector, of either kind. Pure; any thread."""
+"""Checks of an application's arguments to a connector, of either kind. Pure; any thread."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Chunk:
     fetch_offset: int
     """Records below it are not wanted (a compressed set may begin earlier)."""
     next_offset: int
-    """Offset after the last whole entry; equal to ``fetch_offset`` when there is none."""
+    """Offset after the last complete entry; equal to ``fetch_offset`` if there is none."""
     damaged: bool = False
     """An entry header makes no sense: decoding it will raise."""
 
@@ -35,9 +35,9 @@ class Chunk:
 class ChunkQueue:
     """Queue of at most ``capacity`` chunks (Scala: a LinkedBlockingQueue for each stream).
 
-    Two ways to put: ``offer`` refuses what there is no room for (scala profile); ``put`` relies on
-    fetchers asking for more only while the queue is not ``full``, so the queue may hold in addition
-    what one answer brings.
+    There are two ways to add chunks. ``offer`` refuses a chunk if there is no room (scala profile).
+    ``put`` relies on fetchers to request more only while the queue is not ``full``, so the queue
+    may also hold the chunks of one answer.
     """
 
     def __init__(self, capacity: int, lock: threading.Lock) -> None:
@@ -80,8 +80,8 @@ class ChunkQueue:
     def reset(self, info: PartitionTopicInfo, offset: int, *, at_once: bool) -> None:
         """Let ``info`` continue at ``offset``, which ``auto.offset.reset`` has chosen.
 
-        The new position reaches the consuming thread behind what was fetched before; without delay
-        if there is nothing, or with ``at_once``. Ignored once ``info`` was stopped or revoked.
+        The new position reaches the consuming thread after all earlier chunks, or without delay if
+        there are none, or with ``at_once``. Ignored once ``info`` was stopped or revoked.
         """
         chunk = Chunk(info, b"", offset, offset)
         with self.changed:

@@ -1,8 +1,8 @@
-"""ClusterDirectory: answers a member's reading below ``/brokers`` from what the brokers say.
+"""ClusterDirectory: answers a member's reads below ``/brokers`` from the brokers' answers.
 
-So a member can do without the tree that brokers in ZooKeeper mode keep there. What it read with a
-watch is compared whenever the brokers are asked again. Runs on the host's thread; who asks the
-brokers (``ClusterPort``) may answer on any thread.
+So a member does not need the tree that brokers in ZooKeeper mode maintain there. Data that it read
+with a watch is compared whenever the brokers are asked again. Runs on the host's thread;
+``ClusterPort``, which asks the brokers, may answer on any thread.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ class ClusterPort(Protocol):
         """Call ``on_answer`` once, on any thread: with the cluster, or why there is no answer."""
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Abandon the request in progress."""
 
 
 class ClusterDirectory:
-    """What one member knows of its cluster from the brokers.
+    """One member's knowledge of its cluster, from the brokers.
 
     Args:
-        host: runs the member.
-        port: asks the brokers.
-        ids_only: topics are read in ZooKeeper, and only where brokers are is asked of them.
-        on_watch: called with a path whose watch fires.
+        host: runs the member. port: asks the brokers. ids_only: topics are read in ZooKeeper, and
+        the brokers are asked only for their addresses. on_watch: called with a path whose watch
+        fires.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class ClusterDirectory:
             self._port.read(lambda found: self._host.post(partial(self._answered, found)))
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Abandon the request in progress."""
         self._port.close()
 
     def _answered(self, found: ClusterView | str) -> None:

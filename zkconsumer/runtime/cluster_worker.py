@@ -1,4 +1,4 @@
-"""ClusterWorker: asks the brokers what their cluster consists of, on a thread of its own."""
+"""ClusterWorker: asks the brokers for the description of their cluster, on its own thread."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ClusterWorker:
         self._work.put(on_answer)
 
     def close(self) -> None:
-        """Give up what is under way and end the thread."""
+        """Abandon the request in progress and end the thread."""
         self._closed = True
         self._reader.abort()
         self._work.put(None)

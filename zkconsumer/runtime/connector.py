@@ -1,8 +1,8 @@
-"""StreamConnector: streams, commits and the end of a member, whoever decides about ownership.
+"""StreamConnector: streams, commits and the end of a member, in ZooKeeper and on the brokers.
 
-The base of both connectors; they add who decides (``_make_loop``) and what to wait for. Called from
-the application's threads. The work is done by the loop, fetcher threads and the application's own
-threads in the streams.
+The base of both connectors. They add the loop that decides about ownership (``_make_loop``) and
+what to wait for. Called from the application's threads. The work is done by the loop, fetcher
+threads and the application's own threads in the streams.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._plane: DataPlane | None = None
         self._closed = False
         self._checks: list[Check] = [self._security.check]
-        """Of the threads that a member rests on, besides its own."""
+        """Of the threads that a member depends on, in addition to its own."""
         self._watchdog: Watchdog | None = None
         self._monitor: HealthMonitor | None = None
 
@@ -155,7 +155,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     @abstractmethod
     def _membership(self, loop: MemberLoop[MachineT]) -> Membership:
-        """What the member's machine knows. Any thread."""
+        """The machine's knowledge of the membership. Any thread."""
 
     def health(self, patience: float = PATIENCE) -> Health:
         """Return whether the member works, and if not, why.
@@ -196,7 +196,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         logger.log(logging.WARNING if failed else logging.INFO, "%s", event.detail)
 
     def _open_journal(self) -> None:
-        """Open the journal of a member that is about to run, where the configuration has one."""
+        """Open the journal of a member before it runs, if one is configured."""
         directory = self.config.journal_dir
         if self._journal is not None or directory is None:
             return
@@ -364,7 +364,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         raise error
 
     def _started(self, loop: MemberLoop[MachineT], patience: float) -> AnswerStart:
-        """Wait for the first rebalance. Warnings name what the member waits for meanwhile."""
+        """Wait for the first rebalance. Meanwhile, warnings name what the member waits for."""
         begun = time.monotonic()
         while True:
             left = begun + patience - time.monotonic()

@@ -1,7 +1,7 @@
-"""ConsumerGroupCoordination: carries out what a KIP-848 member's machine wants of its coordinator.
+"""ConsumerGroupCoordination: carries out a KIP-848 member's commands at its coordinator.
 
-As ``BrokerCoordination``, on the same threads. What differs is the lease: each answered heartbeat
-proves that the coordinator counts this member as live.
+Like ``BrokerCoordination``, on the same threads. Only the lease differs: each answered heartbeat
+proves that the coordinator treats this member as live.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class ConsumerGroupCoordination(BrokerCoordination):
         super()._answered(command, event, sent, sent_us)
 
     def _beaten(self, command: Any, event: Any, sent: float, sent_us: int) -> None:
-        """On the host's thread, because the machine says whether the coordinator waits.
+        """On the host's thread, because the machine knows whether the coordinator waits.
 
-        The coordinator waits for the rebalance timeout until this member has released what is
-        taken away, and then continues without it. It cannot have begun to wait before the last
-        heartbeat after which nothing was to be released.
+        The coordinator waits for the rebalance timeout until this member has released the removed
+        partitions, and then continues without it. It cannot have begun to wait before the last
+        heartbeat after which nothing had to be released.
         """
         machine = self._member.machine
         assert isinstance(machine, ConsumerGroupMachine)

@@ -1,10 +1,10 @@
-"""BrokerCoordination: carries out what a member's machine wants of the group coordinator.
+"""BrokerCoordination: carries out a member's commands at the group coordinator.
 
-Owns the requests under way, the lease that confirmed heartbeats give, and the watch on the
+Owns the requests in flight, the lease that acknowledged heartbeats give, and the watch on the
 application's progress (``max.poll.interval.ms``). Runs on the host's thread; answers arrive on the
-request lines'. One line carries requests that may wait for other members (JoinGroup, SyncGroup) and
-all others, a second one heartbeats alone, so that neither a rebalance nor the application delays
-them.
+threads of the request lines. One line is for requests that may wait for other members (JoinGroup,
+SyncGroup) and all others. A second one is for heartbeats alone, so that neither a rebalance nor the
+application delays them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RequestLine(Protocol):
         """End the request that is under way; it fails."""
 
     def close(self) -> None:
-        """Give up everything."""
+        """Abandon everything."""
 
 
 class Progress(Protocol):
@@ -69,7 +69,7 @@ class Called(Protocol):
 
 
 class Timeouts(Protocol):
-    """What is needed of a member's specification; seconds."""
+    """The timeouts of a member's specification, in seconds."""
 
     @property
     def session_timeout(self) -> float:
@@ -84,13 +84,9 @@ class BrokerCoordination:
     """The coordinator's side of one member.
 
     Args:
-        spec: the member.
-        host: runs the member.
-        gate: opened for as long as the coordinator surely treats this member as live.
-        requests, heartbeats: lines to the coordinator.
-        streams: whose application must make progress.
-        listener: whose calls must return.
-        observer: told of every request.
+        spec: the member. host: runs the member. gate: opened for as long as the coordinator surely
+        treats this member as live. requests, heartbeats: lines to the coordinator. streams: their
+        application must make progress. observer: told of every request.
     """
 
     def __init__(
@@ -185,7 +181,8 @@ class BrokerCoordination:
     def _watch_progress(self) -> None:
         """Report when the application is too slow, and when it continues.
 
-        The former repeatedly, until the member is outside: the machine acts on it as a member only.
+        Slowness is reported repeatedly until the member has left, because the machine reacts only
+        while it is a member.
         """
         now = self._host.now()
         since = None if self._listener is None else self._listener.since
@@ -229,11 +226,11 @@ class BrokerCoordination:
         self._host.post(partial(self._take_answer, command, event, sent_us))
 
     def _prove(self, beat: commands.Heartbeat) -> None:
-        """The lease has run out, so the group may have gone on without this member.
+        """The lease has expired, so the group may have continued without this member.
 
         A coordinator that still loads the group answers each heartbeat with NONE, whoever sends it.
-        It does not answer SyncGroup so. In a generation that is settled SyncGroup changes nothing:
-        it returns the assignment to those who are members.
+        It does not answer SyncGroup so. In a generation that is settled, SyncGroup changes nothing:
+        it returns the assignment to members only.
         """
         settled = (beat.member_id, beat.generation) == self._synced
         if settled and self._proof is None:

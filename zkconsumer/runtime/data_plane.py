@@ -1,7 +1,7 @@
-"""DataPlane: which stream gets which partition, and how far each partition got.
+"""DataPlane: which stream gets which partition, and the position of each partition.
 
-Owns the partition infos of everything this member holds or has just stopped. Called by the
-connector's loop; ``positions``, ``lags`` and what is measured by any thread.
+Owns the partition infos of all partitions that this member holds or has just stopped. Called by the
+connector's loop; any thread may read ``positions``, ``lags`` and the measurements.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from zkconsumer.runtime.streams import KafkaStream
 
 
 class Fetching(Protocol):
-    """What a data plane needs of ``ConsumerFetcherManager``, or of the simulator's."""
+    """The part of ``ConsumerFetcherManager``, or of the simulator's, that a data plane needs."""
 
     @property
     def counts(self) -> FetchCounts:
-        """What is sent and received."""
+        """Counts of requests and answers."""
         ...
 
     def set_brokers(self, brokers: Sequence[BrokerEndpoint]) -> None:
@@ -80,7 +80,7 @@ class DataPlane:
         self._stopped: dict[TopicPartition, PartitionTopicInfo] = {}
 
     def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
-        """Tell the leader finder and whoever reads ``brokers``."""
+        """Give the leader finder and readers of ``brokers`` the new brokers."""
         self.brokers = brokers
         self._manager.set_brokers(brokers)
 
@@ -107,19 +107,19 @@ class DataPlane:
         partitions: Iterable[TopicPartition],
         done: Callable[[dict[TopicPartition, int]], object],
     ) -> None:
-        """Deliver nothing more of ``partitions``.
+        """Deliver no more messages of ``partitions``.
 
-        ``done`` is called with their final positions when no message of them is in the
-        application's hands, or the release wait has passed.
+        ``done`` is called with their final positions when the application has acknowledged all of
+        their messages, or the release wait has passed.
         """
         self._when_stopped(self.stopping(partitions), done)
 
     def stopping(self, partitions: Iterable[TopicPartition]) -> Stopping:
-        """Deliver nothing more of ``partitions``; the result says when that is over."""
+        """Deliver no more messages of ``partitions``; the result shows when that is complete."""
         return Stopping(self._revoke(partitions, keep=True), self._release_wait)
 
     def let_go_in_this_thread(self) -> None:
-        """Do not wait for a message that the calling thread itself has in hand.
+        """Do not wait for the unacknowledged message of the calling thread itself.
 
         It counts as not consumed; nothing more is delivered in that stream.
         """
@@ -157,7 +157,7 @@ class DataPlane:
         return found
 
     def fail(self, error: Exception) -> None:
-        """All streams raise ``error``, also those that are closed afterwards."""
+        """All streams raise ``error``, also when they are closed afterwards."""
         for stream in self._every_stream:
             stream.fail(error)
 
@@ -201,7 +201,7 @@ class DataPlane:
 
 
 class Stopping:
-    """Partitions that are delivered no more, of which messages may still be in hand."""
+    """Stopped partitions, whose messages may still be unacknowledged."""
 
     # DEVIATION-08: the JVM releases while the application still works on a message.
 
@@ -213,16 +213,17 @@ class Stopping:
         self._release_wait = release_wait
 
     def __call__(self) -> dict[TopicPartition, int]:
-        """Wait until no message is in hand, at most the release wait; return final positions."""
+        """Wait until all messages are acknowledged, at most the release wait; return final
+        positions."""
         deadline = monotonic() + self._release_wait
         for stream, infos in self._by_stream.items():
             stream.wait_released(infos, deadline)
         return _positions(self._infos)
 
     def poll(self, *, force: bool = False) -> dict[TopicPartition, int] | None:
-        """Return the final positions, or ``None`` while messages are in hand. Never waits.
+        """Return the final positions, or ``None`` while messages are unacknowledged. Never waits.
 
-        With ``force`` they are final: a message still in hand counts as not consumed.
+        With ``force`` they are final: an unacknowledged message counts as not consumed.
         """
         released = [stream.release(infos, force=force) for stream, infos in self._by_stream.items()]
         return _positions(self._infos) if all(released) else None

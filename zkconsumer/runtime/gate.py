@@ -17,14 +17,14 @@ CLOCK: Final = time.CLOCK_BOOTTIME
 
 
 LEASE: Final = 2 / 3
-"""Part of the session timeout for which delivery may rest on one answer of the servers."""
+"""Part of the session timeout for which one answer of the servers allows delivery."""
 
 
 class DeliveryGate:
-    """Open until ``valid_until``, which the session keeper moves on while the session lives.
+    """Open until ``valid_until``, which the session keeper extends while the session lives.
 
-    A new gate is closed. ``always_open`` makes the legacy gate, which delivers whatever happens to
-    the session. ``now`` is the clock; the simulator has one of its own.
+    A new gate is closed. ``always_open`` creates the legacy gate, which delivers even after the
+    session is lost. ``now`` is the clock; the simulator has its own.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class DeliveryGate:
             wake()
 
     def close(self) -> None:
-        """Let nothing through until the next ``extend``: the session is lost or given up."""
+        """Block delivery until the next ``extend``: the session is lost or abandoned."""
         if self.always_open:
             return
         with self._lock:

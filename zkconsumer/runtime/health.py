@@ -152,7 +152,7 @@ UNHEALTHY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a member's machine knows, whatever kind of group it is in."""
+    """The state of a member's machine, in a group of any kind."""
 
     state: str
     doing: str
@@ -265,7 +265,7 @@ class HealthMonitor:
         return {info: now - one.at for info, one in seen.items()}
 
     def _troubles(self, member: Membership, is_open: bool) -> dict[Trouble, str]:
-        """What is wrong at this moment, however short it has lasted; the worst first."""
+        """All problems at this moment, however new they are; the worst first."""
         servers, group = self._from.servers, self._from.group
         if member.failure is not None:
             return {Trouble.FAILED: f"{member.failure}"}

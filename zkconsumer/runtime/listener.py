@@ -1,4 +1,4 @@
-"""Calls of the user's rebalance listener, one after the other, on threads beside the loop."""
+"""Calls of the user's rebalance listener, one after the other, on separate threads."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class ListenerCalls:
     ``before_releasing_partitions`` and ``before_starting_fetchers`` are those of
     ``ConsumerRebalanceListener``. With ``newer``, also ``on_partitions_revoked``,
     ``on_partitions_assigned`` and ``on_partitions_lost``, each with a set of ``TopicPartition``.
-    Lost partitions belong to other members already, so nothing of them can be committed; for a
-    listener without ``on_partitions_lost`` they count as revoked.
+    Lost partitions already belong to other members, so their offsets cannot be committed. A
+    listener without ``on_partitions_lost`` gets them as revoked.
 
     Args:
         listener: the user's object.

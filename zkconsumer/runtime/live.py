@@ -28,7 +28,7 @@ from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
 
 
 class DualGate(DeliveryGate):
-    """Open while the ZooKeeper session lives and, where the mode needs it, the membership.
+    """Open while the ZooKeeper session lives and, if the mode needs it, the membership.
 
     ``zookeeper`` and ``group`` are the two leases; each is extended and closed by its coordination.
     """
@@ -113,7 +113,7 @@ class LiveOffsets:
         self.committed = 0
         """Offsets stored. Host's thread."""
         self.session: Callable[[], int] = lambda: 0
-        """The ZooKeeper session; what a lost one has asked for is not sent again."""
+        """The ZooKeeper session; requests of a lost one are not sent again."""
         self.departures: Callable[[], int] = lambda: 0
         """How often the member has left the coordinator's group; positions from before are not
         stored: another member may have had the partitions in between."""
@@ -144,7 +144,7 @@ class LiveOffsets:
         self._send(_Job(op, on_reply, until, self.session(), self.departures()))
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Abandon the request in progress."""
         self._closed = True
         self._line.close()
 

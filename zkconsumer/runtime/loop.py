@@ -1,10 +1,10 @@
-"""MemberLoop: carries out what a member's machine commands, in ZooKeeper's groups and the brokers'.
+"""MemberLoop: carries out the commands of a member's machine, in ZooKeeper and on the brokers.
 
 Owns the machine, its timers and the commit requests that wait for an answer. It is stepped: a
 ``Host`` runs its actions one at a time, on one thread in production and on virtual time in the
 simulator. It starts no thread, reads no clock and never waits. Data plane and listener may wait for
-the application, and answer by a callback. What the servers have to do is carried out by a
-``Coordination``: ZooKeeper's or the group coordinator's.
+the application, and answer by a callback. A ``Coordination``, ZooKeeper's or the group
+coordinator's, carries out commands for the servers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Done = Callable[[str | None], object]
 
 
 class Machine(Protocol):
-    """What the loop needs of a member's machine."""
+    """The part of a member's machine that the loop needs."""
 
     @property
     def state(self) -> Any:
@@ -99,7 +99,7 @@ class Host(Protocol):
 
 
 class DataPort(Protocol):
-    """What the loop needs of fetchers and streams (``zkconsumer.runtime.data_plane``)."""
+    """The part of fetchers and streams that the loop needs (``zkconsumer.runtime.data_plane``)."""
 
     def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
         """These brokers exist."""
@@ -122,7 +122,7 @@ class DataPort(Protocol):
         """Deliver nothing more of these, at once; their positions, which are then forgotten."""
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stopped partitions are released: their positions are of no use any more."""
+        """Stopped partitions were released: their positions are not needed any more."""
 
     def positions(self) -> dict[TopicPartition, int]:
         """Consumed offsets of all partitions held."""
@@ -137,7 +137,7 @@ class DataPort(Protocol):
 class ListenerPort(Protocol):
     """Calls the user's rebalance listener (``zkconsumer.runtime.listener``). Must not block.
 
-    ``done`` is called once, on any thread, with what the listener raised as text, or ``None``.
+    ``done`` is called once, on any thread, with the listener's exception as text, or ``None``.
     """
 
     def releasing(self, partitions: frozenset[TopicPartition], leaving: bool, done: Done) -> None:
@@ -147,11 +147,11 @@ class ListenerPort(Protocol):
         """These were given to other members without asking."""
 
     def starting(self, assignment: Mapping[TopicPartition, ConsumerThreadId], done: Done) -> None:
-        """Fetching is about to begin."""
+        """Fetching will begin next."""
 
 
 class Coordination(Protocol[MachineT]):
-    """Carries out what a machine wants of the servers that decide about ownership."""
+    """Carries out a machine's commands at the servers that decide about ownership."""
 
     def begin(self, member: MemberLoop[MachineT]) -> None:
         """The member begins; answers and timers become actions of its host from now on."""
@@ -160,17 +160,17 @@ class Coordination(Protocol[MachineT]):
         """Carry out a command that only this kind of coordination knows. Must not block."""
 
     def stamp(self) -> tuple[int, int]:
-        """What the journal notes beside each entry: session or generation, and attempt."""
+        """What the journal adds to each entry: session or generation, and attempt."""
 
     def close(self, timeout: float) -> None:
-        """End sessions and connections within ``timeout`` seconds; give up what is under way."""
+        """End sessions and connections within ``timeout`` seconds; abandon requests in flight."""
 
 
 class Observer(Protocol):
-    """Told of everything the machine takes in and commands, in order. Must be quick."""
+    """Is called with everything the machine receives and commands, in order. Must be quick."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
-        """The machine is about to take in ``event``."""
+        """The machine will get ``event`` next."""
 
     def command(self, command: Any, epoch: int, attempt: int) -> None:
         """The machine commands ``command``."""
@@ -231,7 +231,7 @@ class MemberLoop(Generic[MachineT]):
         strict: bool,
         limit: tuple[float, str] | None = None,
     ) -> CommitFuture:
-        """Ask for a commit; the result is what went wrong, empty when all is stored.
+        """Request a commit; the result has the failures, and is empty if everything is stored.
 
         Args:
             positions: the offset to store for each partition.
@@ -390,7 +390,7 @@ class MemberLoop(Generic[MachineT]):
             self.started.set_exception(error)
 
     def _end(self, timeout: float = _END_SECONDS) -> None:
-        """Deliver nothing more, leave the servers. By the loop's thread, or to give up."""
+        """Stop delivery, leave the servers. By the loop's thread, or to abandon the member."""
         self.gate.end()
         self.data.close(timeout / 2)
         self.coordination.close(timeout / 2)

@@ -1,4 +1,4 @@
-"""What the application gets: messages and the decoders of their keys and values.
+"""The application's messages, and the decoders of their keys and values.
 
 No threads and no state. The class of messages is in ``broker.records``, which is compiled.
 """

@@ -1,7 +1,7 @@
 """The metrics: each declared once, as a field of ``Metrics``; and the instruments behind them.
 
-From the fields follow the snapshot, the Prometheus exporter and the reference page. No thread of
-its own: each instrument says who writes it; any thread may read any of them.
+The snapshot, the Prometheus exporter and the reference page are made from the fields. It has no
+thread. Each instrument says which thread writes it; any thread may read all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Kind(Enum):
-    """What a metric's value does."""
+    """How a metric's value changes."""
 
     COUNTER = "counter"
     """Starts at 0 with the connector and never goes down."""
@@ -40,7 +40,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """What a histogram counted so far."""
+    """The counts of a histogram so far."""
 
     count: int
     sum: float
@@ -50,14 +50,15 @@ class HistogramValue:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What is known of a metric besides its value."""
+    """The description of a metric."""
 
     name: str
     kind: Kind
     unit: str
     meaning: str
     jvm: str | None
-    """``domain:type=T,name=N`` of the JVM consumer's MBean that it stands for; else it is ours."""
+    """``domain:type=T,name=N`` of the matching MBean of the JVM consumer; otherwise the metric is
+    ours."""
     in_zookeeper: bool
     """Only members of groups in ZooKeeper have it; on the brokers it stays 0."""
 
@@ -328,8 +329,8 @@ def declared() -> Sequence[Declared]:
 class Meter:
     """A total and its one-minute rate. Any thread may call it.
 
-    ``rate`` takes a sample; the more often that happens the closer it follows. Counts between two
-    samples are taken to have come evenly.
+    ``rate`` takes a sample. More samples make it more exact: counts between two samples are assumed
+    to be evenly spread.
 
     Args:
         count: returns the total, which never goes down; may take a stream's lock.
@@ -382,7 +383,7 @@ class Histogram:
 
     @property
     def value(self) -> HistogramValue:
-        """What was counted so far."""
+        """The count so far."""
         with self._lock:
             counts, total = list(self._counts), self._sum
         buckets: dict[float, int] = {}
@@ -403,12 +404,12 @@ class FetchCounts:
         self._lock = threading.Lock()
 
     def sent(self) -> None:
-        """A request is about to be sent."""
+        """A request will be sent next."""
         with self._lock:
             self.requests += 1
 
     def answered(self, seconds: float, size: int) -> None:
-        """Its answer came after ``seconds``, with ``size`` record bytes."""
+        """Its answer arrived after ``seconds``, with ``size`` record bytes."""
         self.seconds.add(seconds)
         with self._lock:
             self.bytes += size

@@ -1,4 +1,4 @@
-"""Carries out offset operations in Kafka on a thread of its own, one at a time."""
+"""Carries out offset operations in Kafka on its own thread, one at a time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OffsetWorker:
         self._work.put((op, on_reply))
 
     def close(self) -> None:
-        """Give up what is under way and end the thread."""
+        """Abandon the operation in progress and end the thread."""
         self._coordinator.close()
         self._closed = True
         self._work.put(None)

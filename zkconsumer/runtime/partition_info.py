@@ -1,8 +1,8 @@
 """The positions of one claimed partition (Scala: PartitionTopicInfo).
 
-One object for each claim: a partition that is lost and claimed again gets a new one, so that
-nothing late can reach the new claim. Every attribute says which thread writes it; all of them may
-be read by any thread.
+One object for each claim: a partition that is lost and claimed again gets a new one, so that late
+events cannot reach the new claim. Every attribute says which thread writes it; all of them may be
+read by any thread.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ class PartitionTopicInfo:
         self.fetched_offset: int | None = start_offset
         """Offset to fetch next; ``None`` until known. Written by the partition's fetch worker."""
         self.high_watermark: int | None = None
-        """What the last answer said. Written by the partition's fetch worker."""
+        """The content of the last answer. Written by the partition's fetch worker."""
         self.answers = 0
         """How often a broker has answered for it. Written by the partition's fetch worker."""
         self.resets = 0
-        """How often the position came from ``auto.offset.reset``. Written by the fetch worker."""
+        """How often ``auto.offset.reset`` chose the position. Written by the fetch worker."""
         self.pending_reset: Chunk | None = None
-        """The chunk that brings a position chosen by ``auto.offset.reset`` to the consuming thread,
-        behind what was fetched before. Written under the stream's lock: set by
+        """The chunk with a position that ``auto.offset.reset`` chose. It reaches the consuming
+        thread after all earlier chunks. Written under the stream's lock: set by
         ``ChunkQueue.reset``, cleared by the consuming thread."""
         self.revoked = False
         """Nothing more is delivered. Written by ``KafkaStream.revoke``."""
@@ -122,18 +122,18 @@ class PartitionTopicInfo:
 
     @property
     def position(self) -> int | None:
-        """What a commit stores; ``None`` until known.
+        """The position that a commit stores; ``None`` until known.
 
         A reset counts at once (as in Scala 1.1.1 ConsumerFetcherThread.handleOffsetOutOfRange): the
-        positions on the way to it are no longer in the log.
+        positions before it are no longer in the log.
         """
         reset = self.pending_reset
         return self.consumed_offset if reset is None else reset.fetch_offset
 
     @property
     def resolved_by_reset(self) -> bool:
-        """Whether ``auto.offset.reset`` has chosen a position: none was committed, or it was out
-        of the log's range."""
+        """Whether ``auto.offset.reset`` has chosen a position, because no offset was committed or
+        it was outside of the log."""
         return self.resets > 0
 
     @property

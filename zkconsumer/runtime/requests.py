@@ -1,4 +1,4 @@
-"""RequestWorker: one connection's requests to the group coordinator, on a thread of its own."""
+"""RequestWorker: one connection's requests to the group coordinator, on its own thread."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RequestWorker:
         self._client.interrupt()
 
     def close(self) -> None:
-        """Give up what is under way and end the thread."""
+        """Abandon the request in progress and end the thread."""
         self._client.close()
         self._closed = True
         self._waiting.put(None)

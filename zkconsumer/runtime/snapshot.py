@@ -1,4 +1,4 @@
-"""Takes the snapshot of a connector's metrics. Called by any thread; waits for nobody."""
+"""Takes the snapshot of a connector's metrics. Any thread may call it; it never waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkconsumer.zk.driver import ZkDriver
 
 
 def before_streams(zk: ZkDriver, closed: bool) -> Metrics:
-    """The metrics of a connector without streams; ``closed``: it was shut down so."""
+    """The metrics of a connector without streams; ``closed``: it was shut down."""
     return Metrics(
         zookeeper_operations=zk.operations,
         zookeeper_connected=int(zk.connected),
@@ -64,7 +64,7 @@ def of_group_member(
 
 
 def _of_streams(gate: DeliveryGate, plane: DataPlane, rebalances: RebalanceCounts) -> Metrics:
-    """Fetching and delivery, whoever decides about ownership."""
+    """Fetching and delivery, in a group of any kind."""
     lag, fetches = plane.lags(), plane.fetch_counts
     return Metrics(
         messages=plane.messages.total,

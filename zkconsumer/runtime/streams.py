@@ -6,11 +6,11 @@ moments only, never while decoding. The rest of a decoded list is taken without 
 message: see ``ConsumerIterator.__next__`` and ``Run``. Lock order: a stream's lock before the
 gate's, and none of the fetch table's inside.
 
-What blocks is built on what does not: iteration on ``try_next``'s search, ``wait_released`` on
-``release``. A single thread on virtual time uses the latter two.
+Calls that block are built on calls that do not: iteration on ``try_next``'s search,
+``wait_released`` on ``release``. A single thread on virtual time uses the latter two.
 
-A batch is a list of messages of one partition, taken under one lock after one look at the gate.
-It is in hand as a whole, as a single message is.
+A batch is a list of messages of one partition, taken under one lock after one look at the gate. It
+is unacknowledged as a whole, as a single message is.
 
 When a message counts as consumed: in the default profile when the next one is asked for (with
 ``next``, ``has_next`` or ``peek``) or with ``mark_consumed``, so that a commit never covers a
@@ -491,7 +491,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
 
         Where it decodes, it decodes ``wanted`` messages if the chunk has so many.
 
-        Raises ``StopIteration`` at the end, and what makes the stream fail.
+        Raises ``StopIteration`` at the end, and the error that makes the stream fail.
         """
         try:
             while not self._ended and self._fault is None:
@@ -631,7 +631,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             self._held = self._run.messages[taken - 1]
 
     def _let_go(self) -> None:
-        """The application has done with the message in hand, if there is one."""
+        """Acknowledge the last delivered message, if there is one."""
         self._note()
         self._given_up = None
         if self._held is not None:

@@ -24,7 +24,7 @@ Action = Callable[[], object]
 
 
 class Stepped(Protocol):
-    """What the thread runs."""
+    """The object that the thread runs."""
 
     @property
     def ended(self) -> bool:
@@ -77,7 +77,7 @@ class MemberThread:
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        """Held while a thread beside this one is started, and while those are looked at."""
+        """Held while another thread is started, and while those are checked."""
         self._beside: set[threading.Thread] = set()
         self.turn = 0
         """Odd while the thread is in a step. Written by the thread."""
@@ -93,7 +93,7 @@ class MemberThread:
         self._mailbox.put(action)
 
     def aside(self, work: Action) -> None:
-        """Run ``work``, which may block, on a thread of its own. What it raises ends the loop."""
+        """Run ``work``, which may block, on its own thread. An exception of it ends the loop."""
 
         def run() -> None:
             try:
@@ -125,7 +125,7 @@ class MemberThread:
                     check_lives(thread)
 
     def crash(self, error: BaseException) -> None:
-        """Have the loop fail: a thread that it rests on has failed."""
+        """Make the loop fail, because a thread that it depends on has failed."""
 
         def crash() -> None:
             raise error

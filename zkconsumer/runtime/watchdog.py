@@ -1,10 +1,10 @@
-"""Watchdog: no thread that a member rests on ends or hangs unseen.
+"""Watchdog: detects when a thread that a member depends on ends or hangs.
 
-Owns the thread ``<consumer id>_watchdog``, which looks at the others every ``PERIOD`` seconds. It
-starts again what can be: fetcher threads, the leader finder, the journal's thread. When any other
-thread has ended, or the member's own thread has been in one step for ``HUNG`` seconds, the member
-fails: it leaves its group, and its streams raise ConnectorFailedError. The member's thread in turn
-looks whether the watchdog lives.
+Owns the thread ``<consumer id>_watchdog``, which checks the others every ``PERIOD`` seconds. It
+restarts those that can be restarted: fetcher threads, the leader finder, the journal's thread. If
+any other thread has ended, or the member's own thread has been in one step for ``HUNG`` seconds,
+the member fails: it leaves its group, and its streams raise ConnectorFailedError. The member's
+thread in turn checks whether the watchdog lives.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HUNG: Final = 60
 process that was stopped or a machine that was suspended does not count as hung."""
 
 Check = Callable[[], object]
-"""Starts again what has ended, if that can be done; otherwise raises."""
+"""Restarts a thread that has ended, if that is possible; otherwise raises."""
 
 
 class Watchdog:
@@ -71,7 +71,7 @@ class Watchdog:
                 self._fail(error)
 
     def look(self) -> None:
-        """Look at everything once. Raises what a check raises."""
+        """Check everything once. Raises the error of a failed check."""
         if self._host.dead and not self._member.left:
             raise RuntimeError("the member's thread has ended unexpectedly")
         for check in self._checks:

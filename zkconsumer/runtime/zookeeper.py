@@ -1,8 +1,8 @@
-"""ZooKeeperCoordination: carries out what a member's machine wants of ZooKeeper.
+"""ZooKeeperCoordination: carries out a member's commands in ZooKeeper.
 
-Owns the session as the member sees it, the scripts under way and the lease. Runs on the host's
-thread; ``on_session`` and ``on_watch`` are called by kazoo's. Scripts are run operation by
-operation, so a lost session overtakes a script that is under way.
+Owns the session as the member sees it, the scripts in progress and the lease. Runs on the host's
+thread; ``on_session`` and ``on_watch`` are called by kazoo's. Scripts run one operation at a time,
+so a lost session overtakes a script in progress.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ another client may have closed the session. At most a sixth of the session timeo
 
 
 class ZkPort(Protocol):
-    """What a member needs of ZooKeeper (``zkconsumer.zk.driver.ZkDriver``)."""
+    """The part of ZooKeeper that a member needs (``zkconsumer.zk.driver.ZkDriver``)."""
 
     @property
     def session_timeout(self) -> float:
@@ -46,17 +46,18 @@ class ZkPort(Protocol):
         """Call ``on_answer`` when the server answers."""
 
     def close(self, timeout: float) -> None:
-        """End the session, within ``timeout`` seconds whatever the servers do."""
+        """End the session, within ``timeout`` seconds even if the servers do not answer."""
 
 
 class OffsetPort(Protocol):
-    """What a member needs of Kafka's offset store (``zkconsumer.runtime.offset_worker``)."""
+    """The part of Kafka's offset store that a member needs
+    (``zkconsumer.runtime.offset_worker``)."""
 
     def submit(self, op: OffsetOp, on_reply: Callable[[Reply], object]) -> None:
         """Carry out ``op``; call ``on_reply`` once, on any thread."""
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Abandon the operation in progress."""
 
 
 @dataclass(slots=True)
@@ -210,9 +211,9 @@ class ZooKeeperCoordination:
             member.take(events.SessionLost())
 
     def _release(self, drops: int) -> None:
-        """No server has answered since the connection dropped: deliver for the rest of the lease.
+        """No server has answered since the connection was lost: deliver until the lease expires.
 
-        While none does, no other client can close the session either.
+        While no server answers, no other client can close the session either.
         """
         if drops == self._drops:
             self._gate.release()
@@ -233,7 +234,7 @@ class ZooKeeperCoordination:
 
     @property
     def _lease(self) -> float:
-        """Seconds that the session surely lives without a request of ours."""
+        """How long the session certainly lives without a request, in seconds."""
         return min(self._session_timeout, self.zk.session_timeout)
 
     def _answered(self, number: int, position: int, reply: Reply) -> None:

@@ -127,13 +127,11 @@ class PartitionLog:
 
 
 class SimBrokers:
-    """The brokers of a cluster; answers as ``BrokerPort`` at the present moment.
+    """The brokers of a cluster; they answer as ``BrokerPort``, without delay.
 
     Args:
-        kernel: time and chance.
-        ids: broker ids.
-        partitions: what they hold; the leaders are chosen at random.
-        old: brokers before 0.10.1, which cut the first batch as well.
+        kernel: time and chance. ids: broker ids. partitions: the partitions that they store; the
+        leaders are chosen at random. old: brokers before 0.10.1, which cut the first batch as well.
         timeout: seconds after which a request that is not answered fails.
     """
 
@@ -172,7 +170,7 @@ class SimBrokers:
     # Troubles.
 
     def lead(self, tp: TopicPartition, leader: int | None) -> None:
-        """Change the leader. Every broker learns of it after some time of its own."""
+        """Change the leader. Every broker learns it after its own delay."""
         self.leaders[tp] = leader
         for view in self._views.values():
             delay = self._kernel.rng.random() * 0.4

@@ -1,11 +1,11 @@
 """Reads of a whole group's registrations in one step, with the counts of reads one by one.
 
 When one member joins a legacy group of 10,000, every member reads 10,001 registrations, one after
-the other: 10^8 reads. Nearly all of them find the same. So the real script runs once for each state
-of the tree, on the committed znodes; whoever starts the same reads in the same state gets the
-same replies, at the same cost, and the same view, after the time the reads take. When what is
-being read changes meanwhile, each member under way gets, in its own script, the replies of the
-reads that were served before the change, and goes on one by one.
+the other: 10^8 reads. Nearly all of them return the same. So the real script runs once for each
+state of the tree, on the committed znodes. Every member that starts the same reads in the same
+state gets the same replies, at the same cost, and the same view, after the time that the reads
+take. If the znodes change meanwhile, each reading member gets, in its own script, the replies of
+the reads that were served before the change, and continues one by one.
 
 Runs inside kernel events. Only for ensembles without followers and with steady latency.
 """
@@ -161,11 +161,11 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class _Memo:
-    """What a script reads from the first registration on, and what comes of it."""
+    """A script's reads from the first registration on, and their result."""
 
     event: events.ViewLoaded
     steps: tuple[tuple[GetMany, ...], ...]
-    """Each is what the script sends together."""
+    """Each element is sent together."""
     replies: tuple[tuple[Reply, ...], ...]
     tail: tuple[ZkOp, ...]
 
@@ -319,7 +319,8 @@ class BulkViews:
         self._tail(loading)
 
     def _count(self, loading: _Loading, chain: Chain, steps: int) -> int:
-        """Count what was read in so many steps: each kind of znode in one sum. How many reads?"""
+        """Count the reads of several steps: each kind of znode in one sum. Returns the number of
+        reads."""
         member, memo, reads = loading.member, loading.memo, 0
         assert memo is not None
         spent: dict[str, tuple[str, list[Cost]]] = {}
@@ -363,7 +364,7 @@ class BulkViews:
                 self._go_on_alone(loading)
 
     def _go_on_alone(self, loading: _Loading) -> None:
-        """What is read has changed: give the script what was read before, and go on one by one."""
+        """The znodes have changed: give the script the earlier replies, and continue one by one."""
         member, memo, chain = loading.member, loading.memo, loading.chain
         assert memo is not None
         served = len(memo.steps)
@@ -396,7 +397,7 @@ class BulkViews:
 
 
 def _whole(replies: Sequence[Reply]) -> Reply:
-    """What a script is sent that has sent these operations together."""
+    """The replies to a script that has sent these operations together."""
     return Ok(tuple(replies)) if len(replies) > 1 else replies[0]
 
 

@@ -1,4 +1,4 @@
-"""The brokers of a simulated group: topics, records, and what may happen to them.
+"""The brokers of a simulated group: topics, records, and their faults.
 
 Both kinds of group use it (``zkconsumer.sim.scenario``, ``zkconsumer.sim.group_scenario``). Records
 are appended until ``stop``. Runs inside kernel events.
@@ -56,7 +56,7 @@ class SimCluster:
         kernel.schedule(_PRODUCE, self._produce)
 
     def plane(self, member: SimProcess[Any]) -> WholePlane:
-        """What a member delivers with."""
+        """The data plane that a member delivers with."""
         return WholePlane(member, self, member.subscription)
 
     def config(self, profile: str) -> SimConfig:
@@ -74,13 +74,13 @@ class SimCluster:
 
     def add_partitions(self, topic: str, count: int) -> None:
         """Create a topic, or give it more partitions. A topic that was deleted before keeps its
-        records: what a deletion does to members' offsets is not simulated."""
+        records: the effect of a deletion on members' offsets is not simulated."""
         self.topics[topic] = count
         for number in range(count):
             self.brokers.add(TopicPartition(topic, number))
 
     def delete_topic(self, topic: str) -> bool:
-        """Delete a topic; false if there is none of that name."""
+        """Delete a topic; false if it does not exist."""
         count = self.topics.pop(topic, 0)
         for number in range(count):
             self.brokers.lead(TopicPartition(topic, number), None)
@@ -178,7 +178,7 @@ class SimCluster:
             self.brokers.logs[tp].compact(self.kernel.rng)
 
     def _slow_down(self) -> None:
-        """Answers get lost or come late for a while."""
+        """Answers are lost or late for a while."""
         self.brokers.troubled = True
         self.kernel.schedule(2 * self._rng.random(), self._hurry)
 
@@ -186,7 +186,7 @@ class SimCluster:
         self.brokers.troubled = False
 
     def calm_down(self) -> None:
-        """All brokers run. Leaders move once more, without any broker's coming or going; then a
+        """All brokers run. Leaders move once more, without any broker starting or stopping; then a
         last record is written to each partition."""
         self._hurry()
         for number in self.brokers.endpoints:

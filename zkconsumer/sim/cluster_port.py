@@ -1,7 +1,7 @@
-"""The brokers of a simulated cluster as members without a tree below ``/brokers`` ask them.
+"""The brokers of a simulated cluster, for members that do not read below ``/brokers``.
 
-The simulated brokers keep what they know in the simulated ZooKeeper, where members of this kind do
-not look. Everything runs inside kernel events.
+The simulated brokers store their data in the simulated ZooKeeper, where members of this kind do not
+look. Everything runs inside kernel events.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from zkconsumer.sim.group_roster import Protocols
 from zkconsumer.sim.kernel import Kernel
 
 AWAY: Final = -2
-"""Epoch of a static member that will come back."""
+"""Epoch of a static member that will return."""
 
 
 FIRST: Final = 1
@@ -43,11 +43,11 @@ class SeatState(Enum):
 
 @dataclass(slots=True, eq=False)
 class MemberSeat:
-    """One member as the coordinator knows it.
+    """The coordinator's data of one member.
 
-    ``since``: the epoch in which each partition was given to it. ``phase`` counts its waits for
-    a revocation: the deadline of an earlier one says nothing. ``protocols``: what a member of the
-    classic protocol offers; of the others ``None``.
+    ``since``: the epoch in which each partition was assigned to it. ``phase`` counts its waits for
+    a revocation: the deadline of an earlier one is ignored. ``protocols``: the offer of a member of
+    the classic protocol; ``None`` for other members.
     """
 
     spec: ConsumerGroupSpec | GroupSpec
@@ -63,12 +63,11 @@ class MemberSeat:
 
 
 class ConsumerGroupCoordinator:
-    """One group. ``topics`` tells how many partitions each topic has now.
+    """One group. ``topics`` returns how many partitions each topic has now.
 
     Args:
         interval: seconds between two target assignments (``group.consumer.assignment.interval.ms``)
-        heartbeat: seconds between heartbeats, as told to members.
-        watch: told what is decided.
+        heartbeat: seconds between heartbeats, as sent to members. watch: called with the decisions.
         brokers: the brokers that run.
     """
 
@@ -142,7 +141,8 @@ class ConsumerGroupCoordinator:
         return 0 if epoch == seat.epoch else ErrorCode.STALE_MEMBER_EPOCH
 
     def _may_commit(self, name: str, epoch: int, positions: Mapping[TopicPartition, int]) -> int:
-        """The current epoch may commit anything, an older one what the member has kept since."""
+        """The current epoch may commit any partition, an older one only those that the member has
+        kept since."""
         code = self._may_fetch(name, epoch)
         if code != ErrorCode.STALE_MEMBER_EPOCH:
             return code
@@ -255,7 +255,7 @@ class ConsumerGroupCoordinator:
         self._target = {name: frozenset(found) for name, found in given.items()}
 
     def _place(self, name: str) -> tuple[bool, str]:
-        """Static members come first, by instance id. Source: Kafka 4 ``RangeAssignor``."""
+        """Static members are first, by instance id. Source: Kafka 4 ``RangeAssignor``."""
         instance = self.seats[name].spec.instance_id
         return instance is None, instance or name
 
@@ -362,8 +362,9 @@ class ConsumerGroupCoordinator:
         self.kernel.schedule(seat.spec.rebalance_timeout, due)
 
     def _fence(self, name: str) -> None:
-        """Remove a member. The next target is made at once, so that judges can tell by the epoch
-        what it does before and after it joins again; a broker may wait for its interval."""
+        """Remove a member. The next target is computed at once, so that judges can distinguish by
+        the epoch what it does before and after it joins again; a broker may wait for its
+        interval."""
         self._forget(name, left=False)
         self.generation += 1
         self._target_at = -self._interval
@@ -378,7 +379,7 @@ class ConsumerGroupCoordinator:
                 self._watch.passed_over(name, self.generation + 1)
 
     def resign(self, code: int) -> None:
-        """The broker hands the group over: nobody waits for an answer."""
+        """The broker hands the group over: no request waits for an answer any more."""
 
     def restart(self) -> None:
         """Another broker takes over: it knows all, and all times begin again."""

@@ -41,10 +41,10 @@ LENIENCIES: Final = (
     "A broker lets it have its former assignment, also where that was the first of the two rounds "
     "of a cooperative rebalance: what another member has given up then waits for the next change.",
 )
-"""What a lenient coordinator does otherwise than a broker."""
+"""How a lenient coordinator differs from a broker."""
 
 _ANY: Final = "?"
-"""Stands for the leader when it has gone, until the next generation has another one."""
+"""Replaces the leader when it has left, until the next generation has another one."""
 
 
 class GroupState(Enum):
@@ -58,10 +58,11 @@ class GroupState(Enum):
 
 
 class GroupWatch(Protocol):
-    """Told what the coordinator decides, for those who judge a group. ``name`` is a member id."""
+    """Is called with the coordinator's decisions, for judges of a group. ``name`` is a member
+    id."""
 
     def joins(self, name: str, owned: frozenset[TopicPartition]) -> None:
-        """JoinGroup has come: the member has given up all but ``owned``."""
+        """JoinGroup was received: the member has released all but ``owned``."""
 
     def assigned(self, generation: int, given: Mapping[str, frozenset[TopicPartition]]) -> None:
         """The leader's assignment holds from now on, in ``generation``."""
@@ -90,7 +91,7 @@ class _Stored:
 
 
 class GroupCoordinator:
-    """One group. ``topics`` tells how many partitions each topic has now.
+    """One group. ``topics`` returns how many partitions each topic has now.
 
     Args:
         initial_delay: ``group.initial.rebalance.delay.ms`` in seconds: how long an empty group
@@ -137,8 +138,8 @@ class GroupCoordinator:
     # -- requests
 
     def handle(self, command: Any, spec: GroupSpec, reply: Reply) -> None:
-        """One request arrives from the member with ``spec``; ``reply`` is called once, or never
-        when the broker dies before."""
+        """One request arrives from the member with ``spec``. ``reply`` is called once, or never if
+        the broker dies first."""
         life = self._life
 
         def answer(event: Event) -> None:
@@ -319,7 +320,7 @@ class GroupCoordinator:
             self._arm(self._patience(), self._begin)
 
     def _gather(self, delay: float, left: float) -> None:
-        """Wait ``delay`` seconds for more members; again for as long while new ones come."""
+        """Wait ``delay`` seconds for more members, and again as long as new ones join."""
         self._gathering = True
 
         def over() -> None:
@@ -511,7 +512,7 @@ class GroupCoordinator:
             self._refuse(seat, code)
 
     def restart(self) -> None:
-        """The broker has died: another one, or itself, knows what was stored and no more."""
+        """The broker has died. Another one, or itself, knows only what was stored."""
         before = dict(self.roster.instances)
         self.roster.clear()
         self._unsynced.clear()

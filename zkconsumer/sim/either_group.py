@@ -48,7 +48,7 @@ LENIENCIES: Final = (
     "A broker continues with the stored assignment, which has no owner for the partitions of the "
     "member that left last.",
 )
-"""What ``EitherGroup`` does otherwise than a broker."""
+"""How ``EitherGroup`` differs from a broker."""
 
 
 class MixedGroupCoordinator(ConsumerGroupCoordinator):
@@ -164,7 +164,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
         return ErrorCode.REBALANCE_IN_PROGRESS
 
     def _free(self, name: str) -> bool:
-        """Whether nobody else has what the member waits for."""
+        """Whether no other member has the partitions that the member waits for."""
         lacks = self._target.get(name, frozenset()) - self.seats[name].assigned
         others = (one for other, one in self.seats.items() if other != name)
         return not any(lacks & (one.assigned | one.revoking) for one in others)
@@ -239,7 +239,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
     def take_over(
         self, group: GroupCoordinator, given: Mapping[str, frozenset[TopicPartition]]
     ) -> None:
-        """Become what ``group`` was; its members have what is ``given``."""
+        """Continue as ``group``; its members have what is ``given``."""
         self._look_at_topics()
         self.generation = self._target_epoch = group.generation
         self._target_at = -self._interval
@@ -312,7 +312,7 @@ class EitherGroup:
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
-        """What is committed."""
+        """The committed offsets."""
         return self._now.offsets
 
     @property
@@ -425,7 +425,8 @@ class EitherGroup:
     def _continue_classic(
         self, members: Mapping[str, tuple[MemberSeat, frozenset[TopicPartition]]]
     ) -> None:
-        """Make a classic group; the group epoch is its generation, whatever that of members."""
+        """Create a classic group; the group epoch is its generation, whatever its members' epochs
+        are."""
         group = self._classic = self._make()
         group.offsets = self._mixed.offsets
         group.generation = self._mixed.generation
@@ -459,7 +460,7 @@ class EitherGroup:
 
 
 def _owned(protocols: Protocols) -> frozenset[TopicPartition]:
-    """What a classic member said that it owns when it joined last."""
+    """The partitions that a classic member named as owned when it last joined."""
     return decode_subscription(protocols[0][1]).owned
 
 

@@ -1,7 +1,7 @@
-"""What must be true of one member's delivery, whatever happens to brokers, logs and claims.
+"""The rules of one member's delivery, under all faults of brokers, logs and claims.
 
-The judge sees what an application and a group see: messages, positions, reports; and the logs,
-which the simulation owns. It knows nothing of queues, chunks or workers.
+The judge sees what an application and a group see: messages, positions, reports. It also sees the
+logs, which the simulation owns. It knows nothing of queues, chunks or workers.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ class Claim:
         self.session = session
         """In which the member claimed it."""
         self.open = True
-        """Neither dropped nor released: a message in hand may still be processed."""
+        """Neither dropped nor released: an unacknowledged message may still be processed."""
         self._scala = scala
         self.stream = stream
         self.log = log
         self.expected = start
-        """The next message has this offset, or a later one if there is none; ``None`` at first."""
+        """The next message has this offset, or a later one if it does not exist; ``None`` at
+        first."""
         self.processed = start
         """Everything below is processed; ``None`` until known."""
         self.resets: deque[int] = deque()
         """Positions that ``auto.offset.reset`` has chosen since the last message, in order."""
         self.generation = log.generation
-        """Of the last message: what was appended since may lie where other records were before."""
+        """Of the last message: records appended since may be where other records were before."""
         self.in_hand: int | None = None
 
     @property
@@ -58,8 +59,8 @@ class Claim:
     def settle(self) -> None:
         """Apply resets that have reached the application.
 
-        In the scala profile, as in the JVM, a position counts at once and what was fetched before
-        is delivered after that: which one is in force shows with the next message only.
+        In the scala profile, as in the JVM, a position counts at once, and earlier messages are
+        delivered after that. Which position applies is known only with the next message.
         """
         while self.resets and self.info.pending_reset is None:
             if self._scala and self.expected is not None:
@@ -77,7 +78,7 @@ class Claim:
 
 
 class Judge:
-    """Follows all claims of one member and notes what is wrong.
+    """Follows all claims of one member and records broken rules.
 
     Args:
         brokers: with the logs.
@@ -146,13 +147,13 @@ class Judge:
             self.processed(claim)
 
     def processed(self, claim: Claim) -> None:
-        """The application is done with the message in hand."""
+        """The application has processed the message."""
         if claim.in_hand is not None:
             claim.processed = claim.in_hand + 1
             claim.in_hand = None
 
     def committed(self, claim: Claim, position: int) -> None:
-        """``position`` is about to be committed for ``claim``."""
+        """``position`` will be committed for ``claim``."""
         claim.settle()
         for first in (claim.processed, *claim.resets):
             if position == first:
@@ -168,11 +169,11 @@ class Judge:
         )
 
     def ended(self, claim: Claim, position: int | None) -> None:
-        """``claim`` is over, with this final position."""
+        """``claim`` has ended, with this final position."""
         self._final.append((claim.info, position))
 
     def check(self) -> None:
-        """Look at what must be true at every moment: a commit may come now."""
+        """Check the rules that apply at every moment: a commit may follow now."""
         for claim in self.claims.values():
             position = claim.info.position
             if position != claim.processed and position is not None:

@@ -1,8 +1,9 @@
-"""One member's data plane through random troubles on virtual time, judged after every event.
+"""One member's data plane under random faults on virtual time, judged after every event.
 
 The real data plane, fetch table, workers, leader finder, queues and streams run in one thread. A
-run alternates between troubled times, in which anything may fail and partitions come and go, and
-calm ones, in which everything must arrive within ``BOUND_S``. A run is a function of its seed.
+run alternates between troubled times, in which anything may fail and partitions are added and
+removed, and calm ones, in which all messages must arrive within ``BOUND_S``. A run is a function of
+its seed.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class _Run:
         self.violations.append(Violation(rule, self.kernel.now, text))
 
     def note(self, line: str) -> None:
-        """Write a line of history."""
+        """Add a line to the history."""
         if self.history is not None:
             self.history.append(f"{self.kernel.now:.6f} {line}")
 
@@ -352,7 +353,7 @@ class _Run:
 
 
 class _Threads:
-    """Runs each step when it is due, also within another one, as threads beside each other do."""
+    """Runs each step when it is due, also during another one, as parallel threads do."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.random = kernel.rng
@@ -403,7 +404,7 @@ class _Member:
         run.kernel.schedule(0.01, run._tell_brokers)
 
     def close(self) -> None:
-        """End it."""
+        """End the run."""
         self.plane.close()
 
     def _reported(self, event: FetchEvent) -> None:
@@ -427,7 +428,7 @@ class _Application:
         self.pause = 0.0
         """How long to be busy once; set from outside."""
         self.claim: Claim | None = None
-        """Of the message in hand."""
+        """Of the unacknowledged message."""
         run.kernel.schedule(0.001, self._ask)
 
     def _ask(self) -> None:
@@ -461,7 +462,7 @@ class _Application:
             run.kernel.schedule(self._seconds(messages), self._ask)
 
     def _next(self, stream: KafkaStream) -> list[MessageAndMetadata]:
-        """Take the next message, or several at once; none where there are none now."""
+        """Take the next message, or several at once; none if there are none now."""
         if self.run.batch > 1:
             return stream.try_next_batch(self.run.batch)
         if self.run.batch == 0:
@@ -472,7 +473,7 @@ class _Application:
         return [] if message is None else [message]
 
     def _seconds(self, messages: list[MessageAndMetadata]) -> float:
-        """Note what was delivered; return how long it takes the application to handle it."""
+        """Record the delivered messages; return how long the application takes to handle them."""
         run = self.run
         busy, self.pause = self.pause, 0.0
         if not messages:
@@ -486,7 +487,7 @@ class _Application:
         return busy or 0.001 * run.rng.random()
 
     def _taken_away(self, claim: Claim) -> bool:
-        """Whether the message in hand was declared not consumed."""
+        """Whether the unacknowledged message was declared not consumed."""
         info = claim.info
         return info.revoked and not any(claim is one[1] for one in self.run.stopping.values())
 

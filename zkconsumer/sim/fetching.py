@@ -1,7 +1,7 @@
 """Fetching on virtual time: the real table, workers and leader finder, stepped by the kernel.
 
-Stands in for ``ConsumerFetcherManager``, of which it lacks the threads only. A worker is never
-stepped while its request is under way, nor inside a step of its own; others may be.
+Replaces ``ConsumerFetcherManager``, and lacks only its threads. A worker is never stepped while its
+request is in flight, nor inside its own step; others may be.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Host(Protocol):
 
 
 class _Thread:
-    """What a thread would be: a worker, and when it is stepped next."""
+    """Replaces a thread: a worker, and when it is stepped next."""
 
     def __init__(self, worker: FetchWorker | LeaderFinder) -> None:
         self.worker = worker
@@ -75,12 +75,10 @@ class SimFetching:
     """``ConsumerFetcherManager`` without threads.
 
     Args:
-        host: time, chance, and what runs the steps.
-        brokers: what is asked.
-        config: the keys in ``FetchConfig``.
-        on_event: called with every ``FetchEvent``.
-        on_rule: called with the name of a broken rule and a line about it.
-        idle: seconds after which a worker without partitions retires.
+        host: time, random numbers, and the runner of the steps. brokers: receive the requests.
+        config: the keys in ``FetchConfig``. on_event: called with every ``FetchEvent``. on_rule:
+        called with the name of a broken rule and a line about it. idle: seconds after which a
+        worker without partitions retires.
     """
 
     def __init__(

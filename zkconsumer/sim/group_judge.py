@@ -1,4 +1,4 @@
-"""Feeds the invariants' observer from what a simulated coordinator decides."""
+"""Passes a simulated coordinator's decisions to the invariants' observer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from zkconsumer.sim.kernel import Kernel
 
 
 class GroupJudge:
-    """A ``GroupWatch``. A member id is a session; it owns what an assignment gave it until it joins
-    again without, leaves, or is expelled."""
+    """A ``GroupWatch``. A member id is a session; it owns its assignment until it joins again
+    without a partition, leaves, or is expelled."""
 
     def __init__(self, kernel: Kernel, observer: Observer) -> None:
         self._kernel = kernel
@@ -21,7 +21,7 @@ class GroupJudge:
         self._numbers = count(1)
 
     def session(self, name: str, generation: int | None = None) -> int:
-        """The number that stands for a member id in a generation; by default now."""
+        """The number of a member id in a generation; by default the current one."""
         known = self._sessions.setdefault(name, [])
         if not known:
             known.append((0, next(self._numbers)))
@@ -48,7 +48,7 @@ class GroupJudge:
         self._release(name, frozenset())
 
     def passed_over(self, name: str, generation: int) -> None:
-        """See ``GroupWatch``. What it does before it joins again, it does without a share."""
+        """See ``GroupWatch``. Until it joins again, it has no share."""
         self.removed(name, False)
         self._sessions[name].append((generation, next(self._numbers)))
 
@@ -60,7 +60,7 @@ class GroupJudge:
         self._observer.offset_changed(self._kernel.now, tp, before, after, session)
 
     def _release(self, name: str, but: frozenset[TopicPartition]) -> None:
-        """The member gives up all but ``but``, in whichever generation it got it."""
+        """The member releases all but ``but``, of any generation."""
         sessions = {number for _, number in self._sessions.get(name, [])}
         for tp, session in sorted(self._observer.owners.items()):
             if session in sessions and tp not in but:

@@ -70,15 +70,15 @@ class Connected(Protocol):
         """An answer has arrived; ``sent``: when the request left, seconds."""
 
     def cut(self, seconds: float) -> None:
-        """Its connections break, and none can be made for so long."""
+        """Its connections break, and none can be opened for this long."""
 
 
 class Brokers:
     """The brokers of a cluster, one of which is the group's coordinator.
 
     ``home`` is its number; ``down`` while there is none. Requests queue there and take ``service``
-    seconds each. ``loss`` and ``delay`` are the probabilities that a request, or its answer, gets
-    lost with its connection, and that an answer is late by up to 5 s.
+    seconds each. ``loss`` is the probability that a request, or its answer, is lost with its
+    connection; ``delay`` that an answer is late by up to 5 s.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Brokers:
         self._free_us = 0
 
     def receive(self, command: Any, asked: int, spec: Any, reply: Reply) -> None:
-        """A request has come to broker ``asked``; it waits for its turn."""
+        """A request has reached broker ``asked``, and is queued."""
         self._free_us = max(self._free_us, self.kernel.now_us) + round(self.service * 1e6)
         turn = partial(self._serve, command, asked, spec, reply)
         self.kernel.schedule_at_us(self._free_us, turn)
@@ -169,7 +169,7 @@ class Line:
         self._next()
 
     def interrupt(self) -> None:
-        """The connection breaks: what is under way gets no answer."""
+        """The connection breaks: requests in flight get no answer."""
         if self._busy is not None:
             number, command, _ = self._busy
             self._member.host.post(partial(self._arrived, number, failure(command, UNREACHABLE)))
@@ -259,7 +259,8 @@ class LinesProcess(SimProcess[MachineT]):
         self._leave()
 
     def cut(self, seconds: float) -> None:
-        """Its connections to brokers break, with what is under way; none can be made meanwhile."""
+        """Its connections to brokers break, with the requests in flight; none can be opened
+        meanwhile."""
         self.host.say(f"cut {seconds:.3f}")
         self._cut_until = max(self._cut_until, self._kernel.now + seconds)
         for line in self._lines:
@@ -336,7 +337,7 @@ class SimGroupMember(LinesProcess[GroupMachine]):
         return self._last_session
 
     def session_now(self, session: int) -> int:
-        """See ``SimProcess``: a cooperative member keeps what it reads while it joins."""
+        """See ``SimProcess``: a cooperative member keeps its partitions while it joins."""
         return self.session
 
     @property
@@ -416,7 +417,7 @@ class SimGroupMember(LinesProcess[GroupMachine]):
             self._kernel.schedule(_EXPIRES_S, again)
 
     def stall(self, seconds: float) -> None:
-        """The application works on one message for so long."""
+        """The application works on one message for this long."""
         if self.alive:
             self.host.say(f"stall {seconds:.3f}")
             self.plane.stall(seconds)

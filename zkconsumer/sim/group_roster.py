@@ -1,4 +1,4 @@
-"""Who is in a simulated group: the members as the coordinator knows them, and what they offer."""
+"""The members of a simulated group as the coordinator knows them, and their offers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from zkconsumer.core.coordinator.spec import GroupSpec
 
 Reply = Callable[[Any], object]
-"""Takes the event that answers a request; each kind of member has events of its own."""
+"""Takes the event that answers a request; each kind of member has its own events."""
 Protocols = tuple[tuple[str, bytes], ...]
 
 

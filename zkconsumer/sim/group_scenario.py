@@ -1,7 +1,7 @@
 """A whole group on a simulated coordinator under random faults, from one seed, and the verdict.
 
-``run(seed)`` builds a group, troubles it, lets it come to rest and returns what the invariants say.
-The result is a pure function of the seed. Single-threaded, in virtual time.
+``run(seed)`` builds a group, injects faults, lets it come to rest and returns the violated
+invariants. The result is a pure function of the seed. Single-threaded, in virtual time.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class World(CoordinatorTroubles[SimGroupMember]):
     def set_topic(self, topic: str, partitions: int) -> None:
         """Create a topic, or give it more partitions.
 
-        Not while a static member is away: if that one leads, the group hears of it only at its
-        next rebalance (as with Java's consumer), because a restarted leader is told nothing.
+        Not while a static member is away. If that one leads, the group learns of the topic only at
+        its next rebalance (as with Java's consumer), because a restarted leader is not told.
         """
         if self.kernel.now < self.static_until:
             return
@@ -320,7 +320,7 @@ WorldT = TypeVar("WorldT", bound=World)
 
 
 class _Seen:
-    """Notes which states the members came through."""
+    """Records the states of the members."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,8 +1,8 @@
-"""One membership change in a settled group, in virtual time, and what it costs.
+"""One membership change in a settled group, in virtual time, and its cost.
 
-The group settles first under ideal conditions: all members start in the same instant, messages
-take equally long, servers no time. Then the asked-for conditions are set, counting begins, and the
-event happens. Everything runs in the caller's thread.
+The group settles first under ideal conditions: all members start in the same instant, messages take
+equally long, servers no time. Then the requested conditions are set, counting begins, and the event
+happens. Everything runs in the caller's thread.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Herd:
 
     ``partitions`` of each of ``topics`` topics. ``latency`` is the range of one way between client
     and server, drawn for each connection; ``service`` is a server's time for one read and one
-    write. ``rate`` is messages a second in each partition; 0 means that none flow. ``lag``: members
-    read from three servers that are behind by up to so much. In the seconds after the event
-    ``pauses`` times a member's process stands still (a garbage collection), and ``cuts`` times a
-    connection breaks with what is under way; each for up to 1.5 session timeouts.
+    write. ``rate`` is messages a second in each partition; 0 means none. ``lag``: members read from
+    three servers that lag by up to this time. In the seconds after the event, a member's process is
+    suspended ``pauses`` times (a garbage collection), and a connection breaks with its requests in
+    flight ``cuts`` times; each for up to 1.5 session timeouts.
     """
 
     members: int
@@ -100,7 +100,7 @@ class Herd:
             raise ConfigError(faults)
 
     def topic_names(self) -> list[str]:
-        """Names of the topics there are before the event."""
+        """Names of the topics that exist before the event."""
         return [f"t{number}" for number in range(self.topics)]
 
     def member_spec(self, paths: GroupPaths, name: str, subscription: Subscription) -> MemberSpec:
@@ -130,7 +130,7 @@ def member_name(number: int, restarts: int = 0) -> str:
 
 
 class HerdRun:
-    """One run. ``perform`` does everything; what is readable afterwards is public."""
+    """One run. ``perform`` does everything; the public attributes have the results."""
 
     def __init__(self, herd: Herd, sink: Sink | None = None) -> None:
         herd.check()
@@ -299,7 +299,7 @@ class HerdRun:
         member.crash()
 
     def _restart(self, number: int) -> None:
-        """Members leave and come back one after the other, at a fixed pace."""
+        """Members leave and return one after the other, at a fixed pace."""
         if number >= self.herd.members:
             return
         self.members[number].close()

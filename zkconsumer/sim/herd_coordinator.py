@@ -49,7 +49,7 @@ _LONGEST = 3600.0
 
 
 class CoordinatorRun:
-    """One run. ``perform`` does everything; what is readable afterwards is public."""
+    """One run. ``perform`` does everything; the public attributes have the results."""
 
     def __init__(
         self, herd: Herd, sink: Sink | None = None, strategy: Strategy = DEFAULT_STRATEGY
@@ -149,7 +149,7 @@ class CoordinatorRun:
         member.start()
 
     def _rest(self) -> None:
-        """Run until all members have had what they should own for some time."""
+        """Run until all members have had their partitions for some time."""
         quiet, end = 0, self.kernel.now + _LONGEST
         while quiet < _QUIET_STEPS and self.kernel.now < end:
             self.kernel.run(until=self.kernel.now + _STEP)
@@ -224,7 +224,7 @@ class CoordinatorRun:
         member.cut(seconds)
 
     def _restart(self, number: int) -> None:
-        """Members leave and come back one after the other, at a fixed pace."""
+        """Members leave and return one after the other, at a fixed pace."""
         if number >= self.herd.members:
             return
         self.members[number].close()

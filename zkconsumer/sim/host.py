@@ -22,12 +22,12 @@ EPOCH_MS: Final = 1_500_000_000_000
 class Habits:
     """How a member's process behaves. Pairs are ranges; times are seconds.
 
-    ``poll``: between two looks for messages, up to ``burst`` of each stream being taken (of a light
-    member: of each partition). ``stop``: until it is first looked whether a message is in hand.
-    ``release_wait``: for that message (``zkconsumer.release.wait.ms``). ``listener``: in the user's
-    listener, which raises with probability ``listener_error``. ``listener_commits``: it commits
-    what is about to be released, and waits for the answer. ``commits``: the probability that the
-    application commits after a look; half of these calls wait for the answer.
+    ``poll``: between two polls, each of up to ``burst`` messages of a stream (of a light member: of
+    a partition). ``stop``: until the first check for an unacknowledged message. ``release_wait``:
+    for that message (``zkconsumer.release.wait.ms``). ``listener``: in the user's listener, which
+    raises with probability ``listener_error``. ``listener_commits``: it commits the partitions that
+    will be released, and waits for the answer. ``commits``: the probability that the application
+    commits after a poll; half of these calls wait for the answer.
     """
 
     poll: tuple[float, float] = (0.3, 0.7)
@@ -49,7 +49,7 @@ class SimHost:
     """A process on virtual time: the ``Host`` of ``zkconsumer.runtime.loop``.
 
     Actions are run one after the other, never within one another. ``alive``: neither crashed nor
-    left. ``paused``: it stands still, and so do its actions; its timers run out meanwhile.
+    left. ``paused``: it is suspended, and so are its actions; its timers expire meanwhile.
     """
 
     def __init__(self, kernel: Kernel, name: str, note: Callable[[str], object] | None) -> None:
@@ -85,7 +85,7 @@ class SimHost:
             self.work()
 
     def work(self) -> None:
-        """Run what was posted, unless the process stands still."""
+        """Run posted actions, unless the process is suspended."""
         self._busy = True
         while self._inbox and self.alive and not self.paused:
             try:

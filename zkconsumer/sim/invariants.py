@@ -1,8 +1,8 @@
-"""What must hold in every simulated group: the table of rules, and the judges of a group.
+"""The rules of every simulated group: their table, and the judges of a group.
 
-``Observer`` folds a group's history (owners, offsets, deliveries) and notes each violation of a
-rule as it happens; ``Records`` remembers what became of each record; the functions below judge a
-group at rest. ``zkconsumer.sim.fetch_judge`` judges one member's delivery. Times are seconds.
+``Observer`` follows a group's history (owners, offsets, deliveries) and records each violation of a
+rule as it happens. ``Records`` follows each record. The functions below judge a group at rest.
+``zkconsumer.sim.fetch_judge`` judges one member's delivery. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ class Violation:
 
 
 class Records:
-    """What became of the records in the logs of brokers, whoever read them.
+    """The fate of each record in the brokers' logs, whichever member read it.
 
-    A record that was cut off and written anew under the same offset is another record, of a later
+    A record that was truncated and written again at the same offset is another record, of a later
     generation.
     """
 
@@ -203,9 +203,10 @@ class Observer:
         self._ended.add(session)
 
     def owner_changed(self, at: float, tp: TopicPartition, owner: int | None, by: int) -> None:
-        """The owner znode of ``tp`` is now ``owner``'s (``None``: deleted), changed by ``by``.
+        """The owner znode of ``tp`` now belongs to ``owner`` (``None``: deleted), changed by
+        ``by``.
 
-        ``by`` 0 is an administrator: the former owner is excused until it claims again.
+        ``by`` 0 is an administrator: the previous owner is excused until it claims again.
         """
         before = self.owners.pop(tp, None)
         if before is not None and before not in self._ended:
@@ -263,9 +264,10 @@ class Observer:
             self.note(broken[0], at, by, f"{broken[1]}, by {by}")
 
     def stored(self, tp: TopicPartition) -> int:
-        """What a claim would read: with two stores the larger offset; -1 for none.
+        """The offset that a claim would read: with two stores the larger one; -1 for none.
 
-        Only ZooKeeper refuses what a former owner commits late, so Kafka may have the larger one.
+        Only ZooKeeper refuses a late commit of a previous owner, so Kafka may have the larger
+        offset.
         """
         return max(self.committed.get(tp, -1), self.in_kafka_too.get(tp, -1))
 
@@ -335,9 +337,9 @@ def no_orphan(
     owners: Mapping[TopicPartition, int],
     members: Collection[MemberAtRest],
 ) -> list[Violation]:
-    """Every partition has exactly one owner, alive, and that one and no other fetches it.
+    """Every partition has exactly one owner that lives, and only that one fetches it.
 
-    What the assignment gives a legacy member may be without an owner: its attempts are limited.
+    A legacy member's partitions may be without an owner, because its attempts are limited.
     """
     found = []
     of_session = {member.session: member for member in members}
@@ -363,7 +365,8 @@ def no_member_without_share(
 ) -> list[Violation]:
     """Every member of the default profile fetches just what the assignment ``should`` gives it.
 
-    What a legacy member still owns, though it is assigned to another, is passed over.
+    A partition that a legacy member still owns, although it is assigned to another member, is
+    ignored.
     """
     found = []
     legacy = {member.session for member in members if member.legacy}
@@ -384,7 +387,7 @@ def no_member_without_share(
 def no_lost_trigger(
     at: float, truth: Mapping[str, GroupView], members: Collection[MemberAtRest]
 ) -> list[Violation]:
-    """Every member's view is what it would read now (``truth``, by consumer id)."""
+    """Every member's view equals what it would read now (``truth``, by consumer id)."""
     return [
         Violation("no_lost_trigger", at, f"{member.consumer_id}: its view is not the tree")
         for member in members

@@ -1,6 +1,6 @@
 """Delivery without fetching, for simulations of thousands of members: messages are offsets.
 
-In place of fetchers, queues and streams a partition has a position, which grows. Whether a member
+Instead of fetchers, queues and streams, a partition has a position, which grows. Whether a member
 may deliver, and what it owns, is as in a whole member (``zkconsumer.sim.whole``).
 """
 
@@ -46,7 +46,7 @@ class SimLog:
         self.add(TopicPartition(topic, number) for number in range(count))
 
     def delete_topic(self, topic: str) -> bool:
-        """Delete a topic; false if there is none of that name."""
+        """Delete a topic; false if it does not exist."""
         return self.topics.pop(topic, None) is not None
 
     def stop(self) -> None:
@@ -54,7 +54,7 @@ class SimLog:
         self._stopped = self._kernel.now
 
     def plane(self, member: SimProcess[Any]) -> SimPlane:
-        """What a member delivers with."""
+        """The data plane that a member delivers with."""
         return SimPlane(
             member.host,
             member.gate,
@@ -72,7 +72,8 @@ class SimLog:
 
 @dataclass(slots=True)
 class Reading:
-    """A partition being delivered: ``position`` is consumed up to; one message may be in hand.
+    """A partition being delivered: ``position`` is the next offset to consume; one message may be
+    unacknowledged.
 
     ``stopping`` is the token of the ``StopFetching`` that ended delivery.
     """
@@ -86,7 +87,8 @@ class Reading:
 class SimPlane:
     """Fetchers, streams and the application of one member: the ``DataPort`` of its loop.
 
-    Without ``log`` nothing is delivered. ``session``: what the observer knows the member by.
+    Without ``log`` nothing is delivered. ``session``: the number by which the observer knows the
+    member.
     """
 
     def __init__(
@@ -167,7 +169,7 @@ class SimPlane:
         self.failed = str(error)
 
     def close(self, timeout: float = 0.0) -> None:
-        """See ``DataPort``; also what the end of the process does."""
+        """See ``DataPort``; the end of the process does the same."""
         self._take(self._reading)
 
     # -- the application
@@ -193,7 +195,7 @@ class SimPlane:
         return self._log is not None and self._gate.is_open and self.in_hand is None
 
     def stall(self, seconds: float) -> None:
-        """The application works on one message for so long."""
+        """The application works on one message for this long."""
         self._stalled_until = max(self._stalled_until, self._host.now() + seconds)
 
     def deliver_late(self) -> None:
@@ -211,7 +213,8 @@ class SimPlane:
         return taken
 
     def _halt(self, number: int, done: Callable[[dict[TopicPartition, int]], object]) -> None:
-        """The fetchers have stopped; a message in hand was finished meanwhile, or was not."""
+        """The fetchers have stopped; an unacknowledged message was finished meanwhile, or was
+        not."""
         stopped = [tp for tp, r in self._reading.items() if r.stopping == number]
         positions: dict[TopicPartition, int] = {}
         for tp, reading in self._take(stopped).items():
@@ -235,7 +238,7 @@ class SimPlane:
         self._poll_later()
 
     def _deliver(self, tp: TopicPartition, reading: Reading, most: int) -> None:
-        """Ask for messages: asking for the next one makes the one in hand consumed."""
+        """Request messages: the request for the next one acknowledges the last one."""
         assert self._log is not None
         if reading.in_hand:
             reading.position += 1

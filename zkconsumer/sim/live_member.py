@@ -1,6 +1,6 @@
 """A simulated migratable member: the code of ``MigratableConsumerConnector`` in virtual time.
 
-Owns its ways to both simulated servers and what the coordinator has told it, for those who judge.
+Owns its connections to both simulated servers and, for the judges, the coordinator's answers.
 Machines, scripts, both coordinations, gate and offsets are those of production. Everything runs
 inside kernel events.
 """
@@ -60,7 +60,7 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
         self.group_spec = group_spec
         self._connect(brokers, 3)  # requests, heartbeats, offsets
         self.told: frozenset[TopicPartition] = frozenset()
-        """What the coordinator has assigned to it, as its last answer said."""
+        """The coordinator's assignment to it, according to its last answer."""
         self.lower: set[TopicPartition] = set()
         """Partitions that it claimed in mode ``zookeeper`` below their offset in Kafka."""
         self.in_kafka: Callable[[TopicPartition], int | None] = lambda tp: None

@@ -42,7 +42,7 @@ class _Ask:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Go on later."""
+    """Continue later."""
 
     seconds: float
 
@@ -81,7 +81,7 @@ class SimOperator:
         self.reached = False
         """Whether the goal was reached, and all members have acknowledged it."""
         self.why: tuple[str, ...] = ()
-        """What was in the way when it gave up."""
+        """The obstacles when it failed."""
         self.written: list[Mode] = []
         self._kernel: Kernel = zk.kernel
         self._paths = paths
@@ -98,17 +98,17 @@ class SimOperator:
         self._step(None)
 
     def crash(self) -> None:
-        """The process is killed; what it has sent may still be carried out."""
+        """The process is killed; requests in flight may still be carried out."""
         self.alive = False
         self._client.kill()
         self._say("killed")
 
     def stall(self, seconds: float) -> None:
-        """The process stands still for so long."""
+        """The process is suspended for this long."""
         self._until = max(self._until, self._kernel.now + seconds)
 
     def cut(self, seconds: float) -> None:
-        """Its connection to ZooKeeper breaks, with what is under way."""
+        """Its connection to ZooKeeper breaks, with the requests in flight."""
         self._client.disconnect(seconds)
 
     def _end(self) -> None:

@@ -1,9 +1,9 @@
 """A group that moves between ZooKeeper and a coordinator under random faults, from one seed.
 
-``run(seed)`` builds a group of migratable members, lets operators move it there and back while
-members, operators and servers are troubled, members of the older protocol and plain Kafka consumers
-come and go, then has a last operator finish the move, and judges the group at rest. The result is a
-pure function of the seed. Single-threaded, in virtual time.
+``run(seed)`` builds a group of migratable members, and lets operators move it there and back.
+Meanwhile it injects faults into members, operators and servers, and members of the older protocol
+and plain Kafka consumers join and leave. Then a last operator finishes the move, and the group is
+judged at rest. The result is a pure function of the seed. Single-threaded, in virtual time.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ class _Members(Observer):
 
 
 class _Judge(GroupJudge):
-    """Follows the coordinator. Migratable members may commit what it assigns to another one: their
-    lock is the owner znode."""
+    """Follows the coordinator. Migratable members may commit partitions that it assigns to another
+    one: their lock is the owner znode."""
 
     def __init__(self, world: LiveWorld, observer: Observer) -> None:
         super().__init__(world.kernel, observer)
         self._world = world
 
     def assigned(self, generation: int, given: Mapping[str, frozenset[TopicPartition]]) -> None:
-        """See ``GroupWatch``. Migratable members need not give up anything before."""
+        """See ``GroupWatch``. Migratable members need not release anything before."""
         owners = self._observer.owners
         plain = {self.session(name) for name in self._sessions if name.startswith(_PLAIN)}
         for name, partitions in given.items():
@@ -173,7 +173,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         )
         self.joined = 0
         self.others = rng.random() < 0.7
-        """Whether members come and go that are not migratable."""
+        """Whether members that are not migratable join and leave."""
         self.kinds = [
             (5, "join", self.join),
             (3, "leave", self.leave),
@@ -417,12 +417,14 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
             self.lasts(seconds)
 
     def operate(self) -> None:
-        """An operator begins to take the group to some mode, perhaps beside another one."""
+        """An operator begins to move the group to some mode, perhaps at the same time as another
+        one."""
         if len([one for one in self.operators if one.alive]) < 2:
             self.operator(self.rng.choice(list(Mode)), self.rng.choice([2.0, 10.0, 30.0]))
 
     def operator(self, goal: Mode, wait: float) -> SimOperator:
-        """Start the tool. The operator stops what may not run in its goal, but not at once."""
+        """Start the tool. The operator stops members that its goal does not allow, but not at
+        once."""
         number = len(self.operators)
         self.say(f"operator {number}: to {goal.value}")
         if goal is not Mode.ZOOKEEPER:
@@ -456,7 +458,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
             operator.crash()
 
     def stall_operator(self) -> None:
-        """The tool stands still for a while."""
+        """The tool is suspended for a while."""
         operator = self._operator()
         if operator is not None:
             operator.stall(self.rng.choice([0.3, 3.0, 9.0]))

@@ -59,7 +59,7 @@ class SimZk:
         on_session: Callable[[SessionEvent, int], object],
         on_watch: Callable[[str], object],
     ) -> None:
-        """Begin a session; the process hears of everything when it runs."""
+        """Begin a session; the process gets all events when it runs."""
 
         def state_changed(state: SessionState, session_id: int) -> None:
             if state is SessionState.CONNECTED:
@@ -155,7 +155,7 @@ class ZkProcess(SimProcess[MachineT]):
             self.client.kill()
 
     def pause(self, seconds: float) -> None:
-        """The process stands still (SIGSTOP); longer than the session timeout ends the session."""
+        """The process is suspended (SIGSTOP); longer than the session timeout ends the session."""
         stands = self.alive and not self.paused
         super().pause(seconds)
         timeout = self.spec.session_timeout
@@ -170,7 +170,7 @@ class ZkProcess(SimProcess[MachineT]):
 class SimMember(ZkProcess[RebalanceMachine]):
     """One member. Call ``start`` once.
 
-    ``bulk`` runs the reading of registrations for many members at once; see there.
+    ``bulk`` reads registrations for many members at once (``zkconsumer.sim.bulk``).
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class SimMember(ZkProcess[RebalanceMachine]):
         self._coordination.step(session, script, reply)
 
     def finish(self, script: MemberScript[Event], event: Event) -> None:
-        """A script has come to its end without being run."""
+        """A script has ended without being run."""
         assert isinstance(self._coordination, BulkCoordination)
         self._coordination.finish(script, event)
 

@@ -1,7 +1,7 @@
 """Offsets that a group stores in Kafka, on virtual time: slow, refusing, silent at times.
 
-Kafka cannot fence a commit without membership, so it takes whatever comes last. A request that the
-member gave up is carried out before it is given up, or never (a real broker may still carry it out
+Kafka cannot fence a commit without membership, so it stores the last one that arrives. A request
+that the member abandons was carried out before, or never is (a real broker may still carry it out
 later). Runs inside kernel events.
 """
 
@@ -17,7 +17,7 @@ from zkconsumer.core.zookeeper.ops import Code, Failed, FetchOffsets, OffsetOp, 
 from zkconsumer.sim.kernel import Kernel
 
 OnStored = Callable[[TopicPartition, int | None, int, int], object]
-"""Takes a partition, what was stored before, what is now, and the session of the writer."""
+"""Takes a partition, the offset stored before, the new one, and the session of the writer."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
-"""A member's process on virtual time: the real loop, and what it runs on in a simulation.
+"""A member's process on virtual time: the real loop, and its environment in a simulation.
 
-Owns the simulated listener and the faults of a process (pause, crash, a fault inside). Everything
+Owns the simulated listener and the faults of a process (pause, crash, internal failure). Everything
 runs inside kernel events, in the thread that runs the kernel.
 """
 
@@ -33,7 +33,7 @@ ANSWER_S: Final = 4.0
 
 
 class Source(Protocol):
-    """Where records come from: a ``SimCluster``, or a ``SimLog`` for members without fetching."""
+    """The source of records: a ``SimCluster``, or a ``SimLog`` for members without fetching."""
 
     def plane(self, member: SimProcess[Any]) -> SimPlane | WholePlane:
         """What ``member`` delivers with."""
@@ -74,7 +74,7 @@ class SimListener:
         self._end(done, "the rebalance listener raised" if raised else None)
 
     def _commit(self, partitions: frozenset[TopicPartition], done: Done) -> None:
-        """Commit what is about to be released, and return when that is answered."""
+        """Commit the partitions that will be released, and return when that is answered."""
         positions = {tp: n for tp, n in self._plane.positions().items() if tp in partitions}
         resets = self._resets()
         asked = self.commit(positions)
@@ -156,11 +156,12 @@ class SimProcess(Generic[MachineT]):
 
     @property
     def session(self) -> int:
-        """What the observer knows the member by; 0: it is not a member."""
+        """The number by which the observer knows the member; 0: it is not a member."""
         raise NotImplementedError
 
     def session_now(self, session: int) -> int:
-        """By what the observer knows a member now that began something in ``session``."""
+        """The number by which the observer now knows a member that began something in
+        ``session``."""
         return session
 
     @property
@@ -175,7 +176,7 @@ class SimProcess(Generic[MachineT]):
 
     @property
     def paused(self) -> bool:
-        """Whether the process stands still."""
+        """Whether the process is suspended."""
         return self.host.paused
 
     @property
@@ -191,7 +192,7 @@ class SimProcess(Generic[MachineT]):
         watchers: Sequence[Any],
     ) -> None:
         self.watchers: Any = _Watchers(self, watchers)
-        """Told of everything that the member does."""
+        """Is called with everything that the member does."""
         self.loop = MemberLoop(
             self.name,
             machine,
@@ -236,7 +237,7 @@ class SimProcess(Generic[MachineT]):
         self.loop.post(events.CloseRequested())
 
     def stalls(self, seconds: float) -> None:
-        """The application begins to work on a message for so long."""
+        """The application works on one message for this long."""
 
     def crash(self) -> None:
         """The process dies; the servers find out by their timeouts."""
@@ -246,7 +247,7 @@ class SimProcess(Generic[MachineT]):
             self.plane.close()
 
     def pause(self, seconds: float) -> None:
-        """The process stands still (SIGSTOP)."""
+        """The process is suspended (SIGSTOP)."""
         if not self.alive or self.paused:
             return
         self.host.say(f"pause {seconds:.3f}")
@@ -268,7 +269,8 @@ class SimProcess(Generic[MachineT]):
         self.host.work()
 
     def fail(self) -> None:
-        """A fault inside the member; the application hears of it and ends the process."""
+        """An internal failure of the member. The application gets the error and ends the
+        process."""
         if not self.alive or self.paused or self.loop.ended:
             return
         self.host.post(_fault)
@@ -314,7 +316,7 @@ class SimProcess(Generic[MachineT]):
         self.observer.note(rule, self._kernel.now, self.session, text)
 
     def _judge(self) -> None:
-        """Look at what must be true whenever the process rests."""
+        """Check the rules that apply whenever the process rests."""
         assert isinstance(self.plane, WholePlane)
         self.plane.judge.check()
         self.plane.check_queues()

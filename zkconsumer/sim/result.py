@@ -8,14 +8,14 @@ from typing import Final, Generic, TypeVar
 from zkconsumer.sim.invariants import Violation
 
 EVENTS: Final = 200
-"""How many troubles a run has, unless said otherwise."""
+"""How many faults a run has by default."""
 
 WorldT = TypeVar("WorldT")
 
 
 @dataclass(slots=True)
 class Result(Generic[WorldT]):
-    """One run. ``faults`` counts what was done to the group, by kind."""
+    """One run. ``faults`` counts the injected faults, by kind."""
 
     coordination: str
     """One of ``zkconsumer.sim.runs.COORDINATIONS``."""

@@ -1,7 +1,7 @@
-"""A whole group under random faults, from one seed: the world, its troubles, and the verdict.
+"""A whole group under random faults, from one seed: its environment, the faults, and the verdict.
 
-``run(seed)`` builds a group, troubles it, lets it come to rest and returns what the invariants say.
-The result is a pure function of the seed. Single-threaded, in virtual time.
+``run(seed)`` builds a group, injects faults, lets it come to rest and returns the violated
+invariants. The result is a pure function of the seed. Single-threaded, in virtual time.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class World:
             self.set_broker(at.broker_id, at)
 
     def set_broker(self, broker: int, at: BrokerEndpoint | None) -> None:
-        """A broker registers anew, or its registration ends."""
+        """A broker registers again, or its registration ends."""
         self.do(Delete(broker_path(broker)))
         if at is not None:
             document = {"version": 1, "host": at.host, "port": at.port, "timestamp": "1"}
@@ -324,7 +324,7 @@ class Trouble(ZooKeeperTroubles[SimMember]):
         return self.world.live
 
     def lasts(self, seconds: float) -> None:
-        """The trouble of now is over in ``seconds``; a watch that it sets off may get lost."""
+        """The current fault ends after ``seconds``; a watch that it fires may be lost."""
         if self.dropping:
             seconds += self.session + self.reread * 1.1
         super().lasts(seconds)
@@ -364,7 +364,7 @@ class Trouble(ZooKeeperTroubles[SimMember]):
         self.lasts(1)
 
     def restart(self) -> None:
-        """A member leaves; at once another one takes its id, with a subscription of its own."""
+        """A member leaves; at once another one takes its id, with its own subscription."""
         member = self._any()
         if member is not None and member not in self.followed:
             self.followed.add(member)
@@ -435,7 +435,7 @@ class Trouble(ZooKeeperTroubles[SimMember]):
                 self.lasts(self.reread * 1.1)
 
     def delete_owner(self) -> None:
-        """An administrator deletes an owner znode; nothing tells its owner before the re-read."""
+        """An administrator deletes an owner znode; its owner learns it only when it reads again."""
         owners = self.world.observer.owners
         if owners:
             tp = self.rng.choice(sorted(owners))

@@ -1,8 +1,8 @@
-"""Cases of split brain, played in virtual time, each with its interleaving and what came of it.
+"""Cases of split brain, played in virtual time, each with its interleaving and its result.
 
-A case is a fixed course of events; latencies, lags and phases come from the seed. ``play`` looks
-for the first seed in which the case shows with legacy behaviour, and plays as many seeds with ours.
-Everything runs in the caller's thread.
+A case is a fixed course of events; latencies, lags and phases are drawn from the seed. ``play``
+looks for the first seed in which the case appears with legacy behaviour, and plays as many seeds
+with ours. Everything runs in the caller's thread.
 """
 
 from __future__ import annotations
@@ -194,7 +194,8 @@ def _zombie_fetcher(profile: str, seed: int) -> Stage:
 
 
 def _two_claims(profile: str, seed: int) -> Stage:
-    """A garbage collection stops A for longer than its session lasts; then A goes on as before."""
+    """A garbage collection stops A for longer than its session lasts; then A continues as
+    before."""
     stage = _two(profile, seed)
     stage.event("pause", f"{GROUP}_A", f"its process is suspended for {1.5 * TIMEOUT:g} s")
     stage.members["A"].pause(1.5 * TIMEOUT)
@@ -274,7 +275,7 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a case. ``seeds`` were played, it showed in ``showed`` of them."""
+    """The result of a case. ``seeds`` were played; it appeared in ``showed`` of them."""
 
     name: str
     profile: str
@@ -293,7 +294,7 @@ class Played:
 
 
 def play(name: str, profile: str, seed: int = 0) -> Played:
-    """Play a case: with ``scala`` until it shows, with ``default`` all seeds."""
+    """Play a case: with ``scala`` until it appears, with ``default`` all seeds."""
     scenario = SCENARIOS[name]
     showed, played = 0, 0
     kept: Stage | None = None
@@ -335,7 +336,7 @@ def _list(entry: Entry) -> str:
 
 
 def _say(entry: Entry, late: dict[str, int]) -> str:
-    """One line of the story; empty for what is left out."""
+    """One line of the story; empty if it is left out."""
     detail = str(entry.get("detail", ""))
     match entry["name"]:
         case "join":

@@ -46,7 +46,7 @@ class Troubles(ABC, Generic[MemberT]):
 
     @property
     def everyone(self) -> list[Any]:
-        """All members that run, whatever their kind."""
+        """All running members, whatever their kind."""
         return self.live
 
     def say(self, text: str) -> None:
@@ -64,7 +64,7 @@ class Troubles(ABC, Generic[MemberT]):
         action()
 
     def lasts(self, seconds: float) -> None:
-        """The trouble of now is over in ``seconds``."""
+        """The current fault ends after ``seconds``."""
         self.quiet_from = max(self.quiet_from, self.kernel.now + seconds)
 
     def _any(self) -> MemberT | None:
@@ -94,7 +94,7 @@ class Troubles(ABC, Generic[MemberT]):
             member.fail()
 
     def pause(self) -> None:
-        """A process stands still for a while."""
+        """A process is suspended for a while."""
         member = self._anyone()
         if member is not None:
             seconds = self.session * self.rng.choice([0.2, 0.9, 1.5, 2.5])
@@ -102,7 +102,7 @@ class Troubles(ABC, Generic[MemberT]):
             self.lasts(seconds)
 
     def commit(self) -> None:
-        """An application commits what it has consumed."""
+        """An application commits its consumed messages."""
         member = self._anyone()
         if member is not None and not member.paused:
             member.commit()
@@ -149,7 +149,7 @@ class CoordinatorTroubles(Troubles[MemberT]):
         self.lasts(seconds + 2.0)
 
     def move_coordinator(self) -> None:
-        """Another broker becomes coordinator; the former one goes on."""
+        """Another broker becomes coordinator; the previous one keeps running."""
         self.brokers.fail_over(0.1, self.rng.choice([0.05, 2.0]), dies=False)
         self.lasts(2.1)
 

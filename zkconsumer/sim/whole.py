@@ -37,7 +37,7 @@ BOUND_S = 4.0
 _COMMITTED_S = 4.0
 """Within this time a member that commits by itself has stored how far it got."""
 _STOP_POLL = 0.05
-"""Seconds between two looks whether a message is still in hand."""
+"""Seconds between two checks whether a message is still unacknowledged."""
 _INTERRUPTED = 0.02
 """Probability that other threads run while a chunk is being decoded."""
 
@@ -171,7 +171,7 @@ class WholePlane:
     def _when_stopped(
         self, stopping: Stopping, done: Callable[[dict[TopicPartition, int]], object]
     ) -> None:
-        """What production does on a thread beside the loop."""
+        """What production does on a separate thread."""
         due = self._host.now() + self.member.habits.release_wait
 
         def poll() -> None:
@@ -224,7 +224,7 @@ class WholePlane:
         self._plane.fail(error)
 
     def close(self, timeout: float = 0.0) -> None:
-        """See ``DataPort``; also what the end of the process does."""
+        """See ``DataPort``; the end of the process does the same."""
         for claims in (self.judge.claims, self._stopping):
             for tp, claim in list(claims.items()):
                 self._end(tp, claim)
@@ -297,7 +297,7 @@ class WholePlane:
         return self.member.gate.is_open
 
     def stall(self, seconds: float) -> None:
-        """The application works on one message for so long."""
+        """The application works on one message for this long."""
         self.application.stall(seconds)
 
     def hold_late(self) -> None:
@@ -317,7 +317,7 @@ class Application:
         self._member = plane.member
         self._host = plane.member.host
         self._claims: list[Claim | None] = [None for _ in plane.streams]
-        """Of the message of each stream that is in hand."""
+        """Of each stream's unacknowledged message."""
         self._busy_until = -1.0
         self._stall = 0.0
         """For how long to work on the next message."""
@@ -336,7 +336,7 @@ class Application:
         self._stall = max(self._stall, seconds)
 
     def hurry(self) -> float:
-        """Be slow no more; return until when it works on the message in hand."""
+        """Be fast from now on; return until when it works on the current message."""
         self._stall = 0.0
         return self._busy_until
 
@@ -452,7 +452,7 @@ class _Interrupted:
 
 
 def hurry(members: Iterable[SimProcess[Any]]) -> float:
-    """Applications are slow no more; return when the last of them is done with what it has."""
+    """Applications are fast from now on; return when the last of them has finished its message."""
     planes = [m.plane for m in members if isinstance(m.plane, WholePlane)]
     return max((plane.application.hurry() for plane in planes), default=0.0)
 
@@ -460,9 +460,9 @@ def hurry(members: Iterable[SimProcess[Any]]) -> float:
 def deliver_all(
     kernel: Kernel, members: Callable[[], Iterable[SimProcess[Any]]]
 ) -> list[Violation]:
-    """Run until the members' applications have got all records of what they read.
+    """Run until the members' applications have got all records that they read.
 
-    Silence is when nothing is delivered for ``BOUND_S`` although there is more.
+    It fails if nothing is delivered for ``BOUND_S`` although there are more records.
     """
     heard, before = kernel.now, -1
     while True:
@@ -479,7 +479,7 @@ def deliver_all(
 def uncommitted(
     kernel: Kernel, members: Callable[[], Iterable[SimProcess[Any]]]
 ) -> list[Violation]:
-    """Wait for the next automatic commits; return what they have not stored."""
+    """Wait for the next automatic commits; return the positions that they have not stored."""
     kernel.run(until=kernel.now + _COMMITTED_S)
     found: list[Violation] = []
     for member in members():

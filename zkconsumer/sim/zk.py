@@ -1,8 +1,8 @@
 """A simulated ZooKeeper ensemble on virtual time.
 
-Owns the server-side sessions, the commit order and the lag of followers. What a server does with
-a request is in ``zkconsumer.sim.zk_tree``, the clients are in ``zkconsumer.sim.zk_client``.
-Everything runs inside kernel events, in the thread that runs the kernel.
+Owns the server-side sessions, the commit order and the lag of followers. ``zkconsumer.sim.zk_tree``
+has the effect of a request, ``zkconsumer.sim.zk_client`` the clients. Everything runs inside kernel
+events, in the thread that runs the kernel.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def _ops_of(op: MultiOp | Multi) -> tuple[MultiOp, ...]:
 class FakeZk:
     """The ensemble.
 
-    ``latency`` is the range, in seconds, of one way between client and server. With ``followers``
-    > 0 each client reads from one of them, and each follower applies a transaction up to
-    ``max_lag`` seconds after the leader committed it; a client never sees an older state than it
-    has seen before, and sees its own writes. ``rearm_watches``: a reconnecting client sets its
-    watches again and hears of what it missed (Java client, ``SetWatches``); False: they are gone
-    without a word (kazoo 2.11, whose users learn it from the state change).
+    ``latency`` is the range, in seconds, of one way between client and server. With ``followers`` >
+    0 each client reads from one of them, and each follower applies a transaction up to ``max_lag``
+    seconds after the leader committed it; a client never sees an older state than it has seen
+    before, and sees its own writes. ``rearm_watches``: a reconnecting client sets its watches again
+    and gets the events that it missed (Java client, ``SetWatches``). False: they are lost without
+    an event (kazoo 2.11, whose users learn it from the state change).
 
     ``service``: seconds that a server works on one read and on one write. Requests queue for it,
     reads at the server they went to, writes at the leader; ``None``: no time at all. ``steady``:
@@ -118,7 +118,7 @@ class FakeZk:
         return self._leader.tree.node(path)
 
     def children(self, path: str) -> tuple[str, ...]:
-        """Sorted child names as committed; empty when there is no such znode."""
+        """Sorted child names as committed; empty if the znode does not exist."""
         return tuple(sorted(self._leader.tree.children(path) or ()))
 
     def listing(self, path: str) -> Listing | None:
@@ -133,7 +133,7 @@ class FakeZk:
     def do(self, op: MultiOp | Multi) -> Reply:
         """Carry out a write at once (session 0), as an administrator would. Not counted.
 
-        Raises ValueError for an ephemeral: there is no session to own it.
+        Raises ValueError for an ephemeral, because there is no session.
         """
         if any(isinstance(o, Create) and o.ephemeral for o in _ops_of(op)):
             raise ValueError(f"an ephemeral needs a session: {op}")
@@ -171,7 +171,7 @@ class FakeZk:
     # -- server side
 
     def set_latency(self, latency: tuple[float, float]) -> None:
-        """From now on; open connections of a ``steady`` ensemble draw anew."""
+        """From now on; open connections of a ``steady`` ensemble draw a new latency."""
         self._latency = latency
         for client in self.clients:
             connection = client._connection
@@ -259,7 +259,8 @@ class FakeZk:
         client._adopt(connection)
 
     def _start_expiry(self, session_id: int) -> None:
-        """The server last heard of the client now: end the session unless it comes back."""
+        """The server's last message from the client was now: end the session unless it
+        reconnects."""
         session = self._sessions.get(session_id)
         if session is not None:
             self._stop_expiry(session_id)
@@ -312,7 +313,7 @@ class FakeZk:
             self._send_down(connection, on_answer)
 
     def _serve(self, connection: Connection, request: Request, path: str | None) -> None:
-        """A request's turn has come."""
+        """A queued request is served now."""
         if connection.session_id not in self._sessions:
             return
         reply = self._process(connection, request.op, path)

@@ -1,14 +1,14 @@
-"""The client side of the simulated ZooKeeper: sessions, connections, and the faults they suffer.
+"""The client side of the simulated ZooKeeper: sessions, connections, and their faults.
 
-Owns what a client library does: the order of requests, what it remembers of its watches, and what
-it tells the application when the connection or the session is lost. Everything runs inside kernel
+Owns the behaviour of a client library: the order of requests, its memory of watches, and its
+reports to the application when the connection or the session is lost. Everything runs inside kernel
 events, in the thread that runs the kernel; callbacks are called from kernel events only, never from
 within ``submit`` or a fault.
 
 A ``FakeSession`` behaves like a kazoo 2.11 client: after ``LOST`` it gets a new session by itself;
 what is submitted while ``SUSPENDED`` waits for the connection, and what is submitted between
 ``LOST`` and ``CONNECTED`` is carried out by the *new* session. So a request decided under one
-session can be sent by the next one, exactly what the fencing must survive.
+session can be sent by the next one, which the fencing must survive.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class SessionState(Enum):
-    """What a client knows of its session.
+    """The client's knowledge of its session.
 
-    ``CONNECTED``: requests travel. ``SUSPENDED``: no connection; the session may still be alive or
-    not. ``LOST``: the server said that the session has ended, its ephemerals are gone.
+    ``CONNECTED``: requests are sent. ``SUSPENDED``: no connection; the session may still be alive
+    or not. ``LOST``: the server has answered that the session ended; its ephemerals are gone.
     """
 
     CONNECTED = "connected"
@@ -77,7 +77,7 @@ class Request:
 
 
 class Connection:
-    """One TCP connection: FIFO in each direction, dead for good once closed.
+    """One TCP connection: FIFO in each direction, unusable once closed.
 
     ``in_flight`` counts messages on their way to the server; once the connection broke,
     ``may_arrive`` says how many of them still get there. ``up_us`` and ``down_us`` are when the
@@ -199,9 +199,9 @@ class FakeSession:
     def disconnect(self, duration: float) -> None:
         """Cut the connection now and let the client try again after ``duration`` seconds.
 
-        Some first part (random length) of what is under way still reaches the server; the client
-        gets CONNECTION_LOSS for everything unanswered, applied or not. When the session has timed
-        out by the time of the new connection, the client is told LOST.
+        A first part (of random length) of the requests in flight still reaches the server. The
+        client gets CONNECTION_LOSS for everything unanswered, applied or not. When the session has
+        timed out by the time of the new connection, the client is told LOST.
         """
         if self._killed:
             return
@@ -220,11 +220,12 @@ class FakeSession:
             self._reconnect = self._kernel.schedule(duration, self._begin_connect)
 
     def expire(self, unnoticed: float = 0.0) -> None:
-        """The server ends the session now: ephemerals vanish at once, nothing under way is applied.
+        """The server ends the session now: ephemerals disappear at once, and no request in flight
+        is applied.
 
-        A connected client goes on believing in its session for ``unnoticed`` seconds more (and one
-        trip); its requests of that time get CONNECTION_LOSS. Then it is told SUSPENDED, LOST and,
-        with a new session, CONNECTED. A disconnected client learns it when it connects.
+        A connected client believes in its session for ``unnoticed`` seconds more (and one trip);
+        its requests of that time get CONNECTION_LOSS. Then it is told SUSPENDED, LOST and, with a
+        new session, CONNECTED. A disconnected client learns it when it connects.
         """
         if not self._zk.session_alive(self.session_id):
             return
@@ -268,7 +269,7 @@ class FakeSession:
             self._kernel.schedule_at_us(due, partial(self._zk._arrived, connection, request, path))
 
     def _break(self) -> None:
-        """Both ends lose the connection; what is on its way to the server may partly arrive."""
+        """Both ends lose the connection; requests in flight may partly arrive."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -372,7 +373,7 @@ class FakeSession:
         self._child_watches.clear()
 
     def _set_watches(self, connection: Connection) -> None:
-        """What ``SetWatches`` does: fire what was missed since the last answer, set the rest."""
+        """Like ``SetWatches``: fire what was missed since the last answer, set the rest."""
         server, seen, deliver = connection.server, self._seen_zxid, self._zk._deliver
         tree = server.tree
         for path in self._data_watches:

@@ -1,7 +1,7 @@
 """The server side of the simulated ZooKeeper: znodes, transactions, one-shot watches. No time.
 
-Owns what a server does with one request: which error it answers, what a transaction changes, and
-which watches each change fires. ``zkconsumer.sim.zk`` decides when that happens. The semantics are
+Owns the effect of one request: the error in the answer, the changes of a transaction, and the
+watches that each change fires. ``zkconsumer.sim.zk`` decides when that happens. The semantics are
 those of ZooKeeper 3.8 (``PrepRequestProcessor`` for the checks, ``DataTree`` for the watches), kept
 equal to a real server by a differential test.
 """
@@ -27,7 +27,7 @@ from zkconsumer.core.zookeeper.ops import (
 
 
 class WatchKind(Enum):
-    """What a watch event says about its path: the four event types a server sends."""
+    """The kinds of watch events: the four event types that a server sends."""
 
     CREATED = "created"
     DELETED = "deleted"
@@ -45,9 +45,8 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one transaction did to one znode: ``before`` is None for a creation, ``after`` for a
-    deletion.
-    """
+    """One transaction's change of one znode: ``before`` is None for a creation, ``after`` for a
+    deletion."""
 
     path: str
     before: Node | None
@@ -99,7 +98,7 @@ class Tree:
         return None if entry is None else entry.node
 
     def children(self, path: str) -> tuple[str, ...] | None:
-        """Child names in order of creation, or None when there is no such znode."""
+        """Child names in order of creation, or None if the znode does not exist."""
         entry = self._entries.get(path)
         if entry is None:
             return None
@@ -108,7 +107,7 @@ class Tree:
         return entry.names
 
     def listing(self, path: str) -> Listing | None:
-        """Children and the count of their changes, or None when there is no such znode."""
+        """Children and the count of their changes, or None if the znode does not exist."""
         names = self.children(path)
         if names is None:
             return None
@@ -116,7 +115,7 @@ class Tree:
         return Listing(names, entry.node.stat.czxid, entry.changes)
 
     def child_count(self, path: str) -> int:
-        """Number of children; 0 when there is no such znode."""
+        """Number of children; 0 if the znode does not exist."""
         entry = self._entries.get(path)
         return 0 if entry is None else len(entry.children)
 
@@ -174,7 +173,7 @@ class _Draft:
         self._child_delta[path] = self._child_delta.get(path, 0) + by
 
     def add(self, op: MultiOp) -> Value | Code:
-        """Check ``op``, note what it changes, and return its reply value, or why it fails."""
+        """Check ``op``, record its changes, and return its reply value, or why it fails."""
         node = self._node(op.path)
         if isinstance(op, Create):
             return self._create(op, node)

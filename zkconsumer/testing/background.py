@@ -127,9 +127,10 @@ def status(directory: Path) -> ClusterState:
 
 
 def down(directory: Path) -> bool:
-    """End every process of the cluster, delete its data; return whether there was one.
+    """End every process of the cluster and delete its data; return whether there was one.
 
-    Works whatever has died already. Raises ``ClusterError`` when a process cannot be ended.
+    It works even if some of them have already ended. Raises ``ClusterError`` when a process cannot
+    be ended.
     """
     if not directory.is_dir():
         return False
@@ -141,7 +142,7 @@ def down(directory: Path) -> bool:
 
 
 def _clear(directory: Path, state: ClusterState | None) -> None:
-    """End what is left of a cluster and delete its data, configuration and state."""
+    """End the remains of a cluster and delete its data, configuration and state."""
     if state is not None:
         _send(state.supervisor, signal.SIGTERM)  # it kills its servers and waits for them
         _wait_gone((state.supervisor,))

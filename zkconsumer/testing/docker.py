@@ -34,9 +34,9 @@ _HOST: Final = "127.0.0.1"
 
 
 class DockerServer(DockerContainer):
-    """A ZooKeeper or a broker in a container, with the face of ``zkconsumer.testing.Server``.
+    """A ZooKeeper or a broker in a container, with the methods of ``zkconsumer.testing.Server``.
 
-    A broker that is started again waits until ZooKeeper has forgotten its last run.
+    A broker that is restarted waits until its previous session in ZooKeeper has ended.
     """
 
     def __init__(
@@ -83,14 +83,13 @@ class DockerCluster(TopicVerbs):
 
     Args:
         kafka: a key of ``KAFKA_LINES`` but 4; ZooKeeper is of the version that belongs to it.
-        brokers: how many brokers; their ids are 0, 1, ...
-        zookeepers: how many ZooKeeper servers; more than one form an ensemble.
-        properties: added to each broker's ``server.properties``, and win.
-        image: what to run, built by ``docker/build.sh``.
+        brokers: how many brokers; their ids are 0, 1, ... zookeepers: how many ZooKeeper servers;
+        more than one form an ensemble. properties: added to each broker's ``server.properties``;
+        they take precedence. image: what to run, built by ``docker/build.sh``.
 
     Use it as a context manager, or call ``start`` and ``close``. Data lives in the containers,
     which are removed at the end, also when Python exits without ``close``; those of a process that
-    was killed are removed by the next start of a cluster. All of it raises ``ClusterError``.
+    was killed are removed by the next start of a cluster. All methods raise ``ClusterError``.
     """
 
     def __init__(

@@ -97,7 +97,8 @@ class DockerContainer:
             self._container.start()
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
-        """End it cleanly (SIGTERM), at once after ``timeout`` seconds, and wait until it ended."""
+        """End it cleanly (SIGTERM), or kill it after ``timeout`` seconds, and wait until it has
+        ended."""
         if self.running:
             with self._errors():
                 if self._container.status == "paused":
@@ -105,7 +106,7 @@ class DockerContainer:
                 self._container.stop(timeout=round(timeout))
 
     def kill(self) -> None:
-        """End it at once (SIGKILL), as a crash would, and wait until it ended."""
+        """End it at once (SIGKILL), as a crash would, and wait until it has ended."""
         if self.running:
             with self._errors():
                 self._container.kill()
@@ -122,12 +123,12 @@ class DockerContainer:
             self._container.unpause()
 
     def output(self) -> bytes:
-        """What it has written to stdout so far, in all its runs."""
+        """Its output on stdout so far, in all its runs."""
         with self._errors():
             return bytes(self._container.logs(stdout=True, stderr=False))
 
     def log_text(self) -> str:
-        """What it has written to stderr so far; servers log there."""
+        """Its output on stderr so far; servers log there."""
         with self._errors():
             return bytes(self._container.logs(stdout=False, stderr=True)).decode(errors="replace")
 

@@ -236,7 +236,7 @@ class TcpProxy:
         direction: Direction,
         frames: _Frames,
     ) -> None:
-        """Send what one direction has received, each piece when its delay is over."""
+        """Send the data received in one direction, each piece when its delay is over."""
         with contextlib.suppress(OSError):
             while True:
                 with self._changed:

@@ -1,8 +1,7 @@
-"""What a legacy group's znodes say, what its streams deliver, and what a producer is owed.
+"""Watches a legacy group's znodes, reads its streams, and sends messages that can be accounted for.
 
-``GroupWatch`` and ``Producer`` each have one thread of their own, ``Reader`` one for each stream;
-their methods may be called from any thread. ``GroupWatch`` looks through a ZooKeeper session that
-no member shares.
+``GroupWatch`` and ``Producer`` each have their own thread, ``Reader`` one for each stream. Any
+thread may call their methods. ``GroupWatch`` uses a ZooKeeper session that no member shares.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class GroupWatch:
         self._highest: dict[TopicPartition, int] = {}
         self._ended = threading.Event()
         self.client = WatchClient(zookeeper)
-        """The watch's own client, for whatever else a test wants to read or change."""
+        """The watch's own client, for anything else that a test wants to read or change."""
         self.client.start(timeout=15.0)
         self._thread = threading.Thread(target=self._run, name="group-watch", daemon=True)
         if self._topics:
@@ -106,7 +105,7 @@ class GroupWatch:
         return sorted(self._children(self.paths.ids))
 
     def owners(self, topic: str) -> dict[int, str]:
-        """Partition to the text of its owner znode."""
+        """Partition to the content of its owner znode."""
         return {
             tp: data.decode() for tp, data in self._texts(self.paths.owners_topic(topic)).items()
         }
@@ -197,11 +196,11 @@ class Delivery(NamedTuple):
 
 
 class Reader:
-    """Iterates streams, one thread each, and notes every message, until the streams end.
+    """Iterates streams, one thread each, and records every message, until the streams end.
 
     Args:
-        streams: to iterate; ``consumer.timeout.ms`` is passed over.
-        handle: called with each message, while it is in hand.
+        streams: to iterate; ``consumer.timeout.ms`` is ignored. handle: called with each message,
+        before it is acknowledged.
     """
 
     def __init__(
@@ -273,11 +272,9 @@ class Producer:
     """Sends numbered messages to a topic's partitions in turn, and remembers what was acknowledged.
 
     Args:
-        bootstrap: ``HOST:PORT,...`` of the brokers.
-        topic: must exist.
-        partitions: numbers to send to.
-        interval: seconds between messages; 0 sends only what ``send`` is told to.
-        compression: ``gzip`` or another codec's name.
+        bootstrap: ``HOST:PORT,...`` of the brokers. topic: must exist. partitions: numbers to send
+        to. interval: seconds between messages; with 0, only ``send`` sends messages. compression:
+        ``gzip`` or another codec's name.
     """
 
     def __init__(
@@ -351,7 +348,7 @@ class Producer:
         return {one["p"] for one, future in pending if one["n"] >= since and future.succeeded()}
 
     def settle(self) -> None:
-        """Wait until everything sent is acknowledged or given up."""
+        """Wait until every message that was sent has been acknowledged or abandoned."""
         with self._lock:
             pending, self._pending = self._pending, []
         for value, future in pending:

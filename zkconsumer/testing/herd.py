@@ -1,7 +1,7 @@
-"""One membership change in a group of many real members on a real ZooKeeper, and what it costs.
+"""One membership change in a group of many real members on a real ZooKeeper, and its cost.
 
-Used from one thread. Members live in processes (``herd_members``) that write journals; the figures
-come from those, and are compared with what the server itself has counted.
+Used from one thread. Members live in processes (``herd_members``) that write journals. The figures
+are computed from those, and compared with the server's own counters.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Pack:
 
 
 def server_counters(port: int) -> dict[str, int]:
-    """What the server has counted (``mntr``); names without ``zk_``."""
+    """The server's counters (``mntr``); names without ``zk_``."""
     found = {}
     for line in four_letters(port, "mntr").splitlines():
         name, _, value = line.partition("\t")
@@ -138,7 +138,7 @@ def server_counters(port: int) -> dict[str, int]:
 
 
 class HerdRun:
-    """One run on a server that nobody else uses meanwhile."""
+    """One run on a server that no other client uses meanwhile."""
 
     def __init__(self, herd: RealHerd, directory: Path, jvm: JvmHerd | None = None) -> None:
         self.herd = herd
@@ -463,9 +463,9 @@ def run_herd(
     progress: Callable[[str], object] = lambda text: None,
     jvm: JvmHerd | None = None,
 ) -> Measures:
-    """Run one change; journals go below ``directory``. Raises ClusterError.
+    """Run one change; journals are written below ``directory``. Raises ClusterError.
 
-    With ``jvm`` members beside, partitions that they own at the end are left out of the figures.
+    With ``jvm`` members, partitions that they own at the end are left out of the figures.
     """
     directory.mkdir(parents=True, exist_ok=True)
     return HerdRun(herd, directory, jvm).perform(progress)

@@ -1,6 +1,6 @@
-"""Members of the original consumer beside a herd: ``zkconsumer herd --jvm``.
+"""Members of the original consumer next to a herd: ``zkconsumer herd --jvm``.
 
-They write no journal: what they cost shows in the server's counters alone. Used from one thread.
+They write no journal, so their cost is visible only in the server's counters. Used from one thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class JvmHerd:
             member.wait_joined(120.0)
 
     def attempts(self) -> int:
-        """Rebalance attempts of all of them so far, as their log tells."""
+        """Rebalance attempts of all of them so far, according to their log."""
         assert self._jvm is not None
         return sum(self._jvm.attempts(member.consumer_id) for member in self._members)
 

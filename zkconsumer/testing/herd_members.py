@@ -1,9 +1,9 @@
-"""Members of one group that fetch nothing, many in a process: what the herd is made of.
+"""Many members of one group in a process, which fetch nothing: the members of a herd.
 
-A process of its own (``python -m zkconsumer.testing.herd_members``), told what to do by JSON lines
-on stdin, one answer line each on stdout: ``{"start": [name, ..]}``, ``{"stop": [name, ..]}``,
-``{"status": true}``. The end of stdin ends the process. Each member is the real connector loop on
-the real ZooKeeper driver; only fetching is left out.
+It is its own process (``python -m zkconsumer.testing.herd_members``). It reads commands as JSON
+lines from stdin and answers each with a line on stdout: ``{"start": [name, ..]}``, ``{"stop":
+[name, ..]}``, ``{"status": true}``. The end of stdin ends the process. Each member is the real
+connector loop on the real ZooKeeper driver; only fetching is left out.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ _LEAVE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class HerdSettings:
-    """What all members share. Times are seconds; one of ``topics`` and ``regex`` is given.
+    """The settings that all members share. Times are in seconds; one of ``topics`` and ``regex`` is
+    given.
 
-    ``rate``: each partition has so many messages for each second since ``begun`` (of 1970), which
-    members take as they appear, and commit every ``commit_interval``; 0: there are none.
+    ``rate``: each partition gets this many messages a second since ``begun`` (seconds since 1970).
+    Members take them as they appear, and commit every ``commit_interval``. 0: there are none.
     """
 
     zookeeper: str
@@ -89,9 +90,8 @@ class HerdSettings:
 
 
 class IdlePlane:
-    """Holds partitions and fetches nothing: it stands where a member would that has taken every
-    message there is. Called by its member's loop only.
-    """
+    """Holds partitions and fetches nothing, like a member that has read every message. Called by
+    its member's loop only."""
 
     def __init__(self, settings: HerdSettings) -> None:
         self._settings = settings
@@ -112,11 +112,11 @@ class IdlePlane:
         partitions: Iterable[TopicPartition],
         done: Callable[[dict[TopicPartition, int]], object],
     ) -> None:
-        """Let go; no message is in hand."""
+        """Drop the partitions; there are no unacknowledged messages."""
         done(self.drop(partitions))
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Let go."""
+        """Drop the partitions."""
         positions = self.positions()
         taken = {tp: positions[tp] for tp in partitions if tp in positions}
         for tp in taken:
@@ -135,7 +135,7 @@ class IdlePlane:
         """There are no streams."""
 
     def close(self, timeout: float = 0.0) -> None:
-        """Let go of everything."""
+        """Drop all partitions."""
         self._positions.clear()
 
 
@@ -174,7 +174,7 @@ class HerdMember:
         host.start(self.loop)
 
     def status(self) -> tuple[str, int]:
-        """State and number of partitions held, as far as another thread can tell."""
+        """State and number of partitions held, as far as another thread can know."""
         machine = self.loop.machine
         return machine.state.name, len(machine.held)
 

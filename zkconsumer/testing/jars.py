@@ -25,7 +25,7 @@ KAFKA_LINES: Final = {"3.9": "3.9.1", "1.1": "1.1.1", "0.8.2": "0.8.2.2", "4": "
 """The lines of Kafka that can be started, each with its exact version."""
 
 KRAFT_LINES: Final = frozenset({"4"})
-"""Those of them that run without ZooKeeper; all others run in ZooKeeper mode."""
+"""The releases that run without ZooKeeper; all others run in ZooKeeper mode."""
 
 _DOWNLOAD_SECONDS = 900.0
 

@@ -51,7 +51,7 @@ def new_cluster_id() -> str:
 
 
 def quorum_settings(quorum: Sequence[Voter]) -> dict[str, object]:
-    """Return what a server needs to know to find the controllers."""
+    """Return the settings with which a server finds the controllers."""
     voters = ",".join(f"{one.node}@{HOST}:{one.port}" for one in quorum)
     return {
         "controller.listener.names": "CONTROLLER",
@@ -72,7 +72,7 @@ def kraft_spec(
 ) -> ServerSpec:
     """Write the configuration of one broker, which is a controller too if ``quorum`` has it.
 
-    ``properties`` win over what is set here.
+    ``properties`` take precedence over these settings.
     """
     own = next((one for one in quorum if one.node == node), None)
     listeners = [f"PLAINTEXT://{HOST}:{port}"]

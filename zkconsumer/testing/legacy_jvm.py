@@ -1,7 +1,7 @@
-"""The original consumer (Kafka's JVM classes) as members of a group, for tests beside ours.
+"""The original consumer (Kafka's JVM classes) as members of a group, for tests next to ours.
 
 ``JvmMembers`` is one JVM process that runs ``jvm/LegacyMembers.java`` and any number of members;
-one thread reads its reports. The methods may be called from any thread.
+one thread reads its reports. Any thread may call the methods.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class JvmMembers:
         kafka: a line of ``LEGACY_LINES``: which release's consumer.
 
     The first use of a line fetches its jars with Maven and compiles the driver with the compiler
-    inside the Java runtime (any JDK has it, and so has Debian's ``openjdk-17-jre-headless``).
-    The JVM ends with this process, however it ends. All of it raises ``ClusterError``.
+    inside the Java runtime (any JDK has it, and so has Debian's ``openjdk-17-jre-headless``). The
+    JVM ends with this process, even if that is killed. All methods raise ``ClusterError``.
     """
 
     def __init__(self, kafka: str = "1.1") -> None:
@@ -123,14 +123,14 @@ class JvmMembers:
             self.kill()
 
     def log_text(self) -> str:
-        """What the original consumer has logged so far."""
+        """The log of the original consumer so far."""
         try:
             return self._log.read_text(errors="replace")
         except FileNotFoundError:
             return ""
 
     def attempts(self, consumer_id: str) -> int:
-        """How many rebalance attempts a member has begun, as its log tells."""
+        """How many rebalance attempts a member has begun, according to its log."""
         return self.log_text().count(f"begin rebalancing consumer {consumer_id} try #")
 
     def assignment(
@@ -141,10 +141,10 @@ class JvmMembers:
         members: Sequence[str],
         exclude_internal: bool = True,
     ) -> dict[TopicPartition, str]:
-        """Return what the original assignor of the ``members`` gives to which thread.
+        """Return which thread gets what from the original assignor of the ``members``.
 
-        It reads the group's registrations from ZooKeeper once for each member named (consumer
-        ids). Raises ClusterError when two members' results differ, or one cannot be computed.
+        It reads the group's registrations from ZooKeeper once for each member named (consumer ids).
+        Raises ClusterError when two members' results differ, or one cannot be computed.
         """
         tag = self._tag()
         words = [zookeeper, group, strategy, str(exclude_internal).lower(), *members]
@@ -233,15 +233,13 @@ class JvmMember:
     """One member of the original consumer. It joins at construction.
 
     Args:
-        jvm: the process to run in.
-        config: the original consumer's properties.
-        topics: topic to number of streams; or instead
-        whitelist, blacklist: a regex, with ``streams`` streams.
-        file: a ``.properties`` file that Java reads; what ``config`` holds wins over it.
+        jvm: the process to run in. config: the original consumer's properties. topics: topic to
+        number of streams; or instead whitelist, blacklist: a regex, with ``streams`` streams. file:
+        a ``.properties`` file that Java reads; ``config`` takes precedence over it.
 
     ``group.id`` and ``consumer.id`` must be given, in ``config`` or ``file``.
 
-    Each stream is read by a thread of its own; a message counts as consumed when it is read. The
+    Each stream is read by its own thread; a message counts as consumed when it is read. The
     constructor returns before the first rebalance has ended: ``wait_joined``.
     """
 
@@ -299,7 +297,7 @@ class JvmMember:
         self.jvm._remove(self)
 
     def leave(self) -> None:
-        """Shut it down. Raises ClusterError when something in it has failed until then."""
+        """Shut it down. Raises ClusterError if a part of it had failed before."""
         self.shutdown()
         if self.failures:
             raise ClusterError(f"the original consumer {self.consumer_id}: {self.failures[0]}")

@@ -1,6 +1,6 @@
-"""One group with members of the original consumer and of ours, and what must hold in it.
+"""One group with members of the original consumer and of ours, and the checks for it.
 
-The methods run in the caller's thread; ``traffic`` has one of its own.
+The methods run in the caller's thread; ``traffic`` has its own.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class MixedGroup:
     """One group with members of both kinds, its topics, and the checks of each step.
 
     Topics are named ``<group>-<letters>``, members ``j1``... (original) and ``p1``... (ours).
-    Configurations hold what both sides share in ``theirs``, and more in ``ours``; they may be
-    changed before members join. What does not hold raises AssertionError or ClusterError.
+    ``theirs`` has the settings that both sides share, and ``ours`` has more; both may be changed
+    before members join. A failed check raises AssertionError or ClusterError.
 
     Args:
         cluster: where the group lives.
@@ -186,7 +186,7 @@ class MixedGroup:
 
     @contextmanager
     def traffic(self) -> Iterator[None]:
-        """Send messages to all partitions all the time, in a thread of its own."""
+        """Send messages to all partitions all the time, in its own thread."""
         ended = threading.Event()
         faults: list[BaseException] = []
 
@@ -247,7 +247,7 @@ class MixedGroup:
             raise
 
     def once(self) -> None:
-        """Every acknowledged message has been delivered, and by ours none that came before.
+        """Every acknowledged message has been delivered, and our members delivered none twice.
 
         An original member (or ours with the ``scala`` profile) reads the stored offset before it
         claims a partition, so it may start from one that the last owner has replaced meanwhile:
@@ -399,7 +399,7 @@ class MixedGroup:
         return found
 
     def told(self) -> str:
-        """What the original members complain about, and whether they gave up."""
+        """The original members' complaints, and whether they failed."""
         failures = {
             name: member.failures
             for name, member in self.members.items()

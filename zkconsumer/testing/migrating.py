@@ -40,7 +40,7 @@ _BOTH: Final = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLE
 class MigratingCluster(TopicVerbs):
     """ZooKeeper and one broker; then ``provision``, ``migrate``, ``finalize`` in this order.
 
-    All files are below ``directory``. Use it as a context manager. All of it raises
+    All files are below ``directory``. Use it as a context manager. All methods raise
     ``ClusterError``.
 
     Source of the steps: "ZooKeeper to KRaft Migration" of Kafka 3.9's documentation.
@@ -78,7 +78,7 @@ class MigratingCluster(TopicVerbs):
 
     @property
     def zookeeper(self) -> str:
-        """``127.0.0.1:PORT``, the same for as long as it lives."""
+        """``127.0.0.1:PORT``, the same for its whole life."""
         return self._zookeeper.address
 
     @property

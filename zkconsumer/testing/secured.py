@@ -1,4 +1,4 @@
-"""A cluster whose brokers and ZooKeeper are secured: every protocol at a port of its own.
+"""A cluster whose brokers and ZooKeeper are secured: every protocol at its own port.
 
 Makes certificates with the library ``cryptography`` (installed for tests), and users whose
 passwords are new for each cluster. Used from one thread.
@@ -32,7 +32,7 @@ _DIGEST: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
 
 
 class Authority:
-    """A certificate authority with a key of its own. Files are written below ``directory``.
+    """A certificate authority with its own key. Files are written below ``directory``.
 
     ``ca`` is the PEM file with its certificate.
     """
@@ -269,7 +269,7 @@ class SecuredCluster(LocalCluster):
 
 
 def _scram(mechanism: str, password: str) -> str:
-    """What a broker stores of a SCRAM user (RFC 5802; Kafka's ScramCredentialUtils)."""
+    """A broker's record of a SCRAM user (RFC 5802; Kafka's ScramCredentialUtils)."""
     import base64
     import hashlib
     import hmac

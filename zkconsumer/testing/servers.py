@@ -48,7 +48,7 @@ class ServerSpec:
 class Server:
     """A ZooKeeper or a broker that can be stopped, killed, paused and started again.
 
-    It keeps its port and its data for as long as the cluster lives.
+    It keeps its port and its data until the cluster is closed.
     """
 
     def __init__(self, supervisor: Supervisor, spec: ServerSpec) -> None:
@@ -174,7 +174,7 @@ def zookeeper_spec(
 ) -> ServerSpec:
     """Write the configuration of a ZooKeeper that belongs to one line of Kafka.
 
-    With ``peers`` it is the server ``number`` of that ensemble, else a server of its own.
+    With ``peers`` it is the server ``number`` of that ensemble, otherwise a standalone server.
     """
     name = f"zookeeper-{number}" if peers else "zookeeper"
     port = peers[number - 1].client if peers else free_port()
@@ -216,7 +216,8 @@ def zookeeper_spec(
 
 
 def broker_settings(root: Path, broker_id: int, brokers: int) -> dict[str, object]:
-    """Return what a broker is told in either mode. An old broker ignores what it does not know."""
+    """Return a broker's settings for either mode. An old broker ignores those that it does not
+    know."""
     replicas = min(3, brokers)
     return {
         "log.dirs": made(root / "data" / f"broker-{broker_id}"),
@@ -246,7 +247,7 @@ def broker_spec(
     properties: Mapping[str, str],
     port: int | None = None,
 ) -> ServerSpec:
-    """Write the configuration of one broker; ``properties`` win over what is set here.
+    """Write the configuration of one broker; ``properties`` take precedence over these settings.
 
     Without ``port`` a free one is chosen.
     """

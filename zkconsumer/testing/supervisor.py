@@ -22,7 +22,7 @@ _SCRIPT = Path(__file__).with_name("_supervise.py")
 
 
 class Supervisor:
-    """A process that starts servers for us and kills them when we end, however we end.
+    """A process that starts servers for this one and kills them when this one ends, for any reason.
 
     ``remove`` is a directory that it deletes after the servers have been killed.
     """

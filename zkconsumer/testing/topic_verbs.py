@@ -1,4 +1,4 @@
-"""What can be done to the topics of a cluster, wherever its servers run. Used from one thread."""
+"""Actions on the topics of a cluster, wherever its servers run. Used from one thread."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ def create_topic(
     replication: int,
     config: Mapping[str, str],
 ) -> None:
-    """Create a topic, replicas dealt out in turn; return when every broker knows its leaders."""
+    """Create a topic, with replicas assigned in rotation; return when every broker knows its
+    leaders."""
     with zookeeper_session(zookeeper) as client:
         replicas = _replicas(client, 0, partitions, replication)
         content = {"version": 1, "config": dict(config)}

@@ -99,10 +99,10 @@ def stands_still(pid: int) -> bool:
 
 
 def process_started(pid: int) -> str | None:
-    """Return when process ``pid`` started, in a form good only for comparing; ``None``: it is gone.
+    """Return when process ``pid`` started, in a form only for comparison; ``None``: it is gone.
 
-    Together with the pid this names a process for ever: a pid may be used again, a start time with
-    the same pid may not. A process that has ended but was not yet waited for counts as gone.
+    Together with the pid this identifies a process uniquely: a pid may be used again, but not with
+    the same start time. A process that has ended but was not yet waited for counts as gone.
     """
     if os.path.exists("/proc/self/stat"):
         try:

@@ -1,8 +1,8 @@
-"""A synchronous face of the ZooKeeper driver, for tools that do one thing and end.
+"""A synchronous interface of the ZooKeeper driver, for tools that do one thing and end.
 
 Threads: one thread opens and closes the session. Any thread may carry out scripts; it waits for the
-replies that kazoo's threads put into its mailbox. Several scripts may be under way at once, so that
-one's answer is worked on while ZooKeeper prepares the next one's.
+replies that kazoo's threads put into its mailbox. Several scripts may be in progress at once, so
+that one script's answer is processed while ZooKeeper prepares the next one's.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class BlockingZk:
     def run_all(self, scripts: Iterable[Script[T]]) -> Iterator[T]:
         """Carry out independent scripts, some at a time; yield their results in the given order.
 
-        Raises what ``run`` raises, and then the scripts not ended yet are given up.
+        Raises what ``run`` raises, and then the unfinished scripts are abandoned.
         """
         mailbox: queue.SimpleQueue[tuple[int, Reply]] = queue.SimpleQueue()
         if not self._opened.wait(self._timeout):  # the one before has ended

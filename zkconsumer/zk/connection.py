@@ -3,16 +3,16 @@
 Threads: kazoo's connection thread runs all of it, except for ``stop`` and ``abandon``, which any
 thread may call. Differences from kazoo:
 
-- A server that does not answer a request within a third of the session timeout is left for another
-  one. kazoo notices a silent server only while it has nothing to send.
-- The same holds for a connection that is never answered: a ZooKeeper that is starting takes one now
-  and then and forgets it. kazoo and the Java client wait for their share of the session timeout,
-  which with one server is all of it, so the session ends.
+- A server that does not answer a request within a third of the session timeout makes the client try
+  another one. kazoo notices a silent server only while it has nothing to send.
+- The same holds for a connection that is never answered: a starting ZooKeeper sometimes accepts one
+  and forgets it. kazoo and the Java client wait for their share of the session timeout, which with
+  one server is all of it, so the session ends.
 - An answer out of order, or any other error, breaks the connection and not the thread, as in the
-  Java client. If the thread's loop ends all the same, it begins again with a new session.
-- An answer that says the session has expired ends the session. A server may resume a session just
-  while another client closes it. It then answers reads and pings as if the session lived, and only
-  writes say that it does not.
+  Java client. If the thread's loop ends nevertheless, it restarts with a new session.
+- An answer with the code for an expired session ends the session. A server may resume a session
+  just while another client closes it. It then answers reads and pings as if the session lived, and
+  only writes fail.
 - Sending a request never blocks: kazoo's own wake-up pipe is full after some 280 requests without a
   connection.
 - ``stop`` ends in a limited time.
@@ -100,14 +100,14 @@ class _Waker:
 
 
 class _Guarded:
-    """A queue of kazoo's, whose functions report what they raise. kazoo passes over it."""
+    """A queue of kazoo's, whose functions report the errors that kazoo would ignore."""
 
     def __init__(self, work: Any, failed: Callable[[BaseException], object]) -> None:
         self._queue = work
         self._failed = failed
 
     def task_done(self) -> None:
-        """Nobody waits for the queue to be empty."""
+        """No thread waits for the queue to be empty."""
 
     def get(self) -> Any:
         """The next function; also kazoo's mark of the end, which is not a function."""
@@ -230,7 +230,7 @@ def _poll(
 
 
 class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """The connection of a ``KazooClient``; takes the place of the client's own.
+    """The connection of a ``KazooClient``; replaces the client's own.
 
     Args:
         client: made with a ``Handler`` of its own; not started.
@@ -265,7 +265,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self._turned_away: float | None = None
         """Since when servers have ended each connection before it was one."""
         self.stop_by = 0.0
-        """When ``stop`` gives up waiting for the server (``time.monotonic``)."""
+        """When ``stop`` no longer waits for the server (``time.monotonic``)."""
         self._abandoned = False
         self._heard = 0.0
         self._asked: float | None = None
@@ -306,7 +306,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         return bool(self.connection_stopped.is_set())
 
     def abandon(self) -> None:
-        """Cut the connection for good. Only after the client was told to stop."""
+        """Cut the connection permanently. Only after the client was told to stop."""
         self._abandoned = True
         current = self._socket
         if current is not None:
@@ -327,10 +327,11 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
     @property
     def silence(self) -> float:
-        """Seconds after which a server that owes an answer is left.
+        """Seconds after which a connection is closed if a requested answer is missing.
 
-        A third of the session timeout: of what is asked, while connecting, and never of more. So
-        an unusable timeout in one server's answer keeps nobody from trying the next.
+        A third of the session timeout: of the configured one while connecting, and never of a
+        longer one. So an unusable timeout in one server's answer does not prevent the client from
+        trying the next server.
         """
         asked = self._asked_timeout
         return (asked if self._connecting else min(asked, self.granted)) / 3
@@ -342,7 +343,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         return max(self._asked, self._heard) + self.silence - time.monotonic()
 
     def zk_loop(self) -> None:
-        """Run until the client is stopped, whatever happens."""
+        """Run until the client is stopped, in spite of any error."""
         stopped = self.client._stopped
         while True:
             try:
@@ -356,7 +357,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
             self.close()
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
-        """In the client's order, but the server tried last comes last."""
+        """In the client's order, but the server tried last is at the end."""
         found: list[tuple[str, str, int]] = super()._expand_client_hosts()
         return sorted(found, key=lambda host: host[1:] == self._tried)
 
@@ -410,12 +411,12 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         super()._submit(request, timeout, xid)
 
     def _refused(self) -> None:
-        """A server has ended the connection before it was one.
+        """A server has closed the connection before the session was established.
 
-        It does so when it knows fewer transactions than this client has seen. After an ensemble was
-        restored from a backup, or an answer was corrupt, all servers do, without an end. So after
-        two session timeouts the client no longer says what it has seen; the servers then say
-        whether the session still exists. (The Java client tries without an end.)
+        A server does so if it knows fewer transactions than this client has seen. After an ensemble
+        was restored from a backup, or an answer was corrupt, all servers do so indefinitely. So
+        after two session timeouts the client no longer reports what it has seen, and the servers
+        then report whether the session still exists. (The Java client retries indefinitely.)
         """
         now = time.monotonic()
         if self._turned_away is None:
@@ -469,7 +470,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
 
 def _session_is_over(error: int, result: Any) -> bool:
-    """Whether an answer says so, as a whole or for one operation of a multi."""
+    """Whether an answer reports it, as a whole or for one operation of a multi."""
     if error == SessionExpiredError.code:
         return True
     parts = result.value if result is not None and result.successful() else None
@@ -523,5 +524,5 @@ def check_kazoo(client: KazooClient) -> None:
 
 
 def _parameters(method: Any) -> str | None:
-    """Names of a method's parameters without ``self``; ``None`` if there is no such method."""
+    """Names of a method's parameters without ``self``; ``None`` if the method does not exist."""
     return None if method is None else " ".join([*inspect.signature(method).parameters][1:])

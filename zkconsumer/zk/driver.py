@@ -55,7 +55,7 @@ from zkconsumer.zk.security import HideSecrets, ZkSecurity
 logger = logging.getLogger("zkconsumer.zk")
 
 CLOSE_SECONDS: Final = 5.0
-"""How long ZooKeeper may take to end a session, unless the caller says so."""
+"""How long ZooKeeper may take to end a session, unless the caller passes a timeout."""
 
 _CODES: dict[type[kz.KazooException], Code] = {
     kz.NoNodeError: Code.NO_NODE,
@@ -118,13 +118,11 @@ class ZkDriver:
     """One kazoo client and the sessions it goes through.
 
     Args:
-        hosts: ``host:port,host:port``, without chroot.
-        chroot: ``""`` or ``/path``; must exist.
-        session_timeout: seconds, as asked of the server.
-        on_session: called with the event and the session id.
-        on_watch: called with the path (without chroot) of each watch that fired.
-        on_fault: called with what the handling of an answer raises, which is then never answered.
-        security: how to encrypt and to log in.
+        hosts: ``host:port,host:port``, without chroot. chroot: ``""`` or ``/path``; must exist.
+        session_timeout: seconds, as asked of the server. on_session: called with the event and the
+        session id. on_watch: called with the path (without chroot) of each watch that fired.
+        on_fault: called with an exception of the handling of an answer, whose request is then never
+        answered. security: how to encrypt and log in.
     """
 
     def __init__(
@@ -147,7 +145,7 @@ class ZkDriver:
         self._session_id = 0
         self._has_multiread = True
         self.operations = 0
-        """Requests sent, for metrics; written without a lock by whoever submits."""
+        """Requests sent, for metrics; written without a lock by the submitting thread."""
         self._client = KazooClient(
             hosts=hosts + chroot,
             timeout=session_timeout,
@@ -166,13 +164,13 @@ class ZkDriver:
 
     @property
     def session_timeout(self) -> float:
-        """Seconds after which the server ends a silent session: the server sets limits to what is
-        asked of it. As asked, until there is a connection."""
+        """Seconds after which the server ends a silent session. The server limits the requested
+        value. Until there is a connection, this is the requested value."""
         return self._connection.granted
 
     @property
     def session_id(self) -> int:
-        """The current session; 0 while there is none. As signed as in ``Stat.ephemeral_owner``."""
+        """The current session; 0 while there is none. Signed as in ``Stat.ephemeral_owner``."""
         return self._session_id
 
     @property
@@ -228,7 +226,7 @@ class ZkDriver:
 
     @property
     def identities(self) -> tuple[tuple[str, str | None], ...]:
-        """Scheme and id of this client in access lists; an id of None stands for any."""
+        """Scheme and id of this client in access lists. An id of None matches every id."""
         return self._security.identities
 
     def _check_refused(self) -> None:
@@ -283,9 +281,9 @@ class ZkDriver:
             self._client.remove_listener(listen)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """End the session: its ephemeral znodes vanish. May be called more than once.
+        """End the session: its ephemeral znodes disappear. May be called more than once.
 
-        After ``timeout`` seconds without an answer, and at once when there is no connection, the
+        After ``timeout`` seconds without an answer, and at once if there is no connection, the
         connection is cut and ZooKeeper ends the session by its timeout. A second thread that closes
         sets its own limit to both.
         """

@@ -43,7 +43,7 @@ class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...]), ("children"
 
     @classmethod
     def deserialize(cls, data: bytes, offset: int) -> list[tuple[bytes, Any] | list[str] | int]:
-        """Return, for each path, what was asked for, or ZooKeeper's error number."""
+        """Return, for each path, the requested data, or ZooKeeper's error number."""
         results: list[tuple[bytes, Any] | list[str] | int] = []
         data = bytes(data) + bytes(int_struct.size)  # no number follows the last header
         while True:
@@ -71,6 +71,6 @@ class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...]), ("children"
 
 
 _HEADER_AND_INT = Struct("!iBii")
-"""What comes before a result, and its length or the error's number."""
+"""The header before a result, and its length or the error's number."""
 
 NO_NODE: int = NoNodeError.code

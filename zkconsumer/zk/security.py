@@ -47,7 +47,7 @@ class ZkSecurity:
 
     @property
     def identity(self) -> str:
-        """Who this client is, for people, with the key that says so."""
+        """The identity of this client, for people, with the key that sets it."""
         keys = self._keys
         if keys.zookeeper_digest is not None:
             user = keys.zookeeper_digest.value.partition(":")[0]
@@ -61,7 +61,7 @@ class ZkSecurity:
 
     @property
     def identities(self) -> tuple[tuple[str, str | None], ...]:
-        """Scheme and id of this client in access lists; an id of None stands for any."""
+        """Scheme and id of this client in access lists. An id of None matches every id."""
         found: list[tuple[str, str | None]] = [("world", "anyone"), ("ip", None)]
         keys = self._keys
         if keys.zookeeper_digest is not None:

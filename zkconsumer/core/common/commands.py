@@ -15,14 +15,15 @@ from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, Topic
 
 @dataclass(frozen=True, slots=True)
 class SetBrokers:
-    """Tell the leader finder which brokers there are. No answer."""
+    """Give the leader finder the current brokers. No answer."""
 
     brokers: tuple[BrokerEndpoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StopFetching:
-    """Stop fetchers, clear queues, wait for messages in hand. Answer: ``FetchingStopped``."""
+    """Stop fetchers, clear queues, wait for unacknowledged messages. Answer:
+    ``FetchingStopped``."""
 
     token: int
     partitions: frozenset[TopicPartition]
@@ -49,7 +50,7 @@ class NotifyReleasing:
 
 @dataclass(frozen=True, slots=True)
 class NotifyLost:
-    """Tell the listener that partitions were taken away unasked. Answer: ``ListenerDone``."""
+    """Tell the listener that partitions were lost. Answer: ``ListenerDone``."""
 
     token: int
     partitions: frozenset[TopicPartition]
@@ -57,7 +58,7 @@ class NotifyLost:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Stopped partitions are released: their positions are of no use any more. No answer."""
+    """Stopped partitions were released: their positions are not needed any more. No answer."""
 
     partitions: frozenset[TopicPartition]
 
@@ -93,7 +94,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCommit:
-    """Tell the one who asked: ``faults`` is empty when all offsets are stored."""
+    """Answer the commit's caller: ``faults`` is empty when all offsets are stored."""
 
     request: int
     faults: tuple[str, ...]
@@ -111,7 +112,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerStart:
-    """The first rebalance is over; given once."""
+    """The first rebalance is over; emitted once."""
 
     outcome: Outcome
     detail: str = ""

@@ -22,7 +22,7 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class FetchingStopped:
-    """Fetchers and streams have let go of the partitions; ``positions`` are their final offsets."""
+    """Fetchers and streams have released the partitions; ``positions`` are their final offsets."""
 
     token: int
     positions: Mapping[TopicPartition, int]

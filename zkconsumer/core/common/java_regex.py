@@ -1,6 +1,6 @@
 r"""Compile a Java regex so that it matches topic names as ``java.util.regex`` does.
 
-Members of a group must agree which topics a filter means, and JVM members use Java's dialect. A
+Members of a group must agree which topics a filter matches, and JVM members use Java's dialect. A
 subject is always a topic's name (ASCII letters, digits, ``.``, ``_``, ``-``), which settles most
 differences; the rest is translated here to pieces in the dialect of the ``regex`` library, which
 `name_sets` matches, or refused:
@@ -11,7 +11,7 @@ differences; the rest is translated here to pieces in the dialect of the ``regex
   counted repetition, ``(?P<..>)``, ``(?#..)``, ``(?R)``, fuzzy matching, letters after a backslash
   that mean nothing in Java.
 
-A pattern's size has bounds too. One that unfolds to more than 20,000 parts beyond its length, nests
+A pattern's size is limited too. One that expands to more than 20,000 parts beyond its length, nests
 deeper than 100 groups, or has more than 8,192 characters is refused although Java takes it.
 
 Known to differ: Java also refuses look-behinds without an upper bound, and takes comments mode
@@ -32,7 +32,7 @@ from zkconsumer.core.common.name_sets import LISTS, NameList, Program
 MAX_LENGTH: Final = 8_192
 """Most characters of a pattern, unless it only lists names."""
 MAX_COPIES: Final = 20_000
-"""Most parts that repetitions may add when they are unfolded."""
+"""Most parts that repetitions may add when they are expanded."""
 MAX_NESTING: Final = 100
 """Deepest nesting of groups, and of classes; fixed, so that all members refuse the same."""
 
@@ -137,7 +137,7 @@ class _Translator:
         return out
 
     def _count(self, size: int) -> None:
-        """Note the size of what was just read; a quantifier may repeat it."""
+        """Record the size of the last part; a quantifier may repeat it."""
         self.size = size
         self.sizes[-1] += size
 
@@ -246,7 +246,7 @@ class _Translator:
         return quoted
 
     def _code_point(self, letter: str) -> int:
-        """The character that an escape stands for; ``at`` is behind its letter."""
+        """The character of an escape; ``at`` is the position after its letter."""
         if letter in _CONTROLS:
             return _CONTROLS[letter]
         if letter == "c":
@@ -292,7 +292,7 @@ class _Translator:
         return f"\\{'P' if negated else 'p'}{{{known}}}"
 
     def _class(self, depth: int) -> str:
-        """Translate a class from its ``[``; every literal comes out escaped."""
+        """Translate a class from its ``[``. In the result every literal is escaped."""
         if depth > MAX_NESTING:
             self._fail(f"character classes are nested deeper than {MAX_NESTING}")
         self.at += 1

@@ -1,10 +1,11 @@
 """Which of many topic names a regex matches: all names at once, in a limited number of steps.
 
-All members must agree what a filter means, also when its author is hostile. A backtracking matcher
-needs a time limit for that, so a slow computer refuses what a fast one accepts. Here the names are
-put into one text. A set of positions in it is one large integer, and each part of the regex maps
-the positions where it may begin to those where it may end. No regex takes exponential time. Steps
-are counted, not seconds: the verdict depends on the regex and the names only, not on their order.
+All members must agree which topics a filter matches, even if its author is hostile. A backtracking
+matcher needs a time limit for that. A slow computer would then refuse a filter that a fast one
+accepts. Here the names are put into one text. A set of positions in it is one large integer, and
+each part of the regex maps the positions where it may begin to those where it may end. No regex
+takes exponential time. Steps are counted, not seconds: the verdict depends on the regex and the
+names only, not on their order.
 
 Back references, atomic groups and possessive repetitions cannot be matched like this. The ``regex``
 library matches a regex that has them, if there are at most ``MAX_WAYS`` ways to match it.
@@ -33,7 +34,7 @@ MAX_STEPS: Final = 25_000
 MAX_LIST_STEPS: Final = 200_000
 """The same for a regex that lists names; its steps are smaller."""
 _STEP_BITS: Final = 1 << 14
-"""For each so many characters of names a step counts once more."""
+"""A step counts once more for every this many characters of names."""
 _LONGEST: Final = 255
 _SHARED_DEPTH: Final = 8
 """How many times alternatives may part again after a beginning that they share."""
@@ -64,7 +65,7 @@ class TooManyWaysError(ValueError):
 
 
 class Names:
-    """Legal names of topics, as one text: bit ``i`` of a set stands for position ``i`` in it."""
+    """Legal names of topics, as one text: bit ``i`` of a set represents position ``i`` in it."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
@@ -133,7 +134,7 @@ class Program:
 class NameList:
     """A regex that lists names with ``|``, also with any characters (``.``) in them.
 
-    ``LISTS`` matches what it takes.
+    ``LISTS`` matches the regexes that it accepts.
     """
 
     def __init__(self, pattern: str) -> None:

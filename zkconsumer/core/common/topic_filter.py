@@ -98,10 +98,10 @@ def expand(
 ) -> dict[str, int]:
     """Return topic -> number of streams for the registration at ``path``.
 
-    Static: its topics, whether they exist or not. Filter: those of ``all_topics`` that its regex,
-    cleaned once more as the JVM does, selects, in the order of ``all_topics``. Names that no topic
-    can have are left out, because they have no partitions. The reader's own ``exclude_internal``
-    counts.
+    Static: its topics, whether they exist or not. Filter: the topics that its regex selects, in the
+    order of ``all_topics``. The regex is cleaned once more, as the JVM does. Names that are illegal
+    for topics are left out, because they have no partitions. The reader's own ``exclude_internal``
+    applies.
 
     Raises ZnodeFormatError when the regex is invalid, or takes more steps than are allowed for all
     names together. That depends on the regex and the names, so it is the same for all members.
@@ -116,11 +116,11 @@ def expand(
 
 
 class Expansions:
-    """What the registrations of one group mean, remembered from one look at the group to the next.
+    """The subscriptions of one group's registrations, cached between two reads of the group.
 
     A filter is evaluated once for each list of topics, however many members have it. Members with
-    the same subscription, topics in the same order, share one mapping. Not for use by several
-    threads at once.
+    the same subscription, topics in the same order, share one mapping. Only one thread at a time
+    may use it.
     """
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ class MemberHeartbeatAnswered:
 
 @dataclass(frozen=True, slots=True)
 class TopicNamesRead:
-    """What a broker knows: the name of each id asked for that exists."""
+    """A broker's answer: the name of each requested id that exists."""
 
     token: int
     names: Mapping[str, str]

@@ -1,15 +1,16 @@
 """ConsumerGroupMachine: one member of a group by KIP-848. Events in, commands out.
 
-It decides when to join, what to tell the coordinator, and how to get from what it has to what it is
-assigned; ``GroupMachine`` does the rest. Heartbeats run beside that: the answer to any of them may
-bring another assignment, which is looked at when the present step is done. The owner thread is the
-only caller.
+It decides when to join, what to report to the coordinator, and how to change from its partitions to
+the assigned ones. ``GroupMachine`` does the rest. Heartbeats run at the same time: the answer to
+any of them may contain another assignment, which is processed when the current step is done. The
+owner thread is the only caller.
 
-What keeps a partition from being read by two members:
+Two members never read the same partition, because:
 
-- A heartbeat names as owned whatever this member has, begins, or may begin to read: also what was
-  assigned and not looked at yet. The coordinator takes away only what is not named.
-- A partition is taken out of that only when it is stopped, committed and released.
+- A heartbeat names as owned all partitions that this member has, or begins or may begin to read:
+  also assigned ones that it has not processed yet. The coordinator takes away only partitions that
+  are not named.
+- A partition is no longer named once it is stopped, committed and released.
 - A commit names only partitions that are held, because the coordinator accepts any of them.
 """
 
@@ -79,7 +80,7 @@ class ConsumerGroupMachine(GroupMachine):
         self._send_heartbeat()
 
     def _rejoin(self) -> None:
-        """The coordinator tells by an assignment, never by a call to join again."""
+        """Wait for an assignment: the coordinator never asks a member to join again."""
 
     def _may_leave(self) -> bool:
         return self._entered
@@ -105,7 +106,7 @@ class ConsumerGroupMachine(GroupMachine):
     # -- heartbeats ------------------------------------------------------------------------------
 
     def _owned(self) -> Owned:
-        """What this member has, or may begin to read without asking."""
+        """The partitions that this member has, or may begin to read without asking."""
         found: dict[str, set[int]] = {one: set(numbers) for one, numbers in self._target.items()}
         for tp in {*self.held, *self._starting}:
             found.setdefault(self._ids[tp], set()).add(tp.partition)
@@ -230,7 +231,7 @@ class ConsumerGroupMachine(GroupMachine):
     # -- from what it has to what it is assigned -------------------------------------------------
 
     def _rest(self) -> None:
-        """Look at the assignment: what is gone goes first, then what is new begins."""
+        """Process the assignment: release the removed partitions first, then begin the new ones."""
         self.state, self._awaited = State.STABLE, None
         if self.closing:
             self._finish_closing()

@@ -19,7 +19,7 @@ NAMES: Final[Mapping[Request, str]] = {
     Request.JOIN: "ConsumerGroupHeartbeat (joining)",
     Request.HEARTBEAT: "ConsumerGroupHeartbeat",
 }
-"""What the requests are called here."""
+"""Names of the requests in this table."""
 
 
 def _each(reaction: Reaction, **others: Reaction) -> dict[Request, Reaction]:

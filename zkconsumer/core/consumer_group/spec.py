@@ -1,4 +1,4 @@
-"""What a KIP-848 member is: fixed for its life."""
+"""The settings of a KIP-848 member, fixed for its life."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class ConsumerGroupSpec:
     """Times are in seconds. ``member_id``: chosen by the member, and kept for its life.
 
     ``assignor``: the coordinator's (``uniform``, ``range``); ``None``: the coordinator chooses.
-    ``heartbeat_interval``: until the coordinator has said another one. ``session_timeout``: the
-    coordinator's, which it does not tell. ``commit_attempts``: see ``GroupSpec``.
+    ``heartbeat_interval``: used until the coordinator sends another one. ``session_timeout``: the
+    coordinator's, which it does not send. ``commit_attempts``: see ``GroupSpec``.
     """
 
     group: str

@@ -1,11 +1,14 @@
-"""GroupMachine: what both machines of members on the brokers do alike. Events in, commands out.
+"""GroupMachine: the common part of both machines of members on the brokers. Events in, commands
+out.
 
-Finding the coordinator, fetching offsets and starting, releasing (stop, commit, listener), losing,
-commits that were asked for, leaving, the end. How a member joins and is given partitions is up to
-the subclass: ``MembershipMachine`` for the protocol of 2015, ``ConsumerGroupMachine`` for KIP-848.
+It finds the coordinator, fetches offsets and starts, releases (stop, commit, listener), handles
+lost partitions and requested commits, leaves, and ends. The subclass decides how a member joins and
+gets partitions: ``MembershipMachine`` for the classic protocol, ``ConsumerGroupMachine`` for
+KIP-848.
 
-Same contract as ``zkconsumer.core.zookeeper.machine``: total (any event in any state), late answers
-are dropped and counted, ``held`` is what may be delivered. The owner thread is the only caller.
+Same contract as ``zkconsumer.core.zookeeper.machine``: it handles any event in any state, late
+answers are dropped and counted, and ``held`` is what may be delivered. The owner thread is the only
+caller.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class GroupMachine(Machine[State, Any, Any]):
     """
 
     REACTIONS: ClassVar[Mapping[int, Row]] = by_code(TABLE)
-    """What the member does about each error code."""
+    """The member's reaction to each error code."""
 
     def __init__(self, spec: GroupSpec) -> None:
         super().__init__(State.NEW)
@@ -89,7 +92,7 @@ class GroupMachine(Machine[State, Any, Any]):
 
     @abstractmethod
     def _read_again(self, token: int) -> None:
-        """Read topics again, to notice what nobody reports."""
+        """Read topics again, to notice changes that are not reported."""
 
     @abstractmethod
     def _reread_done(self, event: Any) -> None:
@@ -100,7 +103,7 @@ class GroupMachine(Machine[State, Any, Any]):
         self._emit(commands.FetchOffsets(token, partitions))
 
     def _may_leave(self) -> bool:
-        """Whether the coordinator is to be told that the member leaves."""
+        """Whether the member must report to the coordinator that it leaves."""
         return bool(self.member_id) and self.spec.instance_id is None
 
     def _leave(self) -> None:
@@ -207,9 +210,9 @@ class GroupMachine(Machine[State, Any, Any]):
         self._timer("backoff", self.spec.backoff)
 
     def _coordinator_lost(self) -> None:
-        """Requests under way will not be answered; join, or stay a member.
+        """Requests in flight will not be answered; join, or remain a member.
 
-        Elsewhere the failure of what is waited for leads to the next one, or
+        In other states the failure of the awaited request leads to the next one, or
         ``_find_while_waiting``.
         """
         goal = Goal.LOAD if self.state in BETWEEN else Goal.REST
@@ -252,7 +255,7 @@ class GroupMachine(Machine[State, Any, Any]):
         self._back_off(Goal.LOAD)
 
     def _react(self, what: Reaction, event: events.RequestFailed, goal: Goal) -> None:
-        """Do what the table says about an answer that was waited for."""
+        """Carry out the table's reaction to an awaited answer."""
         match what:
             case Reaction.PROCEED | Reaction.RETRY | Reaction.TAKE_ID | Reaction.REFUSE:
                 self._back_off(goal)
@@ -416,7 +419,8 @@ class GroupMachine(Machine[State, Any, Any]):
         self._notify(State.NOTIFYING_LOST, lambda token: commands.NotifyLost(token, lost))
 
     def _drop_all(self) -> frozenset[TopicPartition]:
-        """Drop what is held; return that and what the listener expects to be fetched."""
+        """Drop all held partitions; return them and those that the listener expects to be
+        fetched."""
         held = frozenset(self.held)
         announced = (
             frozenset(self._starting) if self.state is State.NOTIFYING_START else frozenset()

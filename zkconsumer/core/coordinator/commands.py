@@ -31,7 +31,7 @@ from zkconsumer.core.common.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinator:
-    """Ask any broker; connections to the former coordinator are of no use any more.
+    """Ask any broker; connections to the previous coordinator are not needed any more.
 
     Answer: ``CoordinatorFound``.
     """

@@ -1,4 +1,5 @@
-"""What a coordinator's member keeps, grouped by what changes together. No membership logic."""
+"""The data of a member on the coordinator, grouped by what changes together. No membership
+logic."""
 
 from __future__ import annotations
 
@@ -44,10 +45,10 @@ class Lookup:
     paused: bool = False
 
     def lost(self) -> bool:
-        """Note that there is no coordinator; whether the last one was none either.
+        """Record that there is no coordinator; return whether this was already the last result.
 
-        Brokers name the former coordinator until they have heard of its end: so the second search
-        waits.
+        Brokers name the previous coordinator until they have learnt that it has failed, so the
+        second search waits.
         """
         self.known = False
         before, self.unproved = self.unproved, True
@@ -56,10 +57,10 @@ class Lookup:
 
 @dataclass(slots=True)
 class Round:
-    """What the last JoinGroup brought.
+    """The result of the last JoinGroup.
 
-    ``topics`` has the number of partitions of each topic that this member knows of. Only the leader
-    has ``members``, and works out the ``assignments``.
+    ``topics`` has the number of partitions of each topic that this member knows. Only the leader
+    has ``members``, and computes the ``assignments``.
     """
 
     leads: bool = False
@@ -76,10 +77,10 @@ class Round:
 
 @dataclass(slots=True)
 class Release:
-    """The release under way; without ``partitions`` there is none.
+    """The release in progress; without ``partitions`` there is none.
 
-    ``stopped_at`` has their final positions and ``uncommitted`` those that are still to be stored.
-    ``late``: the time for that is over. ``fault`` is the last answer to a commit.
+    ``stopped_at`` has their final positions, and ``uncommitted`` those that are not stored yet.
+    ``late``: the time for the release is over. ``fault`` is the last answer to a commit.
     """
 
     partitions: frozenset[TopicPartition] = frozenset()

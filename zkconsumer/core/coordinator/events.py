@@ -44,7 +44,7 @@ class CoordinatorFound:
 
 @dataclass(frozen=True, slots=True)
 class TopicsLoaded:
-    """What a broker knows: number of partitions of each topic asked for that exists."""
+    """A broker's answer: number of partitions of each requested topic that exists."""
 
     token: int
     partitions: Mapping[str, int]
@@ -65,7 +65,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """SyncGroup succeeded: what the leader gave this member, in bytes."""
+    """SyncGroup succeeded: the leader's assignment for this member, in bytes."""
 
     token: int
     assignment: bytes
@@ -73,7 +73,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsFetched:
-    """Committed offsets; ``None`` where there is none."""
+    """Committed offsets; ``None`` if there is none."""
 
     token: int
     offsets: Mapping[TopicPartition, int | None]
@@ -97,7 +97,7 @@ class HeartbeatAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """LeaveGroup was answered, whatever the answer."""
+    """LeaveGroup was answered, successfully or not."""
 
     token: int
 
@@ -117,7 +117,7 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class PollExpired:
-    """The application has had one message in hand, or the listener has taken, for longer than
+    """The application has not acknowledged one message, or the listener has run, for longer than
     ``max.poll.interval.ms``."""
 
 

@@ -1,4 +1,4 @@
-"""MembershipMachine: one member of a group on the broker's coordinator, by the protocol of 2015.
+"""MembershipMachine: one member of a group on the broker's coordinator, by the classic protocol.
 
 It decides when to join, sync and join again; ``GroupMachine`` does the rest. The owner thread is
 the only caller.

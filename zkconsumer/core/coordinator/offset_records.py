@@ -111,7 +111,7 @@ class _Reader:
 
 
 def decode_key(key: bytes | None) -> OffsetKey | GroupKey | OtherKey:
-    """Return what a record is about. Raises ValueError when the key is damaged or missing."""
+    """Decode a record's key. Raises ValueError when the key is damaged or missing."""
     if key is None:
         raise ValueError("the record has no key")
     keys = _Reader(key)

@@ -1,4 +1,4 @@
-"""What a member does about each error code, for each request: data, from which the page is made."""
+"""A member's reaction to each error code, for each request: data, from which the page is made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator import events
 
 UNREACHABLE: Final = ErrorCode.UNKNOWN_SERVER_ERROR
-"""The code of a request that got no answer at all. A broker that answers with it failed, too."""
+"""The code of a request without an answer. A broker that answers with it failed, too."""
 
 
 class Request(Enum):
@@ -163,7 +163,7 @@ _BY_CODE: Final = by_code(TABLE)
 
 
 def reaction(request: Request, code: int, rows: Mapping[int, Row] = _BY_CODE) -> Reaction:
-    """What to do when ``request`` is answered with ``code``; defined for every integer."""
+    """The reaction to ``code`` in the answer to ``request``; defined for every integer."""
     if code == ErrorCode.NONE:
         return Reaction.PROCEED
     unexpected = Reaction.REFUSE if request is Request.COMMIT else Reaction.FATAL

@@ -1,4 +1,4 @@
-"""What a member on the coordinator is: fixed for its life."""
+"""The settings of a member on the coordinator, fixed for its life."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class GroupSpec:
 
     @property
     def topics_to_load(self) -> tuple[str, ...] | None:
-        """Which topics the subscription needs to know of; ``None`` is all."""
+        """The topics that the subscription needs to know; ``None`` means all."""
         if self.subscription.pattern is Pattern.STATIC:
             return tuple(sorted(self.subscription.topics))
         return None

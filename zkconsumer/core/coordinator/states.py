@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """Where a member stands. The value is what it is doing or waiting for."""
+    """The states of a member. The value says what it does or waits for."""
 
     NEW = "not started"
     FINDING = "asking a broker for the coordinator"

@@ -31,9 +31,9 @@ from zkconsumer.core.coordinator.wire import (
 
 
 class _Name(str):
-    """A topic or member as the algorithm gets it.
+    """A topic or member in the form that the algorithm needs.
 
-    It takes from sets whatever comes first, so the hash must be the same in every process.
+    The algorithm takes arbitrary elements of sets, so the hash must be the same in every process.
     """
 
     __slots__ = ()
@@ -46,7 +46,7 @@ class _Name(str):
 
 
 class _Cluster:
-    """What the algorithm asks for."""
+    """The algorithm's input."""
 
     def __init__(self, partitions: Mapping[str, int]) -> None:
         self._partitions = {_Name(topic): count for topic, count in sorted(partitions.items())}
@@ -121,7 +121,8 @@ def _wanted(member: StickyAssignorMemberMetadataV1) -> StickyAssignorMemberMetad
 
 
 def _before(member: GroupMember, cooperative: bool) -> StickyAssignorMemberMetadataV1:
-    """What a member had: for the eager strategy it is in the user data, in any version."""
+    """A member's previous partitions: with the eager strategy they are in the user data, in any
+    version."""
     owned: Iterable[TopicPartition] = ()
     generation, topics = -1, list[str]()
     try:

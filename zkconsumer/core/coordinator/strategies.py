@@ -2,7 +2,7 @@
 
 ``range`` and ``roundrobin`` are those of the Java and Python consumers; ``legacy-range`` and
 ``legacy-roundrobin`` assign by stream, exactly as ``zkconsumer.core.common.assign`` does for groups
-in ZooKeeper, so that a group that has moved keeps its split. Sticky ones are in
+in ZooKeeper, so that a group keeps its assignment when it moves. Sticky ones are in
 ``zkconsumer.core.coordinator.sticky``. Pure; any thread.
 """
 
@@ -28,10 +28,10 @@ from zkconsumer.core.coordinator.wire import (
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """What a member says of itself. ``topics`` maps topic to number of streams.
+    """What a member reports about itself. ``topics`` maps topic to number of streams.
 
     ``owned`` is what it keeps while it joins; ``before`` the last assignment and its generation,
-    which eager members have given up.
+    which eager members have released.
     """
 
     consumer_id: str
@@ -50,7 +50,7 @@ class Strategy(Protocol):
 
     @property
     def cooperative(self) -> bool:
-        """Members keep what they have while they join."""
+        """Members keep their partitions while they join."""
 
     def subscribe(self, state: MemberState) -> bytes:
         """The metadata for JoinGroup."""
@@ -237,7 +237,8 @@ def _encoded(given: Mapping[str, set[TopicPartition]]) -> dict[str, bytes]:
 
 
 _UNREADABLE: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
-"""What comes of user data of another making: infinite numbers and nesting without end, too."""
+"""The errors that user data from other clients can cause: also infinite numbers and unlimited
+nesting."""
 
 
 def _streams_of(member: GroupMember) -> tuple[str, dict[str, int]]:

@@ -1,8 +1,8 @@
-"""Bytes inside JoinGroup and SyncGroup: what members of consumer groups tell one another.
+"""Bytes inside JoinGroup and SyncGroup, which members of consumer groups send to one another.
 
 Source: ConsumerProtocolSubscription (versions 0 to 3) and ConsumerProtocolAssignment of Kafka 3.9,
-StickyAssignorUserData. The coordinator does not look into them. Readers take any version: they
-read the fields they know and leave the rest. Pure; any thread.
+StickyAssignorUserData. The coordinator does not decode them. Readers accept any version: they read
+the fields that they know and ignore the others. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def encode_subscription(data: SubscriptionData) -> bytes:
 
 
 def decode_subscription(raw: bytes) -> SubscriptionData:
-    """Read a subscription. Raises ValueError when the bytes are none."""
+    """Read a subscription. Raises ValueError when the bytes do not contain one."""
     reader = _Reader(raw)
     version = reader.take_short()
     topics = tuple(reader.take_string() for _ in range(reader.take_count()))
@@ -65,7 +65,7 @@ def encode_assignment(data: AssignmentData) -> bytes:
 
 
 def decode_assignment(raw: bytes) -> AssignmentData:
-    """Read an assignment; no bytes at all are an empty one. Raises ValueError."""
+    """Read an assignment; empty bytes are an empty one. Raises ValueError."""
     if not raw:
         return AssignmentData(frozenset())
     reader = _Reader(raw)
@@ -74,7 +74,7 @@ def decode_assignment(raw: bytes) -> AssignmentData:
 
 
 def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
-    """The user data of the sticky strategy: what the member had, and in which generation."""
+    """The user data of the sticky strategy: the member's partitions, and in which generation."""
     return _partitions(owned) + _INT.pack(generation)
 
 

@@ -1,1 +1,1 @@
-"""What a member does while its group moves between ZooKeeper and the coordinator. Pure."""
+"""The decisions of a member while its group moves between ZooKeeper and the coordinator. Pure."""

@@ -1,4 +1,4 @@
-"""What a migratable member takes in and commands beyond what its two machines know: data."""
+"""Events and commands of a migratable member beyond those of its two machines: data."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class OfferChanged:
 
 @dataclass(frozen=True, slots=True)
 class RulesChanged:
-    """What may be claimed has changed: look at the group again."""
+    """Different partitions may be claimed now: read the group again."""
 
 
 @dataclass(frozen=True, slots=True)

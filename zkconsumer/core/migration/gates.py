@@ -1,7 +1,7 @@
-"""The gate before each mode: what must hold before an operator's tool may write it. Pure.
+"""The gate before each mode: what must be true before an operator's tool may write it. Pure.
 
 The tool reads the ``Facts``, asks ``obstacles``, and writes the mode only if its znode still has
-the version of these facts. Whatever the tool does not know is an obstacle, not a guess.
+the version of these facts. Anything that the tool does not know is an obstacle, not a guess.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the tool has read of a group.
+    """What the tool has read about a group.
 
     Args:
         mode: the group's mode.
@@ -43,10 +43,11 @@ class Facts:
 
 
 def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
-    """Return what is in the way of writing ``target``, a sentence each; empty: it may be written.
+    """Return what prevents writing ``target``, a sentence each. If it is empty, the mode may be
+    written.
 
-    One that ends with "wait" may go away by itself. A group without members holds no partition, so
-    that alone is not an obstacle; but then no member carries offsets over.
+    An obstacle that ends with "wait" may disappear by itself. A group without members holds no
+    partition, so that alone is not an obstacle; but then no member carries offsets over.
     """
     if target not in neighbours(facts.mode):
         names = " or ".join(mode.value for mode in neighbours(facts.mode))

@@ -31,7 +31,7 @@ OWN_PREFIX: Final = "zkconsumer-live-"
 class OwnStrategy:
     """Assigns exactly as the members do in ZooKeeper, so that a move changes no owner.
 
-    Partitions are kept while joining: the owner znodes, not the coordinator, see to it that none is
+    Partitions are kept while joining: the owner znodes, not the coordinator, make sure that none is
     delivered twice.
 
     Args:
@@ -66,8 +66,8 @@ class OwnStrategy:
 class LiveMembership(MembershipMachine):
     """A member of the coordinator's group whose offer changes with the mode.
 
-    ``offer``: that of the present generation; ``None``: not a member. Partitions are kept while it
-    joins for the first time beside plain consumers: it was in a group of migratable members, in
+    ``offer``: the one in the current generation; ``None``: not a member. It keeps its partitions
+    while it joins plain consumers for the first time: it was in a group of migratable members, in
     which owner znodes protect them.
     """
 
@@ -80,12 +80,12 @@ class LiveMembership(MembershipMachine):
 
     @property
     def offer(self) -> Offer | None:
-        """What the member offers in the present generation."""
+        """The member's offer in the current generation."""
         return self._joined_with if self.generation >= 0 else None
 
     @property
     def given(self) -> frozenset[TopicPartition]:
-        """What the coordinator assigns to the member and may not take back yet."""
+        """The partitions that the coordinator assigns to the member and may not take back yet."""
         return frozenset(self.held) - self._releasing.partitions
 
     def _offer_changed(self, event: OfferChanged) -> None:

@@ -1,8 +1,8 @@
-"""LiveMachine: what a migratable member does in its group's mode. Events in, commands out.
+"""LiveMachine: the decisions of a migratable member in its group's mode. Events in, commands out.
 
-It knows the mode, the member's place on the coordinator, what the coordinator assigns to it and
-which owner znodes it holds. It decides which assignment is followed, which partitions may be
-delivered, what has to be given up, and when the mode is acknowledged. Rules:
+It knows the mode, the member's state on the coordinator, the coordinator's assignment, and the
+owner znodes that the member holds. It decides which assignment is followed, which partitions may be
+delivered, which must be released, and when the mode is acknowledged. Rules:
 
 1. Total: any event is legal at any time; nothing raises.
 2. Without a session, or before the mode was read in it, nothing is delivered or claimed.
@@ -34,7 +34,7 @@ class SessionLost:
 
 @dataclass(frozen=True, slots=True)
 class ModeRead:
-    """The mode, read in the present session. ``version``: of its znode; -1: there is none."""
+    """The mode, read in the current session. ``version``: of its znode; -1: there is none."""
 
     mode: Mode
     version: int
@@ -77,7 +77,7 @@ Event = SessionLost | ModeRead | Joined | Left | Held | Acknowledged
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Claim by this assignment. ``assigned``: the coordinator's, when that one is followed."""
+    """Claim by this assignment. ``assigned``: the coordinator's, if that one is followed."""
 
     follows: Follows
     assigned: Partitions

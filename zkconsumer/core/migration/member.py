@@ -1,9 +1,9 @@
-"""LiveMember: one migratable member: two machines, and the one that decides between them.
+"""LiveMember: one migratable member: two machines, and one that decides between them.
 
 Events in, commands out, like every machine; one ``MemberLoop`` runs it. The ZooKeeper side holds
 and delivers partitions, in every mode. The coordinator's side is a member that fetches nothing: its
-partitions are what the mode lets the ZooKeeper side claim, and it gives one back only when the
-owner znode is released. The member's thread is the only caller.
+partitions are those that the mode lets the ZooKeeper side claim, and it releases one only after the
+owner znode. The member's thread is the only caller.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class LiveMember:
 
     @property
     def state(self) -> State:
-        """What the ZooKeeper side is doing: it holds the partitions."""
+        """The state of the ZooKeeper side, which holds the partitions."""
         return self.rebalance.state
 
     @property
@@ -191,7 +191,7 @@ class LiveMember:
                 self._to_rebalance(event)
 
     def _settle(self) -> None:
-        """Let each machine hear of the others until nothing follows any more."""
+        """Pass each machine's results to the others until no more follow."""
         while True:
             while self._todo:
                 self._todo.popleft()()
@@ -329,7 +329,7 @@ class LiveMember:
             self._of_group(command)
 
     def _of_group(self, command: Any) -> None:
-        """What the coordinator's side wants: it fetches nothing and calls no listener."""
+        """The commands of the coordinator's side: it fetches nothing and calls no listener."""
         answer: Any = None
         match command:
             case group_commands.FetchOffsets(token, partitions):

@@ -1,4 +1,4 @@
-"""Scripts of a migratable member: as in a ZooKeeper group, except where the mode comes in."""
+"""Scripts of a migratable member: as in a ZooKeeper group, except where the mode matters."""
 
 from __future__ import annotations
 

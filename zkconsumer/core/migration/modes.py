@@ -13,7 +13,7 @@ from typing import Final
 
 
 class Mode(Enum):
-    """The mode of a group. The value is what the mode znode holds."""
+    """The mode of a group. The value is the content of the mode znode."""
 
     ZOOKEEPER = "zookeeper"
     """ZooKeeper's assignment counts; legacy consumers may be members."""
@@ -73,9 +73,8 @@ def may_claim(mode: Mode, joined: Offer | None, assigned: bool) -> bool:
     """Whether a member may claim the owner znode of a partition.
 
     Args:
-        mode: what the member has read.
-        joined: what it offers as a member of the coordinator's group; ``None``: it is not one.
-        assigned: whether the coordinator assigns the partition to it.
+        mode: what the member has read. joined: its offer as a member of the coordinator's group;
+        ``None``: it is not a member. assigned: whether the coordinator assigns the partition to it.
     """
     rule = RULES[mode]
     if rule.follows is Follows.COORDINATOR:
@@ -92,8 +91,8 @@ def may_give_back(mode: Mode, joined: Offer | None, owner: bool) -> bool:
     """Whether a member may let the coordinator assign the partition to another member.
 
     A plain consumer would deliver it at once, so the owner znode is released before. While the
-    member follows ZooKeeper and keeps plain consumers out, the coordinator's assignment counts for
-    nobody.
+    member follows ZooKeeper and keeps plain consumers out, no member uses the coordinator's
+    assignment.
     """
     rule = RULES[mode]
     return not owner or (rule.follows is Follows.ZOOKEEPER and joined is Offer.OWN)

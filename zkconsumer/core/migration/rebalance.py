@@ -1,7 +1,7 @@
-"""The ZooKeeper side of a migratable member: it alone holds partitions, in every mode.
+"""The ZooKeeper side of a migratable member: only this side holds partitions, in every mode.
 
-The machine of a ZooKeeper group, which claims only what the mode allows and follows the assignment
-that the mode names. Pure; run by the member's thread.
+It is the machine of a ZooKeeper group. It claims only what the mode allows, and follows the
+assignment that the mode names. Pure; run by the member's thread.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ def read_mode(paths: LivePaths) -> Script[tuple[Mode, int]]:
 def write_mode(paths: LivePaths, target: Mode, version: int) -> Script[bool]:
     """Write the mode if its version is still ``version`` (-1: there is no znode).
 
-    Return whether it is written; if not, another operator has written one. After a lost answer
-    the znode decides. Another operator who writes the same mode at the same moment cannot be told
-    apart, and need not be. Raises ZnodeFormatError, Refused.
+    Return whether it was written. If not, another operator has written one. After a lost answer the
+    znode decides. Another operator who writes the same mode at the same moment cannot be
+    distinguished, and need not be. Raises ZnodeFormatError, Refused.
     """
     data = encode_mode(target)
     while True:

@@ -34,7 +34,7 @@ _STAT: Final = Stat(0, 0, 0, 0)
 
 
 class PartitionView(NamedTuple):
-    """One partition: ``leader`` is -1 where there is none; -1 is an epoch that is not known."""
+    """One partition. ``leader`` is -1 if there is none; an epoch of -1 is not known."""
 
     leader: int
     leader_epoch: int
@@ -52,7 +52,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What one broker knows of its cluster; ``cluster_id`` is ``None`` before 0.10.1."""
+    """A broker's view of its cluster; ``cluster_id`` is ``None`` before 0.10.1."""
 
     cluster_id: str | None = None
     brokers: tuple[BrokerEndpoint, ...] = ()
@@ -62,7 +62,7 @@ class ClusterView:
 
 
 def is_cluster_path(path: str, ids_only: bool = False) -> bool:
-    """Whether brokers can say what this znode would hold; ``ids_only``: if it is about brokers."""
+    """Whether brokers know the content of this znode. ``ids_only``: if it is about brokers."""
     if ids_only:
         return path == BROKER_IDS or path.startswith(BROKER_IDS + "/")
     return path == CLUSTER_ID or path.startswith("/brokers/")

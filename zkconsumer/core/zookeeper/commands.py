@@ -55,10 +55,10 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LoadView:
-    """Read the group and arm the watches. Answer: ``ViewLoaded``.
+    """Read the group and set the watches. Answer: ``ViewLoaded``.
 
-    ``epoch`` is the version the own registration has unless another process wrote to it. What is
-    ``known`` is not read again.
+    ``epoch`` is the version of this member's registration unless another process wrote to it. What
+    is ``known`` is not read again.
     """
 
     token: int
@@ -112,7 +112,7 @@ class ClaimPartitions:
 
 @dataclass(frozen=True, slots=True)
 class WatchBlockers:
-    """Watch owner znodes that stand in the way. Answer: ``BlockersWatched``."""
+    """Watch owner znodes that block a claim. Answer: ``BlockersWatched``."""
 
     token: int
     partitions: frozenset[TopicPartition]

@@ -1,4 +1,4 @@
-"""Commits during a rebalance: what a member holds, and what a commit's outcome does to that.
+"""Commits during a rebalance: the member's partitions, and the effect of a commit's result on them.
 
 The part of the machine between ``Machine`` and ``RebalanceMachine``; run by the same thread.
 """
@@ -157,7 +157,8 @@ class Committing(Machine[State, Event, Command]):
             proceed()
 
     def _note_committed(self, event: events.Committed) -> list[str]:
-        """Take over new fencing tokens; let go of partitions that turned out not to be ours."""
+        """Store new fencing tokens; drop partitions that turned out to belong to another
+        session."""
         for tp, claim in event.claims.items():
             if tp in self.held:
                 reset = tp in self._reset_meanwhile

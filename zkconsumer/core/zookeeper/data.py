@@ -1,4 +1,4 @@
-"""What a ZooKeeper group's member keeps, grouped by what changes together. No rebalance logic."""
+"""The data of a ZooKeeper group's member, grouped by what changes together. No rebalance logic."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Registration:
 
 @dataclass(slots=True)
 class Triggers:
-    """What has to be done as soon as the member rests: flags, so that triggers coalesce.
+    """Work to do as soon as the member rests: flags, so that triggers coalesce.
 
-    ``group``: look at the group again; ``claims``: claim again what other members owned;
-    ``owners``: compare the owner znodes at the next look.
+    ``group``: read the group again. ``claims``: claim again what other members owned. ``owners``:
+    compare the owner znodes in the next pass.
     """
 
     group: bool = False

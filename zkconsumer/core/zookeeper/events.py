@@ -29,9 +29,9 @@ from zkconsumer.core.zookeeper.view import GroupView
 class Claim:
     """A partition held by this member.
 
-    ``version`` is the fencing token: the version of the offset znode, or ``None`` while there is
-    no offset znode. ``committed`` is the offset stored there, ``None`` when there is none; it is
-    ``invalidated`` when ``auto.offset.reset`` has replaced it: then a lower one may take its place.
+    ``version`` is the fencing token: the version of the offset znode, or ``None`` while there is no
+    offset znode. ``committed`` is the offset stored there, ``None`` if there is none. It is
+    ``invalidated`` when ``auto.offset.reset`` has replaced it; then a lower one may be stored.
     """
 
     thread: ConsumerThreadId
@@ -57,12 +57,12 @@ class SessionOpened:
 
 @dataclass(frozen=True, slots=True)
 class SessionResumed:
-    """The connection came back within the same session; watches may have been lost."""
+    """The connection was re-established within the same session; watches may have been lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """The session is over: registration and owner znodes are gone or about to go."""
+    """The session has ended: registration and owner znodes are gone or will soon be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Changed:
 class ScriptFailed:
     """A script could not finish: the session ended, or ZooKeeper or Kafka refused.
 
-    ``path`` is the znode, ``detail`` says more where there is none.
+    ``path`` is the znode; ``detail`` explains more if there is none.
     """
 
     token: int
@@ -124,7 +124,7 @@ class BrokersLoaded:
 
 @dataclass(frozen=True, slots=True)
 class OwnersChecked:
-    """Which of the held partitions turned out to have no owner znode of this session."""
+    """The held partitions that have no owner znode of this session."""
 
     token: int
     foreign: frozenset[TopicPartition]
@@ -134,9 +134,9 @@ class OwnersChecked:
 class OffsetReset:
     """``auto.offset.reset`` chose a position in place of ``old``, which is not in the log.
 
-    What is stored counts for nothing then, and a lower position may replace it; otherwise the
-    next member would skip the messages between the two. ``old`` is ``None`` where no offset was
-    stored: then there is nothing to replace.
+    The stored offset is then ignored, and a lower position may replace it. Otherwise the next
+    member would skip the messages between the two. ``old`` is ``None`` if no offset was stored, so
+    there is nothing to replace.
     """
 
     partition: TopicPartition
@@ -191,7 +191,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class BlockersWatched:
-    """Watches on blocking owner znodes are set; ``gone`` says that one had vanished already."""
+    """Watches on blocking owner znodes are set; ``gone``: one had already been deleted."""
 
     token: int
     gone: bool

@@ -1,18 +1,19 @@
-"""What a member has read of its group and need not read again, and when it must. Pure.
+"""What a member has read about its group, and when it must read it again. Pure.
 
-A change of the group makes every member look at it again. Most of what it would read is as it was,
-and the member can know that without reading it:
+After a change of the group, every member reads it again. Most of the group has not changed, and the
+member can know that without reading it:
 
 - Registrations: the list of members is read each time, and its stat counts the creations and
-  deletions of children. Each name that came or went takes at least one, a registration that was
-  replaced takes two and leaves the names alike. So when the count has grown by just the number of
-  names that came or went, all other registrations are the ones that were read.
-- Topics and the list of brokers: a watch was left on them. As long as it has not fired, and the
-  connection that carries it lasts, they are as they were.
+  deletions of children. Each name that appeared or disappeared takes at least one. A registration
+  that was replaced takes two, and the names stay the same. So if the count has grown by just the
+  number of names that appeared or disappeared, all other registrations are the ones that were read.
+- Topics and the list of brokers: a watch was left on them. They have not changed as long as the
+  watch has not fired and its connection lasts.
 
-A watch event that gets lost is made up for by the periodic reading. It also finds a registration
-whose data was rewritten in place, which no list shows: the own one each time, the others in
-rotation (``ROTATION``), so that a large group at rest does not read all of itself over and over.
+Periodic reading makes up for lost watch events. It also finds a registration whose data was
+rewritten in place, which no list shows. It reads the member's own registration each time and the
+others in rotation (``ROTATION``), so that a large group at rest does not read all of itself again
+and again.
 
 Owned by the machine's thread.
 """
@@ -62,7 +63,8 @@ NOTHING = Known()
 
 
 class Knowledge:
-    """What the member ``own`` may tell its next ``LoadView``; tell it what happens, in order."""
+    """What the member ``own`` can leave out of its next ``LoadView``. It must be told every event,
+    in order."""
 
     def __init__(self, own: str) -> None:
         self._own = own
@@ -86,13 +88,13 @@ class Knowledge:
         self._refresh_forced = True
 
     def forget(self) -> None:
-        """The session is over."""
+        """The session has ended."""
         self._known = NOTHING
         self._invalidated.clear()
         self._reconnected = self._refresh_forced = False
 
     def ask(self) -> Known:
-        """What the view that is asked for now need not read."""
+        """What the requested view need not read."""
         known = self._known
         if self._refresh_forced:
             self._rotation = (self._rotation + 1) % ROTATION

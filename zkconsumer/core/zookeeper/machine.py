@@ -1,22 +1,22 @@
 """RebalanceMachine: the only place where the state of a member's rebalance changes.
 
 Events in, commands out. One thread owns a machine; watches, timers, sessions and users only post
-events to that thread's mailbox. The rules of every ``Machine`` hold: because of the tokens a late
-``FetchingStopped`` of an earlier session cannot answer the stop of the next one. Beyond them:
+events to that thread's mailbox. The rules of every ``Machine`` apply: because of the tokens, a late
+``FetchingStopped`` of an earlier session cannot answer the stop of the next one. Two more rules:
 
 1. ``SessionLost`` is legal everywhere; it takes all partitions away without a commit and remembers
    how far each got, so that a claim which finds the stored offset unchanged continues from there.
    (The JVM only forgets what it owns: its fetchers and streams continue until the next attempt.)
 2. Triggers coalesce to one flag and are never lost.
 
-Two ways to work. The default profile reads the group, then gives up only what it loses:
+There are two profiles. The default one reads the group, then releases only what it loses:
 
     view -> stop fetchers, clear queues -> commit -> listener -> release -> claim -> listener
          -> start fetchers; what others still own is watched and claimed when it is let go
 
-The ``scala`` profile is the JVM's (Scala 1.1.1 ``ZKRebalancerListener``): everything is given up
-first, then the group is read, one conflict undoes the attempt, and after
-``rebalance.max.retries`` attempts the member stays registered and owns nothing.
+The ``scala`` profile is the JVM's (Scala 1.1.1 ``ZKRebalancerListener``): everything is released
+first, then the group is read, one conflict undoes the attempt, and after ``rebalance.max.retries``
+attempts the member stays registered and owns nothing.
 """
 
 from __future__ import annotations
@@ -303,7 +303,8 @@ class RebalanceMachine(Committing):
             self._claim()
 
     def _unwanted_claims(self, wanted: Container[TopicPartition]) -> dict[TopicPartition, Claim]:
-        """Those with unknown outcome that are not wanted, but may have an owner znode of ours."""
+        """Claims with unknown outcome that are not wanted, but may have an owner znode of this
+        session."""
         return {
             tp: Claim(thread, None, None)
             for tp, thread in self._unknown_claims.items()

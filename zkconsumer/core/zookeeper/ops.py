@@ -62,7 +62,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """Reply: ``Stat``, or ``None`` when there is no such znode. Its watch fires on creation too."""
+    """Reply: ``Stat``, or ``None`` if the znode does not exist. Its watch fires on creation too."""
 
     path: str
     watch: bool = False
@@ -105,10 +105,10 @@ class GetChildren:
 class GetMany:
     """Many independent reads, pipelined. Not a snapshot: each path is read at its own moment.
 
-    Reply: tuple of ``Node | None`` in the order of ``paths``; ``None`` where there is no znode.
-    With ``watch`` each znode that exists gets a data watch; a missing one gets none. With
-    ``children``, which goes without a watch and only tools use: the names of each znode's children
-    in place of the ``Node``.
+    Reply: tuple of ``Node | None`` in the order of ``paths``; ``None`` for a znode that does not
+    exist. With ``watch`` each znode that exists gets a data watch. With ``children``, which only
+    tools use and which cannot be combined with a watch, the reply has the names of each znode's
+    children in place of the ``Node``.
     """
 
     paths: tuple[str, ...]
@@ -127,7 +127,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """Reply: the new ``Stat``. ``version`` -1 means: whatever the version is."""
+    """Reply: the new ``Stat``. ``version`` -1 matches every version."""
 
     path: str
     data: bytes
@@ -136,7 +136,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Reply: ``None``. ``version`` -1 means: whatever the version is."""
+    """Reply: ``None``. ``version`` -1 matches every version."""
 
     path: str
     version: int = -1
@@ -258,7 +258,7 @@ class Ok:
 class Failed:
     """The operation failed. ``index`` is the position of the failing op inside a ``Multi``.
 
-    ``detail`` says more where the code alone does not tell (Kafka's refusals).
+    ``detail`` explains more if the code alone is not enough (Kafka's refusals).
     """
 
     code: Code

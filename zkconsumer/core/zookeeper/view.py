@@ -34,13 +34,13 @@ class Assignor:
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """Everything about a member that stays the same while it lives.
+    """The settings of a member, fixed for its life.
 
-    ``scala`` selects exact legacy behaviour. ``kafka_storage`` and ``dual_commit`` stand for
-    ``offsets.storage=kafka`` and ``dual.commit.enabled``. Times are seconds. ``max_attempts`` is
-    ``rebalance.max.retries`` and counts only in the ``scala`` profile. ``bootstrap``: members learn
-    the cluster from its brokers (``zkconsumer.brokers=bootstrap``), and members that do not say
-    that they are of this library are left out.
+    ``scala`` selects exact legacy behaviour. ``kafka_storage`` and ``dual_commit`` mean
+    ``offsets.storage=kafka`` and ``dual.commit.enabled``. Times are in seconds. ``max_attempts`` is
+    ``rebalance.max.retries`` and is used only in the ``scala`` profile. ``bootstrap``: members
+    learn the cluster from its brokers (``zkconsumer.brokers=bootstrap``), and members whose
+    registration does not say that they use this library are left out.
     """
 
     paths: GroupPaths
@@ -74,10 +74,9 @@ class GroupView:
     ``registered`` says whether this member's own registration was there. ``members`` maps consumer
     id to topic to number of streams, filters already expanded, members and topics in the order in
     which ZooKeeper lists them (of a static registration: of its JSON). ``quarantined`` maps the
-    path of each znode that could not be used (registration, topic, broker) to the reason; what it
-    says is left out. All members leave out the same. ``foreign``: those of them that are members
-    of another library. ``partitions`` maps topic to its partitions,
-    ascending.
+    path of each znode that could not be used (registration, topic, broker) to the reason; its
+    content is left out. All members leave out the same. ``foreign``: the ones that are members of
+    another library. ``partitions`` maps topic to its partitions, ascending.
     """
 
     registered: bool
@@ -89,13 +88,14 @@ class GroupView:
 
     @cached_property
     def _assignments(self) -> dict[Any, _Assignment]:
-        """What was worked out from it so far: simulated members that read the same share a view."""
+        """The assignments computed from it so far: simulated members that read the same share a
+        view."""
         return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``mine`` is what this member should own; ``assignment`` is all that it could work out.
+    """``mine`` is what this member should own; ``assignment`` is everything that it could compute.
 
     With ``range`` the assignment covers only topics this member subscribes to, as in the JVM.
     """
@@ -133,7 +133,7 @@ def _threads(
 ) -> dict[str, Sequence[ConsumerThreadId]]:
     """Thread ids by topic, of all topics or of those in ``only``.
 
-    Topics with the same threads share one list: with a few distinct subscriptions there are few
+    Topics with the same threads share one list. With a few distinct subscriptions there are few
     lists, and the assignors order each of them once.
     """
     alike: dict[int, tuple[Mapping[str, int], list[str]]] = {}

@@ -42,7 +42,7 @@ _INT64: Final = 2**63 - 1
 
 
 def is_legal_topic(name: str) -> bool:
-    """Tell whether a topic can have this name: ``[A-Za-z0-9._-]{1,255}``, not ``.`` or ``..``."""
+    """Return whether a topic can have this name: ``[A-Za-z0-9._-]{1,255}``, not ``.`` or ``..``."""
     return _LEGAL.fullmatch(name) is not None and name not in (".", "..")
 
 
@@ -225,7 +225,7 @@ def decode_registration(path: str, data: bytes) -> Subscription:
 
 
 def is_ours(data: bytes) -> bool:
-    """Tell whether a registration says that its member is of this library."""
+    """Return whether a registration says that its member uses this library."""
     try:
         return _parse_object("", data, MAX_ZNODE_BYTES).get("client") == _CLIENT
     except ZnodeFormatError:
@@ -242,8 +242,8 @@ def encode_offset(offset: int) -> bytes:
 def decode_offset(path: str, data: bytes) -> int:
     """Return a committed offset: an optional ``-`` and up to 19 digits, within 64 bits.
 
-    Blanks, ``+``, ``_`` and digits of other scripts are refused, ``-1`` is not: a tool may have
-    written it, and it means that there is no usable offset.
+    Blanks, ``+``, ``_`` and digits of other scripts are refused. ``-1`` is accepted: a tool may
+    have written it, and it means that there is no usable offset.
     """
     if _OFFSET.fullmatch(data) is None or not -_INT64 - 1 <= (offset := int(data)) <= _INT64:
         _refuse(path, f"{_short(data)} is not an offset: write a decimal number, nothing else")

@@ -97,9 +97,10 @@ class BrokerIO:
             self._connection.close()
 
     def _ask(self, endpoint: BrokerEndpoint, send: Callable[[BrokerConnection], _T]) -> _T:
-        """Send; try once more when a connection that was open before turns out to be closed.
+        """Send; retry once if an earlier connection turns out to be closed.
 
-        Not when the answer is late: a broker that hangs would cost the timeout twice.
+        There is no retry if the answer is late: with a broker that hangs, that would take twice the
+        timeout.
         """
         connection = self._connect(endpoint)
         used = connection.is_open

@@ -1,4 +1,4 @@
-"""What the fetch plane reports, and what it needs to know of the configuration. Data only."""
+"""The events of the fetch plane, and the part of the configuration that it needs. Data only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FetchEventKind(Enum):
     BROKER_FAILED = "broker failed"
     """A request to ``broker`` failed as a whole."""
     METADATA_FAILED = "metadata failed"
-    """No broker told who leads; asked again after ``refresh.leader.backoff.ms``."""
+    """No broker returned the leader; asked again after ``refresh.leader.backoff.ms``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class LeaderFinder:
     """Finds a broker for every partition in the table that has none.
 
     Args:
-        table: which partitions, which brokers.
+        table: the partitions and brokers.
         backoff: seconds.
         report: called with every ``FetchEvent``, without locks.
         clock: the present time in seconds, as for ``FetchTable``.

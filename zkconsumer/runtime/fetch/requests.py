@@ -16,7 +16,7 @@ from zkconsumer.runtime.partition_info import PartitionTopicInfo
 class BrokerPort(Protocol):
     """The brokers, as one worker or the leader finder uses them. Its calls may block.
 
-    Every call raises ``BrokerUnavailableError`` when there is no connection or it broke, and
+    Every call raises ``BrokerUnavailableError`` when there is no connection or it was lost, and
     ``BrokerError`` when the broker refused the request or its answer cannot be read.
     """
 

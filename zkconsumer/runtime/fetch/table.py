@@ -146,7 +146,8 @@ class FetchTable:
         self.remove(infos)
 
     def queue_has_room(self) -> None:
-        """A queue has ceased to be full: workers may fetch what they had to leave out."""
+        """A queue is not full any more: workers may fetch the partitions that they had to leave
+        out."""
         with self._lock:
             self._news.update(self._shares)
 
@@ -182,7 +183,7 @@ class FetchTable:
     def due(self, now: float) -> tuple[Sequence[PartitionTopicInfo], float | None]:
         """Return the partitions to look for leaders of; if none, also when there will be some.
 
-        ``None`` stands for not before the table changes. Without brokers nothing is due.
+        ``None`` means not before the table changes. Without brokers nothing is due.
         """
         with self._lock:
             if not (self._leaderless and self._brokers):
@@ -223,7 +224,7 @@ class FetchTable:
     # For the workers.
 
     def work(self, key: WorkerKey, *, also_full: bool) -> Work | None:
-        """Return the partitions that worker ``key`` can fetch; ``None`` when it has none at all.
+        """Return the partitions that worker ``key`` can fetch; ``None`` if it has none.
 
         Partitions whose queue is full are left out unless ``also_full``.
         """
@@ -235,7 +236,7 @@ class FetchTable:
             return Work(share.endpoint, states, len(share.states) - len(states))
 
     def served(self, states: Iterable[PartitionFetchState]) -> None:
-        """These have brought something: the others of the same worker come first next time."""
+        """These partitions had data: the others of the same worker are first next time."""
         with self._lock:
             for state in states:
                 if state.worker is not None:
@@ -261,7 +262,7 @@ class FetchTable:
         return lost
 
     def give_up(self, state: PartitionFetchState) -> None:
-        """Fetch no more of a partition whose stream is about to fail."""
+        """Stop fetching a partition whose stream is about to fail."""
         with self._lock:
             if state.worker is not None:
                 self._take_from_worker(state)

@@ -1,9 +1,9 @@
-"""The threads of fetching, and its face to the rest of the member (Scala: ConsumerFetcherManager).
+"""The threads of fetching, and their interface for the member (Scala: ConsumerFetcherManager).
 
 The only module of the package that starts threads and waits: each thread steps one worker, or the
-leader finder, and does its IO. What they share is the table. Any thread may call the manager.
+leader finder, and does its IO. They share the table. Any thread may call the manager.
 
-A thread sleeps until its alarm is set. After every change of the table, the thread that made it
+A thread sleeps until its alarm is set. After every change of the table, the thread that changed it
 takes the table's news and sets the alarms. An alarm is cleared before each ``choose``, so that no
 news is lost in between.
 """
@@ -40,7 +40,7 @@ from zkconsumer.runtime.threads import has_ended
 _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS: Final = 2.0
-"""How long the threads may take to end, unless the caller says so."""
+"""How long the threads may take to end, unless the caller passes a timeout."""
 _AFTER_OWN_ERROR_S: Final = 1.0
 
 
@@ -74,7 +74,7 @@ class ConsumerFetcherManager:
         """Written under the lock."""
 
     def set_brokers(self, brokers: Sequence[BrokerEndpoint]) -> None:
-        """Tell which brokers are registered. Leaders that are missing are looked for at once."""
+        """Set the registered brokers. Missing leaders are looked for at once."""
         self._table.set_brokers(brokers)
         self._wake()
 
@@ -241,7 +241,7 @@ class _Thread(threading.Thread):
         return chosen
 
     def ask(self, request: FetchRequest | OffsetsRequest | LeadersRequest) -> None:
-        """Ask the broker and handle what it answers."""
+        """Ask the broker and handle its answer."""
         try:
             self.worker.take(request, request.ask(self.broker))
         except AuthenticationError as exc:  # the connector's checks end the member

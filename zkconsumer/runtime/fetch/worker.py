@@ -65,7 +65,7 @@ class FetchWorker:
         self._idle_since: float | None = None
         self._asked_at = 0.0
         self._fruitless: Sequence[PartitionFetchState] | None = None
-        """What the last request asked for, if it brought nothing."""
+        """The partitions of the last request, if its answer was empty."""
         self._again: FetchRequest | None = None
         """That request: it is sent again as it is while there is nothing else to ask for."""
         self._backlog: deque[tuple[PartitionFetchState, Chunk]] = deque()
@@ -201,7 +201,7 @@ class FetchWorker:
         self._report(FetchEvent(FetchEventKind.PARTITION_FAILED, tp, self._key.broker_id, detail))
 
     def _enqueue_backlog(self) -> bool:
-        """Enqueue what the last answer brought; false while there is no room for all of it."""
+        """Enqueue the last answer; false while there is no room for all of it."""
         while self._backlog:
             state, chunk = self._backlog[0]
             if not state.queue.offer(chunk):

@@ -1,6 +1,6 @@
-"""Scripts: what a command means in ZooKeeper, as generators of single operations.
+"""Scripts: the steps of a command in ZooKeeper, as generators of single operations.
 
-A script yields one ``ZkOp``, or several as ``Pipelined``, is sent one ``Reply`` and ends by
-returning the event that answers its command. Scripts hold no state between runs and never wait; the
-live driver and the simulator run the same ones, so both interleave at the same points.
+A script yields one ``ZkOp``, or several as ``Pipelined``, is sent one ``Reply``, and ends by
+returning the event that answers its command. Scripts hold no state between runs and never wait. The
+live driver and the simulator run the same scripts, so both interleave at the same points.
 """

@@ -42,7 +42,7 @@ _REFUSALS = frozenset(
 
 
 class SessionGone(Exception):
-    """The session that the script belongs to is over; nothing more can be said."""
+    """The session that the script belongs to has ended, so its result is not known."""
 
 
 class Refused(Exception):
@@ -65,15 +65,14 @@ class CommitCounts:
 
 @dataclass(slots=True)
 class ScriptContext:
-    """What scripts of one member know besides their order.
+    """What scripts of one member know in addition to their command.
 
     ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
     seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
     ``expansions`` remembers which topics the members' filters mean, ``decoded`` the partitions that
     a topic's znode named; ``stored`` counts what commits have stored; ``pauses`` has for each
     partition the seconds between the last change of its offset and the last claim, by ZooKeeper's
-    clock. ``protocol`` is
-    ``security.protocol``: which listener of a broker counts.
+    clock. ``protocol`` is ``security.protocol``, which selects a broker's listener.
     """
 
     spec: MemberSpec
@@ -88,7 +87,7 @@ class ScriptContext:
 
 
 def path_of(op: ZkOp | MultiOp) -> str:
-    """The path an operation is about, for messages."""
+    """The path of an operation, for messages."""
     if isinstance(op, GetMany):
         return op.paths[0] if op.paths else ""
     if isinstance(op, Multi):

@@ -1,12 +1,12 @@
 """Claims and commits with ``offsets.storage=kafka``: owners in ZooKeeper, offsets in Kafka.
 
 Rules of Scala 1.1.1 ``fetchOffsets`` and ``commitOffsets``: with ``dual.commit.enabled`` offsets
-are written to both stores and the larger one is read; without it Kafka alone counts, and ZooKeeper
-is no fallback.
+are written to both stores and the larger one is read; without it only Kafka is used, and ZooKeeper
+is not a fallback.
 
-Kafka cannot fence a commit without membership: the coordinator takes whatever comes last. So the
-default profile writes to Kafka only what ZooKeeper has just confirmed to be ours: by the fenced
-commit in dual mode, otherwise by looking at the owner znodes.
+Kafka cannot fence a commit without membership: the coordinator stores the last one that arrives. So
+the default profile writes to Kafka only offsets of partitions that ZooKeeper has just confirmed: by
+the fenced commit in dual mode, otherwise by reading the owner znodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zkconsumer.core.zookeeper.scripts.common import MemberScript, Refused, Scri
 
 
 def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
-    """Claim owner znodes, then read the offsets of what was won."""
+    """Claim owner znodes, then read the offsets of the claimed partitions."""
     # DEVIATION-03: the JVM reads offsets before it claims.
     script = legacy.claim if ctx.spec.scala else ownership.claim
     claimed = yield from script(command, ctx)
@@ -41,7 +41,7 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
 
 
 def fetch(partitions: Iterable[TopicPartition]) -> MemberScript[dict[TopicPartition, int | None]]:
-    """Read offsets in Kafka; ``None`` where there is none. Raises Refused."""
+    """Read offsets in Kafka; ``None`` if there is none. Raises Refused."""
     wanted = tuple(sorted(partitions))
     reply = yield FetchOffsets(wanted)
     if isinstance(reply, Failed):
@@ -87,7 +87,8 @@ def confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScript
 def store(
     command: commands.Commit, ctx: ScriptContext, settled: events.Committed
 ) -> MemberScript[events.Committed]:
-    """Write to Kafka what is settled in ZooKeeper; what Kafka refuses is not committed."""
+    """Write to Kafka the offsets that ZooKeeper has confirmed. An offset that Kafka refuses is not
+    committed."""
     positions = []
     for tp, position in sorted(command.positions.items()):
         if tp in settled.claims:

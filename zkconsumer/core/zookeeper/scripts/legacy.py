@@ -80,7 +80,7 @@ def _delete(path: str) -> Script[None]:
 
 
 def release(command: commands.Release, ctx: ScriptContext) -> Script[events.Released]:
-    """Delete owner znodes by path, whoever they belong to."""
+    """Delete owner znodes by path, whichever session owns them."""
     for tp in sorted(command.claims):
         yield from _delete(ctx.spec.paths.owner(tp))
     return events.Released(command.token)

@@ -38,10 +38,11 @@ def register(
     Most groups exist already, so the parents are created only when they turn out to be missing.
 
     The data's timestamp is the moment of registration (Scala 1.1.1 ZookeeperConsumerConnector
-    ``registerConsumerInZK``). Then the session that owns the znode decides, also after success: a
-    request that the client library sent in a session this member does not know of yet would make
-    the check of the registration pass in the wrong session. The look travels behind the request.
-    (The ``scala`` profile looks only when the znode was there already, as the JVM does.)
+    ``registerConsumerInZK``). Then the session that owns the znode decides, also after success. The
+    client library may have sent the request in a session that this member does not know yet, and
+    the check of the registration would then pass in the wrong session. The read is sent right after
+    the request. (The ``scala`` profile looks only when the znode was there already, as the JVM
+    does.)
     """
     spec = ctx.spec
     path = spec.paths.member(spec.consumer_id)

@@ -1,9 +1,9 @@
 """Scripts that claim and release partitions, fenced by the version of the offset znode.
 
-Why the offset znode: an owner znode that is deleted and created again starts at version 0, so its
-version says nothing; the offset znode is persistent and its version only grows. A claim rewrites
-the stored offset unchanged, which invalidates whatever an earlier owner still has under way. While
-there is no offset znode the check of the own registration's version takes its place: it holds
+Why the offset znode: an owner znode that is recreated starts at version 0, so its version cannot be
+used. The offset znode is persistent and its version only grows. A claim rewrites the stored offset
+unchanged, which invalidates every request that an earlier owner still has in flight. While there is
+no offset znode, the version of the member's own registration is checked instead: the check holds
 exactly as long as the session that registered.
 """
 
@@ -44,12 +44,12 @@ from zkconsumer.errors import ZnodeFormatError
 
 
 def own_check(ctx: ScriptContext, epoch: int) -> Check:
-    """Holds in a multi exactly while the session that made the registration lives."""
+    """A check that holds in a multi exactly while the session that registered lives."""
     return Check(ctx.spec.paths.member(ctx.spec.consumer_id), epoch)
 
 
 def stored_offset(path: str, node: Node) -> int | None:
-    """The offset in an offset znode; negative ones mean that there is none.
+    """The offset in an offset znode; a negative one means that there is none.
 
     Raises ZnodeFormatError.
     """
@@ -62,8 +62,8 @@ def read_owner_and_offset(
 ) -> MemberScript[dict[TopicPartition, tuple[Node | None, Node | None]]]:
     """Owner and offset znode of each partition; the offset is read first.
 
-    So an owner seen to be ours was ours after the offset's version was read, and whoever claims
-    the partition later changes that version.
+    So an owner that is found to be this session was so after the offset's version was read, and any
+    member that claims the partition later changes that version.
     """
     wanted = list(partitions)
     paths = ctx.spec.paths
@@ -93,7 +93,7 @@ class _Claiming:
     def operations(
         self, tp: TopicPartition, owner: Node | None, offset: Node | None
     ) -> tuple[MultiOp, ...] | None:
-        """What it takes to hold ``tp``, or ``None`` when that cannot be now."""
+        """The operations that claim ``tp``, or ``None`` if it cannot be claimed now."""
         path = self.paths.owner(tp)
         text = str(self.wanted[tp]).encode()
         ops: list[MultiOp] = []
@@ -131,12 +131,13 @@ class _Claiming:
 
 
 def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
-    """Claim what is free; say who blocks the rest. Each partition is won or not on its own.
+    """Claim the free partitions, and return who blocks the others. Each partition is claimed or not
+    on its own.
 
-    Owner znode and offset are read first, then packets of partitions are claimed in one multi
-    each. When a packet fails, what is left of it is read again: the reads decide, so a lost answer,
-    a lost race and a changed offset need no cases of their own. The packets are sent together, and
-    behind them the look that ``_touch_new_offsets`` needs.
+    Owner znode and offset are read first. Then packets of partitions are claimed in one multi each.
+    If a packet fails, its remaining partitions are read again. The reads decide, so a lost answer,
+    a lost race and a changed offset need no special cases. The packets are sent together, followed
+    by the read that ``_touch_new_offsets`` needs.
     """
     state = _Claiming(command, ctx)
     todo = sorted(command.wanted)
@@ -196,10 +197,10 @@ def _multi(check: Check, packet: Mapping[TopicPartition, list[MultiOp]]) -> Mult
 
 
 def _touch_new_offsets(state: _Claiming) -> Script[None]:
-    """Look again at offsets that were missing: an earlier owner's first commit may have landed.
+    """Read missing offsets again, because an earlier owner's first commit may have arrived.
 
-    The owner znode is ours by now, so the offset read here is the one to start from; rewriting it
-    fences whatever the earlier owner still sends.
+    This session now has the owner znode, so it starts from the offset read here. Rewriting the
+    offset fences everything that the earlier owner still sends.
     """
     missing = [tp for tp, claim_ in state.claims.items() if claim_.version is None]
     while missing:
@@ -233,10 +234,10 @@ def _touch_new_offsets(state: _Claiming) -> Script[None]:
 def release(command: commands.Release, ctx: ScriptContext) -> MemberScript[events.Released]:
     """Delete owner znodes of this session.
 
-    Only the session that made an ephemeral znode ends it, so looking at its owner first and
-    deleting it then is sound, whatever others did to the partition meanwhile (a JVM member's claim
-    leaves no trace in the offset). The offset's version in the same multi keeps a request that is
-    late from hitting the znode of a member that has claimed the partition since.
+    Only the session that created an ephemeral znode deletes it. So it is safe to read its owner
+    first and delete it then, whatever other members did to the partition meanwhile (a JVM member's
+    claim does not change the offset). The offset's version is checked in the same multi, so that a
+    late request does not delete the znode of a member that has claimed the partition since.
     """
     check = own_check(ctx, command.epoch)
     foreign: set[TopicPartition] = set()
@@ -270,12 +271,12 @@ def release(command: commands.Release, ctx: ScriptContext) -> MemberScript[event
 
 
 def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
-    """Store positions by compare-and-set; nothing is ever lowered.
+    """Store positions by compare-and-set; no offset is ever lowered.
 
-    A refused version means that another process wrote. While the owner znode is still ours that was
-    a foreign writer (a JVM member that lost the partition, or a tool): the larger offset stays.
-    Otherwise we are the former owner: the partition is fenced. Where there is no offset znode yet
-    no version can tell, so the owner znode is looked at before the first commit.
+    A refused version means that another process wrote. If this session still has the owner znode,
+    that was a foreign writer (a JVM member that lost the partition, or a tool): the larger offset
+    stays. Otherwise this member is the previous owner, and the partition is fenced. Without an
+    offset znode there is no version to compare, so the owner znode is read before the first commit.
     """
     check = own_check(ctx, command.epoch)
     paths = ctx.spec.paths

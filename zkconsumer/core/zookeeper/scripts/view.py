@@ -111,9 +111,9 @@ def load_brokers(command: commands.LoadBrokers, ctx: ScriptContext) -> Script[ev
 def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[events.ViewLoaded]:
     """Read the group: brokers, members, their registrations, topics; but for what is known.
 
-    Reads that do not depend on each other are sent together: first the lists and the own topics,
-    then what is listed. A member whose registration has vanished between listing and reading has
-    left; the watch on the list tells about it.
+    Reads that do not depend on each other are sent together: first the lists and this member's
+    topics, then the listed znodes. A member whose registration has vanished between listing and
+    reading has left; the watch on the list reports it.
     """
     if ctx.spec.scala:
         return (yield from _load_view_as_the_jvm(command, ctx))
@@ -169,7 +169,8 @@ def _is_own(found: Node | None, ctx: ScriptContext, epoch: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """What can be read before anything else is known. ``topics``: those of the own that exist."""
+    """What can be read before anything else is known. ``topics``: this member's topics that
+    exist."""
 
     brokers: list[str]
     listing: Listing
@@ -331,7 +332,7 @@ def check_owners(command: commands.CheckOwners, ctx: ScriptContext) -> Script[ev
 def watch_blockers(
     command: commands.WatchBlockers, ctx: ScriptContext
 ) -> MemberScript[events.BlockersWatched]:
-    """Leave a watch on each blocking owner znode; say so when one has gone meanwhile."""
+    """Set a watch on each blocking owner znode; report when one was deleted meanwhile."""
     owners = (ctx.spec.paths.owner(tp) for tp in sorted(command.partitions))
     replies = yield from read_all([Exists(owner, watch=True) for owner in owners])
     gone = any(isinstance(reply, Ok) and reply.value is None for reply in replies)
