@@ -35,7 +35,7 @@ def test_each_side_gets_its_keys() -> None:
     assert found.zookeeper.auto_offset_reset == found.coordinator.auto_offset_reset == "smallest"
     assert not found.zookeeper.auto_commit_enable
     assert not found.coordinator.auto_commit_enable
-    assert not found.zookeeper.bootstrap_servers, "brokers are learnt from ZooKeeper"
+    assert not found.zookeeper.bootstrap_servers, "members learn brokers from ZooKeeper"
 
 
 def test_a_file_does_as_well(tmp_path: Path) -> None:
