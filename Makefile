@@ -105,6 +105,7 @@ test-compiled: setup ## the tests of decoder and streams on the compiled wheel, 
 	cd build/compiled && ../../$(BIN)/pytest $(BY_FILE) tests/compiled $(ON_BOTH_BUILDS)
 
 test-compiled-all: test-compiled ## tests of faults, of interop and of the simulator on the compiled wheel (15 minutes)
+	cp -r docs README.md build/compiled/
 	cd build/compiled && PYTHONPATH=$$PWD ../../$(BIN)/pytest $(BY_FILE) tests/faults tests/interop tests/sim tests/property
 
 docs: $(STAMP) ## the documentation site in build/docs, without warnings, dead links or dead anchors (20 seconds)
