@@ -28,7 +28,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs test-wheels incidents test-corpus
+.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs test-wheels incidents test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -103,6 +103,10 @@ test-compiled: setup ## the tests of decoder and streams on the compiled wheel, 
 	ZKCONSUMER_COMPILE=yes $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/compiled .
 	cd build/compiled && ../../$(BIN)/python -m zipfile -e *.whl . && cp -r ../../tests ../../pyproject.toml .
 	cd build/compiled && ../../$(BIN)/pytest $(BY_FILE) tests/compiled $(ON_BOTH_BUILDS)
+
+test-compiled-all: test-compiled ## tests of faults, of interop and of the simulator on the compiled wheel (15 minutes)
+	cp -r docs README.md build/compiled/
+	cd build/compiled && PYTHONPATH=$$PWD ../../$(BIN)/pytest $(BY_FILE) tests/faults tests/interop tests/sim tests/property
 
 docs: $(STAMP) ## the documentation site in build/docs, without warnings, dead links or dead anchors (20 seconds)
 	@$(BIN)/python -m pip install --quiet --group docs

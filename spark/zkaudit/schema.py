@@ -156,6 +156,7 @@ _IN_GROUPS: Final = (
     "path",
     "data",
     "ephemeral",
+    "version",
     "error",
     "timeout",
     "deleted",

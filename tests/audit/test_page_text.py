@@ -33,13 +33,13 @@ def test_the_verdict_names_what_was_lost_before_all_else() -> None:
     lines = verdict(counts, LOGS)
     assert [(line["severity"], line["text"]) for line in lines] == [
         ("critical", "Messages were lost: 615 messages in 1 finding of 1 group."),
-        ("critical", "Members committed offsets of partitions that others owned: "
+        ("critical", "Members committed offsets of partitions that other members owned: "
                      "6 findings of 2 groups."),
         ("high", "Messages were delivered again: 6,623 messages and an unknown number more in "
                  "3 findings of at least 1 group. Not all of this is proven."),
         ("high", "Groups rebalanced again and again: 1 finding of 1 group. "
                  "Not all of this is proven."),
-        (None, "3 other findings of less severity."),
+        (None, "3 other findings of lower severity."),
     ]  # fmt: skip
     assert [(line["kind"], line["effect"]) for line in lines[:2]] == [
         (None, "lost"),

@@ -55,7 +55,7 @@ def test_bytes_behind_a_transaction_are_refused(extra: int) -> None:
 def test_a_string_that_does_not_fit_is_refused(size: int) -> None:
     """The length belongs to damaged bytes. The bytes after it are not read as a part of the
     string."""
-    with pytest.raises(BodyError, match=r"do not fit into the 2 that are left"):
+    with pytest.raises(BodyError, match=r"do not fit into the remaining 2"):
         decode_payload(transaction(DELETE, struct.pack(">i", size) + b"/a"))
 
 

@@ -35,7 +35,9 @@ def live_at_the_broker(bench: Bench, group: str, topic: str) -> Iterator[None]:
         auto_offset_reset="earliest",
     )
     try:
-        wait_until(lambda: consumer.poll(100) is None or consumer.assignment(), 90, "it has joined")
+        wait_until(
+            lambda: consumer.poll(1000) is None or consumer.assignment(), 90, "it has joined"
+        )
         yield
     finally:
         consumer.close()

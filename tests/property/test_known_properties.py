@@ -104,9 +104,9 @@ class Believer:
         self.timers: dict[str, int] = {}
         self.believed = 0
         self._version = 0
-        #: What has not been read since it may have changed.
+        #: Registrations that may have changed since they were last read.
         self.stale: set[str] = {"t", "u", "brokers", "ids"}
-        #: The same, since the view under way was asked for.
+        #: The same, since the current view was asked for.
         self.meanwhile: set[str] = set()
 
     def doubt(self, *names: str) -> None:

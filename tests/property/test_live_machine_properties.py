@@ -89,7 +89,7 @@ def test_a_member_whose_commands_are_carried_out_reaches_every_mode(
     machine = LiveMachine()
     for event in happens:
         machine.on(event)
-    machine.on(SessionLost())  # what was under way is over
+    machine.on(SessionLost())  # unfinished commands are done
     machine.on(Left())
     waiting: list[Event] = [ModeRead(mode, 6)]
     held = frozenset[TopicPartition]()

@@ -121,7 +121,7 @@ class World:
         before, self.before = self.before, (live.mode, frozenset(self.member.group.held))
         if before[0] is live.mode and RULES[live.mode].follows is Follows.COORDINATOR:
             back = (before[1] - self.before[1]) & self.delivering
-            assert not back, ("given back while delivered", back, self.steps[-5:])
+            assert not back, ("released while delivered", back, self.steps[-5:])
         self.seen.add((live.mode, bool(self.delivering)))
 
     def step(self) -> None:
@@ -224,7 +224,7 @@ def play(seed: int, weaker: str = "") -> World:
 
 
 def test_only_what_the_mode_allows_is_delivered() -> None:
-    """Random lives obey the modes. Partitions are delivered in each mode, so the rule was tried."""
+    """In random runs a member obeys the mode. It delivers in each mode, so the rule was tested."""
     seen: set[tuple[Mode, bool]] = set()
     for seed in range(SEEDS):
         try:

@@ -211,7 +211,7 @@ class Chaos:
             self.timers.append(order)
         elif type(order) in ANSWERED_BY:
             self.pending.append(order)
-            assert machine._registration.session is not None, f"ordered without a session: {order}"
+            assert machine._registration.session is not None, f"acted without a session: {order}"
         if isinstance(order, commands.AnswerCommit):
             self.answered.append(order.request)
         if isinstance(order, commands.StartFetching):
@@ -226,8 +226,8 @@ class Chaos:
             assert not order.wanted.keys() & machine.held.keys()
 
     def come_to_rest(self) -> None:
-        """Answer everything in order until the machine asks nothing more."""
-        self.rng.random = lambda: 0.5  # type: ignore[method-assign] # nothing odd any more
+        """Answer all commands in order until the machine sends no more."""
+        self.rng.random = lambda: 0.5  # type: ignore[method-assign] # no more random faults
         machine = self.machine
         if machine.state in (State.NEW, State.SESSIONLESS):
             self.feed(events.SessionOpened(1000))
@@ -273,9 +273,9 @@ def survive_all(seeds: Iterable[int]) -> None:
 
 
 def test_any_facts_in_any_state() -> None:
-    """No sequence of events raises, uses a token twice, fetches or commits a partition that is not
-    owned, acts without a session, accepts a stale answer, loses a trigger or leaves a commit
-    unanswered. Afterwards the member becomes stable with its share."""
+    """No sequence of events raises or uses a token twice. The member fetches and commits only its
+    own partitions, acts only with a session, and ignores stale answers. It loses no trigger and
+    answers each commit. Afterwards it becomes stable with its share."""
     survive_all(SEEDS)
 
 

@@ -230,7 +230,7 @@ def search(name: str, seeds: Iterable[int]) -> str:
 def _safely(seeds: range, name: str) -> str:
     try:
         return search(name, seeds)
-    except BaseException as error:  # noqa: BLE001 - the others are searched all the same
+    except BaseException as error:  # noqa: BLE001 - the search continues with the other bugs
         return f"# {name}: {error!r}"
 
 

@@ -230,7 +230,7 @@ def remembers_leaders(patch: Patch) -> None:
 
 
 def forgets_the_leaderless(patch: Patch) -> None:
-    """When all brokers have failed, none is asked again."""
+    """After all brokers have failed, the leader finder asks no broker again."""
 
     def fail(self: LeaderFinder, request: LeadersRequest, error: object) -> None:
         self._table.postpone(request.infos, 1e9)

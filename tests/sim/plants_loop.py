@@ -1,4 +1,4 @@
-"""Bugs to plant in the loop, in both coordinations, and in what they rest on."""
+"""Bugs to plant in the loop, in both coordinations, and in the code below it."""
 
 from __future__ import annotations
 

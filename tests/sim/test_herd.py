@@ -13,7 +13,7 @@ from zkconsumer.journal import JournalWriter, Tally, read_journal
 from zkconsumer.journal.recorder import run_entry
 from zkconsumer.sim.herd import EVENTS, Herd, HerdRun, simulate
 
-#: Figures that hold no time.
+#: Figures that do not contain times.
 COUNTS = (
     *("watches_fired", "requests", "reads", "writes", "changes", "bytes_out", "bytes_in"),
     *("attempts", "failed_attempts", "gave_up", "conflicts", "moved", "unowned_at_end"),
@@ -67,7 +67,7 @@ def test_a_change_in_the_middle_of_bulk_reads(seed: int) -> None:
         run._event = twice  # type: ignore[method-assign]
         found.append(run.perform())
     assert _counts(found[0]) == _counts(found[1])
-    assert found[0].attempts > 40, "nobody was disturbed"
+    assert found[0].attempts > 40, "no member was disturbed"
 
 
 def test_the_journal_is_a_function_of_the_seed(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_legacy_reads_grow_with_the_square_of_the_members() -> None:
         n: simulate(Herd(n, 2 * n)).by_kind["read registrations"]["reads"] for n in (20, 40, 80)
     }
     for members, found in reads.items():
-        # Listing, own registration read back, all registrations; and nothing else.
+        # Listing, own registration read back, all registrations. Nothing else is read.
         assert found == (members + 1) * (members + 1 + 2)
 
 

@@ -64,7 +64,7 @@ def test_a_member_stays_registered_and_owns_nothing(scala: bool) -> None:
     members = [slow.at_rest(), late.at_rest()]
     tps = [TopicPartition("t", n) for n in range(4)]
     orphans = no_orphan(0, tps, world.observer.owners, members)
-    assert orphans == []  # the table allows legacy members theirs
+    assert orphans == []  # the table allows orphans of legacy members
     assert (len(late.at_rest().fetching) == 0) is scala
 
 
@@ -77,10 +77,10 @@ def test_a_commit_of_a_former_owner_lowers_the_offset(scala: bool) -> None:
     former = join(world, "g_a", scala, Habits(commit_interval=2.0))
     world.kernel.run(until=10.5)
     while former.plane.positions()[tp] == world.observer.committed[tp]:
-        world.kernel.step()  # until it has read on since its last commit
+        world.kernel.step()  # until it has read past its last commit
     former.pause(5.0)
     assert world.do(Delete(world.paths.owner(tp)))
-    # Between the former owner's commits the new one gets further than it.
+    # Between two commits of the former owner, the new owner gets further.
     join(world, "g_B", False, Habits(commit_interval=0.5))
     world.kernel.run(until=30)
     lowered = [v.rule for v in world.observer.allowed if v.rule == "offsets_never_lowered"]

@@ -98,7 +98,7 @@ def test_two_live_members_with_one_id(seed: int, leaves_after: float) -> None:
         assert isinstance(second.loop.started.exception(0), ConnectorClosedError)
     now = world.zk.get(path)
     assert now is not None
-    assert now.stat.czxid == before.stat.czxid, f"registered anew, seed {seed}"
+    assert now.stat.czxid == before.stat.czxid, f"registered again, seed {seed}"
     assert first.fetching == delivered.keys()
     assert all(first.plane.positions()[tp] > position for tp, position in delivered.items())
     assert first.machine.attempts <= attempts + 2, "no event but the periodic reading"

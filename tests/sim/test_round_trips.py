@@ -38,7 +38,7 @@ PATHS = GroupPaths("g")
         # Owners, release, deregistration in two; then the others: list, owners, claim.
         ("leave", 2, 100, 6.5),
         ("leave", 2, 2500, 6.5),
-        ("leave", 20, 200, 8.5),  # what one gains another has to release first
+        ("leave", 20, 200, 8.5),  # another member has to release first
     ],
 )
 def test_round_trips_grow_neither_with_partitions_nor_with_members(

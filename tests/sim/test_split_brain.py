@@ -20,7 +20,7 @@ def test_the_case_shows_with_legacy_behaviour(name: str) -> None:
         assert "both want" in played.finding
         assert any("the attempt has failed" in line for line in played.lines)
     else:
-        # The story has the order of things: the session ends, B takes over, A still delivers.
+        # The story is in order: the session ends, B takes over, A still delivers.
         at = {
             what: next(i for i, line in enumerate(played.lines) if what in line)
             for what in ("the server ends A's session", "B  owns 0, 1", "though B owns it now")
@@ -38,7 +38,7 @@ def test_the_case_does_not_show_with_ours(name: str) -> None:
 
 
 def test_a_story_is_a_function_of_its_seed() -> None:
-    """The same seed tells the same story. Its journal follows the schema."""
+    """The same seed gives the same story. Its journal follows the schema."""
     first, again = play("two-claims", "scala", 3), play("two-claims", "scala", 3)
     assert first.entries == again.entries
     assert story(first) == story(again)

@@ -83,7 +83,7 @@ def test_a_partition_that_an_answer_leaves_out_is_not_committed() -> None:
 
 
 def test_the_search_for_a_coordinator_ends_in_its_time() -> None:
-    """However often the coordinator asks to retry."""
+    """The search ends even if the coordinator keeps asking to retry."""
     tries: list[int] = []
 
     def once() -> None:

@@ -6,7 +6,7 @@ from kafka.errors import for_code
 
 from zkconsumer.core.common.error_codes import ErrorCode, name_of
 
-#: What kafka-python calls otherwise than Kafka's ``Errors``.
+#: Names that differ between kafka-python and Kafka's ``Errors``.
 THEIRS = {
     ErrorCode.UNKNOWN_SERVER_ERROR: "UNKNOWN",
     ErrorCode.NONE: "NO_ERROR",

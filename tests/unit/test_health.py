@@ -176,7 +176,7 @@ def test_progress_is_a_message_or_an_answer_that_there_is_none() -> None:
 
 
 def test_a_stopped_process_has_lasted_nothing_yet() -> None:
-    """While the process was stopped, nothing was observed, so the patience starts again."""
+    """While the process was stopped, nothing was observed, so the timeout starts again."""
     made = Made()
     made.info.high_watermark = 5
     assert made.after(2) == []

@@ -16,7 +16,7 @@ def test_the_least_loaded_comes_first() -> None:
     known.learn([A, B, C])
     assert known.least_loaded() == [C, B, A]
     known.learn([])
-    assert known.least_loaded() == [C, B, A], "who knows no brokers says nothing"
+    assert known.least_loaded() == [C, B, A], "a member without known brokers reports nothing"
 
 
 def test_equals_are_drawn_by_lot() -> None:

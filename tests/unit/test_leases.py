@@ -147,7 +147,7 @@ def test_a_dropped_connection_holds_delivery_for_a_moment() -> None:
     post, waiting = host.post, []
     host.post = waiting.append  # type: ignore[method-assign]
     bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
-    assert not gate.is_open, "on the thread that hears of it"
+    assert not gate.is_open, "on the thread that receives the event"
     host.post = post  # type: ignore[method-assign]
     waiting.pop()()
     ((at, release),) = host.timers
@@ -173,7 +173,7 @@ def test_an_answer_ends_the_hold_and_an_old_timer_does_not() -> None:
     before()
     assert not gate.is_open
     bench.coordination.on_session(SessionEvent.RESUMED, 1)
-    assert not gate.is_open, "the server has not said yet that the session lives"
+    assert not gate.is_open, "the server has not confirmed the session yet"
     bench.zk.pings[-1]()
     assert gate.is_open
     (_, first), again = host.timers[0], gate.valid_until
@@ -299,7 +299,7 @@ def test_nothing_is_proved_in_a_generation_without_an_assignment() -> None:
     assert bench.gate.is_open
     bench.host.time += SESSION
     bench.beat(27)
-    assert bench.gate.is_open, "a coordinator that loads does not answer so"
+    assert bench.gate.is_open, "a loading coordinator does not answer like this"
 
 
 class SlowClient:

@@ -101,7 +101,7 @@ def test_each_gate_names_what_is_in_the_way(
 def test_without_members_nobody_carries_offsets_over(
     mode: Mode, target: Mode, changes: dict[str, Any]
 ) -> None:
-    """The operator is not told to wait, which would be in vain."""
+    """The tool does not ask the operator to wait, because no member would carry offsets over."""
     facts = replace(READY, mode=mode, **changes)
     (found,) = obstacles(facts, target)
     assert found.endswith("t-1: wait")

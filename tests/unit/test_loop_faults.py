@@ -133,7 +133,7 @@ def test_a_listener_may_shut_the_member_down_before_it_starts(
 def test_a_listener_may_shut_the_member_down_in_a_rebalance(
     member: Member, switch: Switch, code: ErrorCode, when: str
 ) -> None:
-    """As before the start. The busy listener is not called again."""
+    """As before the start, the busy listener is not called again."""
     listener = Leaving(member, when)
     member.set_consumer_rebalance_listener(listener)
     one_stream(member)
@@ -549,7 +549,7 @@ def test_a_start_that_fails_leaves_no_open_journal(
     try:
         member = journalling(kind, tmp_path)
     except ZkUnavailableError as error:
-        failed = error  # keeps the frames, and what they hold
+        failed = error  # keeps the frames and their objects
     assert (kind == "zookeeper") == (failed is not None)
     assert not _open_files(tmp_path)
     if failed is None:

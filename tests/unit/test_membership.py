@@ -372,7 +372,7 @@ def test_a_coordinator_that_is_none_is_looked_for_after_a_pause(code: int) -> No
     told = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 0}))
     assert told == [commands.AnswerCommit(1, ())]
     tell(machine, events.HeartbeatAnswered(machine._beat[0] if machine._beat else 0, 0))
-    assert kinds(beat(machine, code)) == [commands.FindCoordinator], "it has answered: at once"
+    assert kinds(beat(machine, code)) == [commands.FindCoordinator], "after an answer: at once"
 
 
 def fire(machine: MembershipMachine, name: str) -> list[Any]:

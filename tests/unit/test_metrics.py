@@ -216,8 +216,8 @@ def chunk(info: PartitionTopicInfo, first: int, count: int) -> Chunk:
 @pytest.mark.parametrize("scala", [False, True])
 @pytest.mark.parametrize("seed", range(20))
 def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
-    """After any mixture of next, has_next, peek, mark_consumed, revokes and the end, ``delivered``
-    is the number of returned messages, and ``bytes_begun`` counts each started chunk once."""
+    """The calls, revokes and the end happen in random order. ``delivered`` is the number of
+    returned messages, and ``bytes_begun`` counts each started chunk once."""
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
@@ -255,7 +255,7 @@ def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
         assert stream.delivered == got
     stream.shutdown()
     assert stream.delivered == got
-    got += sum(1 for _ in iterator)  # scala finishes what it has begun
+    got += sum(1 for _ in iterator)  # the scala profile finishes the started chunk
     assert stream.delivered == got > 100
     assert 0 < stream.bytes_begun <= most
 

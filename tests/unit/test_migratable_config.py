@@ -23,9 +23,11 @@ def test_each_side_gets_its_keys() -> None:
             "zookeeper.session.timeout.ms": 9000,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": "false",
+            "zkconsumer.journal.dir": "journals",
         }
     )
     assert found.warnings == ()
+    assert found.zookeeper.journal_dir == "journals", "one journal, of the ZooKeeper side"
     assert found.zookeeper.partition_assignment_strategy == "roundrobin"
     assert found.coordinator.strategies == ["cooperative-sticky", "range"]
     assert found.coordinator.session_timeout_ms == 7000
@@ -33,7 +35,7 @@ def test_each_side_gets_its_keys() -> None:
     assert found.zookeeper.auto_offset_reset == found.coordinator.auto_offset_reset == "smallest"
     assert not found.zookeeper.auto_commit_enable
     assert not found.coordinator.auto_commit_enable
-    assert not found.zookeeper.bootstrap_servers, "brokers are learnt from ZooKeeper"
+    assert not found.zookeeper.bootstrap_servers, "members learn brokers from ZooKeeper"
 
 
 def test_a_file_does_as_well(tmp_path: Path) -> None:

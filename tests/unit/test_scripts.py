@@ -194,7 +194,7 @@ def test_claim_survives_each_lost_answer() -> None:
             T0: Claim(MINE, node.stat.version, 40),
             T1: Claim(MINE, None, None),
         }
-        assert node.stat.version > 0  # touched: an earlier owner's version is no good any more
+        assert node.stat.version > 0  # touched: an earlier owner's version is outdated
         assert bench.owner(T0) == bench.owner(T1) == bench.client.session_id
 
 
@@ -360,7 +360,7 @@ def test_commits_are_offsets_that_were_stored(scala: bool) -> None:
     first = commands.Commit(3, 0, {T0: 5, T1: 7, T2: 1}, claimed.claims)
     done, _ = bench.run(first)
     assert isinstance(done, events.Committed)
-    assert (stored.zookeeper, stored.kafka) == (2, 0), "T1 is 7 already"
+    assert (stored.zookeeper, stored.kafka) == (2, 0), "the offset of T1 is already 7"
     if not scala:
         bench.zk.do(SetData(PATHS.offset(T1), b"90"))
         bench.run(commands.Commit(4, 0, {T1: 8}, done.claims))
@@ -485,7 +485,7 @@ def test_a_void_offset_is_lowered_although_another_one_is_foreign() -> None:
         commands.Commit(4, 0, {T0: 6}, {T0: replace(fact.claims[T0], invalidated=True)})
     )
     assert isinstance(fact, events.Committed)
-    assert (bench.offset(T0), fact.foreign) == (b"70", {T0}), "what somebody wrote since stays"
+    assert (bench.offset(T0), fact.foreign) == (b"70", {T0}), "a later foreign write stays"
 
 
 @pytest.mark.parametrize("tp", [T0, T1])

@@ -170,7 +170,7 @@ def test_every_rule_is_planted() -> None:
 )
 def test_resources_that_grow(measure: str, by: float | None, median: int, broken: set[str]) -> None:
     """Growth above 5 % is a violation, but one more thread is not. Without a figure there is
-    none."""
+    no violation."""
     table = {measure: {"growth": by, "highest": 9, "median": median}}
     assert set(judge.judge(healthy(), grown(table))["violations_by_rule"]) == broken
 
@@ -259,7 +259,7 @@ def test_repeats_by_the_one_that_has_lost_its_session(at: float, broken: set[str
     history.faults.append(
         FaultRecord("expiry", "", "0", began=19.99, ended=20.05, members=("anna",), evidence="x")
     )
-    for after in (0.0, 0.1):  # the first one may have been in hand
+    for after in (0.0, 0.1):  # the first one may have been unacknowledged
         again(history, int((at - 0.3 + after) * 10), at + after, "anna")
     assert rules(history) == broken
 

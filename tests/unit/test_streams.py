@@ -257,8 +257,8 @@ def test_iterator(info: PartitionTopicInfo, scala: bool) -> None:
 
 
 def test_consumed_when_the_next_is_asked_for(info: PartitionTopicInfo) -> None:
-    """A message does not count as consumed when it is returned. It does when next, has_next or peek
-    asks for another one, even if there is none, or by mark_consumed."""
+    """A message does not count as consumed when it is returned. It counts when next, has_next or
+    peek asks for another one, even if there is none, or by mark_consumed."""
     tested = stream(timeout_ms=10)
     iterator = iter(tested)
     tested.queue.put(chunk(info, 0, 4))

@@ -66,7 +66,7 @@ def test_a_server_may_be_silent_for_a_third_of_the_session(connection: Connectio
     connection._asked -= 100
     assert connection.patience() < -90
     connection._heard = time.monotonic()
-    assert connection.patience() > SESSION / 3 - 1, "it answers steadily, if slowly"
+    assert connection.patience() > SESSION / 3 - 1, "the server answers slowly but steadily"
     connection.granted = 0.3
     assert connection.patience() <= 0.1, "the server has granted less"
 

@@ -19,7 +19,7 @@ KINDS = sorted(
     key=lambda kind: kind.__name__,
 )
 
-#: What no script can act on: an order that meets one fails, and is reported.
+#: Errors that no script can handle: the command fails, and the error is reported.
 OTHER = {
     "APIError",
     "BadArgumentsError",

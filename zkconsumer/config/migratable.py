@@ -31,7 +31,6 @@ _REFUSED: Final[Mapping[str, str]] = {
     "offsets.storage": "the group's mode says where offsets are stored",
     "dual.commit.enabled": "the group's mode says where offsets are stored",
     "zkconsumer.profile": "the scala profile cannot change to the coordinator",
-    "zkconsumer.journal.dir": "a migratable member writes no journal",
     "zookeeper.set.acl": "members recognize each other by an identity that is not secret",
     "group.instance.id": "a static member cannot change to ZooKeeper",
 }

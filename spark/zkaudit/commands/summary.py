@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from zkaudit.findings.limits import SEVERITIES
+from zkaudit.report.verdict import moves
 from zkaudit.text import no_group, printable
 
 FAILED = 3
@@ -43,6 +44,8 @@ def print_summary(summary: dict[str, Any]) -> None:
             f"{summary['digests']['equal']:,} digests of the tree equal, "
             f"{summary['digests']['unknown']:,} with nothing to compare"
         )
+    for line in moves(summary):
+        click.echo(printable(line))
     for row in summary["findings"]:
         click.echo(f"{row['severity']:9} {row['count']:6,}  {row['kind']}")
     if not summary["findings"]:

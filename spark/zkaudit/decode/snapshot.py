@@ -101,7 +101,7 @@ def _walk(content: bytes, at: int) -> Iterator[SnapshotNode]:
 
 
 def snapshot_zxid(path: str | Path) -> int | None:
-    """Return the zxid in a snapshot's name, ``None`` when it is no such name."""
+    """Return the zxid in a snapshot's name, ``None`` if it is not a snapshot's name."""
     parts = Path(path).name.split(".")
     if (
         parts[0] != "snapshot"
@@ -124,10 +124,10 @@ def open_snapshot(path: str | Path) -> Snapshot:
     name = str(path)
     zxid = snapshot_zxid(path)
     if zxid is None:
-        raise LogFormatError(name, 0, "the name is not snapshot.ZXID, .gz or .snappy behind it")
+        raise LogFormatError(name, 0, "the name is not snapshot.ZXID[.gz|.snappy]")
     content = _uncompressed(Path(path).read_bytes(), name)
     if not content.startswith(MAGIC):
-        raise LogFormatError(name, 0, f"no snapshot: it begins with {content[:8]!r}")
+        raise LogFormatError(name, 0, f"not a snapshot: it begins with {content[:8]!r}")
     jute = Jute(content, len(MAGIC) + 8, len(content))
     try:
         sessions = {jute.int64(): jute.int32() for _ in range(jute.count())}
@@ -146,7 +146,7 @@ def open_snapshot(path: str | Path) -> Snapshot:
             last = jute.int64()
             _seal(jute, content)
         if jute.left:
-            raise BodyError(f"{jute.left} bytes behind the last seal")
+            raise BodyError(f"{jute.left} bytes follow the last seal")
     except (BodyError, struct.error) as error:
         at = error.args[1] if len(error.args) > 1 else jute.at
         raise LogFormatError(name, at, f"{error.args[0]} (counted uncompressed)") from None
@@ -175,7 +175,7 @@ def _seal(jute: Jute, content: bytes) -> None:
     at = jute.at
     checksum = jute.int64()
     if jute.string() != "/" or checksum != found:
-        raise BodyError(f"checksum {checksum:#x} over bytes that give {found:#x}", at)
+        raise BodyError(f"the stored checksum is {checksum:#x}, the computed one {found:#x}", at)
 
 
 def _uncompressed(content: bytes, name: str) -> bytes:

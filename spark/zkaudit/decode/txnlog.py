@@ -158,7 +158,7 @@ class Jute:
 
     def _take(self, size: int) -> bytes:
         if size < 0 or size > self.left:
-            raise BodyError(f"{size} bytes do not fit into the {self.left} that are left")
+            raise BodyError(f"{size} bytes do not fit into the remaining {self.left}")
         self.at += size
         return self._data[self.at - size : self.at]
 

@@ -6,4 +6,5 @@
     offsets    writes of offsets that should not have been
     load       rebalance storms, contention, herds
     journals   overlapping deliveries, views that differ
+    migrations groups that move while they run; ``modes`` judges one of them
 """

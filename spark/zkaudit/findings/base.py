@@ -5,12 +5,13 @@ Runs in the driver's thread and only builds DataFrames.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from zkaudit.history.staging import LogGap, known_at
 from zkaudit.tables.build import steps
+from zkaudit.tables.migrations import Moving
 
 GROUP = ("chroot", "group")
 PARTITION = (*GROUP, "topic", "partition")
@@ -39,6 +40,10 @@ class Tables:
     ``inputs.known`` returns it."""
     log_gaps: tuple[LogGap, ...] = ()
     """Where transactions are missing, as ``Stage.log_gaps``."""
+    moving: Moving = field(default_factory=Moving)
+    """The groups that have a mode."""
+    live_ownership: DataFrame | None = None
+    """That table; ``None``: no group has a mode."""
 
 
 def text(name: str | Column) -> Column:

@@ -1,4 +1,4 @@
-"""From when on something is a finding: the thresholds of all rules.
+"""The thresholds of all rules.
 
 Each is an option of the command line. Data only: loads no Spark.
 """
@@ -20,9 +20,7 @@ def _limit(default: float, help: str) -> Any:
 class Limits:
     """Thresholds. Times are by the leader's clock; each field's ``help`` says what it means."""
 
-    unowned_seconds: float = _limit(
-        30.0, "Report a partition that has had no owner for this many seconds."
-    )
+    unowned_seconds: float = _limit(30.0, "Report a partition that has had no owner for this long.")
     storm_rebalances: int = _limit(
         10, "Report a storm if there are at least this many rebalances within --storm-seconds."
     )
@@ -30,14 +28,15 @@ class Limits:
     storm_per_minute: float = _limit(
         6.0, "A storm with at least this many rebalances a minute is `high`, not `medium`."
     )
-    contention: int = _limit(20, "Report a rebalance with this many refused claims.")
+    contention: int = _limit(20, "Report a rebalance with at least this many refused claims.")
     flapping_expiries: int = _limit(
-        3, "Report a member whose sessions expired this many times within --flapping-seconds."
+        3,
+        "Report a member whose sessions expired at least this often within --flapping-seconds.",
     )
     flapping_seconds: float = _limit(3600.0, "Time in which expiries are counted, in seconds.")
     stalled_seconds: float = _limit(
         300.0,
-        "Report an owner that has committed nothing for this many seconds while other members of "
+        "Report an owner that has committed nothing for this long while other members of "
         "its group did, and that had committed regularly before.",
     )
     jump_rate: float = _limit(
@@ -45,10 +44,15 @@ class Limits:
         "Report an owner whose committed offset rises faster than this many messages a second.",
     )
     view_seconds: float = _limit(
-        30.0, "Report two members that act on different views for longer than this many seconds."
+        30.0, "Report two members that act on different views for longer than this."
     )
     skew_seconds: float = _limit(
         1.0,
         "How far the clocks of members' machines may differ; shorter overlaps are not reported.",
     )
-    herd_members: int = _limit(50, "Report a change that notified this many members.")
+    standstill_seconds: float = _limit(
+        600.0,
+        "Report a live migration that makes no progress for this long: a mode that a "
+        "member has not acknowledged, or a group left in mode locked or kafka.",
+    )
+    herd_members: int = _limit(50, "Report a change that notified at least this many members.")

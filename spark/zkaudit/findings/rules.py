@@ -22,11 +22,18 @@ from zkaudit.findings.journals import (
 from zkaudit.findings.limits import Limits
 from zkaudit.findings.load import contention, large_herds, storms
 from zkaudit.findings.members import flapping, stalled
+from zkaudit.findings.migrations import migrations
 from zkaudit.findings.offsets import commits_past_moves, jumps, offsets, recreated
 from zkaudit.findings.ownership import foreign_releases, shares, two_sessions, unclaimed, unowned
 from zkaudit.tables.catalog import FINDINGS
 
-LASTING = ("orphan partition", "member without its share", "one consumer id on two sessions")
+LASTING = (
+    "orphan partition",
+    "member without its share",
+    "one consumer id on two sessions",
+    "legacy member in a locked group",
+    "migration stands still",
+)
 """Kinds of findings that have no end where they last to the end of the logs."""
 
 PLACE = ("server", "file", "position", "address")
@@ -59,6 +66,7 @@ def findings(
         delivery_gaps(tables),
         commits_past_delivery(tables),
         views_apart(tables, limits),
+        *migrations(tables, limits, keep),
     ]
     return reduce(DataFrame.unionByName, map(_fit, parts))
 

@@ -22,7 +22,11 @@ MAX_LOG_GAPS: Final = 10_000
 """More log gaps than this are no history: the logs of some server are missing."""
 
 NODE_EXISTS: Final = -110
-_PATH: Final = r"(?s)\A(.*?)/consumers/([^/]+)/(?:(ids|owners|offsets)/(.+)|(migration))\z"
+_PATH: Final = (
+    r"(?s)\A(.*?)/consumers/([^/]+)/"
+    r"(?:(ids|owners|offsets)/(.+)|(migration|ids|live/mode|live/members/[^/]+))\z"
+)
+_MEMBERS: Final = "live/members/"
 _TOPIC: Final = r"(?s)\A(.*?)/brokers/topics/([^/]+)\z"
 _PARTITION: Final = r"\A([^/]+)/(0|[1-9][0-9]{0,9})\z"
 
@@ -33,11 +37,14 @@ class Stage:
 
     names: DataFrame
     """One row for each znode of a group: path, chroot, group, tree, name, topic, partition, key.
-    ``tree`` is ids, owners, offsets, or migration (the marker of a move); ``key`` is a hash
-    for each partition, member and marker of each group, quicker to sort by than their names."""
+    ``tree`` is ids, owners, offsets, migration (the marker of a move), or what a live move writes:
+    mode, members (each with what it has acknowledged), lock (the znode ``ids`` itself, whose data
+    names the access list that it had); ``key`` is a hash for each partition, member and other
+    znode of each group, quicker to sort by than their names."""
     events: DataFrame
     """One row for each create, delete and write of a znode that is not an offset: the columns of
-    ``names``, zxid, idx, time, session, cxid, act, data, ephemeral, segment, sure, listed.
+    ``names``, zxid, idx, time, session, cxid, act, data, ephemeral, version, segment, sure,
+    listed.
     ``listed``: a delete known only from the list in the closeSession of the znode's own session."""
     writes: DataFrame
     """The same of offsets, which are most: key, zxid, idx, time, session, act, data, segment."""
@@ -141,7 +148,7 @@ def stage(
     )
     logged = rows.where(F.col("path").contains("/consumers/")).withColumn("act", act)
     logged = logged.where(F.col("act").isNotNull()).select(
-        "path", "zxid", "idx", "time", "session", "cxid", "data", "ephemeral", "act"
+        "path", "zxid", "idx", "time", "session", "cxid", "data", "ephemeral", "version", "act"
     )
     topics = _topics(rows.withColumn("act", act), snapshots)
     paths = logged.select("path") if paths is None else paths.select("path")
@@ -203,12 +210,19 @@ def _topics(rows: DataFrame, snapshots: DataFrame | None) -> DataFrame:
 def _names(paths: DataFrame, group: str | None) -> DataFrame:
     """``Stage.names`` of the paths of groups: regexes see each path once, not each write."""
     part = [F.regexp_extract("path", _PATH, number) for number in range(1, 6)]
+    live = part[4].startswith(_MEMBERS)
+    alone = (
+        F.when(live, "members")
+        .when(part[4] == "live/mode", "mode")
+        .when(part[4] == "ids", "lock")
+        .otherwise(part[4])
+    )
     named = paths.withColumns(
         {
             "chroot": part[0],
             "group": part[1],
-            "tree": F.concat(part[2], part[4]),
-            "name": part[3],
+            "tree": F.concat(part[2], alone),
+            "name": F.when(live, F.substring_index(part[4], "/", -1)).otherwise(part[3]),
         }
     ).where(F.col("tree") != "")
     named = named.withColumns(
@@ -223,11 +237,11 @@ def _names(paths: DataFrame, group: str | None) -> DataFrame:
     member = (F.col("tree") == "ids") & ~F.col("name").contains("/")
     named = named.where(
         F.when(of_partition, F.col("partition").isNotNull()).otherwise(
-            member | (F.col("tree") == "migration")
+            member | F.col("tree").isin("migration", "mode", "members", "lock")
         )
     )
-    alone = F.xxhash64("chroot", "group", "tree", "name")
-    return named.withColumn("key", F.when(of_partition, _partition_key()).otherwise(alone))
+    other = F.xxhash64("chroot", "group", "tree", "name")
+    return named.withColumn("key", F.when(of_partition, _partition_key()).otherwise(other))
 
 
 def _partition_key() -> Column:
@@ -273,6 +287,7 @@ def _with_listed(
         F.explode("deleted").alias("path"), "zxid", F.lit(0).alias("idx"), "time", "session",
         "cxid",
         F.lit(None).cast("binary").alias("data"), F.lit(True).alias("ephemeral"),
+        F.lit(None).cast("int").alias("version"),
         F.lit("delete").alias("act"), segment_of(F.col("zxid"), log_gaps).alias("sure"),
         F.lit(True).alias("listed"),
     )  # fmt: skip
@@ -287,7 +302,7 @@ def _with_snapshots(
     """Add creates that only snapshots know, and how far each znode is sure to have lived."""
     owner = F.col("ephemeral_owner")
     ephemerals = (
-        snapshots.where(F.col("path").rlike("/consumers/[^/]+/(ids|owners)/"))
+        snapshots.where(F.col("path").rlike("/consumers/[^/]+/(ids|owners|live/members)/"))
         .where((owner != 0) & (owner != F.lit(-(2**63))))  # persistent, container
         .withColumnRenamed("zxid", "taken")
         .groupBy("path", F.col("czxid").alias("zxid"))
@@ -308,6 +323,7 @@ def _with_snapshots(
         F.lit(1).alias("cxid"),
         "data",
         F.lit(True).alias("ephemeral"),
+        F.lit(None).cast("int").alias("version"),
         F.lit("create").alias("act"),
         F.greatest(segment_of(F.col("zxid"), log_gaps), F.col("seen_in")).alias("sure"),
         F.lit(False).alias("listed"),
@@ -315,9 +331,9 @@ def _with_snapshots(
     shown = ephemerals.select("path", "zxid", "seen_in", F.lit("create").alias("act"))
     known = events.join(shown, ["path", "zxid", "act"], "left")
     known = known.withColumn("sure", F.greatest("sure", F.coalesce("seen_in", "sure")))
-    moved = snapshots.where(F.col("path").rlike(r"/consumers/[^/]+/migration\z")).groupBy(
-        "path", F.col("mzxid").alias("zxid")
-    )
+    moved = snapshots.where(
+        F.col("path").rlike(r"/consumers/[^/]+/(migration|live/mode)\z")
+    ).groupBy("path", F.col("mzxid").alias("zxid"))
     moved = moved.agg(
         F.lit(0).alias("idx"),
         F.min("mtime").alias("time"),
@@ -325,6 +341,7 @@ def _with_snapshots(
         F.lit(0).alias("cxid"),
         F.min("data").alias("data"),
         F.lit(False).alias("ephemeral"),
+        F.min("version").alias("version"),
         F.lit("set").alias("act"),
         segment_of(F.col("zxid"), log_gaps).alias("sure"),
         F.lit(False).alias("listed"),

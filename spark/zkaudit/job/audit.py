@@ -1,6 +1,7 @@
 """The audit as one Spark job: from log directories to Parquet tables and a summary.
 
-Runs in the driver's thread; collects nothing but log gaps and counts.
+Runs in the driver's thread; collects nothing but log gaps, counts, and the modes of groups that
+moved while they ran.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from zkaudit.findings.rules import LASTING, findings
 from zkaudit.history import committed, lifetimes
 from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
-from zkaudit.job.output import kept, staged
+from zkaudit.job.output import kept, put, staged
 from zkaudit.job.place import new_tables, prepare, publish
 from zkaudit.job.spark import bytes_of, check_group, errors_named, planned_for
 from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, RUN
 from zkaudit.sources import offsets, server_logs
 from zkaudit.sources.files import Piece
-from zkaudit.tables import brokers, build, catalog, journals
+from zkaudit.tables import brokers, build, catalog, journals, migrations
+from zkaudit.tables.migrations import Moving
 from zkaudit.text import no_group
 
 Snapshots: TypeAlias = tuple[DataFrame | None, Sequence[Piece]]
@@ -117,6 +119,9 @@ def audit(
     def table(spec: catalog.Table, frame: DataFrame) -> DataFrame:
         return kept(place, spec.name, spec.shape(frame))
 
+    def rows_of_driver(spec: catalog.Table, values: list[dict[str, Any]]) -> DataFrame:
+        return put(place, spec.name, spark, spec.spark_type(), values)
+
     def keep(name: str, frame: DataFrame) -> DataFrame:
         return kept(out, f"staging/{name}", frame)
 
@@ -142,7 +147,7 @@ def audit(
 
     registrations = lifetimes.registrations(lifetimes.lifetimes(events, "ids"))
     stored = offsets.read(spark, options.bootstrap, options.group, options.command_config)
-    groups = events.names.select("chroot", "group").distinct().count()
+    groups, moving_groups = migrations.count(events)
     if options.group is not None and not options.growing and not groups:
         journal_lines = journals.lines(
             journals.read(spark, options.journals), registrations, options.group
@@ -155,6 +160,10 @@ def audit(
     )
     ownership = table(catalog.OWNERSHIP, owned)
     registered = table(catalog.REGISTRATIONS, registrations)
+    moving = Moving()
+    if moving_groups:
+        moving = migrations.collect(events, registered, sessions, last)
+    rows_of_driver(catalog.MIGRATIONS, migrations.rows(moving))
     written = table(
         catalog.COMMITS,
         lifetimes.commits(events, owned).unionByName(
@@ -166,11 +175,17 @@ def audit(
     refused = table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered))
     bursts = table(catalog.REBALANCES, build.rebalances(ownership, changes, refused, QUIET_MS))
     every = table(catalog.GENERATIONS, brokers.generations(stored))
-    table(catalog.BROKER_OWNERSHIP, brokers.ownership(every))
+    assigned = table(catalog.BROKER_OWNERSHIP, brokers.ownership(every))
     read = keep("journals", journals.read(spark, options.journals))
     journals.refuse_virtual(read)
-    lines = journals.lines(read, registered, options.group)
+    lines = journals.lines(read, registered, options.group, moving.chroots())
     unreadable = table(catalog.UNREADABLE, journals.unreadable(read))
+    delivered = table(catalog.DELIVERIES, journals.deliveries(lines))
+    if moving:
+        on_both = migrations.ownership(moving, ownership, assigned, every, delivered)
+        live_ownership = table(catalog.LIVE_OWNERSHIP, on_both)
+    else:
+        live_ownership = rows_of_driver(catalog.LIVE_OWNERSHIP, [])
     tables = Tables(
         registrations=registered,
         ownership=ownership,
@@ -181,12 +196,14 @@ def audit(
         moves=table(catalog.MOVES, build.moves(events)),
         partitions=table(catalog.PARTITIONS, build.partitions(events)),
         herds=table(catalog.HERDS, journals.herds(steps, lines)),
-        deliveries=table(catalog.DELIVERIES, journals.deliveries(lines)),
+        deliveries=delivered,
         views=table(catalog.VIEWS, journals.views(lines)),
         end=last,
         sessions=sessions,
         known=known,
         log_gaps=tuple(log_gaps),
+        moving=moving,
+        live_ownership=live_ownership,
     )
     found = within(findings(tables, options.limits, keep), last, options.start, options.end)
     found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
@@ -194,6 +211,7 @@ def audit(
     names = [(piece.server, Path(piece.path).name) for piece in snapshot_files]
     more = {
         "groups": groups,
+        "migrations": migrations.summary(moving),
         "directories": [str(log) for log in options.logs],
         "torn_snapshots": ["/".join(name) for name in names if name not in whole],
         "digests": None if verified is None else asdict(verified),

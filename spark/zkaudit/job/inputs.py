@@ -141,7 +141,7 @@ def behind(found: Sequence[Piece], log_gaps: Sequence[tuple[int, int]]) -> list[
 def snapshots(
     spark: SparkSession, directories: Sequence[str | Path], files: Sequence[Piece] = ()
 ) -> DataFrame:
-    """Of the snapshots, as rows of ``schema.SNAPSHOT``: topics, migration markers, all
+    """Of the snapshots, as rows of ``schema.SNAPSHOT``: topics, migration markers, modes, all
     ephemerals of groups, and the root. ``files``: of these snapshots only.
 
     Of a file that is not whole there is no row: ZooKeeper does not use such a one either.
@@ -155,7 +155,8 @@ def snapshots(
         .load()
         .where(
             "path = '/' or contains(path, '/brokers/topics/') or contains(path, '/consumers/')"
-            " and (ephemeral_owner != 0 or endswith(path, '/migration'))"
+            " and (ephemeral_owner != 0 or endswith(path, '/migration')"
+            " or endswith(path, '/live/mode'))"
         )
     )
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +40,19 @@ def kept(out: Path, name: str, frame: DataFrame) -> DataFrame:
     if any(pq.read_metadata(part).num_rows for part in place.glob("*.parquet")):
         return frame.sparkSession.read.schema(frame.schema).parquet(str(place))
     return empty(frame.sparkSession, frame.schema)
+
+
+def put(
+    out: Path, name: str, spark: SparkSession, columns: StructType, rows: list[dict[str, Any]]
+) -> DataFrame:
+    """Write rows that the driver has, without a job of Spark; return what was written."""
+    place = out / name
+    place.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist(rows, schema=to_arrow_schema(columns, timezone="UTC"))
+    pq.write_table(table, place / "part-00000.parquet")
+    if not rows:
+        return empty(spark, columns)
+    return spark.read.schema(columns).parquet(str(place))
 
 
 def empty(spark: SparkSession, columns: StructType) -> DataFrame:

@@ -96,12 +96,21 @@ def _of_groups(
         "group": group,
         "intervals": chosen["ownership"].count(),
         "commits": chosen["commits"].count(),
+        "migrations": _moves_of(summary, chosen["migrations"]),
         "findings": [
             found | {"count": of_kind[found["severity"], found["kind"]]}
             for found in summary["findings"]
             if (found["severity"], found["kind"]) in of_kind
         ],
     }, chosen
+
+
+def _moves_of(summary: dict[str, Any], chosen: DataFrame) -> list[dict[str, Any]]:
+    """What the summary says of those groups that have a mode."""
+    found: list[dict[str, Any]] = summary.get("migrations", [])
+    names = chosen.select("chroot", "group").distinct().collect() if found else ()
+    kept = {(row["chroot"], row["group"]) for row in names}
+    return [row for row in found if (row["chroot"], row["group"]) in kept]
 
 
 def render(data: dict[str, Any]) -> str:

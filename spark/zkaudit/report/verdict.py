@@ -18,13 +18,15 @@ _EFFECTS: Final = {
     "skipped": "Messages were skipped on purpose",
 }
 _KINDS: Final = {
-    "zombie commit": "Members committed offsets of partitions that others owned",
+    "zombie commit": "Members committed offsets of partitions that other members owned",
     "foreign release": "Owner znodes were deleted by sessions that did not own them",
-    "tool write": "Tools wrote offsets while members were at work",
+    "tool write": "Tools wrote offsets while members were running",
     "orphan partition": "Partitions have no owner",
     "rebalance storm": "Groups rebalanced again and again",
     "one consumer id on two sessions": "Members used one consumer id in two sessions",
 }
+_MOST_GROUPS: Final = 20
+"""Groups that moved while they ran and are named."""
 _LEAST: Final = SEVERITIES.index("high")
 """What is less severe is counted, not described."""
 
@@ -66,7 +68,8 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
         lines.append(_plain("No rule found anything wrong in these logs."))
     elif minor:
         other = "other " if lines else ""
-        lines.append(_plain(f"{_many(minor, f'{other}finding')} of less severity."))
+        lines.append(_plain(f"{_many(minor, f'{other}finding')} of lower severity."))
+    lines += map(_plain, moves(summary))
     if summary["log_gaps"]:
         lines.append(
             _plain(
@@ -77,10 +80,29 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
     if summary["unconfirmed"]:
         lines.append(
             _plain(
-                "No majority of the servers holds all transactions: some may never have been "
-                "committed. Give the logs of all servers."
+                "The logs do not show every transaction on a majority of servers: some may never "
+                "have been committed. Give the logs of all servers."
             )
         )
+    return lines
+
+
+def moves(summary: dict[str, Any]) -> list[str]:
+    """Return a sentence for each group that moved while it ran: its mode, and who is late."""
+    found = summary.get("migrations", [])
+    lines = []
+    for row in found[:_MOST_GROUPS]:
+        late = row["late"]
+        more = f" and {len(late) - 3:,} more" if len(late) > 3 else ""
+        waiting = f", not acknowledged by {', '.join(late[:3])}{more}" if late else ""
+        now = f"in mode {row['mode'] or '?'} since {row['since'] or '?'}{waiting}"
+        if row["ended"] == "deleted":
+            now = "its mode was deleted"
+        elif row["ended"] == "unknown":
+            now = f"in mode {row['mode'] or '?'} before a log gap"
+        lines.append(f"Live move of group {row['group']}: {now}.")
+    if len(found) > _MOST_GROUPS:
+        lines.append(f"{len(found) - _MOST_GROUPS:,} more groups have a mode for live moves.")
     return lines
 
 

@@ -131,7 +131,7 @@ class _JournalReader(DataSourceReader):
         for name in filter(None, (part.strip() for part in self.paths.split(","))):
             place = Path(name)
             if not place.exists():
-                raise InputMissingError(f"{name}: no such journal, nor a directory of journals")
+                raise InputMissingError(f"{name}: no such journal or directory of journals")
             files = sorted(place.rglob("*.jsonl")) if place.is_dir() else [place]
             found += [_Journal(str(file)) for file in files]
         return found

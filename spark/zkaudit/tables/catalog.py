@@ -334,6 +334,87 @@ BROKER_OWNERSHIP: Final = Table(
     ),
 )
 
+MIGRATIONS: Final = Table(
+    "migrations",
+    "one row for each mode that was written for a group that moves while it runs "
+    "(`/consumers/G/live/mode`), which lasts until the next one",
+    (
+        *_GROUP,
+        _c(
+            "mode",
+            "string",
+            "`zookeeper`, `locked`, `kafka` or `open`; null: the content is not a mode",
+        ),
+        _c("coordination", "string", "whose assignment applies: `zookeeper` or `coordinator`"),
+        _c("version", "bigint", "number of the mode: the znode's version; null: unknown"),
+        _c("start_zxid", "bigint", "transaction that wrote it"),
+        _c("start_time", "timestamp", "time of that transaction, by the leader's clock"),
+        _c("end_zxid", "bigint", "first transaction known to be after its end; null: none is"),
+        _c("end_time", "timestamp", "time of that transaction, by the leader's clock"),
+        _c(
+            "ended",
+            "string",
+            "`next mode`, `deleted`, `still`, `unknown` (the logs have a log gap in between)",
+        ),
+        _c("session", "bigint", "session that wrote it; null: known only from a snapshot"),
+        _c("address", "string", "address of its client, from `--server-logs`; null: unknown"),
+        _c("members", "bigint", "migratable members that were registered when it was written"),
+        _c(
+            "acknowledged",
+            "array<struct<member:string,session:bigint,zxid:bigint,time:timestamp>>",
+            "members that acknowledged it, each with the transaction",
+        ),
+        _c(
+            "settled_zxid",
+            "bigint",
+            "first transaction at which all registered members had acknowledged it; null: they "
+            "never had",
+        ),
+        _c("settled_time", "timestamp", "time of that transaction, by the leader's clock"),
+        _c("late", "array<string>", "members that had not acknowledged it when it ended"),
+    ),
+)
+
+LIVE_OWNERSHIP: Final = Table(
+    "live_ownership",
+    "one row for each period in which a partition of a group that has a mode belonged to a member "
+    "under one coordination",
+    (
+        *_PARTITION,
+        _c(
+            "member",
+            "string",
+            "consumer id; with `source` = generation, the id on the coordinator",
+        ),
+        _c("session", "bigint", "session of the owner znode"),
+        _c("host", "string", "generation: the member's host"),
+        _c(
+            "coordination",
+            "string",
+            "`zookeeper` or `coordinator`: whose assignment the member followed, since it "
+            "registered or acknowledged a mode; null: unknown",
+        ),
+        _c(
+            "source",
+            "string",
+            "`owner znode`; `generation` (a consumer that is not migratable, from "
+            "`__consumer_offsets`); `journal` (the same, from its journal)",
+        ),
+        _c("start_zxid", "bigint", "owner znode: transaction at which it begins"),
+        _c(
+            "start_time", "timestamp", "when it begins, by the leader's, broker's or member's clock"
+        ),
+        _c("end_zxid", "bigint", "owner znode: transaction at which it ends; null: it has not"),
+        _c("end_time", "timestamp", "when it ends"),
+        _c(
+            "ended",
+            "string",
+            "as in `ownership`, or `next coordination` (the member kept the partition); "
+            "generation: `still held` or `reassigned`; journal: as in `deliveries`",
+        ),
+    ),
+)
+
 DELIVERIES: Final = Table(
     "deliveries",
     "one row for each period in which a member delivered messages of a partition, from its journal",
@@ -341,6 +422,11 @@ DELIVERIES: Final = Table(
         *_PARTITION,
         _c("member", "string", "consumer id"),
         _c("session", "bigint", "its session when it began"),
+        _c(
+            "coordination",
+            "string",
+            "`zookeeper` or `coordinator`: whose assignment the member followed when it began",
+        ),
         _c("start_time", "timestamp", "when it began, by the member's clock"),
         _c("end_time", "timestamp", "when it ended; for `open`, the end of the journal"),
         _c(
@@ -442,6 +528,8 @@ TABLES: Final = (
     HERDS,
     GENERATIONS,
     BROKER_OWNERSHIP,
+    MIGRATIONS,
+    LIVE_OWNERSHIP,
     DELIVERIES,
     VIEWS,
     UNREADABLE,

@@ -6,7 +6,7 @@ used. Times are the members' own clocks. Runs in the driver's thread and only bu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
 from zkaudit import schema
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.sources.journal import ZkauditJournal, register
+from zkconsumer.core.migration.modes import RULES, Follows
 
 GROUP = ("chroot", "group")
 LAST_US = 32_503_680_000_000_000
@@ -21,6 +22,9 @@ LAST_US = 32_503_680_000_000_000
 HERD_US = 30_000_000
 """What a member does later than this after a change is not counted as caused by it."""
 
+_ON_COORDINATOR = [
+    mode.value for mode, rule in RULES.items() if rule.follows is Follows.COORDINATOR
+]
 _ACTS = {
     "StartFetching": "start",
     "StopFetching": "stop",
@@ -45,7 +49,7 @@ def check(places: Sequence[str | Path]) -> None:
     """Raise InputMissingError for a place that is not there, or has a comma in its name."""
     for place in places:
         if not Path(place).exists():
-            raise InputMissingError(f"{place}: no such journal, nor a directory of journals")
+            raise InputMissingError(f"{place}: no such journal or directory of journals")
         if "," in str(place):
             raise InputMissingError(f"{place}: a path with a comma cannot be read: rename it")
 
@@ -62,8 +66,16 @@ def unreadable(rows: DataFrame) -> DataFrame:
     return rows.where("fault is not null").select("file", "line", "fault", "text")
 
 
-def lines(rows: DataFrame, registered: DataFrame, group: str | None = None) -> DataFrame:
-    """Lines of members, with chroot and group. ``group``: a Java regex over whole names."""
+def lines(
+    rows: DataFrame,
+    registered: DataFrame,
+    group: str | None = None,
+    chroots: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Lines of members, with chroot and group. ``group``: a Java regex over whole names.
+
+    ``chroots``: of groups whose members on the coordinator name none.
+    """
     connect = F.col("settings")["zookeeper.connect"]
     runs = rows.where("kind = 'run'").select(
         "file",
@@ -76,6 +88,8 @@ def lines(rows: DataFrame, registered: DataFrame, group: str | None = None) -> D
     used = F.regexp_extract("path", r"(?s)\A/consumers/([^/]+)/", 1)
     whose = entries.groupBy("file", "member").agg(F.min(F.nullif(used, F.lit(""))).alias("used"))
     places = registered.groupBy("group", "member").agg(F.min("chroot").alias("in_chroot"))
+    pairs = [F.lit(text) for pair in (chroots or {}).items() for text in pair]
+    elsewhere = [F.create_map(*pairs)[F.col("group")]] if pairs else []
     whose = (
         whose.join(runs, "file", "left")
         .withColumn("group", F.coalesce("named", "used"))
@@ -85,7 +99,7 @@ def lines(rows: DataFrame, registered: DataFrame, group: str | None = None) -> D
             "file",
             "member",
             "group",
-            F.coalesce("in_chroot", "at", F.lit("")).alias("chroot"),
+            F.coalesce("in_chroot", "at", *elsewhere, F.lit("")).alias("chroot"),
         )
     )
     members_lines = entries.join(whose, ["file", "member"])
@@ -107,18 +121,24 @@ def deliveries(lines_: DataFrame) -> DataFrame:
     """Table ``deliveries``: from each start of fetching to the next end of the same partition."""
     acts = F.create_map(*[F.lit(x) for pair in _ACTS.items() for x in pair])
     by_line = Window.partitionBy("file", "member").orderBy("line")
+    # "mode kafka, version 2": what a migratable member follows from here on.
+    mode = F.when(F.col("name") == "Report", F.regexp_extract("detail", r"\Amode ([a-z]+),", 1))
     last = F.max("at").over(Window.partitionBy("file", "member")).alias("last")
     actions = (
         lines_.select("*", acts[F.col("name")].alias("act"), last)
-        .where("act is not null or name = 'DeliveryShut'")
+        .where("act is not null or name = 'DeliveryShut' or name = 'Report' and result = 'mode'")
         .withColumn("shut", F.last("since", ignorenulls=True).over(by_line))
+        .withColumn("mode", F.last(mode, ignorenulls=True).over(by_line))
         .where("act is not null")
     )
+    follows = F.when(
+        F.col("generation").isNotNull() | F.col("mode").isin(*_ON_COORDINATOR), "coordinator"
+    ).otherwise("zookeeper")
     # Where a line names offsets only, these are its partitions.
     named = F.coalesce("partitions", F.map_keys("offsets"), F.array().cast("array<string>"))
     each = actions.select(
         *GROUP, "member", "file", "line", "at", "act", "shut", "last",
-        _session().alias("session"),
+        _session().alias("session"), follows.alias("coordination"),
         F.explode(named).alias("tp"),
         F.coalesce("offsets", F.create_map().cast("map<string,bigint>")).alias("offsets"),
     )  # fmt: skip
@@ -156,6 +176,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
         F.max("last").alias("last"),
         F.min("line").alias("line"),
         F.min_by("session", "line").alias("session"),
+        F.min_by("coordination", "line").alias("coordination"),
         moved.alias("moved"),
         samples.alias("samples"),
     )
@@ -167,7 +188,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
         F.when(F.col("stop").isNotNull(), F.least(F.coalesce("final", "stop"), gone)), gone, "last"
     )
     return times.select(
-        *GROUP, "topic", "partition", "member", "session",
+        *GROUP, "topic", "partition", "member", "session", "coordination",
         _time("start").alias("start_time"),
         F.timestamp_micros(F.greatest(end, "start")).alias("end_time"),
         F.coalesce(ended, F.lit("open")).alias("ended"),

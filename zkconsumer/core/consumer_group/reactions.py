@@ -158,7 +158,7 @@ HINTS: Final[Mapping[int, str]] = {
     ErrorCode.GROUP_ID_NOT_FOUND: "the members of this group use another protocol: set "
     "group.protocol=classic, or allow both with the broker's group.consumer.migration.policy. "
     "Where a custom assignor is in use, first give all members one of Kafka's strategies; a group "
-    "of migratable members gets one by zkmigrate live finalize",
+    "of migratable members gets one from the first classic member after zkmigrate live finalize",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "raise the broker's group.consumer.max.size",
 }
 """What to do about an error that ends the member."""

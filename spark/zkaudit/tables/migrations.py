@@ -1,0 +1,335 @@
+"""Groups that moved while they ran: their modes, and who had which partition by which coordination.
+
+Only groups with a mode znode are looked at. What they and their operators wrote about it is
+collected and put in order in plain Python (``history.modes``). Runs in the driver's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from zkaudit.history.modes import (
+    COORDINATIONS,
+    FROM_SNAPSHOT,
+    Act,
+    Group,
+    Moment,
+    Registration,
+    Span,
+    group_of,
+)
+from zkaudit.history.staging import Stage
+
+GROUP = ("chroot", "group")
+OWN_PROTOCOL: Final = "zkconsumer-live-"
+"""How the strategy's name begins while all members on the coordinator are migratable
+(``zkconsumer.core.migration.group.OWN_PREFIX``)."""
+_NEVER: Final = Moment(0)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST: Final = 2**63 - 1
+_PHASES: Final = (
+    "chroot string, `group` string, session bigint, coordination string, from_zxid bigint, "
+    "from_us bigint, to_zxid bigint, to_us bigint"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """All groups that have, or had, a mode.
+
+    Args:
+        groups: in the order of chroots and names.
+        last: the history's last transaction.
+        closed: when each session that wrote a mode was closed, if it was.
+        addresses: of the clients of these sessions, where known.
+    """
+
+    groups: tuple[Group, ...] = ()
+    last: Moment = _NEVER
+    closed: Mapping[int, int | None] = field(default_factory=dict)
+    addresses: Mapping[int, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.groups)
+
+    def chroots(self) -> dict[str, str]:
+        """The chroot of each group whose name is unique: brokers and their journals name none."""
+        names = [group.name for group in self.groups]
+        return {g.name: g.chroot for g in self.groups if names.count(g.name) == 1}
+
+
+def count(stage: Stage) -> tuple[int, int]:
+    """Return how many groups the history has, and how many of them a mode znode."""
+    group = F.struct(*GROUP)
+    found = stage.names.agg(
+        F.count_distinct(F.when(F.col("tree") != "lock", group)).alias("groups"),
+        F.count_distinct(F.when(F.col("tree") == "mode", group)).alias("moving"),
+    ).first()
+    assert found is not None
+    return int(found["groups"]), int(found["moving"])
+
+
+def collect(stage: Stage, registered: DataFrame, sessions: DataFrame, last: DataFrame) -> Moving:
+    """Collect what groups with a mode wrote about it.
+
+    ``registered``, ``sessions``: these tables; ``last``: one row, the last transaction's zxid and
+    time.
+    """
+    moved = F.broadcast(stage.names.where("tree = 'mode'").select(*GROUP).distinct())
+    acts: dict[tuple[str, str], list[Act]] = {}
+    chosen = stage.events.where(F.col("tree").isin("mode", "members", "lock"))
+    for row in (
+        chosen.join(moved, list(GROUP), "left_semi")
+        .select(
+            *GROUP, "tree", "name", "act", "zxid", "idx", F.unix_micros("time"), "session",
+            "data", "version",
+        )
+        .collect()
+    ):  # fmt: skip
+        data = None if row["data"] is None else bytes(row["data"])
+        act = Act(*row[2:])._replace(data=data)
+        acts.setdefault((row["chroot"], row["group"]), []).append(act)
+    members: dict[tuple[str, str], list[Registration]] = {}
+    for row in (
+        registered.join(moved, list(GROUP), "left_semi")
+        .where("member is not null")
+        .select(
+            *GROUP, "member", "session", "start_zxid", "start_idx", "end_zxid", "end_after_zxid",
+            "ended", F.unix_micros("start_time").alias("start_us"),
+            F.unix_micros("end_time").alias("end_us"), F.size("subscription").alias("topics"),
+        )
+        .collect()
+    ):  # fmt: skip
+        members.setdefault((row["chroot"], row["group"]), []).append(
+            Registration(
+                row["member"],
+                row["session"],
+                _moment(row["start_zxid"], row["start_us"]),
+                row["start_idx"] not in (None, FROM_SNAPSHOT),
+                _moment(row["end_zxid"], row["end_us"]),
+                row["end_after_zxid"],
+                row["ended"],
+                (row["topics"] or 0) > 0,
+            )
+        )
+    end = last.select("zxid", F.unix_micros("time")).first()
+    now = Moment(end[0] or 0, end[1]) if end else Moment(0)
+    writers = {act.session for each in acts.values() for act in each if act.tree == "mode"}
+    known = sessions.where(F.col("session").isin(*writers)).select(
+        "session", "closed_zxid", "address"
+    )
+    about = known.collect()
+    return Moving(
+        tuple(
+            group_of(*key, acts[key], members.get(key, ()), now.zxid, stage.log_gaps)
+            for key in sorted(acts)
+        ),
+        now,
+        {row["session"]: row["closed_zxid"] for row in about},
+        {row["session"]: row["address"] for row in about if row["address"]},
+    )
+
+
+def _moment(zxid: int | None, us: int | None) -> Moment | None:
+    return None if zxid is None else Moment(zxid, us)
+
+
+def time_of(moment: Moment | None) -> datetime | None:
+    """A transaction's time; ``None`` where it is not known."""
+    if moment is None or moment.us is None:
+        return None
+    return _EPOCH + timedelta(microseconds=moment.us)
+
+
+def _zxid(moment: Moment | None) -> int | None:
+    return None if moment is None else moment.zxid
+
+
+def rows(moving: Moving) -> list[dict[str, Any]]:
+    """Rows of table ``migrations``."""
+    return [
+        {"chroot": group.chroot, "group": group.name, **_row(span, moving)}
+        for group in moving.groups
+        for span in group.spans
+    ]
+
+
+def _row(span: Span, moving: Moving) -> dict[str, Any]:
+    return {
+        "mode": span.mode and span.mode.value,
+        "coordination": span.mode and COORDINATIONS[span.mode],
+        "version": span.version,
+        "start_zxid": span.start.zxid,
+        "start_time": time_of(span.start),
+        "end_zxid": _zxid(span.end),
+        "end_time": time_of(span.end),
+        "ended": span.ended,
+        "session": span.session or None,
+        "address": moving.addresses.get(span.session),
+        "members": span.members,
+        "acknowledged": [
+            {
+                "member": ack.member,
+                "session": ack.session,
+                "zxid": ack.at.zxid,
+                "time": time_of(ack.at),
+            }
+            for ack in span.acknowledged
+        ],
+        "settled_zxid": _zxid(span.settled),
+        "settled_time": time_of(span.settled),
+        "late": list(span.late),
+    }
+
+
+def summary(moving: Moving) -> list[dict[str, Any]]:
+    """What the summary says of each group: its last mode, since when, and who has not
+    acknowledged it."""
+    found = []
+    for group in moving.groups:
+        if group.spans:
+            span = group.spans[-1]
+            time = time_of(span.start)
+            found.append(
+                {
+                    "chroot": group.chroot,
+                    "group": group.name,
+                    "mode": span.mode and span.mode.value,
+                    "since": time and time.isoformat(" ", "seconds"),
+                    "ended": span.ended,
+                    "changes": len(group.spans) - 1,
+                    "late": list(span.late),
+                }
+            )
+    return found
+
+
+def as_frame(
+    spark: SparkSession, columns: StructType, rows_: Iterable[Mapping[str, Any]]
+) -> DataFrame:
+    """Rows that the driver has, as a frame."""
+    schema = to_arrow_schema(columns, timezone="UTC")
+    names = columns.fieldNames()
+    made = [{name: row.get(name) for name in names} for row in rows_]
+    return spark.createDataFrame(pa.Table.from_pylist(made, schema=schema), columns)
+
+
+def ownership(
+    moving: Moving,
+    owned: DataFrame,
+    on_brokers: DataFrame,
+    generations: DataFrame,
+    deliveries: DataFrame,
+) -> DataFrame:
+    """Table ``live_ownership``: intervals of the tables ``ownership``, ``broker_ownership`` and
+    ``deliveries``, cut where a member began to follow the other coordination.
+
+    Migratable members own partitions by their znodes in every mode; plain consumers are on the
+    coordinator only.
+    """
+    spark = owned.sparkSession
+    phases = as_frame(spark, StructType.fromDDL(_PHASES), _phases(moving.groups))
+    places = [{"chroot": group.chroot, "group": group.name} for group in moving.groups]
+    ddl = "chroot string, `group` string"
+    groups = F.broadcast(as_frame(spark, StructType.fromDDL(ddl), places))
+    first, end = F.coalesce("start_zxid", F.lit(0)), F.coalesce("end_zxid", F.lit(_LAST))
+    begins = F.coalesce("from_zxid", F.lit(-1))
+    ends = F.coalesce("to_zxid", F.lit(_LAST))
+    cut = begins > first
+    ceased = ends < end
+    pieces = (
+        owned.join(groups, list(GROUP), "left_semi")
+        .join(F.broadcast(phases), [*GROUP, "session"], "left")
+        .where((begins < end) & (ends > first))
+    )
+    by_znode = pieces.select(
+        *GROUP, "topic", "partition", "member", "session",
+        F.lit(None).cast("string").alias("host"),
+        F.coalesce("coordination", F.when(F.col("session").isNotNull(), "zookeeper")).alias(
+            "coordination"
+        ),
+        F.lit("owner znode").alias("source"),
+        F.when(cut, F.col("from_zxid")).otherwise(F.col("start_zxid")).alias("start_zxid"),
+        F.when(cut, F.timestamp_micros("from_us")).otherwise(F.col("start_time"))
+        .alias("start_time"),
+        F.when(ceased, F.col("to_zxid")).otherwise(F.col("end_zxid")).alias("end_zxid"),
+        F.when(ceased, F.timestamp_micros("to_us")).otherwise(F.col("end_time"))
+        .alias("end_time"),
+        F.when(ceased, "next coordination").otherwise(F.col("ended")).alias("ended"),
+    )  # fmt: skip
+    return by_znode.unionByName(
+        _plain(moving, on_brokers, generations), allowMissingColumns=True
+    ).unionByName(_journals(moving, deliveries), allowMissingColumns=True)
+
+
+def _plain(moving: Moving, on_brokers: DataFrame, generations: DataFrame) -> DataFrame:
+    """What the coordinator assigned to consumers that are not migratable."""
+    chroots = [{"group": g, "chroot": c} for g, c in moving.chroots().items()]
+    ours = [
+        {"group": group.name, "member": name}
+        for group in moving.groups
+        for name in sorted(group.member_ids)
+    ]
+    spark = on_brokers.sparkSession
+    where = as_frame(spark, StructType.fromDDL("`group` string, chroot string"), chroots)
+    known = as_frame(spark, StructType.fromDDL("`group` string, member string"), ours)
+    alone = generations.where(F.col("protocol").startswith(OWN_PROTOCOL)).select(
+        "group", F.col("generation").alias("first_generation")
+    )
+    return (
+        on_brokers.join(F.broadcast(where), "group")
+        .join(F.broadcast(known), ["group", "member"], "left_anti")
+        .join(alone, ["group", "first_generation"], "left_anti")
+        .select(
+            *GROUP, "topic", "partition", "member", "host",
+            F.lit("coordinator").alias("coordination"), F.lit("generation").alias("source"),
+            "start_time", "end_time",
+            F.when(F.col("end_time").isNull(), "still held").otherwise("reassigned").alias("ended"),
+        )
+    )  # fmt: skip
+
+
+def _journals(moving: Moving, deliveries: DataFrame) -> DataFrame:
+    """What consumers on the coordinator delivered that were never registered in ZooKeeper."""
+    ours = [
+        {"chroot": group.chroot, "group": group.name, "member": one.member}
+        for group in moving.groups
+        for one in group.registrations
+    ]
+    places = [{"chroot": group.chroot, "group": group.name} for group in moving.groups]
+    spark = deliveries.sparkSession
+    ddl = "chroot string, `group` string"
+    groups = F.broadcast(as_frame(spark, StructType.fromDDL(ddl), places))
+    known = F.broadcast(as_frame(spark, StructType.fromDDL(f"{ddl}, member string"), ours))
+    return (
+        deliveries.where("coordination = 'coordinator'")
+        .join(groups, list(GROUP), "left_semi")
+        .join(known, [*GROUP, "member"], "left_anti")
+        .select(
+            *GROUP, "topic", "partition", "member", "coordination",
+            F.lit("journal").alias("source"), "start_time", "end_time", "ended",
+        )
+    )  # fmt: skip
+
+
+def _phases(groups: Sequence[Group]) -> Iterable[dict[str, Any]]:
+    for group in groups:
+        for phase in group.phases():
+            yield {
+                "chroot": group.chroot,
+                "group": group.name,
+                "session": phase.session,
+                "coordination": phase.coordination,
+                "from_zxid": _zxid(phase.begin),
+                "from_us": phase.begin and phase.begin.us,
+                "to_zxid": _zxid(phase.end),
+                "to_us": phase.end and phase.end.us,
+            }

@@ -1,0 +1,403 @@
+"""Moves of running groups, judged from what members and operators wrote: each rule finds its fault,
+and says nothing of what resembles it. Plain Python, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from zkaudit.findings.modes import Found, judge
+from zkaudit.history.modes import (
+    FROM_SNAPSHOT,
+    Act,
+    Group,
+    Moment,
+    Registration,
+    group_of,
+    missing_between,
+)
+from zkaudit.report.verdict import moves
+
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.znodes import encode_member, encode_mode
+
+TOOL, MEMBER, OTHER, LEGACY, SECOND = 1, 11, 12, 21, 2
+"""Sessions: of an operator's tool, two migratable members, a legacy one, a second operator."""
+LOCKED = json.dumps({"zkmigrate": "locked", "version": 1, "acl": []}).encode()
+
+
+class Story:
+    """What happens to one group; each step is a transaction and takes a second."""
+
+    def __init__(self) -> None:
+        self.zxid = 100
+        self.seconds = 0.0
+        self.version = -1
+        self.acts: list[Act] = []
+        self.members: list[Registration] = []
+        self.log_gaps: list[tuple[int, int]] = []
+        self.closed: dict[int, int | None] = {TOOL: None, SECOND: None}
+
+    def now(self, seconds: float = 1) -> Moment:
+        self.zxid += 1
+        self.seconds += seconds
+        return Moment(self.zxid, int(self.seconds * 1e6))
+
+    def act(
+        self, tree: str, name: str, act: str, session: int, data: bytes | None, seconds: float = 1
+    ) -> None:
+        at = self.now(seconds)
+        version = self.version if (tree, act) == ("mode", "set") else None
+        self.acts.append(Act(tree, name, act, at.zxid, 0, at.us, session, data, version))
+
+    def mode(self, mode: str, session: int = TOOL, seconds: float = 1) -> None:
+        self.version += 1
+        data = encode_mode(Mode(mode)) if mode in {one.value for one in Mode} else mode.encode()
+        self.act("mode", "", "set" if self.version else "create", session, data, seconds)
+
+    def delete(self, seconds: float = 1) -> None:
+        self.act("mode", "", "delete", TOOL, None, seconds)
+
+    def join(
+        self, member: str, session: int, live: bool = True, wants: bool = True, seconds: float = 1
+    ) -> None:
+        at = self.now(seconds)
+        self.members.append(
+            Registration(member, session, at, True, None, None, "still held", wants)
+        )
+        if live:
+            data = encode_member(None)
+            self.acts.append(
+                Act("members", member, "create", at.zxid, 1, at.us, session, data, None)
+            )
+
+    def leave(self, member: str) -> None:
+        place = next(n for n, one in enumerate(self.members) if one.member == member)
+        end = self.now()
+        self.members[place] = self.members[place]._replace(end=end, ended="released")
+
+    def acknowledge(self, *members: str, seconds: float = 1) -> None:
+        for one in self.members:
+            if one.member in members:
+                data = encode_member(self.version, f"id of {one.member}")
+                assert one.session is not None
+                self.act("members", one.member, "set", one.session, data, seconds)
+
+    def lock(self, locked: bool, session: int = TOOL) -> None:
+        self.act("lock", "", "set", session, LOCKED if locked else b"")
+
+    def group(self) -> Group:
+        return group_of("", "g", self.acts, self.members, self.zxid, self.log_gaps)
+
+    def found(self, standstill: float = 1000) -> list[Found]:
+        last = Moment(self.zxid, int(self.seconds * 1e6))
+        return list(judge(self.group(), last, standstill, self.closed, self.log_gaps))
+
+    def kinds(self, standstill: float = 1000) -> Counter[str]:
+        return Counter(one.kind for one in self.found(standstill))
+
+
+def prepared() -> Story:
+    """Two members that have acknowledged the first mode."""
+    story = Story()
+    story.mode("zookeeper", MEMBER)
+    story.join("a", MEMBER)
+    story.join("b", OTHER)
+    story.acknowledge("a", "b")
+    return story
+
+
+def on_the_road(*modes: str) -> Story:
+    """A group that was taken through these modes as zkmigrate does it."""
+    story = prepared()
+    for mode in modes:
+        if mode == "locked" and story.version == 0:
+            story.lock(True)
+        story.mode(mode)
+        story.acknowledge("a", "b")
+        if mode == "zookeeper":
+            story.lock(False)
+    return story
+
+
+def test_the_whole_road_and_back_is_no_fault() -> None:
+    """Each mode lasts until the next one; all acknowledge; nothing is found."""
+    road = ("locked", "kafka", "open", "kafka", "locked", "zookeeper")
+    story = on_the_road(*road)
+    group = story.group()
+    assert [span.mode and span.mode.value for span in group.spans] == ["zookeeper", *road]
+    assert [span.version for span in group.spans] == list(range(7))
+    assert [span.ended for span in group.spans] == ["next mode"] * 6 + ["still"]
+    assert all(first.end == second.start for first, second in pairwise(group.spans))
+    assert [span.members for span in group.spans] == [0, *[2] * 6]
+    for span in group.spans[1:]:
+        assert {ack.member for ack in span.acknowledged} == {"a", "b"}
+        assert span.settled == span.acknowledged[-1].at
+        assert span.late == ()
+    assert group.member_ids == {"id of a", "id of b"}
+    assert story.found() == []
+
+
+def test_a_session_follows_one_coordination_after_the_other() -> None:
+    """A member follows a mode from its acknowledgement on; one that registers, from the mode that
+    holds."""
+    story = on_the_road("locked", "kafka")
+    kafka = story.group().spans[-1]
+    story.join("c", 13)
+    story.acknowledge("c")
+    story.mode("locked")
+    story.acknowledge("a", "b", "c")
+    group = story.group()
+    back = {ack.member: ack.at for ack in group.spans[-1].acknowledged}
+    acted = {ack.member: ack.at for ack in kafka.acknowledged}
+    assert [(p.session, p.begin, p.end, p.coordination) for p in group.phases()] == [
+        (MEMBER, None, acted["a"], "zookeeper"),
+        (MEMBER, acted["a"], back["a"], "coordinator"),
+        (MEMBER, back["a"], None, "zookeeper"),
+        (OTHER, None, acted["b"], "zookeeper"),
+        (OTHER, acted["b"], back["b"], "coordinator"),
+        (OTHER, back["b"], None, "zookeeper"),
+        (13, None, back["c"], "coordinator"),
+        (13, back["c"], None, "zookeeper"),
+    ]
+
+
+def test_a_mode_that_is_written_before_all_have_acknowledged() -> None:
+    """Proven for a member that was registered before the mode that it has not acknowledged."""
+    story = on_the_road("locked")
+    story.mode("kafka")
+    story.acknowledge("a")
+    story.mode("open", SECOND)
+    (found,) = story.found()
+    assert (found.kind, found.severity, found.basis) == ("mode written too early", "high", "proven")
+    assert (found.member, found.session, found.begin.zxid) == ("b", SECOND, story.zxid)
+    assert "Mode open of group g was written while b had not acknowledged mode kafka" in (
+        found.sentence
+    )
+    assert ("migrations", story.zxid, 0, SECOND, "wrote mode open") in found.evidence
+
+
+@pytest.mark.parametrize(("seconds", "kinds"), [(5, 0), (40, 1)])
+def test_a_member_that_has_just_registered_may_be_overlooked(seconds: int, kinds: int) -> None:
+    """A tool that looked before it registered is not to blame; half a minute later it is."""
+    story = on_the_road("locked")
+    story.join("c", 13)
+    story.mode("kafka", seconds=seconds)
+    story.acknowledge("a", "b", "c")
+    assert story.kinds() == Counter({"mode written too early": kinds} if kinds else {})
+    assert all((f.severity, f.basis) == ("medium", "inferred") for f in story.found())
+
+
+def test_a_member_that_left_need_not_acknowledge() -> None:
+    """Neither one that left before the next mode, nor one that has registered again since."""
+    story = on_the_road("locked")
+    story.mode("kafka")
+    story.acknowledge("a")
+    story.leave("b")
+    story.mode("open")
+    story.acknowledge("a")
+    assert story.found() == []
+    span = story.group().spans[2]
+    assert span.settled is not None
+    assert span.late == ()
+
+
+def test_legacy_members_in_a_locked_group() -> None:
+    """Found whether they stayed or came; not in mode zookeeper, and not a tool's registration."""
+    story = prepared()
+    story.join("stays", LEGACY, live=False)
+    story.join("leaves", 22, live=False)
+    story.leave("leaves")
+    story.lock(True)
+    story.mode("locked")
+    story.acknowledge("a", "b")
+    story.join("g_zkmigrate-probe", TOOL, live=False)
+    story.join("holds", TOOL, live=False, wants=False)
+    story.mode("kafka")
+    story.acknowledge("a", "b")
+    story.join("comes", 23, live=False)
+    story.leave("comes")
+    left = story.zxid
+    story.mode("locked")
+    story.acknowledge("a", "b")
+    story.mode("zookeeper")
+    back = story.zxid
+    story.acknowledge("a", "b")
+    story.lock(False)
+    story.join("later", 24, live=False)
+    found = {one.member: one for one in story.found()}
+    assert found.keys() == {"stays", "comes"}
+    assert {(f.kind, f.severity, f.basis) for f in found.values()} == {
+        ("legacy member in a locked group", "high", "proven")
+    }
+    assert "was still registered when mode locked was written" in found["stays"].sentence
+    assert found["stays"].end
+    assert found["stays"].end.zxid == back
+    assert "registered in mode kafka" in found["comes"].sentence
+    assert found["comes"].end
+    assert found["comes"].end.zxid == left
+
+
+def test_a_migration_that_stands_still() -> None:
+    """One finding for each mode: who did not acknowledge it, else that the group was left in it."""
+    story = on_the_road("locked")
+    story.mode("kafka", seconds=30)
+    story.acknowledge("a")
+    story.acknowledge("b", seconds=100)
+    story.mode("open")
+    story.acknowledge("a", "b")
+    story.now(seconds=500)
+    assert story.found(standstill=200) == []
+    late, left = sorted(story.found(standstill=25), key=lambda one: one.severity, reverse=True)
+    assert (late.kind, late.severity, late.member) == ("migration stands still", "medium", "b")
+    assert "not acknowledged by b for 101.0 s" in late.sentence
+    assert (left.kind, left.severity, left.member) == ("migration stands still", "low", None)
+    assert "Group g was in mode locked for 32.0 s" in left.sentence
+    story = on_the_road("locked", "kafka")
+    story.now(seconds=50)
+    (still,) = story.found(standstill=40)
+    assert "Group g has been in mode kafka" in still.sentence
+    assert still.end is None
+    story = prepared()
+    story.join("c", 13)
+    story.now(seconds=500)
+    assert story.found(standstill=40) == [], "a group that was never moved"
+
+
+def test_modes_out_of_order() -> None:
+    """Only neighbours, only what is a mode; a znode may go when no member follows it."""
+    story = on_the_road("locked")
+    story.mode("open")
+    story.acknowledge("a", "b")
+    assert story.kinds() == {"mode out of order": 1}
+    story = on_the_road("locked")
+    story.mode("{}")
+    assert story.kinds() == {"mode out of order": 1}
+    story = on_the_road("locked", "kafka")
+    story.mode("kafka")
+    story.acknowledge("a", "b")
+    assert story.found() == [], "written once more"
+    story.delete()
+    assert story.kinds() == {"mode out of order": 1}
+    assert story.group().spans[-1].ended == "deleted"
+    story = on_the_road("locked", "kafka", "open")
+    story.leave("a")
+    story.leave("b")
+    story.delete()
+    assert story.found() == []
+    for mode, kinds in (("locked", Counter[str]()), ("kafka", Counter({"mode out of order": 1}))):
+        story = Story()
+        story.mode(mode)
+        assert story.kinds() == kinds, "the first mode of a group that was not prepared"
+
+
+def test_a_mode_that_a_member_wrote() -> None:
+    """Members create the znode; all else is for the operator's tool."""
+    story = on_the_road("locked")
+    story.mode("kafka", MEMBER)
+    story.acknowledge("a", "b")
+    (found,) = story.found()
+    assert (found.kind, found.member, found.session) == ("mode written by a member", "a", MEMBER)
+
+
+def test_two_operators() -> None:
+    """Found while the session that went forward is open; not when it was closed before."""
+    story = on_the_road("locked", "kafka")
+    story.mode("locked", SECOND)
+    story.acknowledge("a", "b")
+    (found,) = story.found()
+    assert (found.kind, found.severity, found.basis) == ("two operators", "medium", "inferred")
+    assert found.session == SECOND
+    wrote = story.group().spans[-1].start.zxid
+    story.closed[TOOL] = wrote + 1
+    assert story.kinds() == {"two operators": 1}
+    story.closed[TOOL] = wrote - 1
+    assert story.found() == []
+    story = on_the_road("locked")
+    story.mode("kafka", SECOND)
+    story.acknowledge("a", "b")
+    assert story.found() == [], "the other one goes on in the same direction"
+
+
+def test_a_lock_that_is_lifted_during_a_move() -> None:
+    """Found in the modes that keep legacy consumers out; writing the record again is no change."""
+    story = on_the_road("locked", "kafka")
+    story.lock(True)
+    assert story.found() == []
+    story.lock(False, SECOND)
+    (found,) = story.found()
+    assert (found.kind, found.session, found.begin.zxid) == (
+        "unlocked during a move", SECOND, story.zxid
+    )  # fmt: skip
+    assert on_the_road("locked", "zookeeper").found() == []
+
+
+def test_what_the_logs_lack_is_not_judged() -> None:
+    """Versions show that modes are missing; behind a log gap the last mode may have ended."""
+    story = on_the_road("locked")
+    story.version += 2
+    story.mode("zookeeper")
+    story.acknowledge("a", "b")
+    assert [span.ended for span in story.group().spans] == ["next mode", "unknown", "still"]
+    assert story.found() == []
+    story = on_the_road("locked", "kafka")
+    story.log_gaps = [(story.zxid, story.zxid + 5)]
+    story.zxid += 10
+    assert story.group().spans[-1].ended == "unknown"
+    story = on_the_road("locked")
+    story.mode("kafka")
+    story.log_gaps = [(story.zxid, story.zxid + 5)]
+    story.zxid += 10
+    story.mode("open")
+    story.acknowledge("a", "b")
+    assert [span.ended for span in story.group().spans][-2:] == ["next mode", "still"]
+    assert story.found() == []
+    assert not any("kafka of group g was not ack" in f.sentence for f in story.found(0.5))
+
+
+def test_a_snapshot_shows_who_had_acknowledged() -> None:
+    """Its content may be newer than the znode's creation, so the time is not known."""
+    story = Story()
+    story.version = 4
+    story.act("mode", "", "set", 0, encode_mode(Mode.KAFKA))
+    story.acts[-1] = story.acts[-1]._replace(version=5)
+    since = story.zxid
+    data = encode_member(5)
+    story.acts.append(Act("members", "a", "create", since - 5, FROM_SNAPSHOT, 9, 7, data, None))
+    span = story.group().spans[0]
+    assert [(ack.member, ack.at) for ack in span.acknowledged] == [("a", Moment(since, None))]
+    assert span.session == 0
+
+
+def test_the_verdict_names_each_move() -> None:
+    """Its mode, since when, and who has not acknowledged it; the first twenty groups."""
+    since = "2026-11-21 00:00:07+00:00"
+    rows: list[dict[str, Any]] = [
+        {"chroot": "", "group": "a", "mode": "kafka", "since": since, "ended": "still",
+         "changes": 2, "late": ["m1", "m2", "m3", "m4", "m5"]},
+        {"chroot": "", "group": "b", "mode": None, "since": None, "ended": "deleted",
+         "changes": 0, "late": []},
+        {"chroot": "", "group": "c", "mode": "open", "since": since, "ended": "unknown",
+         "changes": 3, "late": []},
+    ]  # fmt: skip
+    assert moves({}) == []
+    assert moves({"migrations": rows}) == [
+        f"Live move of group a: in mode kafka since {since}, not acknowledged by m1, m2, m3 and "
+        "2 more.",
+        "Live move of group b: its mode was deleted.",
+        "Live move of group c: in mode open before a log gap.",
+    ]
+    lines = moves({"migrations": rows * 8})
+    assert lines[20:] == ["4 more groups have a mode for live moves."]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "missing"),
+    [(5, 20, True), (5, 10, False), (12, 20, False), (10, 12, True), (1, 5, False)],
+)
+def test_missing_between(first: int, last: int, missing: bool) -> None:
+    """Between two transactions that are known, 11 is missing or is not."""
+    assert missing_between(first, last, [(10, 12)]) is missing
