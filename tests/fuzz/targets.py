@@ -35,6 +35,7 @@ from zkaudit.decode.batches import read_log, read_snapshot, read_snapshot_sessio
 from zkaudit.decode.offsets_topic import decode as decode_offsets_record
 from zkaudit.decode.txnlog import FILE_HEADER, BodyError, decode_payload
 from zkaudit.errors import LogFormatError
+from zkaudit.history import modes
 from zkaudit.sources.journal import read_journal_rows
 from zkmigrate.apply import guard, journal as migration_journal
 from zkmigrate.errors import JournalError, PlanFileError
@@ -928,6 +929,12 @@ TARGETS: Final[dict[str, Target]] = {
         ANSWER_S,
         (b'[[rule]]\ngroup = "g*"\ntopic = "t"\non_conflict = "max"\n[[rule]]\nskip = true\n',),
     ),
+    "group-lock-seen": Target(
+        modes.is_lock_record,
+        (),
+        ZNODE_S,
+        (b'{"zkmigrate":1,"acl":[]}', b"null"),
+    ),
     "group-lock": Target(
         guard.decode,
         (),
@@ -974,6 +981,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "spark/zkaudit/decode/snapshot.py": ("snapshot", "snapshot-sessions"),
     "spark/zkaudit/decode/txnlog.py": ("transaction", "log"),
     "spark/zkaudit/demo.py": OWN,
+    "spark/zkaudit/history/modes.py": ("group-lock-seen",),
     "spark/zkaudit/job/place.py": OWN,
     "spark/zkaudit/job/stream.py": OWN,
     "spark/zkaudit/sources/files.py": "options of a job, from its user",

@@ -93,7 +93,7 @@ def test_the_search_for_a_coordinator_ends_in_its_time() -> None:
 
     with pytest.raises(CommitFailedError, match="moving"):
         until(once, lambda: None, 0.2, 0.02, threading.Event(), "the coordinator")
-    assert len(tries) > 2
+    assert len(tries) > 1
 
 
 class Bench:

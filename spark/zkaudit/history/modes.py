@@ -343,13 +343,14 @@ def _locks(acts: Iterable[Act]) -> tuple[Lock, ...]:
     locks: list[Lock] = []
     for act in acts:
         if act.act in ("create", "set", "delete"):
-            locked = act.act != "delete" and _is_record(act.data)
+            locked = act.act != "delete" and is_lock_record(act.data)
             if locked != (bool(locks) and locks[-1].locked):
                 locks.append(Lock(Moment(act.zxid, act.us), act.session, locked))
     return tuple(locks)
 
 
-def _is_record(data: bytes | None) -> bool:
+def is_lock_record(data: bytes | None) -> bool:
+    """Return whether a group's ``ids`` znode has the record of ``zkmigrate``'s lock."""
     try:
         found = json.loads((data or b"").decode())
     except (ValueError, RecursionError):
