@@ -177,7 +177,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class Sources:
-    """Where the monitor looks. Each may be called by any thread."""
+    """What the monitor reads. Any thread may call each of them."""
 
     membership: Callable[[], Membership]
     partitions: Callable[[], Iterable[tuple[PartitionTopicInfo, KafkaStream]]]

@@ -42,7 +42,8 @@ _EXPIRES_S: Final = 3.0
 
 
 class Connected(Protocol):
-    """A member as its lines to the coordinator need it. ``trip_us``: one way, microseconds."""
+    """The part of a member that its connections to the coordinator use. ``trip_us``: one way,
+    microseconds."""
 
     trip_us: int
 

@@ -409,7 +409,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
             self.lasts(self.group_session * factor)
 
     def stall(self) -> None:
-        """An application works on one message for long."""
+        """An application works on one message for a long time."""
         member = self.rng.choice(self.everyone) if self.everyone else None
         if member is not None:
             seconds = self.rng.choice([0.5, 3.0, self.rebalance * 1.2])

@@ -377,7 +377,7 @@ def _say(entry: Entry, late: dict[str, int]) -> str:
 
 
 def tell(stage: Stage) -> list[str]:
-    """The interleaving, one line for each thing that matters, from the event on."""
+    """The interleaving since the event, one line for each relevant step."""
     late: dict[str, int] = {}
     lines = []
     for entry in stage.entries:

@@ -208,7 +208,7 @@ class WholePlane:
         return found
 
     def check_queues(self) -> None:
-        """Look at the queues' bounds."""
+        """Check the bounds of the queues."""
         capacity = self._cluster.capacity
         for number, stream in enumerate(self.streams):
             chunks = len(stream.queue)

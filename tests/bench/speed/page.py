@@ -113,11 +113,13 @@ def chart(run: Mapping[str, Any]) -> str:
     style = (
         "text{font:11px sans-serif;fill:#222}.case{font-weight:bold}.ours{fill:#1a6fb0}"
         ".other{fill:#b9c2c9}line{stroke:#222;stroke-width:2}"
+        "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.ours{fill:#4493f8}"
+        ".other{fill:#57606a}line{stroke:#e6edf3}}"
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 70} {y}" '
         f'role="img"><title>Messages per second</title><style>{style}</style>'
-        f'<rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
+        f"{''.join(parts)}</svg>\n"
     )
 
 

@@ -109,7 +109,8 @@ class CommitQueue:
         self._clear()
 
     def answers(self) -> list[AnswerCommit]:
-        """Answers that are due; each is given once. No one waits for that of an automatic one."""
+        """Answers that are due; each is returned once. No caller waits for the answer to an
+        automatic commit."""
         due, self._answers = self._answers, []
         return due
 

@@ -7,9 +7,9 @@ differences; the rest is translated here to pieces in the dialect of the ``regex
 
 - ``\Q..\E``, ``\x{..}``, ``\uXXXX``, ``\0oo``, ``\cX``, ``\e``, ``\h``, ``\v``, ``\z``, ``\R`` are
   rewritten; character classes with unions, ``&&`` and POSIX-like ``\p`` names too;
-- what Java refuses and ``regex`` would take with another meaning is refused: ``{`` that is no
+- syntax that Java refuses, but ``regex`` accepts with another meaning, is refused: ``{`` without a
   counted repetition, ``(?P<..>)``, ``(?#..)``, ``(?R)``, fuzzy matching, letters after a backslash
-  that mean nothing in Java.
+  that have no meaning in Java.
 
 A pattern's size is limited too. One that expands to more than 20,000 parts beyond its length, nests
 deeper than 100 groups, or has more than 8,192 characters is refused although Java takes it.

@@ -292,7 +292,7 @@ class _Parser:
             parts.append(("char", _matched(piece, group.ignore_case)))
 
     def end(self) -> _Node:
-        """The whole."""
+        """Return the parsed regex. Raises ValueError for an unmatched parenthesis."""
         if len(self._open) > 1:
             raise ValueError("a group has no ')'")
         return self._open[0].node()

@@ -61,7 +61,7 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroup:
-    """Request the assignment; the leader's request contains those of all members. Answer:
+    """Request the assignment. The leader's request contains the assignments of all members. Answer:
     ``Synced``."""
 
     token: int

@@ -1,4 +1,5 @@
-"""A member's reaction to each error code, for each request: data, from which the page is made."""
+"""A member's reaction to each error code, for each request: data, from which the reference page is
+generated."""
 
 from __future__ import annotations
 
