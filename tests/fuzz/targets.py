@@ -982,6 +982,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "spark/zkaudit/decode/txnlog.py": ("transaction", "log"),
     "spark/zkaudit/demo.py": OWN,
     "spark/zkaudit/history/modes.py": ("group-lock-seen",),
+    "spark/zkaudit/job/buckets.py": OWN,
     "spark/zkaudit/job/place.py": OWN,
     "spark/zkaudit/job/stream.py": OWN,
     "spark/zkaudit/sources/files.py": "options of a job, from its user",

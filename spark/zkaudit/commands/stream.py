@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 def stream_command(options: Options, master: str, every: float, once: bool) -> int:
     """Follow the logs of a running ensemble, and keep tables and report up to date.
 
-    Everything that was read stays in --out, even if ZooKeeper deletes its logs. Stop it with Ctrl-C
-    or SIGTERM; it finishes the current round. Started again with the same --out, it resumes.
+    A round audits only the groups that changed. Everything that was read stays in --out, even if
+    ZooKeeper deletes its logs. Stop it with Ctrl-C or SIGTERM; it finishes the current round.
+    Started again with the same --out, it resumes.
     """
     from zkaudit.job.stream import stream
     from zkaudit.report.page import write

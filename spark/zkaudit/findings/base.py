@@ -44,6 +44,9 @@ class Tables:
     """The groups that have a mode."""
     live_ownership: DataFrame | None = None
     """That table; ``None``: no group has a mode."""
+    owned_topics: DataFrame | None = None
+    """Chroot and topic of all topics that any group ever owned; ``None``: those of ``ownership``.
+    A filter may mean a topic that only other groups show."""
 
 
 def text(name: str | Column) -> Column:

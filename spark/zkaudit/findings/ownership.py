@@ -239,9 +239,8 @@ def wanted(tables: Tables) -> DataFrame:
         F.explode("subscription").alias("name", "streams"),
     )
     static = named.where("pattern = 'static'").withColumn("topic", F.col("name"))
-    known = tables.partitions.select("chroot", "topic").unionByName(
-        tables.ownership.select("chroot", "topic")
-    )
+    owned = tables.ownership if tables.owned_topics is None else tables.owned_topics
+    known = tables.partitions.select("chroot", "topic").unionByName(owned.select("chroot", "topic"))
     filters = named.where("pattern in ('white_list', 'black_list')")
     matched = _matched(filters.select("chroot", "pattern", "name").distinct(), known)
     by_filter = filters.join(matched, ["chroot", "pattern", "name"])

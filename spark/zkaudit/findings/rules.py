@@ -8,6 +8,7 @@ as a commit. Runs in the driver's thread and only builds DataFrames.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 
 from pyspark.sql import DataFrame, functions as F
@@ -69,6 +70,27 @@ def findings(
         *migrations(tables, limits, keep),
     ]
     return reduce(DataFrame.unionByName, map(_fit, parts))
+
+
+def waiting(tables: Tables, limits: Limits, found: DataFrame) -> DataFrame:
+    """Chroot and group of groups whose findings would change without any transaction in the group,
+    because the history goes on elsewhere. ``found``: ``findings(tables, limits)``.
+
+    A rule that looks at the time at which the history ends finds more, or longer times, the later
+    that is. So these rules are asked about a time that never comes. A group without a mode for
+    which that shows nothing new has the same findings whenever the history ends.
+    """
+    never = tables.end.withColumn("time", F.col("time") + F.expr("interval 1000 years"))
+    later = replace(tables, end=never)
+    parts = [
+        *unowned(later, limits),
+        unclaimed(later, limits),
+        *shares(later, limits),
+        stalled(later, limits),
+    ]
+    shown = F.xxhash64("chroot", "group", "kind", "zxid", "sentence").alias("shown")
+    every = reduce(DataFrame.unionByName, map(_fit, parts)).select("chroot", "group", shown)
+    return every.join(found.select(shown), "shown", "left_anti").select("chroot", "group")
 
 
 def _fit(part: DataFrame) -> DataFrame:

@@ -17,6 +17,8 @@ from zkaudit.errors import AuditError
 from zkaudit.schema import CREATES, DELETES
 
 LogGap = tuple[int, int]
+BUCKETS: Final = 256
+"""How many buckets the groups of a stream are divided into, by a hash."""
 
 MAX_LOG_GAPS: Final = 10_000
 """More log gaps than this are no history: the logs of some server are missing."""
@@ -54,6 +56,8 @@ class Stage:
     """Error rows with the code of an existing znode."""
     topics: DataFrame
     """The same of topics (``/brokers/topics/T``): chroot, topic, zxid, idx, time, act, data."""
+    used: DataFrame
+    """Sessions that did any of this in a group: chroot, group, session; not distinct."""
     log_gaps: tuple[LogGap, ...]
 
     @property
@@ -167,9 +171,11 @@ def stage(
         events = _with_snapshots(events, snapshots, log_gaps)
     events = events.join(names.where(~offset), "path")
     segment = segment_of(F.col("zxid"), log_gaps)
+    events = keep("events", events.withColumn("segment", segment))
+    who = ("chroot", "group", "session")
     return Stage(
         names,
-        keep("events", events.withColumn("segment", segment)),
+        events,
         writes.select(
             "key", "zxid", "idx", "time", "session", "act", "data", segment.alias("segment")
         ),
@@ -180,8 +186,26 @@ def stage(
             "zxid", "idx", "time", "session"
         ),
         topics,
+        events.select(*who).unionByName(writes.select(*who)).where("session != 0"),
         tuple(sorted(log_gaps)),
     )
+
+
+def bucket() -> Column:
+    """The bucket of a row's group, from 0 to ``BUCKETS`` - 1, from columns chroot and group."""
+    return F.pmod(F.xxhash64("chroot", "group"), F.lit(BUCKETS)).cast("int")
+
+
+def bucket_of(path: Column) -> Column:
+    """The same from the path of a znode; null where no audit table needs the znode for a group."""
+    chroot, group = (F.regexp_extract(path, _PATH, number) for number in (1, 2))
+    number = F.pmod(F.xxhash64(chroot, group), F.lit(BUCKETS)).cast("int")
+    return F.when(path.contains("/consumers/") & path.rlike(_PATH), number)
+
+
+def is_topic(path: Column) -> Column:
+    """Whether a path is that of a topic's znode."""
+    return path.contains("/brokers/topics/") & path.rlike(_TOPIC)
 
 
 def _topics(rows: DataFrame, snapshots: DataFrame | None) -> DataFrame:

@@ -22,8 +22,8 @@ from zkaudit.findings.rules import LASTING, findings
 from zkaudit.history import committed, lifetimes
 from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
-from zkaudit.job.output import kept, put, staged
-from zkaudit.job.place import new_tables, prepare, publish
+from zkaudit.job.output import Store, kept, staged
+from zkaudit.job.place import prepare, publish
 from zkaudit.job.spark import bytes_of, check_group, errors_named, planned_for
 from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, RUN
@@ -97,36 +97,32 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
                 read = kept(out, "staging/all_snapshots", every)
             return read, chosen
 
-        return audit(spark, options, rows, logs, snapshots, read_snapshots)
+        plan = committed.plan(inputs.runs_of(rows), options.servers)
+        check_times(rows, options)
+        store = Store(spark, out)
+        return audit(store, options, rows, plan, logs, snapshots, read_snapshots)
 
 
 def audit(
-    spark: SparkSession,
+    store: Store,
     options: Options,
     rows: DataFrame,
+    plan: committed.History,
     logs: Sequence[Piece],
     snapshots: Sequence[Piece],
     read_snapshots: Callable[[Sequence[LogGap]], Snapshots],
 ) -> dict[str, Any]:
     """Make all tables from the rows of ``inputs.transactions``; return the summary.
 
-    ``read_snapshots`` is called if there are log gaps. Readers of ``OUT`` see an earlier audit
-    until this one is finished.
+    ``plan``: the history of all servers. ``read_snapshots`` is called if there are log gaps.
+    Readers of ``OUT`` see an earlier audit until this one is finished.
     """
-    out = Path(options.out)
-    place = new_tables(out)
-
-    def table(spec: catalog.Table, frame: DataFrame) -> DataFrame:
-        return kept(place, spec.name, spec.shape(frame))
-
-    def rows_of_driver(spec: catalog.Table, values: list[dict[str, Any]]) -> DataFrame:
-        return put(place, spec.name, spark, spec.spark_type(), values)
+    out, spark = Path(options.out), store.spark
+    table = store.table
 
     def keep(name: str, frame: DataFrame) -> DataFrame:
         return kept(out, f"staging/{name}", frame)
 
-    _check_times(rows, options)
-    plan = committed.plan(inputs.runs_of(rows), options.servers)
     log_gaps = inputs.log_gaps_of(plan)
     verified = verify(spark, logs, snapshots, plan.dropped) if options.verify else None
     last = rows.where(f"type = '{RUN}'").agg(
@@ -139,7 +135,7 @@ def audit(
     events = stage(
         transactions,
         log_gaps,
-        snapshot_rows,
+        None if snapshot_rows is None else store.of_groups(snapshot_rows),
         options.group,
         rows.where(F.col("type") == PATH),
         keep,
@@ -147,7 +143,7 @@ def audit(
 
     registrations = lifetimes.registrations(lifetimes.lifetimes(events, "ids"))
     stored = offsets.read(spark, options.bootstrap, options.group, options.command_config)
-    groups, moving_groups = migrations.count(events)
+    groups, moving_groups = store.groups(events)
     if options.group is not None and not options.growing and not groups:
         journal_lines = journals.lines(
             journals.read(spark, options.journals), registrations, options.group
@@ -155,15 +151,16 @@ def audit(
         if stored.isEmpty() and journal_lines.isEmpty():
             raise InputMissingError(no_group(options.group, "the logs have"))
     owned = keep("owned", lifetimes.owners(lifetimes.lifetimes(events, "owners")))
-    sessions = table(
-        catalog.SESSIONS, build.sessions(events, server_logs.addresses(spark, options.server_logs))
-    )
+    addresses = server_logs.addresses(spark, options.server_logs)
+    sessions = store.shared(catalog.SESSIONS, build.sessions(events, addresses, store.used(events)))
+    partitions = store.shared(catalog.PARTITIONS, build.partitions(events))
     ownership = table(catalog.OWNERSHIP, owned)
+    owned_topics = store.owned_topics(ownership)
     registered = table(catalog.REGISTRATIONS, registrations)
     moving = Moving()
     if moving_groups:
         moving = migrations.collect(events, registered, sessions, last)
-    rows_of_driver(catalog.MIGRATIONS, migrations.rows(moving))
+    store.rows(catalog.MIGRATIONS, migrations.rows(moving))
     written = table(
         catalog.COMMITS,
         lifetimes.commits(events, owned).unionByName(
@@ -174,18 +171,18 @@ def audit(
     changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))
     refused = table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered))
     bursts = table(catalog.REBALANCES, build.rebalances(ownership, changes, refused, QUIET_MS))
-    every = table(catalog.GENERATIONS, brokers.generations(stored))
-    assigned = table(catalog.BROKER_OWNERSHIP, brokers.ownership(every))
+    every = store.shared(catalog.GENERATIONS, brokers.generations(stored))
+    assigned = store.shared(catalog.BROKER_OWNERSHIP, brokers.ownership(every))
     read = keep("journals", journals.read(spark, options.journals))
     journals.refuse_virtual(read)
     lines = journals.lines(read, registered, options.group, moving.chroots())
-    unreadable = table(catalog.UNREADABLE, journals.unreadable(read))
-    delivered = table(catalog.DELIVERIES, journals.deliveries(lines))
+    unreadable = store.shared(catalog.UNREADABLE, journals.unreadable(read))
+    delivered = store.shared(catalog.DELIVERIES, journals.deliveries(lines))
     if moving:
         on_both = migrations.ownership(moving, ownership, assigned, every, delivered)
-        live_ownership = table(catalog.LIVE_OWNERSHIP, on_both)
+        live_ownership = store.shared(catalog.LIVE_OWNERSHIP, on_both)
     else:
-        live_ownership = rows_of_driver(catalog.LIVE_OWNERSHIP, [])
+        live_ownership = store.rows(catalog.LIVE_OWNERSHIP, [])
     tables = Tables(
         registrations=registered,
         ownership=ownership,
@@ -194,19 +191,21 @@ def audit(
         failed_claims=refused,
         rebalances=bursts,
         moves=table(catalog.MOVES, build.moves(events)),
-        partitions=table(catalog.PARTITIONS, build.partitions(events)),
+        partitions=partitions,
         herds=table(catalog.HERDS, journals.herds(steps, lines)),
         deliveries=delivered,
-        views=table(catalog.VIEWS, journals.views(lines)),
+        views=store.shared(catalog.VIEWS, journals.views(lines)),
         end=last,
         sessions=sessions,
         known=known,
         log_gaps=tuple(log_gaps),
         moving=moving,
         live_ownership=live_ownership,
+        owned_topics=owned_topics,
     )
     found = within(findings(tables, options.limits, keep), last, options.start, options.end)
     found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
+    store.judged(tables, options.limits, found)
     found = table(catalog.FINDINGS, located(found, transactions, sessions))
     names = [(piece.server, Path(piece.path).name) for piece in snapshot_files]
     more = {
@@ -219,12 +218,13 @@ def audit(
         "journal_lines": read.count(),
         "unreadable": unreadable.count(),
     }
-    summary = _summary(options, tables, found, plan, logs, snapshots, more)
-    publish(out, place, summary, keep=options.growing)
+    summary = _summary(options, store, tables, found, plan, logs, snapshots, more)
+    store.close()
+    publish(out, store.place, summary, keep=options.growing)
     return summary
 
 
-def _check_times(rows: DataFrame, options: Options) -> None:
+def check_times(rows: DataFrame, options: Options) -> None:
     """Raise InputMissingError when the whole history lies outside of ``start`` and ``end``."""
     if options.start is None and options.end is None:
         return
@@ -257,6 +257,7 @@ def within(found: DataFrame, last: DataFrame, start: str | None, end: str | None
 
 def _summary(
     options: Options,
+    store: Store,
     tables: Tables,
     found: DataFrame,
     plan: committed.History,
@@ -266,7 +267,10 @@ def _summary(
 ) -> dict[str, Any]:
     counts = {
         (row["severity"], row["kind"]): row["count"]
-        for row in found.groupBy("severity", "kind").count().collect()  # a dozen kinds
+        for row in store.every(catalog.FINDINGS, found)
+        .groupBy("severity", "kind")
+        .count()
+        .collect()  # a dozen kinds
     }
     last = tables.end.select("zxid", F.unix_millis("time").alias("ms")).first()
     assert last is not None
@@ -285,8 +289,8 @@ def _summary(
         "log_gaps": inputs.log_gaps_of(plan),
         "dropped": plan.dropped,
         "unconfirmed": plan.unconfirmed,
-        "intervals": tables.ownership.count(),
-        "commits": tables.commits.count(),
+        "intervals": store.count(catalog.OWNERSHIP),
+        "commits": store.count(catalog.COMMITS),
         **more,
         "findings": [
             {"severity": severity, "kind": kind, "count": count}

@@ -16,8 +16,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from zkaudit.errors import InputMissingError
-from zkaudit.job.place import finished
-from zkaudit.tables import catalog
+from zkaudit.findings.base import Tables
+from zkaudit.findings.limits import Limits
+from zkaudit.history.staging import Stage
+from zkaudit.job.place import finished, new_tables
+from zkaudit.tables import catalog, migrations
 
 
 @contextmanager
@@ -58,6 +61,57 @@ def put(
 def empty(spark: SparkSession, columns: StructType) -> DataFrame:
     """Return no rows, in a way that shows it to Spark's optimizer."""
     return spark.createDataFrame(to_arrow_schema(columns, timezone="UTC").empty_table(), columns)
+
+
+class Store:
+    """Writes the tables of one audit of all groups. ``place``: the directory of the tables."""
+
+    def __init__(self, spark: SparkSession, out: Path) -> None:
+        self.spark = spark
+        self.place = new_tables(out)
+
+    def table(self, spec: catalog.Table, frame: DataFrame) -> DataFrame:
+        """Write a table of groups; return the rows of the groups that are audited."""
+        return self.shared(spec, frame)
+
+    def shared(self, spec: catalog.Table, frame: DataFrame) -> DataFrame:
+        """Write a table that is not of single groups; return it."""
+        return kept(self.place, spec.name, spec.shape(frame))
+
+    def rows(self, spec: catalog.Table, values: list[dict[str, Any]]) -> DataFrame:
+        """The same of rows that the driver has."""
+        return put(self.place, spec.name, self.spark, spec.spark_type(), values)
+
+    def every(self, spec: catalog.Table, audited: DataFrame) -> DataFrame:
+        """Return a table that was written, of all groups. ``audited``: what ``table`` returned."""
+        return audited
+
+    def count(self, spec: catalog.Table) -> int:
+        """Return how many rows a table has that was written, of all groups."""
+        files = (self.place / spec.name).glob("*.parquet")
+        return sum(pq.read_metadata(file).num_rows for file in files)
+
+    def of_groups(self, snapshots: DataFrame) -> DataFrame:
+        """Return those rows of ``schema.SNAPSHOT`` that the groups that are audited need."""
+        return snapshots
+
+    def used(self, stage: Stage) -> DataFrame:
+        """Return the sessions that did something in any group."""
+        return stage.used
+
+    def owned_topics(self, ownership: DataFrame) -> DataFrame:
+        """Return chroot and topic of what any group ever owned. Table ``partitions`` is written."""
+        return ownership.select("chroot", "topic")
+
+    def groups(self, stage: Stage) -> tuple[int, int]:
+        """Return how many groups there are, and how many of them have a mode."""
+        return migrations.count(stage)
+
+    def judged(self, tables: Tables, limits: Limits, found: DataFrame) -> None:
+        """Take note of the findings, before they are written."""
+
+    def close(self) -> None:
+        """Everything is written but the summary."""
 
 
 def load(spark: SparkSession, out: str | Path) -> tuple[dict[str, Any], dict[str, DataFrame]]:

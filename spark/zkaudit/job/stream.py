@@ -1,20 +1,37 @@
-"""A repeated audit: the logs are recorded as they grow, and the tables are made again.
+"""A repeated audit: the logs are recorded as they grow, and a round audits the groups that changed.
 
-``OUT/recorded`` holds what the audit needs of the logs, one directory for each batch of Spark's
-stream, and of snapshots; ``OUT/checkpoint`` how far the logs were read; ``OUT/refreshed`` the last
-batch that is in the tables. A batch that is repeated after a crash replaces itself, so each
-transaction is recorded once, and what ZooKeeper purges later stays. Runs in the driver's thread;
-Spark calls ``_Recorder`` on a thread of its own while the driver's thread waits.
+``OUT/recorded`` holds what the audit needs of the logs (``job.buckets``), and of snapshots;
+``OUT/checkpoint`` how far the logs were read; the tables, what the next round has to know. A batch
+that is repeated after a crash replaces itself, so each transaction is recorded once, and what
+ZooKeeper purges later stays. Runs in the driver's thread; Spark calls ``Recorder`` on a thread of
+its own while the driver's thread waits.
+
+After any round the tables are those of one run over the whole history. Nearly everything in them
+follows from one group's znodes, the sessions that used the group, topics, and the log gaps. So a
+round audits whole buckets of groups:
+
+- those with new rows, also if only another server's copy of rows that were there before;
+- those whose groups were used by a session with new rows: its end is the end of what it owned, and
+  a refused create may be a refused claim;
+- those with a group whose findings depend on when the history ends (``findings.rules.waiting``),
+  such as a partition that has had no owner for some time;
+- those with a group that has a mode: all moves are looked at together.
+
+It audits all groups when something changes that they share: topics, log gaps, snapshots behind
+them, proposals that never were committed, options; when the history's end steps back in time, or a
+transaction was confirmed that no new row is about; and always with journals, offsets in Kafka or
+ZooKeeper's own logs, since these are not recorded. Tables ``sessions``, ``partitions``,
+``migrations`` and ``live_ownership`` are small and made again in each round.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +39,27 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zkaudit import schema
 from zkaudit.errors import AuditError
-from zkaudit.history.staging import LogGap
+from zkaudit.history import committed
+from zkaudit.history.committed import subtracted
+from zkaudit.history.staging import BUCKETS, LogGap
 from zkaudit.job import inputs
-from zkaudit.job.audit import Options, Snapshots, audit
+from zkaudit.job.audit import Options, Snapshots, audit, check_times
+from zkaudit.job.buckets import (
+    REST,
+    RUNS,
+    SHARED,
+    Batches,
+    BucketStore,
+    NewTopicError,
+    Recorder,
+    State,
+    as_runs,
+    covered,
+    read,
+    recorded,
+    runs_of,
+    touched_by,
+)
 from zkaudit.job.output import staged
 from zkaudit.job.place import prepare
 from zkaudit.job.spark import bytes_of, check_group, errors_named, planned_for
@@ -33,11 +68,10 @@ from zkaudit.sources.files import Piece
 from zkaudit.sources.zookeeper import register
 from zkaudit.tables import journals
 
-MAX_BATCHES: Final = 50
-"""So many batches are put together into one directory."""
 _PACKED: Final = 8
 """So many times as many bytes had the logs of what is recorded."""
-_PLACE: Final = re.compile(r"(batch|base)-([0-9]{10})")
+_LAYOUT: Final = 2
+"""Changes when a stream of an earlier version cannot be continued."""
 
 
 def stream(
@@ -64,8 +98,9 @@ def stream(
     while True:
         record(spark, options)
         batches = recorded(out / "recorded")
-        last = str(_number(batches[-1])) if batches else ""
-        done = out / "refreshed"  # also by a process that was killed before it had audited
+        last = str(batches[-1].last) if batches else ""
+        done = out / "refreshed"  # written after the report
+        # Also what was recorded by a process that was killed before it had audited.
         if last != (done.read_text() if done.exists() else ""):
             on_summary(refresh(spark, options))
             done.write_text(last)
@@ -78,7 +113,10 @@ def _same_inputs(out: Path, options: Options) -> None:
     server whose logs ended."""
     place = out / "stream.json"
     if place.exists():
-        left_out = set(json.loads(place.read_text())["logs"]) - set(options.logs)
+        found = json.loads(place.read_text())
+        if found.get("layout") != _LAYOUT:
+            raise AuditError(f"{out}: is a stream of another zkaudit version: choose another --out")
+        left_out = set(found["logs"]) - set(options.logs)
         if left_out:
             raise AuditError(
                 f"{place}: the stream also reads {', '.join(sorted(left_out))}: name these "
@@ -87,7 +125,7 @@ def _same_inputs(out: Path, options: Options) -> None:
     elif (out / "tables").exists():
         raise AuditError(f"{out}: contains an audit that is not a stream: choose another --out")
     part = place.with_name(".stream.json")
-    part.write_text(json.dumps({"logs": list(options.logs)}))
+    part.write_text(json.dumps({"layout": _LAYOUT, "logs": list(options.logs)}))
     part.replace(place)
 
 
@@ -96,7 +134,7 @@ def record(spark: SparkSession, options: Options) -> bool:
     inputs.find(options.logs)
     register(spark)
     out = Path(options.out)
-    recorder = _Recorder(out / "recorded")
+    recorder = Recorder(out / "recorded")
     source = spark.readStream.format("zookeeper_txnlog").option("table", "groups")
     rows = source.option("paths", json.dumps([str(log) for log in options.logs])).load()
     with errors_named():
@@ -114,23 +152,92 @@ def record(spark: SparkSession, options: Options) -> bool:
 
 
 def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
-    """Make all tables from what is recorded; return the summary."""
+    """Bring all tables to what is recorded; return the summary."""
     options = replace(options, growing=True)
     out = Path(options.out)
     logs, snapshots = inputs.find(options.logs)
     batches = recorded(out / "recorded")
-    size = _PACKED * bytes_of(file for place in batches for file in place.glob("*.parquet"))
-    with errors_named(), staged(out), planned_for(spark, size):
-        places = [str(place) for place in batches]
-        rows = spark.read.schema(schema.spark_type(schema.TXNLOG_GROUPS)).parquet(*places)
-        return audit(
-            spark,
-            options,
-            rows,
-            logs,
-            snapshots,
-            lambda log_gaps: _snapshots(spark, options, snapshots, log_gaps),
-        )
+    runs = runs_of(batches)
+    plan = committed.plan(as_runs(runs), options.servers)
+    log_gaps = inputs.log_gaps_of(plan)
+    before = (out / "tables").resolve()
+    with errors_named(), staged(out):
+        taken = _snapshots(spark, options, snapshots, log_gaps) if log_gaps else (None, ())
+        state = _state(options, batches, runs, plan)
+        touched = _touched(options, batches, plan, before, state)
+        try:
+            return _round(spark, options, (logs, snapshots, taken), batches, plan, state, touched)
+        except NewTopicError:
+            return _round(spark, options, (logs, snapshots, taken), batches, plan, state, None)
+
+
+def _round(
+    spark: SparkSession,
+    options: Options,
+    files: tuple[Sequence[Piece], Sequence[Piece], Snapshots],
+    batches: Sequence[Batches],
+    plan: committed.History,
+    state: State,
+    touched: frozenset[int] | None,
+) -> dict[str, Any]:
+    """Audit the groups of some buckets; ``None``: of all."""
+    out = Path(options.out)
+    logs, snapshots, taken = files
+    numbers = range(REST + 1) if touched is None else (*sorted(touched), SHARED, RUNS)
+    chosen = [file for one in batches for number in numbers for file in one.files(number)]
+    with planned_for(spark, _PACKED * bytes_of(chosen)):
+        whole = [one.place for one in batches]
+        rows = read(spark, whole if touched is None else chosen)
+        if touched is None:
+            check_times(rows, options)
+        store = BucketStore(spark, out, touched, (out / "tables").resolve(), state)
+        return audit(store, options, rows, plan, logs, snapshots, lambda _: taken)
+
+
+def _state(
+    options: Options,
+    batches: Sequence[Batches],
+    runs: Sequence[dict[str, Any]],
+    plan: committed.History,
+) -> State:
+    """What is known of a round before it begins."""
+    names = [one.name for one in sorted((Path(options.out) / "recorded" / "snapshots").glob("*"))]
+    asked = {name: str(value) for name, value in asdict(options).items() if name != "out"}
+    same = {
+        "version": version("zkconsumer"),
+        "buckets": BUCKETS,
+        "options": asked,
+        "log_gaps": [list(gap) for gap in inputs.log_gaps_of(plan)],
+        "dropped": [list(part) for part in plan.dropped],
+        "snapshots": names,
+    }
+    ends = sorted((row["last_zxid"], row["time"]) for row in runs if row["time"] is not None)
+    end_us = int(ends[-1][1].timestamp() * 1e6) if ends else None
+    return State(batches[-1].last, same, [list(part) for part in plan.unconfirmed], end_us)
+
+
+def _touched(
+    options: Options,
+    batches: Sequence[Batches],
+    plan: committed.History,
+    tables: Path,
+    now: State,
+) -> frozenset[int] | None:
+    """The buckets that a round has to audit; ``None``: all of them."""
+    before = State.of(tables)
+    if before is None or before.same != now.same:
+        return None
+    if options.journals or options.bootstrap or options.server_logs:
+        return None
+    if before.end_us is None or now.end_us is None or now.end_us < before.end_us:
+        return None
+    new = [one for one in batches if one.last > before.last]
+    was = [(first, last) for first, last in before.unconfirmed]
+    changed = subtracted(was, plan.unconfirmed) + subtracted(plan.unconfirmed, was)
+    if subtracted(changed, covered(runs_of(new))):
+        return None
+    found = touched_by(new, tables)
+    return None if found is None else frozenset(found.union(before.always))
 
 
 def _snapshots(
@@ -164,51 +271,3 @@ def _snapshots(
         if new_files.keys() <= before.keys():
             shutil.rmtree(place)  # what it was for is not whole
     return known(), found if new else ()
-
-
-def recorded(folder: Path) -> list[Path]:
-    """The directories that hold each transaction once: the last base, and the batches behind it."""
-    found = {}
-    for place in folder.iterdir() if folder.is_dir() else ():
-        name = _PLACE.fullmatch(place.name)
-        if name and (place / "_SUCCESS").exists():
-            found[name[1], int(name[2])] = place
-    base = max((number for kind, number in found if kind == "base"), default=-1)
-    chosen = [
-        key for key in found if key == ("base", base) or (key[0] == "batch" and key[1] > base)
-    ]
-    return [found[key] for key in sorted(chosen)]
-
-
-class _Recorder:
-    """Writes each batch to a directory of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.new = False
-
-    def write(self, rows: DataFrame, number: int) -> None:
-        """Write one batch, whether or not it was written before."""
-        before = recorded(self.folder)
-        if before and before[0].name.startswith("base") and _number(before[0]) >= number:
-            return  # it was put into the base just before a crash
-        rows.write.mode("overwrite").parquet(str(self.folder / f"batch-{number:010}"))
-        self.new = True
-        before = recorded(self.folder)
-        if len(before) > MAX_BATCHES:
-            self.merge(rows.sparkSession, before, number)
-
-    def merge(self, spark: SparkSession, before: list[Path], number: int) -> None:
-        """Put all directories into one, then delete them."""
-        every = spark.read.schema(schema.spark_type(schema.TXNLOG_GROUPS)).parquet(
-            *[str(place) for place in before]
-        )
-        base = self.folder / f"base-{number:010}"
-        every.coalesce(8).write.mode("overwrite").parquet(str(base))
-        for place in list(self.folder.iterdir()):
-            if place != base and _PLACE.fullmatch(place.name) and _number(place) <= number:
-                shutil.rmtree(place)
-
-
-def _number(place: Path) -> int:
-    return int(place.name.partition("-")[2])

@@ -14,13 +14,15 @@ from zkaudit.history.staging import LogGap, Stage, first_of, known_at, segment_o
 GROUP = ("chroot", "group")
 
 
-def sessions(stage: Stage, addresses: DataFrame | None = None) -> DataFrame:
-    """Table ``sessions``. ``addresses``: session and address of its client, where known."""
+def sessions(
+    stage: Stage, addresses: DataFrame | None = None, used: DataFrame | None = None
+) -> DataFrame:
+    """Table ``sessions``. ``addresses``: session and address of its client, where known. ``used``:
+    all sessions that did something in a group; by default those of ``stage``."""
     begun = F.col("type") == "createSession"
     first = F.min_by(F.struct("time", "timeout"), F.when(begun, F.col("zxid")))
     last = F.min_by(F.struct("time", "cxid"), F.when(~begun, F.col("zxid")))
-    used = stage.events.select("session").unionByName(stage.writes.select("session"))
-    used = used.where("session != 0").distinct()
+    used = (stage.used if used is None else used).select("session").distinct()
     logged = stage.sessions.groupBy("session").agg(
         F.min(F.when(begun, F.col("zxid"))).alias("created_zxid"),
         F.min(F.when(~begun, F.col("zxid"))).alias("closed_zxid"),

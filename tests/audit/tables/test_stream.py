@@ -16,9 +16,9 @@ import pytest
 from kazoo.client import KazooClient
 from pyspark.sql import SparkSession
 from zkaudit.errors import AuditError
-from zkaudit.job import audit as job, stream as job_stream
+from zkaudit.job import audit as job, buckets, stream as job_stream
 from zkaudit.job.output import load
-from zkaudit.schema import PATH
+from zkaudit.schema import PATH, RUN
 from zkaudit.tables import catalog as tables
 
 from zkconsumer.testing import LocalZooKeeper, wait_until
@@ -119,17 +119,25 @@ def test_a_stream_gives_the_tables_of_a_run(
     assert summary["commits"] > 100
     assert (summary["log_gaps"], summary["findings"]) == ([], whole["findings"])
     same(load(spark, options.out)[1], load(spark, tmp_path / "run")[1])
-    recorder = job_stream._Recorder(Path(options.out) / "recorded")
-    before = job_stream.recorded(recorder.folder)
+    recorder = buckets.Recorder(Path(options.out) / "recorded")
+    before = buckets.recorded(recorder.folder)
     assert len(before) > 3
-    rows = spark.read.parquet(*[str(place) for place in before]).count()
-    last = spark.read.parquet(str(before[-1])).localCheckpoint()
-    number = job_stream._number(before[-1])
-    recorder.write(last, number)
-    recorder.merge(spark, before, number)
-    recorder.write(last, number)  # as after a crash that follows the merge
-    (base,) = job_stream.recorded(recorder.folder)
-    assert spark.read.parquet(str(base)).count() == rows
+
+    def operations() -> list[str]:
+        places = [one.place for one in buckets.recorded(recorder.folder)]
+        rows = buckets.read(spark, places).where(f"type not in ('{PATH}', '{RUN}')")
+        return sorted(map(str, rows.collect()))
+
+    rows = operations()
+    last = buckets.read(spark, [before[-1].place]).localCheckpoint()
+    recorder.write(last, before[-1].last)
+    recorder.merge(spark, before[0].first, before[-1].last)
+    recorder.write(last, before[-1].last)  # as after a crash that follows the merge
+    (merged,) = buckets.recorded(recorder.folder)
+    assert (merged.first, merged.last) == (before[0].first, before[-1].last)
+    assert operations() == rows
+    assert job_stream.refresh(spark, options) == whole
+    same(load(spark, options.out)[1], load(spark, tmp_path / "run")[1])
 
 
 def test_a_torn_tail_is_waited_for(
@@ -148,16 +156,16 @@ def test_a_torn_tail_is_waited_for(
     for end in (len(content) // 2, len(content) // 2 + 1, len(content) - 1, len(content)):
         (server / log.name).write_bytes(content[:end] + bytes(4096))
         job_stream.record(spark, options)
-        places = [str(place) for place in job_stream.recorded(out / "recorded")]
-        rows = spark.read.parquet(*places).where(operations)
+        places = [one.place for one in buckets.recorded(out / "recorded")]
+        rows = buckets.read(spark, places).where(operations)
         counts.append((rows.count(), rows.select("zxid", "idx").distinct().count()))
     assert all(count == distinct for count, distinct in counts)
     assert counts[0][0] < counts[2][0] <= counts[3][0]
     shutil.rmtree(tmp_path / "again", ignore_errors=True)
     (tmp_path / "again").mkdir()
     job_stream.record(spark, job.Options([str(server)], str(tmp_path / "again")))
-    places = [str(p) for p in job_stream.recorded(tmp_path / "again" / "recorded")]
-    assert spark.read.parquet(*places).where(operations).count() == counts[3][0]
+    places = [one.place for one in buckets.recorded(tmp_path / "again" / "recorded")]
+    assert buckets.read(spark, places).where(operations).count() == counts[3][0]
 
 
 def test_what_is_purged_stays_and_nothing_is_left_undone(
@@ -213,8 +221,11 @@ def test_a_stream_keeps_to_its_directories(
     ended = threading.Event()
     ended.set()
     shutil.copytree(logs, tmp_path / "other")
-    (Path(options.out) / "stream.json").write_text('{"logs": ["/elsewhere"]}')
+    (Path(options.out) / "stream.json").write_text('{"layout": 2, "logs": ["/elsewhere"]}')
     with pytest.raises(AuditError, match="the stream also reads /elsewhere: name these"):
+        job_stream.stream(spark, options, 1, ended, print)
+    (Path(options.out) / "stream.json").write_text('{"logs": []}')
+    with pytest.raises(AuditError, match="is a stream of another zkaudit version"):
         job_stream.stream(spark, options, 1, ended, print)
     (Path(options.out) / "stream.json").unlink()
     out = tmp_path / "run"
@@ -255,8 +266,8 @@ def test_ctrl_c_ends_the_command_and_the_next_one_goes_on(
     assert process.returncode == 130, errors.decode()
     assert b"Traceback" not in errors
     assert (tmp_path / "out" / "report.html").exists()
-    batches = job_stream.recorded(tmp_path / "out" / "recorded")
+    batches = buckets.recorded(tmp_path / "out" / "recorded")
     again = subprocess.run([*argv, "--once"], capture_output=True, timeout=500, check=False)
     assert again.returncode == 0, again.stderr.decode()
     assert b"report:" not in again.stdout
-    assert job_stream.recorded(tmp_path / "out" / "recorded") == batches
+    assert buckets.recorded(tmp_path / "out" / "recorded") == batches

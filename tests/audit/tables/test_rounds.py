@@ -1,0 +1,81 @@
+"""The rounds of a stream give the tables of one run, although each audits only what changed."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from zkaudit.decode.batches import LogReader
+from zkaudit.findings.limits import Limits
+from zkaudit.job import audit as job, buckets, stream
+from zkaudit.job.output import load
+
+from tests.audit.corpus.incidents import LIMITS
+from tests.audit.corpus.judge import directories
+from tests.audit.tables.test_stream import same
+
+pytestmark = pytest.mark.timeout(1200)  # several audits
+
+
+class Growing:
+    """A server's directory whose log grows, and the stream that follows it."""
+
+    def __init__(self, log: Path, place: Path) -> None:
+        self.content = log.read_bytes().rstrip(b"\0")
+        rows = [row for batch in LogReader(log).batches() for row in batch.to_pylist()]
+        self.positions = sorted({row["position"] for row in rows})
+        self.server, self.place = place / "server", place
+        self.server.mkdir()
+        self.log = self.server / log.name
+        logs = [str(self.server)]
+        self.options = job.Options(logs, str(place / "stream"), limits=Limits(**LIMITS))
+        stream.prepare(self.options.out)
+
+    def grow(self, share: float) -> None:
+        """Let the log have this share of the whole one's transactions."""
+        count = round(share * len(self.positions))
+        end = (*self.positions, len(self.content))[count]
+        self.log.write_bytes(self.content[:end])
+
+    def round(self, spark: SparkSession) -> dict[str, Any]:
+        """Record what is new and audit it."""
+        stream.record(spark, self.options)
+        return stream.refresh(spark, self.options)
+
+    def check(self, spark: SparkSession) -> buckets.State:
+        """Do a round; compare it with a run over the same log."""
+        summary = self.round(spark)
+        run = self.place / "run"
+        shutil.rmtree(run, ignore_errors=True)
+        options = job.Options(self.options.logs, str(run), limits=self.options.limits)
+        whole = job.run(spark, options)
+        assert summary == whole
+        same(load(spark, self.options.out)[1], load(spark, run)[1])
+        state = buckets.State.of((Path(self.options.out) / "tables").resolve())
+        assert state is not None
+        return state
+
+
+@pytest.mark.parametrize("variant", ["whole", "late"])
+def test_rounds_over_the_incidents(spark: SparkSession, tmp_path: Path, variant: str) -> None:
+    """Dozens of groups, most with a mistake, whose topics are created at the begin. In between a
+    process is killed after it recorded a part, and another one before it published its tables."""
+    seed = random.randrange(1 << 32)
+    sys.stdout.write(f"seed {seed}\n")
+    chance = random.Random(seed)
+    (log,) = directories(tmp_path)[variant].glob("log.*")
+    growing = Growing(log, tmp_path)
+    growing.grow(chance.uniform(0.4, 0.7))
+    growing.round(spark)
+    growing.grow(chance.uniform(0.7, 0.8))
+    stream.record(spark, growing.options)  # and was killed
+    growing.grow(chance.uniform(0.8, 0.98))
+    growing.check(spark)
+    growing.grow(1)
+    states = [growing.check(spark)]
+    assert any(state.audited for state in states), "every round audited all groups"
