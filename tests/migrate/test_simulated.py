@@ -78,6 +78,10 @@ class Stores:
         )
         self.logs = SimpleNamespace(covering=lambda tps, timeout: (self.topics, self.ranges))
 
+    def each_thread(self, count: int) -> list[Stores]:
+        assert count == 1
+        return [self]
+
     def on_wait(self, what: str) -> None:
         self.done.append(f"wait for {what}")
 

@@ -2,18 +2,20 @@
 
 Every step looks at the group first and finds its work done or to be done, so that another process
 can resume what one has begun. The mode is written only if it is still the one that was looked at.
+A step never moves a group against its direction: ``lock`` leaves a group alone that is in Kafka.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from zkconsumer.admin.reads import children
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.migration.gates import Facts, obstacles
-from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.gates import Facts, may_pass, obstacles
+from zkconsumer.core.migration.modes import Mode, has_reached
 from zkconsumer.core.migration.scripts import read_mode, write_mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, member_id_of
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
@@ -75,25 +77,34 @@ class Step(NamedTuple):
 class LiveMove:
     """One group. ``wait``: seconds to wait for members and offsets at each gate.
 
-    ``say`` is called with each gate that is passed, as text.
+    ``say`` is called with each gate that is passed, as text. Once ``stopped`` is set, a step that
+    waits ends as if its time were over.
     """
 
     def __init__(
-        self, stores: Stores, group: str, wait: float, say: Callable[[str], object]
+        self,
+        stores: Stores,
+        group: str,
+        wait: float,
+        say: Callable[[str], object],
+        stopped: threading.Event | None = None,
     ) -> None:
         self._stores = stores
         self._group = group
         self._paths = LivePaths.of(group)
         self._wait = wait
         self._say = say
+        self._stopped = stopped or threading.Event()
 
-    def check(self, target: Mode) -> Step:
-        """Only look at the gate before ``target``."""
+    def check(self, target: Mode, back: bool = False) -> Step:
+        """Only look at the gate before ``target``. ``back``: towards ZooKeeper."""
         facts = look(self._stores, self._group)
         if facts.mode is target:
             return Step(facts.mode, False, self._late(facts))
-        back = target is Mode.LOCKED and facts.mode is Mode.OPEN
-        why = obstacles(facts, Mode.KAFKA if back else target)  # ``back`` goes over it
+        if has_reached(facts.mode, target, back):
+            return Step(facts.mode, False)
+        over = target is Mode.LOCKED and facts.mode is Mode.OPEN
+        why = obstacles(facts, Mode.KAFKA if over else target)  # ``back`` goes over it
         why = tuple(text for text in why if "lock the group's ids" not in text)  # the stage does
         return Step(facts.mode, False, why)
 
@@ -130,7 +141,7 @@ class LiveMove:
 
     def unlock(self) -> Step:
         """Go to ``zookeeper``, then let legacy consumers in."""
-        step = self.go(Mode.ZOOKEEPER)
+        step = self.go(Mode.ZOOKEEPER, back=True)
         if step.why:
             return step
         was = self._let_in()
@@ -145,13 +156,17 @@ class LiveMove:
         """Go back to ``locked``, over ``kafka`` where the group is ``open``."""
         mode = self._stores.zk.run(read_mode(self._paths))[0]
         if mode is Mode.OPEN:
-            step = self.go(Mode.KAFKA)
+            step = self.go(Mode.KAFKA, back=True)
             if step.why:
                 return step
-        return self.go(Mode.LOCKED)
+        return self.go(Mode.LOCKED, back=True)
 
-    def go(self, target: Mode) -> Step:
-        """Write a mode when its gate is open; wait until all members have acknowledged it."""
+    def go(self, target: Mode, back: bool = False) -> Step:
+        """Write a mode when its gate is open; wait until all members have acknowledged it.
+
+        ``back``: towards ZooKeeper. A group that has passed the mode in this direction is left
+        alone.
+        """
         deadline = time.monotonic() + self._wait
         changed = False
         sealed: int | None = None
@@ -170,6 +185,8 @@ class LiveMove:
                     acted = len(facts.members)
                     self._say(f"mode {target.value}: acknowledged by all {acted} members")
                     return Step(target, changed)
+            elif has_reached(facts.mode, target, back):
+                return Step(facts.mode, changed)
             else:
                 why = obstacles(facts, target)
                 if not why:
@@ -180,11 +197,10 @@ class LiveMove:
                         self._say(f"mode {target.value} is written")
                         deadline = time.monotonic() + self._wait
                     continue
-                if not all(text.endswith(("wait", "of these members")) for text in why):
+                if not may_pass(why):
                     return Step(facts.mode, changed, why)
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or self._stopped.wait(_POLL):
                 return Step(facts.mode, changed, why)
-            time.sleep(_POLL)
 
     def _keep_out(self) -> str | None:
         """Lock the group's ids, also if they are locked; return why that is not possible."""

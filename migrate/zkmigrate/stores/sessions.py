@@ -133,6 +133,10 @@ class Stores:
         self._others.append(other)
         return other
 
+    def each_thread(self, count: int) -> list[Self]:
+        """Return this object and more like it, one for each of ``count`` threads."""
+        return [self, *(self.another() for _ in range(count - 1))]
+
     def _check_cluster(self) -> None:
         """Check that ZooKeeper and brokers belong to one cluster, as far as that is known."""
         if not self.zk.has_bootstrap:

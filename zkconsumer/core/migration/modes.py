@@ -70,6 +70,16 @@ def neighbours(mode: Mode) -> tuple[Mode, ...]:
     return _ORDER[max(at - 1, 0) : at] + _ORDER[at + 1 : at + 2]
 
 
+def has_reached(mode: Mode, target: Mode, back: bool) -> bool:
+    """Whether a group in ``mode`` is at ``target`` or has already passed it.
+
+    Args:
+        back: the group moves towards ZooKeeper; otherwise it moves towards Kafka.
+    """
+    at, wanted = _ORDER.index(mode), _ORDER.index(target)
+    return at <= wanted if back else at >= wanted
+
+
 def may_claim(mode: Mode, joined: Offer | None, assigned: bool) -> bool:
     """Whether a member may claim the owner znode of a partition.
 
