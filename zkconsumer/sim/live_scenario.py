@@ -219,7 +219,8 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
     @property
     def everyone(self) -> list[SimProcess[Any]]:
         """All members that run."""
-        return [*self.live, *self.legacy, *(one for one in self.plain if one.alive)]
+        begun = [one for one in self.plain if one.alive and one in self.brokers.members]
+        return [*self.live, *self.legacy, *begun]
 
     @property
     def mode(self) -> Mode:

@@ -6,6 +6,7 @@ thread may call their methods. ``GroupWatch`` uses a ZooKeeper session that no m
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -28,6 +29,8 @@ from zkconsumer.zk.connection import Connection, Handler
 
 _LOOK_SECONDS = 0.05
 _SESSION_SECONDS = 10.0
+_SEND_SECONDS = 0.005
+"""How often a producer sends what is due, unless messages are rarer."""
 
 
 class WatchClient(KazooClient):  # type: ignore[misc]  # kazoo has no types
@@ -387,8 +390,10 @@ class Producer:
         return value
 
     def _run(self) -> None:
-        while not self._ended.wait(self._interval):
-            try:
-                self._send_one()
-            except KafkaError:
-                continue
+        begun, count = time.monotonic(), 0
+        while not self._ended.wait(max(self._interval, _SEND_SECONDS)):
+            due = int((time.monotonic() - begun) / self._interval)
+            while count < due and not self._ended.is_set():
+                count += 1
+                with contextlib.suppress(KafkaError):
+                    self._send_one()
