@@ -28,7 +28,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs test-wheels incidents test-corpus
+.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs test-wheels incidents test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -54,6 +54,9 @@ demo-live: setup ## a running group moves to the coordinator, back and forward a
 
 live-kills: setup ## 60 live moves in which something is killed in each stage; results in build/live-kills.jsonl (two hours; ARGS='--runs 4')
 	$(BIN)/python -m tests.migrate.live_kills $(ARGS)
+
+live-estate: setup ## 200 running groups are moved by one command for each stage (5 minutes)
+	$(BIN)/python -m tests.migrate.live_estate $(ARGS)
 
 test: check ## checks, and the tests of members, tools and simulator (7 minutes on two cores)
 	$(BIN)/pytest $(BY_FILE) tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
