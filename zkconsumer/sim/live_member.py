@@ -69,6 +69,7 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
             line.coordinator = brokers.home
         gate = self.gate
         assert isinstance(gate, DualGate)
+        self._server = zk
         self._zk = SimZk(zk, self.host, spec.session_timeout)
         live, group = LiveMachine(), LiveMembership(group_spec)
         paths = LivePaths.of(spec.paths.group)
@@ -112,6 +113,8 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
         self.lower.discard(tp)
         if stored is None or (position or 0) >= stored:
             return
+        if not self._server.session_alive(self.session):
+            return  # it claimed before its session ended, and is about to notice
         if self.mode in (None, Mode.ZOOKEEPER):
             self.lower.add(tp)
         else:
