@@ -149,7 +149,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         self.brokers.loss = rng.choice([0.0, 0.02, 0.05])
         self.brokers.delay = rng.choice([0.0, 0.02, 0.05])
         self.paths = LivePaths.of(GROUP)
-        self.ids_lock = IdsLock()
+        self.ids_lock = IdsLock(self.zk)
         self.zk.refuses = self._refuses
         self.members: list[SimLiveMember] = []
         self.plain: list[SimGroupMember] = []
@@ -452,7 +452,6 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         operator = SimOperator(
             self.zk,
             self.paths,
-            self.ids_lock,
             lambda: list(self.cluster.partitions),
             self.group.offsets,
             lambda: frozenset(self.group.seats),
