@@ -574,6 +574,7 @@ class RebalanceMachine(Committing):
         self.blocked = {}
         self.quarantined = {}
         self.held.clear()
+        self._unknown_claims.clear()
         self.fetching.clear()
         self._emit(commands.Close(tuple(self._closing.faults)))
 
