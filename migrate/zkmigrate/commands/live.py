@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from zkconsumer.admin.text import printable
+from zkconsumer.cli.exclusive import at_most_one
 from zkconsumer.cli.tables import How, format_options, print_rows
 from zkconsumer.cli.times import duration_option
 from zkconsumer.core.migration.modes import Mode, neighbours
@@ -75,13 +76,18 @@ def _stage(target: Mode | None, act: Callable[[LiveMove], Step]) -> Callable[[F]
     return decorate
 
 
+def _check_choice(groups: tuple[str, ...], all_ready: bool) -> None:
+    if groups and all_ready:
+        at_most_one(("GROUP", "--all-ready"))
+    if not groups and not all_ready:
+        raise click.UsageError("name groups, or give --all-ready")
+
+
 def _names(
     stores: Stores, groups: tuple[str, ...], all_ready: bool, ready: Callable[[str], bool]
 ) -> list[str]:
     from zkconsumer.admin.snapshot import list_groups
 
-    if bool(groups) == all_ready:
-        raise click.UsageError("name groups, or give --all-ready")
     if wrong := [name for name in groups if not is_legal_topic(name)]:
         raise click.UsageError(f"{wrong[0]!r} cannot be the name of a group in ZooKeeper")
     if groups:
@@ -101,6 +107,7 @@ def _run(
 ) -> None:
     from zkmigrate.apply.live import LiveMove, look
 
+    _check_choice(groups, all_ready)
     if not execute:
         click.echo("dry run: nothing is changed; give --execute to act", err=True)
     rows: list[tuple[object, ...]] = []
@@ -158,6 +165,7 @@ def status(groups: tuple[str, ...], all_ready: bool, servers: Servers, how: How)
     from zkconsumer.core.migration.gates import obstacles
     from zkmigrate.apply.live import look
 
+    _check_choice(groups, all_ready)
     rows: list[tuple[object, ...]] = []
     good = True
     with Progress("looking") as progress, open_stores(servers, progress) as stores:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from zkconsumer.cli.exclusive import at_most_one
 from zkconsumer.cli.tables import print_notes
 from zkmigrate.commands.files import read_file
 from zkmigrate.errors import MigrationError, PlanFileError
@@ -35,7 +36,12 @@ class Selection:
     listed: bool = False
 
     def __post_init__(self) -> None:
-        if bool(self.groups) + (self.regex is not None) + self.everything != 1:
+        by_name = "--groups-from" if self.listed else "--group"
+        by_regex = self.regex is not None
+        ways = ((by_name, self.groups), ("--groups-regex", by_regex), ("--all", self.everything))
+        given = [option for option, chosen in ways if chosen]
+        at_most_one(given)
+        if not given:
             raise click.UsageError(
                 "choose groups with --group and --groups-from, with --groups-regex, or with --all"
             )
