@@ -80,6 +80,13 @@ def test_pages_load_nothing_from_elsewhere(pages: dict[Path, Page]) -> None:
     assert not {str(page.path): page.outside for page in pages.values() if page.outside}
 
 
+def test_diagrams_are_pictures(pages: dict[Path, Page]) -> None:
+    """The source of a diagram is on no page: each is drawn."""
+    page = pages[SITE / "docs" / "explanation" / "coordinator.html"]
+    assert sum("_diagrams/" in one for one in page.pictures) == 2
+    assert "sequenceDiagram" not in page.path.read_text(encoding="utf-8")
+
+
 def test_pages_are_light(pages: dict[Path, Page]) -> None:
     """A page and its pictures stay below the limit. Pages with module sources do not count."""
     heavy = {}

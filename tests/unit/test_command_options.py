@@ -220,7 +220,11 @@ def test_the_command_line_wins_over_the_environment(
         (describe, [], "name groups, or give --all"),
         (describe, ["g", "--state", "--no-lag"], "--no-lag has no effect with --state"),
         (verify, ["g", "--every", "1s", *ZK], "--every goes with --watch"),
-        (verify, ["g", "--hash", "[topic,partition]", *ZK], "--hash goes with --strategy roundrobin"),
+        (
+            verify,
+            ["g", "--hash", "[topic,partition]", *ZK],
+            "--hash goes with --strategy roundrobin",
+        ),
         (verify, ["g", "--watch", "--csv", *ZK], "--csv has no effect with --watch"),
         (tree, ["g", "--every", "1s", *ZK], "--every goes with --watch"),
         (MIGRATE["status"], ["--all", "--watch", "1s", "--csv", *ZK], "--csv has no effect with"),
