@@ -185,7 +185,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
             raise ConfigError(
                 [
                     "group.protocol=consumer: the broker evaluates patterns as RE2, which cannot "
-                    "say what a Blacklist says: use a Whitelist, or group.protocol=classic"
+                    "express a Blacklist: use a Whitelist, or group.protocol=classic"
                 ]
             )
         return ConsumerGroupSpec(

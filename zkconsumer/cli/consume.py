@@ -503,7 +503,7 @@ def _agreed_group(places: Mapping[str, str | None]) -> str | None:
     found = {place: name.strip() for place, name in places.items() if name is not None}
     if len(set(found.values())) > 1:
         told = ", ".join(f"{place} says {name!r}" for place, name in found.items())
-        raise ConfigError([f"group.id is not the same everywhere: {told}; give it once"])
+        raise ConfigError([f"group.id has more than one value: {told}; give one"])
     return next(iter(found.values()), None)
 
 

@@ -121,6 +121,6 @@ def _offsets_in(file: str, which: Selection) -> dict[str, dict[TopicPartition, i
     for key, offset in offset_csv.parse(file, read_file(file), group).items():
         found.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
     if not found:
-        raise OffsetsFileError([f"{file}: holds no offset"])
+        raise OffsetsFileError([f"{file}: has no offsets"])
     chosen = which.among(sorted(found), file, "name groups of the file, or give --all")
     return {name: found[name] for name in chosen}

@@ -84,8 +84,8 @@ class Selection:
             chosen = [name for name in known if re.fullmatch(self.regex, name)]
         if not chosen:
             raise MigrationError(
-                f"none of the {len(known)} groups in {where} is chosen, so nothing was looked "
-                f"at: {advice}"
+                f"none of the {len(known)} groups in {where} is chosen, so nothing was checked: "
+                f"{advice}"
             )
         return self._without_excluded(chosen)
 
@@ -97,9 +97,7 @@ class Selection:
                 print_notes([f"--exclude {pattern} matches none of the chosen groups"])
             chosen = left
         if not chosen:
-            raise MigrationError(
-                "--exclude leaves none of the chosen groups: nothing was looked at"
-            )
+            raise MigrationError("--exclude leaves out every chosen group: nothing was checked")
         return chosen
 
 
@@ -156,5 +154,5 @@ def _names_in(file: str) -> list[str]:
     names = [line.partition("#")[0].strip() for line in text.splitlines()]
     found = list(dict.fromkeys(filter(None, names)))
     if not found:
-        raise PlanFileError(f"{file}: names no group")
+        raise PlanFileError(f"{file}: has no names of groups: write one on each line")
     return found
