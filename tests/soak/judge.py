@@ -337,7 +337,8 @@ def two_deliverers(history: History) -> tuple[list[Violation], list[Message], in
                     Violation(
                         "two deliverers",
                         f"partition {partition} offset {message.offset}: {message.member} "
-                        f"delivered it {late:.1f} s after {others[0].member} had claimed the partition",
+                        f"delivered it {late:.1f} s after {others[0].member} had claimed the "
+                        "partition",
                         message.at,
                         message.member,
                         partition,
