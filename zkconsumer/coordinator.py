@@ -259,7 +259,12 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         )
 
     def metrics(self) -> Metrics:
-        """See ``StreamConnector``. The metrics of ZooKeeper are 0."""
+        """Return the current metrics.
+
+        The call is cheap, and any thread may make it at any time. Before streams are created,
+        almost all values are 0. After ``shutdown``, counters keep their last value. The metrics of
+        ZooKeeper are 0.
+        """
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
             return Metrics(state="CLOSED" if self._closed else "NEW")

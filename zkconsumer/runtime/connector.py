@@ -84,7 +84,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     config: ConsumerKeys
     states: ClassVar[type[Enum]]
-    """Whose names ``Metrics.state`` has."""
+    """The enumeration whose names are the values of ``Metrics.state``."""
     in_zookeeper: ClassVar[bool]
     """Whether the group lives in ZooKeeper, not on the brokers."""
 
