@@ -108,7 +108,7 @@ test-compiled-all: test-compiled ## tests of faults, of interop and of the simul
 	cp -r docs README.md build/compiled/
 	cd build/compiled && PYTHONPATH=$$PWD ../../$(BIN)/pytest $(BY_FILE) tests/faults tests/interop tests/sim tests/property
 
-docs: $(STAMP) ## the documentation site in build/docs, without warnings, dead links or dead anchors (20 seconds)
+docs: $(STAMP) ## the documentation site in build/docs, without warnings, dead links or dead anchors (half a minute)
 	@$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/docs
 	$(BIN)/pytest tests/site
