@@ -122,7 +122,7 @@ def test_what_is_refused(bench: Bench, shell: Shell, store: str, group: str, top
     status, _, err = shell(*chosen)
     assert (status, "--topic or with --all-topics" in err) == (2, True)
     status, _, err = shell(*chosen, *ALL, "--shift-by", "1")
-    assert (status, "choose one of" in err) == (2, True)
+    assert (status, "exclude each other: give one of them" in err) == (2, True)
     assert held(bench, store, group, topic) == [3, 40]
 
 
