@@ -41,6 +41,7 @@ myst_enable_extensions = ["attrs_inline"]
 myst_heading_anchors = 4
 myst_all_links_external = False
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 suppress_warnings = ["misc.highlighting_failure"]
