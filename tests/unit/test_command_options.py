@@ -56,6 +56,9 @@ ALL = [pair for name, root in ROOTS.items() for pair in _commands(name, root)]
 MIGRATE = {name.removeprefix("zkmigrate "): one for name, one in ALL}
 AUDIT = {name.removeprefix("zkaudit "): one for name, one in ALL}
 
+HELP = ["-h", "--help"]
+"""As the programs have it. A command keeps what it was called with first."""
+
 # What the commands need beside the options in question. No server is there: an error about options
 # comes before the first connection.
 ZK = ["--zookeeper", "127.0.0.1:1"]
@@ -98,7 +101,7 @@ def test_no_option_overwrites_another(name: str, command: click.Command) -> None
             is_flag = all(one.is_flag for one in command.params if set(one.opts) & set(pair))
             if not there.issuperset(pair) or not is_flag:
                 continue
-            done = CliRunner().invoke(command, pair)
+            done = CliRunner().invoke(command, pair, help_option_names=HELP)
             assert done.exit_code == 2, done.output
             assert f"{pair[0]} and {pair[1]} exclude each other" in done.output
 
@@ -257,7 +260,7 @@ def test_an_option_without_effect_is_refused(
     command: click.Command, arguments: list[str], option: str
 ) -> None:
     """An error names each option that would have no effect."""
-    done = CliRunner().invoke(command, arguments)
+    done = CliRunner().invoke(command, arguments, help_option_names=HELP)
     status = done.exception.exit_code if isinstance(done.exception, ConfigError) else done.exit_code
     assert status == 2
     assert option in (str(done.exception) + done.output)
