@@ -28,7 +28,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs test-wheels incidents test-corpus
+.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs test-wheels test-extras incidents test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -111,7 +111,7 @@ test-compiled-all: test-compiled ## tests of faults, of interop and of the simul
 	cp -r docs README.md build/compiled/
 	cd build/compiled && PYTHONPATH=$$PWD ../../$(BIN)/pytest $(BY_FILE) tests/faults tests/interop tests/sim tests/property
 
-docs: $(STAMP) ## the documentation site in build/docs, without warnings, dead links or dead anchors (20 seconds)
+docs: $(STAMP) ## the documentation site in build/docs, without warnings, dead links or dead anchors (half a minute)
 	@$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/docs
 	$(BIN)/pytest tests/site
@@ -119,7 +119,10 @@ docs: $(STAMP) ## the documentation site in build/docs, without warnings, dead l
 
 test-wheels: setup ## both wheels built, installed into empty environments and run (ZKC_PYTHONS=all: each CPython found)
 	@$(BIN)/python -m pip install --quiet --group wheels
-	$(BIN)/pytest -n 2 tests/wheels
+	$(BIN)/pytest -n 2 tests/wheels/test_wheels.py
+
+test-extras: setup ## each extra installed alone into an empty environment, and what it promises used (2 minutes after the first time)
+	$(BIN)/pytest tests/wheels/test_extras.py
 
 test-docker: setup ## servers and members in containers; skipped where no Docker engine can be had
 	docker/engine.sh run $(BIN)/pytest tests/docker

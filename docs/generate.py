@@ -137,10 +137,14 @@ def states_page() -> str:
         )
         commits = "yes" if state in states.COMMIT_STATES else "no"
         rows.append(f"| `{state.name}` | {state.value} | {answers or '-'} | {commits} |")
+    targets: dict[tuple[str, str], list[str]] = {}
+    for source, fact, target in _transitions():
+        if source != target:
+            targets.setdefault((source, fact), []).append(f"`{target}`")
+    order = {state.name: number for number, state in enumerate(State)}
     arrows = [
-        f"    {source} --> {target}: {fact}"
-        for source, fact, target in _transitions()
-        if source != target
+        f"| `{source}` | `{fact}` | {', '.join(found)} |"
+        for (source, fact), found in sorted(targets.items(), key=lambda one: order[one[0][0]])
     ]
     anywhere = ", ".join(f"`{fact.__name__}`" for fact in machine.RebalanceMachine.ANYWHERE)
     return "\n".join(
@@ -151,6 +155,8 @@ def states_page() -> str:
             "A member's rebalance is a state machine (`zkconsumer/core/zookeeper/machine.py`).",
             "It takes events and returns commands. In each state it waits for the answer to one",
             "command. It ignores and counts other answers.",
+            "",
+            "![The usual way through the states](../images/member-states.svg)",
             "",
             "| State | Meaning | Waits for | Commits possible |",
             "|---|---|---|---|",
@@ -163,18 +169,14 @@ def states_page() -> str:
             "",
             "## Transitions",
             "",
-            "The diagram is generated from the code. An arrow is a transition that the event "
-            "may cause.",
-            "Not shown: from every state, `SessionLost` leads to `SESSIONLESS`, and "
+            "The table is read from the code. It lists every state that an event may lead to.",
+            "Not listed: from every state, `SessionLost` leads to `SESSIONLESS`, and "
             "`CloseRequested`",
             "leads to `CLOSING_STOP` (or to `CLOSED`, without a session).",
             "",
-            "```mermaid",
-            "stateDiagram-v2",
-            "    [*] --> NEW",
+            "| State | Event | Next states |",
+            "|---|---|---|",
             *arrows,
-            "    CLOSED --> [*]",
-            "```",
             "",
         ]
     )

@@ -132,7 +132,7 @@ def start_http_server(
         server, thread = serve(port, addr, registry)
     except OSError as error:
         raise UsageError(
-            f"metrics cannot be offered on {addr}, port {port}: {error.strerror or error}; "
+            f"metrics cannot be served on {addr}, port {port}: {error.strerror or error}; "
             "choose another port"
         ) from error
     return MetricsServer(collector, server, thread)

@@ -175,7 +175,7 @@ class Rehearsal:
             wrong = [tp for tp, log in self._copy.ranges.items() if ranges.get(tp) != log]
             if wrong:
                 raise MigrationError(
-                    f"the copy of {min(wrong)} is not as the log is: rehearse again"
+                    f"the copy of {min(wrong)} differs from the log: rehearse again"
                 )
             for one in self._copy.groups:
                 if one.kafka:

@@ -301,7 +301,9 @@ def test_08_offsets_that_leave_the_log_after_the_plan(
         arguments = ("apply", str(file), *more, "--json", "--zookeeper", filled.cluster.zookeeper)
         status, out, _ = said(capsys, *arguments)
         assert status == 3
-        assert f"{topic}-1: the log is 5-20 now, which does not hold 4" in json.loads(out)[0]["why"]
+        assert (
+            f"{topic}-1: the log is 5-20 now, which does not include 4" in json.loads(out)[0]["why"]
+        )
     clamped, _ = filled.plan([group], options=Options(out_of_range=OutOfRange.CLAMP))
     filled.cluster.delete_topic(topic)
     filled.topic(topic, 2)

@@ -162,7 +162,7 @@ class GroupTools:
         names = self._zk.run(list_groups())
         legal = [name for name in names if is_legal_topic(name)]
         self.notes += [
-            f"/consumers/{name} is passed over: no group can have that name"
+            f"/consumers/{name} is skipped: no group can have that name"
             for name in names
             if not is_legal_topic(name)
         ]

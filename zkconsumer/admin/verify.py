@@ -131,7 +131,11 @@ class _Verifier:
             yield from self._offsets(topic, nodes)
         yield from self._misplaced()
         for name in self.snapshot.strange:
-            guess = "storm-kafka keeps its offsets so" if _STORM.fullmatch(name) else "not Kafka's"
+            guess = (
+                "storm-kafka keeps its offsets like this"
+                if _STORM.fullmatch(name)
+                else "not Kafka's"
+            )
             yield self._found(
                 Kind.FOREIGN_LAYOUT, f"{self.paths.root}/{name}", f"no znode of a group: {guess}"
             )
@@ -176,7 +180,7 @@ class _Verifier:
             yield self._found(Kind.TOPIC_MISSING, parent, found.faults[0])
         if _BYTES_NAME.fullmatch(topic) and nodes:
             yield self._found(
-                Kind.FOREIGN_LAYOUT, parent, "pykafka on Python 3 names a topic's owners so"
+                Kind.FOREIGN_LAYOUT, parent, "pykafka on Python 3 names a topic's owners like this"
             )
         partitions = found.replicas if found is not None else {}
         if subscribers:

@@ -184,7 +184,7 @@ class BrokerConnection:
         has = f"in the versions {known.start} to {known.stop - 1}" if known else "in no version"
         raise UnsupportedBrokerError(
             f"broker {self.endpoint.broker_id} at {self.endpoint.host}:{self.endpoint.port} "
-            f"knows request {api_key} {has}, needed is {' or '.join(map(str, sorted(wanted)))}"
+            f"knows request {api_key} {has}, this needs {' or '.join(map(str, sorted(wanted)))}"
         )
 
     def exchange(self, api_key: int, version: int, body: bytes) -> memoryview:
@@ -265,7 +265,7 @@ class BrokerConnection:
 
     def _connect(self) -> None:
         if self._aborted:
-            raise OSError("the connection was given up")
+            raise OSError("this client closed the connection")
         self._security.check()
         self._proven = False
         sock = socket.create_connection(
@@ -291,7 +291,7 @@ class BrokerConnection:
         self._socket = sock
         if self._aborted:  # by another thread since the first look
             self.close()
-            raise OSError("the connection was given up")
+            raise OSError("this client closed the connection")
 
     def _encrypted(self, sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
         """Carry out the handshake; the socket keeps its timeout."""

@@ -335,7 +335,7 @@ class GroupClient:
         key = (endpoint, timeout or self._timeout)
         with self._lock:
             if self._closed:
-                raise BrokerError("the member has given up")
+                raise BrokerError("this member has closed its connections")
             if key not in self._connections:
                 self._connections[key] = BrokerConnection(
                     endpoint, self._client_id, key[1], 0, self._security

@@ -200,7 +200,7 @@ class Member:
         if status is not None:
             lines = self.log.read_text(errors="replace").splitlines()
             raise ClusterError(
-                f"{self.row.name} has ended with status {status}: "
+                f"{self.row.name} exited with status {status}: "
                 f"{lines[-1] if lines else 'it said nothing'}"
             )
 
@@ -360,7 +360,7 @@ class Play:
         deadline = time.monotonic() + seconds
         while not true():
             if time.monotonic() > deadline:
-                raise ClusterError(f"{what}: not so after {seconds:g} s")
+                raise ClusterError(f"{what}: this has not happened within {seconds:g} s")
             self._look()
             time.sleep(LOOK_SECONDS)
 

@@ -193,6 +193,10 @@ def show_znodes(view: View, znodes: Sequence[tuple[str, Node]]) -> None:
         view.say(f"  {mark} {path}{f' = {data}' if data else ''}")
 
 
+_DIM, _BRIGHT = "#98729f", "#c79bd1"
+"""Rich's magenta, and one that can be read on its background."""
+
+
 def save_svg(path: Path, story: Story, verdict: Verdict, kill: Kill | None) -> None:
     """Draw the summary of a run. Raises OSError."""
     console = Console(
@@ -209,4 +213,4 @@ def save_svg(path: Path, story: Story, verdict: Verdict, kill: Kill | None) -> N
     console.print(verdict_panel(verdict, kill))
     svg = console.export_svg(title="zkconsumer demo")
     without_web_fonts = re.sub(r"\s*@font-face {.*?}", "", svg, flags=re.DOTALL)
-    path.write_text(without_web_fonts, encoding="utf-8")
+    path.write_text(without_web_fonts.replace(_DIM, _BRIGHT), encoding="utf-8")

@@ -14,7 +14,7 @@ from typing import Final
 import click
 from rich.console import Console
 
-from zkconsumer.cli.bootstrap import was_typed
+from zkconsumer.cli.exclusive import only_with
 from zkconsumer.cli.herd_options import check_herds, herd_options
 from zkconsumer.cli.herd_output import (
     by_group,
@@ -130,9 +130,8 @@ def herd(
         raise ConfigError(["--jvm: only with --event join"])
     if jvm and with_simulator:
         raise ConfigError(["--jvm: members of the JVM cannot be simulated: leave --simulate out"])
-    for parameter, option in (("seeds", "--seeds"), ("service", "--service-ms")):
-        if was_typed(parameter) and not with_simulator:
-            raise ConfigError([f"{option}: only with --simulate"])
+    if not with_simulator:
+        only_with("--simulate", "seeds", "service")
     runs: list[Measures] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zkconsumer-")))

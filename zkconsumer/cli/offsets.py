@@ -96,7 +96,7 @@ def import_(
         plan = tools.plan_import(wanted)
         print_notes(tools.notes)
         print_rows(Change._fields, plan.changes, how)
-        summary = f"{len(plan.changes)} offsets to write, {plan.unchanged} are so already"
+        summary = f"{len(plan.changes)} offsets to write, {plan.unchanged} are already as wanted"
         click.echo(summary, err=True)
         for group, members in plan.members.items():
             click.echo(

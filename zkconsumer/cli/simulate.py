@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from zkconsumer.cli.bootstrap import was_typed
+from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.herd_options import check_herds, herd_options
 from zkconsumer.cli.herd_output import (
     by_group,
@@ -148,11 +148,9 @@ def simulate(
     ones. A run depends only on its options: the same seed gives the same journal.
     """
     if scenario is not None:
-        used = ("scenario", "profile", "seed", "as_json", "journal")
-        for parameter in click.get_current_context().command.params:
-            name = parameter.name or ""
-            if name not in used and was_typed(name):
-                raise ConfigError([f"{parameter.opts[0]}: has no effect with --scenario"])
+        used = {"scenario", "profile", "seed", "as_json", "journal"}
+        every = {parameter.name or "" for parameter in click.get_current_context().command.params}
+        no_effect("--scenario", *(every - used))
         _scenario(scenario, None if profile == "all" else profile, seed, as_json, journal)
         return
     profiles: tuple[str, ...] = PROFILES if profile == "all" else (profile,)

@@ -238,7 +238,7 @@ def read_journal(path: Path) -> Iterator[Entry]:
             try:
                 entry = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise JournalFormatError(str(path), number, f"no JSON: {error}") from None
+                raise JournalFormatError(str(path), number, f"is not JSON: {error}") from None
             if number == 1 and (not isinstance(entry, dict) or entry.get("kind") != "run"):
                 raise JournalFormatError(str(path), 1, "a journal begins with a line of kind run")
             if fault := check_entry(entry):

@@ -115,7 +115,7 @@ class _Run:
         """The member took in an event: the step before it is complete."""
         kind = self._events.get(entry["name"])
         if kind is None:
-            raise CodecError(f"{entry['name']} is no event of this machine")
+            raise CodecError(f"{entry['name']} is not an event of this machine")
         event = self._codec.decode(kind, entry["fields"])
         state = entry.get("state", "")
         if self._step is not None:
@@ -242,8 +242,9 @@ def replay(
             elif name not in runs or "fields" not in entry:
                 if kind in ("fact", "order"):
                     raise CodecError(
-                        "the journal does not hold whole events, so it cannot be replayed: it was "
-                        "written by an older release, or by a simulation (replay that by its seed)"
+                        "the journal does not have complete events, so it cannot be replayed: it "
+                        "was written by an older release, or by a simulation (replay that by its "
+                        "seed)"
                     )
                 if entry.get("name") == "EntriesDropped" and name in runs and not runs[name].over:
                     runs[name].finish(complete=False)

@@ -84,7 +84,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     config: ConsumerKeys
     states: ClassVar[type[Enum]]
-    """Whose names ``Metrics.state`` has."""
+    """The enumeration whose names are the values of ``Metrics.state``."""
     in_zookeeper: ClassVar[bool]
     """Whether the group lives in ZooKeeper, not on the brokers."""
 
@@ -286,9 +286,11 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     def _check_unused(self) -> None:
         if self._closed:
-            raise ConnectorClosedError("the connector is shut down; make a new one")
+            raise ConnectorClosedError("the connector is shut down: create a new one")
         if self._loop is not None:
-            raise StreamsAlreadyCreatedError("this connector has its streams already")
+            raise StreamsAlreadyCreatedError(
+                "this connector already has its streams: create another connector"
+            )
 
     def _when_stopped(
         self, stopping: Stopping, done: Callable[[dict[TopicPartition, int]], object]

@@ -329,7 +329,7 @@ def _names(infos: list[PartitionTopicInfo]) -> str:
 def without_streams(closed: bool) -> Health:
     """The health of a connector that has no streams; ``closed``: it was shut down."""
     if closed:
-        reason = Reason(Trouble.CLOSED, "the connector is shut down; make a new one", 0.0)
+        reason = Reason(Trouble.CLOSED, "the connector is shut down: create a new one", 0.0)
     else:
         text = "no streams were created: call create_message_streams"
         reason = Reason(Trouble.NOT_STARTED, text, 0.0)

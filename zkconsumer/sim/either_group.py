@@ -39,11 +39,12 @@ from zkconsumer.sim.kernel import Kernel
 LENIENCIES: Final = (
     "The generations and epochs of a group that has become empty continue. A broker begins with 0.",
     "When a classic group becomes one of KIP-848, its members have what they were assigned last "
-    "and what they said that they own. A broker forgets the second: in the first of the two rounds "
-    "of a cooperative rebalance it gives to a new member at once what another still has to give "
-    "up.",
-    "When a group that has just become classic becomes one of KIP-848 again, its members have "
-    "what they had. A broker takes for that what they were to have, whoever still has it.",
+    "and what they said that they own. A broker forgets what they own: in the first of the two "
+    "rounds of a cooperative rebalance, it assigns partitions to a new member before the previous "
+    "owner has released them.",
+    "When a group that has just become classic becomes one of KIP-848 again, its members keep "
+    "the partitions that they own. A broker assumes that they own their target assignment, even "
+    "if another member has not released it yet.",
     "When another broker takes over a group that has just become classic, all members join again. "
     "A broker continues with the stored assignment, which has no owner for the partitions of the "
     "member that left last.",

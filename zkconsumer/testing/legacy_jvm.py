@@ -52,7 +52,9 @@ class JvmMembers:
 
     def __init__(self, kafka: str = "1.1") -> None:
         if kafka not in LEGACY_LINES:
-            raise ClusterError(f"no original consumer in line {kafka!r}: choose one of 1.1, 0.8.2")
+            raise ClusterError(
+                f"there is no original consumer for line {kafka!r}: choose one of 1.1, 0.8.2"
+            )
         self.kafka = kafka
         self._members: dict[str, JvmMember] = {}
         self._answers: dict[str, list[str]] = {}
@@ -208,7 +210,7 @@ class JvmMembers:
         try:
             with self._lock:
                 if stdin is None or stdin.closed:
-                    raise ClusterError("the JVM of the original consumer has been ended")
+                    raise ClusterError("the JVM of the original consumer was stopped")
                 stdin.write(line.encode() + b"\n")
                 stdin.flush()
         except BrokenPipeError as error:

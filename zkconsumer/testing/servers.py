@@ -107,7 +107,9 @@ class Server:
 
         def ready() -> bool:
             if not self.running:
-                raise ClusterError(f"{self.name} ended at its start: {self._last_words()}")
+                raise ClusterError(
+                    f"{self.name} exited right after its start: {self._last_words()}"
+                )
             return self._spec.is_ready()
 
         wait_until(ready, timeout, f"{self.name} is ready")

@@ -176,7 +176,8 @@ class BlockingZk:
             raise self._silent() from None
         except SessionGone:
             raise SessionExpiredError(
-                f"the session with ZooKeeper at {self._hosts} ended in the middle: run it again"
+                f"the session with ZooKeeper at {self._hosts} ended before the command had "
+                "finished: run it again"
             ) from None
         except Refused as refused:
             raise refusal(refused) from None
@@ -190,6 +191,6 @@ class BlockingZk:
 
     def _silent(self) -> ZkUnavailableError:
         return ZkUnavailableError(
-            f"ZooKeeper at {self._hosts} gave no answer for {self._timeout:g} s; is the ensemble "
-            "in order? --timeout, or zookeeper.connection.timeout.ms, sets how long to wait"
+            f"ZooKeeper at {self._hosts} did not answer for {self._timeout:g} s: check that its "
+            "servers are up; --timeout, or zookeeper.connection.timeout.ms, sets how long to wait"
         )

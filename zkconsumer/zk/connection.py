@@ -407,7 +407,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         if isinstance(request, SASL):
             self._sasl_requests += 1
             if self._sasl_requests > _SASL_REQUESTS:  # it knows no SASL, and answers without end
-                raise AuthFailedError("the server does not end the exchange")
+                raise AuthFailedError("the server did not complete the SASL exchange")
         super()._submit(request, timeout, xid)
 
     def _refused(self) -> None:
@@ -465,7 +465,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
                 result.set_exception(ConnectionLoss())
             raise
         if not isinstance(request, Close) and _session_is_over(header.err, result):
-            raise SessionExpiredError("the server says so in an answer")
+            raise SessionExpiredError("the server reported it in an answer")
         return answer
 
 

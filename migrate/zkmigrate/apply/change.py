@@ -131,7 +131,10 @@ def back(done: Change, rows: object) -> Change:
     if restored.keys() != done.to.keys() or any(
         number(held.get(tp)) != number(old) for tp, old in restored.items()
     ):
-        raise JournalError(f"group {done.group}: the journal does not agree with the plan")
+        raise JournalError(
+            f"group {done.group}: the journal contradicts the plan: compare both stores with "
+            "zkmigrate verify, then make a new plan"
+        )
     after = {**held, **done.to}
     marker = migration_marker.ROLLED_BACK if done.before is None else done.before
     zk, kafka = (after, done.kafka) if done.target is Store.ZOOKEEPER else (done.zk, after)

@@ -116,7 +116,7 @@ class Checks:
             if not log.earliest <= to.offset <= log.latest:
                 raise refused(
                     change.group,
-                    f"{tp}: the log is {log.earliest}-{log.latest} now, which does not hold "
+                    f"{tp}: the log is {log.earliest}-{log.latest} now, which does not include "
                     f"{to.offset}: plan again",
                 )
 

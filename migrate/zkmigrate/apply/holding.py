@@ -77,7 +77,7 @@ class Holding:
             if hold.name not in found:
                 lost.append(group)
         for group in lost:
-            yield group, "was not held for a moment: the session with ZooKeeper ended"
+            yield group, "was not held for a moment, because the session with ZooKeeper had ended"
         yield from self.take(lost)
 
     def release(self) -> None:

@@ -26,7 +26,10 @@ def begun_by(records: Iterable[dict[str, Any]]) -> Mapping[str, Records]:
         if "run" in record:
             continue
         if not isinstance(record.get("group"), str) or not isinstance(record.get("step"), str):
-            raise JournalError("the journal holds a record of no known kind: nothing is done")
+            raise JournalError(
+                "the journal has a record of an unknown kind, perhaps from a newer zkmigrate: "
+                "nothing was changed"
+            )
         begun.setdefault(record["group"], []).append(record)
     return begun
 

@@ -218,10 +218,12 @@ class Steps:
             if time.monotonic() >= deadline:
                 raise GroupRefusedError(
                     f"group {group}: the session of an earlier run ({shown(sorted(there))}) is "
-                    "still alive: is that run still at work?"
+                    "still alive: wait until that run has ended, then apply again"
                 )
             if self._stopped.is_set():
-                raise GroupRefusedError(f"group {group}: the run was ended while it waited")
+                raise GroupRefusedError(
+                    f"group {group}: zkmigrate was stopped while it waited: apply again"
+                )
             time.sleep(_POLL)
 
     def _write(self, change: Change, hold: ownership.Hold, held: Held) -> int:
@@ -254,6 +256,6 @@ class Steps:
             raise refused(
                 change.group,
                 f"the coordinator refused {len(failed)} of {len(change.to)} offsets, such as "
-                f"{tp} ({error}); apply again when that is settled",
+                f"{tp} ({error}); remove the cause, then apply again",
             )
         return len(new) + len(gone)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from zkconsumer.admin.text import printable
+from zkconsumer.cli.exclusive import at_most_one
 from zkconsumer.cli.tables import How, format_options, print_rows
 from zkconsumer.cli.times import duration_option
 from zkconsumer.core.migration.modes import Mode, has_reached, neighbours
@@ -98,11 +99,16 @@ def _command(stage: _Stage) -> Callable[[F], F]:
     return decorate
 
 
+def _check_choice(groups: tuple[str, ...], all_ready: bool) -> None:
+    if groups and all_ready:
+        at_most_one(("GROUP", "--all-ready"))
+    if not groups and not all_ready:
+        raise click.UsageError("name groups, or give --all-ready")
+
+
 def _names(stores: Stores, groups: tuple[str, ...], all_ready: bool) -> list[str]:
     from zkconsumer.admin.snapshot import list_groups
 
-    if bool(groups) == all_ready:
-        raise click.UsageError("name groups, or give --all-ready")
     if wrong := [name for name in groups if not is_legal_topic(name)]:
         raise click.UsageError(f"{wrong[0]!r} cannot be the name of a group in ZooKeeper")
     if groups:
@@ -131,6 +137,7 @@ def _run(
     from zkmigrate.apply.live import LiveMove, look
     from zkmigrate.apply.parallel import Parallel
 
+    _check_choice(groups, all_ready)
     if not execute:
         click.echo("dry run: nothing is changed; give --execute to act", err=True)
     stopped = Event()
@@ -202,6 +209,8 @@ def status(
     from zkmigrate.apply.live import look
     from zkmigrate.apply.parallel import Parallel
 
+    _check_choice(groups, all_ready)
+    rows: list[tuple[object, ...]] = []
     found: dict[str, tuple[object, ...]] = {}
     good = True
     with Progress("looking") as progress, open_stores(servers, progress) as stores:

@@ -65,7 +65,10 @@ def new_names(renames: Sequence[Rename], groups: Iterable[str]) -> dict[str, str
             if new is not None:
                 used.add(one)
                 if not is_legal_topic(new):
-                    raise MigrationError(f"--rename {one.old}={one.new}: makes {new!a} of {name}")
+                    raise MigrationError(
+                        f"--rename {one.old}={one.new}: {name} would become {new!a}, "
+                        "which cannot be the name of a group"
+                    )
                 if new != name:
                     found[name] = new
                 break

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from zkconsumer.admin.text import printable
+from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.tables import How, print_rows
 from zkconsumer.cli.times import duration_option
 from zkconsumer.errors import ZkConsumerError
@@ -47,6 +48,7 @@ def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) 
         print_rows(found.columns, found.rows, how)
         click.echo(found.summary, err=True)
         return found.status
+    no_effect("--watch", "csv")
     before: dict[tuple[object, ...], Row] = {}
     status = 1  # nothing is known
     summary = ""

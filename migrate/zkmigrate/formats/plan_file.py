@@ -186,7 +186,9 @@ class _StoredGroups:
         with _open(self.path) as file:
             for group in _Reader(self.path, file).groups():
                 if _stamp(file) != self.stamp:
-                    raise PlanFileError(f"{self.path}: was changed while it was read")
+                    raise PlanFileError(
+                        f"{self.path}: changed while it was read: run the command again"
+                    )
                 yield group
 
 

@@ -144,8 +144,8 @@ class Stores:
         stored, told = self.zk.cluster_ids()
         if stored is not None and told is not None and stored != told:
             raise MigrationError(
-                f"--bootstrap-server leads to the cluster {told}, and the offsets in {self._where} "
-                f"are of the cluster {stored}, whose logs are others: correct one of them"
+                f"--bootstrap-server is in the cluster {told}, but the offsets in {self._where} "
+                f"belong to the cluster {stored}: correct one of them"
             )
 
     def _brokers(self) -> Sequence[BrokerEndpoint]:

@@ -12,6 +12,7 @@ import click
 
 from zkaudit.findings.limits import Limits
 from zkaudit.text import regex_of
+from zkconsumer.cli.exclusive import at_most_one, only_with
 from zkconsumer.cli.times import duration_option
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
         from zkaudit.job.audit import Options
 
         given["group"] = group_regex(groups, groups_regex)
+        if given["bootstrap"] is None:
+            only_with("--bootstrap-server", "command_config")
         names = ("logs", "servers", "journals", "bootstrap", "command_config", "server_logs",
                  "out", "group")  # fmt: skip
         limits = Limits(**{limit.name: given.pop(limit.name) for limit in fields(Limits)})
@@ -111,7 +114,7 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def group_regex(groups: tuple[str, ...], regex: str | None) -> str | None:
     """Return one Java regex for both options, or ``None`` for all groups."""
     if groups and regex is not None:
-        raise click.UsageError("give either --group or --groups-regex")
+        at_most_one(("--group", "--groups-regex"))
     if groups:
         return regex_of(groups)
     return regex

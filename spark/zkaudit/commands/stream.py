@@ -10,6 +10,7 @@ import click
 
 from zkaudit.commands.inputs import audit_options, spark_session
 from zkaudit.commands.summary import print_summary
+from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.times import duration_option
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def stream_command(options: Options, master: str, every: float, once: bool) -> i
     Everything that was read stays in --out, even if ZooKeeper deletes its logs. Stop it with Ctrl-C
     or SIGTERM; it finishes the current round. Started again with the same --out, it resumes.
     """
+    if once:
+        no_effect("--once", "every")
     from zkaudit.job.stream import stream
     from zkaudit.report.page import write
 

@@ -155,8 +155,8 @@ def _foreign(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str,
         if shares and not is_ours(node.data):
             reason = (
                 "is a member of the JVM's consumer, or of an older zkconsumer, which finds brokers "
-                "in ZooKeeper only: all members of a group with zkconsumer.brokers=bootstrap have "
-                "to be of this library; stop it"
+                "in ZooKeeper only: all members of a group with zkconsumer.brokers=bootstrap "
+                "must use this release of zkconsumer: stop it"
             )
             found[path] = str(ZnodeFormatError(path, reason))
     return found
