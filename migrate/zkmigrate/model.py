@@ -21,7 +21,7 @@ class Store(Enum):
 
 
 HeldNow = Mapping[Store, Mapping[TopicPartition, int | None]]
-"""What each store holds of a group; ``None``: no offset, as a negative one means."""
+"""A group's offset in each store. ``None``, like a negative number, means no offset."""
 
 
 class Direction(Enum):
@@ -64,7 +64,7 @@ class KafkaOffset:
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """First offset that the log holds, and the one that the next message will get."""
+    """First offset in the log, and the offset that the next message will get."""
 
     earliest: int
     latest: int
@@ -77,7 +77,7 @@ class Log(Enum):
     OTHER = "other"
     """The brokers' topic has another id: it was created again."""
     UNPROVEN = "unproven"
-    """ZooKeeper knows no id of the topic, and the cluster has left ZooKeeper."""
+    """ZooKeeper has no id for the topic, and the cluster has left ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)

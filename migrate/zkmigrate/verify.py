@@ -1,4 +1,4 @@
-"""Compares what both stores hold now with a plan and with the migration marker. Pure."""
+"""Compares the current offsets in both stores with a plan and with the migration marker. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from zkmigrate.plan.options import covers
 from zkmigrate.plan.values import GroupPlan
 
 BEHIND = "behind"
-"""The target lacks an offset that was moved, or holds a lower one."""
+"""The target has no offset, or a lower one, where an offset was moved."""
 AHEAD = "ahead"
-"""The target is further than the plan says, as consumers leave it that use it since the move."""
+"""The target is ahead of the plan, because consumers have used it since the move."""
 SOURCE = "source-moved-on"
 """The source store has changed since the move: an old consumer runs, or ran."""
 NOT_MOVED = "not-moved"

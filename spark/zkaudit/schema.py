@@ -215,7 +215,7 @@ OFFSETS: Final = (
     _c("log_offset", Kind.LONG, "offset of the record", False),
     _c("time", Kind.TIMESTAMP, "timestamp of the record"),
     _c("kind", Kind.STRING, "offset, group, other (an unknown key), damaged", False),
-    _c("fault", Kind.STRING, "the unknown key or the damage"),
+    _c("fault", Kind.STRING, "the unknown key, or how the record is damaged"),
     _c("group", Kind.STRING, "group id"),
     _c("topic", Kind.STRING, "topic"),
     _c("partition", Kind.INT, "partition"),

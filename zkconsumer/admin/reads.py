@@ -1,4 +1,4 @@
-"""What the tools' scripts share: children and guarded JSON. Pure."""
+"""Shared by the tools' scripts: children and size-limited JSON. Pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read_tree(root: str) -> Script[dict[str, Node]]:
 
 
 def json_object(path: str, data: bytes) -> dict[str, Any]:
-    """Return the JSON object that a broker's znode holds. Raises ZnodeFormatError."""
+    """Return the JSON object in a broker's znode. Raises ZnodeFormatError."""
     if len(data) > MAX_TOPIC_ZNODE_BYTES:
         raise ZnodeFormatError(path, f"holds {len(data)} bytes, more than {MAX_TOPIC_ZNODE_BYTES}")
     try:

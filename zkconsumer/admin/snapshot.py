@@ -38,7 +38,7 @@ Nodes = Mapping[str, Mapping[str, Node]]
 class GroupSnapshot:
     """One pass of reads over a group's znodes.
 
-    ``moved`` is what ``zkmigrate`` left there. ``strange`` are children of the group's znode that
+    ``moved`` is the marker of ``zkmigrate``. ``strange`` are children of the group's znode that
     neither it nor any JVM version makes.
     """
 
@@ -77,7 +77,7 @@ class Registrations:
 
 
 def list_groups() -> Script[list[str]]:
-    """Return the names of all groups, sorted; those of foreign make may be any text."""
+    """Return the names of all groups, sorted. Names not created by a consumer may be any text."""
     return (yield from children(CONSUMERS)) or []
 
 
@@ -163,7 +163,7 @@ def interpret(snapshot: GroupSnapshot, all_topics: Collection[str]) -> Registrat
 
 
 def partition_number(name: str) -> int | None:
-    """Return the partition that a child's name means in Kafka 0.8 and later, or ``None``."""
+    """Return the partition of which Kafka 0.8 and later would use a child's name, or ``None``."""
     return child_number(name)
 
 

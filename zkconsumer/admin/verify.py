@@ -68,9 +68,9 @@ WARNINGS = frozenset({Kind.TOPIC_MISSING})
 
 
 class Finding(NamedTuple):
-    """One thing that was found: ``where`` is the path of a znode, ``what`` a sentence.
+    """One problem: ``where`` is the path of a znode, ``what`` a sentence.
 
-    Both may hold text that a stranger wrote.
+    Both may contain untrusted text.
     """
 
     group: str

@@ -189,7 +189,7 @@ def fetch_offsets(
 def call_flexible(
     connection: BrokerConnection, request: Any, response: type[Any], version: int
 ) -> Any:
-    """Do what ``call`` does, in a version whose headers have tagged fields: both are empty."""
+    """Like ``call``, in a version whose headers have tagged fields. Both are empty."""
     with mapped_errors(connection.endpoint):
         body = b"\0" + request.encode(version=version)
     answer = connection.exchange(request.API_KEY, version, body)

@@ -44,7 +44,7 @@ _SESSION_ENDED: Final = (
 
 
 class FetchSession:
-    """What one broker remembers of one fetcher (Java 3.9 FetchSessionHandler)."""
+    """The fetch session of one fetcher on one broker (Java 3.9 FetchSessionHandler)."""
 
     def __init__(self) -> None:
         self._id = 0

@@ -105,7 +105,7 @@ class GroupClient:
         """Where the coordinator is; written by ``find`` or, for heartbeats, by the owner."""
 
     def interrupt(self) -> None:
-        """Wake the thread that waits for an answer: it gets none. Any thread."""
+        """Wake the thread that waits for an answer. It gets no answer. Any thread."""
         with self._lock:
             for connection in self._connections.values():
                 connection.abort()

@@ -1,4 +1,4 @@
-"""What fetching exchanges with brokers. Data only: a simulated broker can answer with it too."""
+"""Requests and answers of fetching. Data only: simulated brokers use them too."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Got(NamedTuple):
     topic: str
     partition: int
     error: BrokerError | None
-    """``OffsetOutOfRangeError``, ``LeaderUnavailableError``, or what else the broker reports."""
+    """``OffsetOutOfRangeError``, ``LeaderUnavailableError``, or another error from the broker."""
     high_watermark: int
     data: bytes
 

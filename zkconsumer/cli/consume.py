@@ -481,7 +481,7 @@ def configure(
 
 
 def key_values(pairs: Sequence[str]) -> dict[str, str]:
-    """Return what ``--consumer-property KEY=VALUE`` gives. Raises ConfigError."""
+    """Return the values of ``--consumer-property KEY=VALUE``. Raises ConfigError."""
     given: dict[str, str] = {}
     faults = []
     for pair in pairs:

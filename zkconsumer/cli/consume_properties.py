@@ -1,4 +1,4 @@
-"""``--property`` of ``zkconsumer consume``: what a line shows next to the value, as in Kafka. Pure.
+"""``--property`` of ``zkconsumer consume``: adds fields next to the value, as in Kafka. Pure.
 
 Names, order and texts are those of Kafka 3.9's DefaultMessageFormatter.
 """

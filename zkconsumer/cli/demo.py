@@ -145,7 +145,7 @@ def _send(cluster: LocalCluster, messages: list[Message], view: View) -> Mapping
 
 
 class Member:
-    """A member's process, its record, and what the table shows of it."""
+    """A member's process, its record, and its row in the table."""
 
     def __init__(self, name: str, zookeeper: str, root: Path, pace: float) -> None:
         self.row = MemberRow(name)
@@ -182,7 +182,7 @@ class Member:
         self.process.stdin.flush()
 
     def leave(self) -> None:
-        """Have it leave, at once or never; no process is left."""
+        """Make the member leave, or kill it. Afterwards the process has ended."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.close()

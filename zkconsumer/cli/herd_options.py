@@ -15,7 +15,7 @@ from zkconsumer.sim.herd import EVENTS, Herd
 F = TypeVar("F", bound=Callable[..., Any])
 
 JVM: Final = "jvm"
-"""What people call the profile ``scala``."""
+"""The name shown to people for profile ``scala``."""
 
 
 def _profile_name(_context: click.Context, _option: click.Parameter, value: str) -> str:

@@ -1,4 +1,4 @@
-"""What ``simulate`` and ``herd`` print and write: the comparison, JSON, the report."""
+"""The output of ``simulate`` and ``herd``: the comparison, JSON, the report."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def values(runs: Sequence[Measures], name: str) -> list[float]:
 
 
 def spread(found: Sequence[float]) -> tuple[float, str]:
-    """Mean, and range in words, of figures that ascend; the range of equal ones is empty."""
+    """Mean, and range as text, of sorted figures. The range of equal figures is empty."""
     mean = round(fmean(found), 2)
     whole = mean == int(mean)
     return int(mean) if whole else mean, f"{found[0]:g}-{found[-1]:g}" if found[0] < found[

@@ -42,7 +42,7 @@ class TopRow(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What one look at a group found."""
+    """The data of one read of a group."""
 
     state: str
     members: int

@@ -1,4 +1,4 @@
-"""``zkconsumer groups verify --watch``: repeats the check, and prints what changes.
+"""``zkconsumer groups verify --watch``: repeats the check, and prints the changes.
 
 The main thread does all of it. Ctrl-C and SIGTERM end it between two passes, or during one.
 """

@@ -37,7 +37,7 @@ def _connect_fault(value: str) -> str | None:
 
 
 def servers_fault(value: str) -> str | None:
-    """Return what is wrong with a value of ``bootstrap.servers``; ``None`` if nothing is."""
+    """Return the fault in a value of ``bootstrap.servers``; ``None`` if it is valid."""
     try:
         split_servers(value)
     except ValueError as error:

@@ -192,7 +192,7 @@ class MemberJournal:
 
 
 def check_entry(entry: object) -> str:
-    """Return what is wrong with an entry, or ``""``."""
+    """Return the fault of an entry, or ``""``."""
     if not isinstance(entry, dict):
         return "it is no JSON object"
     fields = _FIELDS.get(str(entry.get("kind")))

@@ -1,4 +1,4 @@
-"""Turns what one member does into journal entries.
+"""Converts one member's actions to journal entries.
 
 Called by the thread that runs the member: the connector's loop, or the simulation.
 """
@@ -84,7 +84,7 @@ def event_entry(
 
 
 class Recorded(Protocol):
-    """A member's machine, as far as a journal shows it."""
+    """The part of a member's state machine that a journal records."""
 
     @property
     def spec(self) -> Any:
@@ -193,7 +193,7 @@ class MemberRecorder(Recorder):
         self._sink.write(entry | dataclasses.asdict(spent))
 
     def shut(self, since_us: int) -> None:
-        """Write that nothing is delivered, and since when."""
+        """Record that nothing is delivered, and since when."""
         entry = event_entry(self._now_us(), "DeliveryShut", self._member)
         self._sink.write(entry | {"since": since_us})
 

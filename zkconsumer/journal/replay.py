@@ -79,7 +79,7 @@ class Replayed:
     last_line: int = 0
     difference: Difference | None = None
     dropped_line: int = 0
-    """Where entries are missing, so that what follows cannot be replayed; 0: nowhere."""
+    """Line at which entries are missing, where the replay must stop; 0: none are missing."""
 
 
 @dataclass(slots=True)

@@ -69,7 +69,7 @@ class ClusterDirectory:
         return is_of_cluster(op, self._ids_only)
 
     def submit(self, op: ZkOp | OffsetOp, on_reply: Callable[[Reply], object]) -> None:
-        """Answer an operation, at once or as soon as a broker has answered."""
+        """Answer an operation, immediately or when a broker has answered."""
         self._watched.update(watched_by(op))
         if self._view is None:
             self._waiting.append((op, on_reply))

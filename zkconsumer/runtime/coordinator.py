@@ -53,7 +53,7 @@ class RequestLine(Protocol):
 
 
 class Progress(Protocol):
-    """A stream, as far as the application's progress shows in it."""
+    """The part of a stream that shows the application's progress."""
 
     @property
     def in_hand(self) -> object | None:
@@ -61,7 +61,7 @@ class Progress(Protocol):
 
 
 class Called(Protocol):
-    """A listener, as far as the application's progress shows in its calls."""
+    """The part of a listener that shows the application's progress."""
 
     @property
     def since(self) -> float | None:

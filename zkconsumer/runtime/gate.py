@@ -77,7 +77,7 @@ class DeliveryGate:
             self._shut()
 
     def release(self) -> None:
-        """Take back the last ``hold``, if the gate was not opened or closed since."""
+        """Undo the last ``hold``, if the gate has not been opened or closed since."""
         with self._lock:
             held, self._held = self._held, None
         if held is not None:

@@ -158,10 +158,10 @@ class Coordination(Protocol[MachineT]):
         """The member begins; answers and timers become actions of its host from now on."""
 
     def carry_out(self, command: Any) -> None:
-        """Carry out a command that only this kind of coordination knows. Must not block."""
+        """Carry out a command of this kind of coordination only. Must not block."""
 
     def stamp(self) -> tuple[int, int]:
-        """What the journal adds to each entry: session or generation, and attempt."""
+        """Fields that the journal adds to each entry: session or generation, and attempt."""
 
     def close(self, timeout: float) -> None:
         """End sessions and connections within ``timeout`` seconds; abandon requests in flight."""

@@ -395,7 +395,7 @@ class Histogram:
 
 
 class FetchCounts:
-    """What fetcher threads sent and got; they call ``sent`` and ``answered``."""
+    """Counts of fetcher threads' requests and answers; they call ``sent`` and ``answered``."""
 
     def __init__(self) -> None:
         self.requests = 0

@@ -43,7 +43,7 @@ class Run:
 
     @property
     def consumed(self) -> int | None:
-        """The offset after all but the last one taken; ``None`` without any such."""
+        """Offset after the second to last message taken; ``None`` if fewer than two were taken."""
         taken = self.taken
         return self.messages[taken - 2].offset + 1 if taken > 1 else None
 

@@ -34,7 +34,7 @@ class Stepped(Protocol):
         """Called first."""
 
     def crashed(self, error: BaseException) -> None:
-        """An action has raised; none follows."""
+        """An action has raised, and no action follows."""
 
 
 def start_new(name: str, work: Action) -> threading.Thread:

@@ -28,7 +28,7 @@ from zkconsumer.runtime.fetch.requests import FetchRequest, LeadersRequest, Offs
 from zkconsumer.sim.kernel import Kernel
 
 STAMP: Final = Struct(">qi")
-"""How the value of every record begins: its offset and its generation."""
+"""Start of every record's value: its offset and its generation."""
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 _TIMEOUT_S: Final = 0.6
 
@@ -163,7 +163,7 @@ class SimBrokers:
         """The leaders as each broker knows them."""
 
     def add(self, partition: TopicPartition) -> None:
-        """A new partition, empty; one that was there before keeps its records."""
+        """A new, empty partition. An existing one keeps its records."""
         self.logs.setdefault(partition, PartitionLog())
         self.leaders.setdefault(partition, None)
         if self.leaders[partition] is None and self.up:

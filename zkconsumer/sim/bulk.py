@@ -106,7 +106,7 @@ class Load:
         return 0 if done < 0 else min(chain.reads, int(done // chain.cycle_us) + 1)
 
     def end(self, chain: Chain) -> None:
-        """Give a chain up."""
+        """Abandon a chain."""
         if chain.live:
             self._advance()
             chain.live = False

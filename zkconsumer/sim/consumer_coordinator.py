@@ -383,7 +383,7 @@ class ConsumerGroupCoordinator:
         """The broker hands the group over: no request waits for an answer any more."""
 
     def restart(self) -> None:
-        """Another broker takes over: it knows all, and all times begin again."""
+        """Another broker takes over with all data, and all timers start again."""
         self._life += 1
         for name, seat in self.seats.items():
             seat.heard_us = self.kernel.now_us
@@ -392,7 +392,7 @@ class ConsumerGroupCoordinator:
 
 
 def refusal(command: Any, code: int) -> Any:
-    """The answer to ``command`` that says ``code``."""
+    """The answer to ``command`` with error ``code``."""
     if isinstance(command, commands.MemberHeartbeat):
         return events.MemberHeartbeatAnswered(command.token, code)
     if isinstance(command, commands.CommitOffsets):

@@ -1,7 +1,7 @@
-"""The rules of one member's delivery, under all faults of brokers, logs and claims.
+"""Checks the rules of one member's delivery, for all faults of brokers, logs and claims.
 
-The judge sees what an application and a group see: messages, positions, reports. It also sees the
-logs, which the simulation owns. It knows nothing of queues, chunks or workers.
+The judge gets the data of an application and a group: messages, positions, reports. It also has the
+logs, which the simulation owns. It does not use queues, chunks or workers.
 """
 
 from __future__ import annotations

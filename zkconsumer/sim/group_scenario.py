@@ -222,7 +222,7 @@ class World(CoordinatorTroubles[SimGroupMember]):
             self.lasts(seconds)
 
     def restart_static(self) -> None:
-        """A static member's process dies and is there again within its session timeout."""
+        """A static member's process dies and is back within its session timeout."""
         members = [member for member in self.live if member.spec.instance_id is not None]
         known = self.kernel.now > self.changed_at + self.reread + 3.0
         if members and known:
@@ -263,7 +263,7 @@ class World(CoordinatorTroubles[SimGroupMember]):
         return [member for member in self.live if not self._misfenced(member)]
 
     def at_rest(self) -> list[Violation]:
-        """Judge who owns and fetches what. Call it when everybody had the time to settle."""
+        """Check owners and fetchers. Call it when all members have had time to settle."""
         now = self.kernel.now
         live = self.judged
         found = [
@@ -344,7 +344,7 @@ def run(
     events: int = EVENTS,
     consumer: bool = False,
 ) -> Result[World]:
-    """One group, ``events`` troubles, lost and late answers, then rest.
+    """One group with ``events`` faults and lost and late answers, then rest.
 
     A pure function of its arguments. One of ``strategies`` is drawn. ``consumer``: by KIP-848.
     """

@@ -84,7 +84,7 @@ ALLOWED_LEGACY: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Rule ``rule`` was broken at ``at`` seconds; ``text`` says by whom and how."""
+    """Rule ``rule`` was broken at ``at`` seconds; ``text`` names the member and the fault."""
 
     rule: str
     at: float
@@ -120,7 +120,7 @@ class Records:
         self._fate.setdefault(tp, {})[offset] = generation, True
 
     def excuse(self, tp: TopicPartition, offset: int) -> None:
-        """Records below ``offset`` may be passed over: the log was cut off there, or
+        """Records below ``offset`` may be skipped: the log was truncated there, or
         ``auto.offset.reset=largest`` chose to begin there."""
         self._excused[tp] = max(self._excused.get(tp, 0), offset)
 
@@ -364,7 +364,7 @@ def no_member_without_share(
     owners: Mapping[TopicPartition, int],
     members: Collection[MemberAtRest],
 ) -> list[Violation]:
-    """Every member of the default profile fetches just what the assignment ``should`` gives it.
+    """Every member of the default profile fetches exactly its part of the assignment ``should``.
 
     A partition that a legacy member still owns, although it is assigned to another member, is
     ignored.

@@ -138,7 +138,7 @@ def server_counters(port: int) -> dict[str, int]:
 
 
 class HerdRun:
-    """One run on a server that no other client uses meanwhile."""
+    """One run on a server that no other client uses at the time."""
 
     def __init__(self, herd: RealHerd, directory: Path, jvm: JvmHerd | None = None) -> None:
         self.herd = herd

@@ -141,7 +141,7 @@ class JvmMembers:
         members: Sequence[str],
         exclude_internal: bool = True,
     ) -> dict[TopicPartition, str]:
-        """Return which thread gets what from the original assignor of the ``members``.
+        """Return each thread's partitions, computed by the original assignor of the ``members``.
 
         It reads the group's registrations from ZooKeeper once for each member named (consumer ids).
         Raises ClusterError when two members' results differ, or one cannot be computed.

@@ -1,6 +1,6 @@
 """Checks that both stores are as the plan, or the journal, says: before, during and after a change.
 
-Each raises GroupRefusedError with what is not as it should be. Used from one thread.
+Each raises GroupRefusedError, which names the difference. Used from one thread.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Checks:
                 )
 
     def kafka(self, change: Change) -> Held:
-        """Return what Kafka holds of a group now."""
+        """Return a group's current offsets in Kafka."""
         found = self._stores.fetch(change.kafka_group, change.kafka)
         return {tp: KafkaOffset(*stored) for tp, stored in found.items()}
 

@@ -54,7 +54,7 @@ LIVE: Final = AclEntry(CREATE, "digest", LIVE_CREDENTIAL)
 
 
 class Guard(Enum):
-    """Whether old consumers of a group can start. The value is what commands print."""
+    """Whether old consumers of a group can start. Commands print its value."""
 
     OPEN = "no"
     LOCKED = "locked"
@@ -65,7 +65,7 @@ class Guard(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What ``ids`` looks like. ``record``: the original list; ``at_ms``: when it was locked."""
+    """The state of znode ``ids``. ``record``: the original list; ``at_ms``: when it was locked."""
 
     guard: Guard
     at_ms: int | None = None
@@ -252,7 +252,7 @@ def _encode(at_ms: int, entries: tuple[AclEntry, ...], data: bytes) -> bytes:
 
 
 def decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
-    """Return when it was locked, the original list and data; ``None``: it is not our text."""
+    """Return lock time, original list and data; ``None`` if zkmigrate did not write the text."""
     try:
         found = json.loads(data.decode())
         if found["version"] != FORMAT or "zkmigrate" not in found:

@@ -83,7 +83,7 @@ class Steps:
     def move(
         self, change: Change, records: list[dict[str, Any]], prefix: str, journal: Journal | None
     ) -> Result:
-        """Carry a change out, after earlier runs left ``records``; without a journal only check.
+        """Apply a change, after earlier runs left ``records``; without a journal only check.
 
         ``prefix``: ``undo-`` on the way back. Raises GroupRefusedError.
         """

@@ -1,4 +1,4 @@
-"""``zkmigrate guard``, and what ``release`` shares with it."""
+"""``zkmigrate guard``, and code shared with ``release``."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Progress:
             self._line(now, after=_cut(name))
 
     def waiting(self, what: str) -> None:
-        """Show what the command waits for. Any thread."""
+        """Show why the command waits. Any thread."""
         if self._bar is not None:
             self._show(f"waiting for {printable(what)}")
         else:

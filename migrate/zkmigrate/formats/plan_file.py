@@ -149,8 +149,8 @@ def parse_one(name: str, text: str) -> GroupPlan:
 
 
 def load(path: str) -> PlanFile:
-    """Return the plan in a file, checked whole. Raises PlanFileError, also while its groups are
-    read later, when the file was changed meanwhile.
+    """Return the plan in a file, fully checked. Raises PlanFileError, also while its groups are
+    read later, if the file was changed in the meantime.
     """
     with _open(path) as file:
         stamp = _stamp(file)

@@ -102,7 +102,7 @@ def reset(
     ranges: Mapping[TopicPartition, LogRange],
     at_time: Mapping[TopicPartition, int],
 ) -> list[Reset]:
-    """Return what becomes of each partition. ``at_time``: offsets by time, negative where none.
+    """Return the result for each partition. ``at_time``: offsets by time, negative where none.
 
     Raises GroupRefusedError.
     """

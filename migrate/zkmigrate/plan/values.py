@@ -94,7 +94,7 @@ class Problem:
 
     @property
     def fix(self) -> str:
-        """What to do, with all values for ``--skip``."""
+        """The fix, with all values for ``--skip``."""
         return " ".join([self.advice, *(f"--skip {skip}" for skip in self.skips)])
 
 

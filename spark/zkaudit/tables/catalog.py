@@ -441,7 +441,8 @@ DELIVERIES: Final = Table(
         _c(
             "ended",
             "string",
-            "`stopped` (released), `dropped` (lost at once), `open` (the journal ends)",
+            "`stopped` (released), `dropped` (stopped at once because it was lost), `open` (the "
+            "journal ends)",
         ),
         _c("start_offset", "bigint", "first offset known to be delivered; null: unknown"),
         _c("end_offset", "bigint", "offset after the last one known to be consumed; null: none"),

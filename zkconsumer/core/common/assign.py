@@ -33,7 +33,7 @@ class RoundRobinHash(Enum):
 
 
 def java_hash(text: str) -> int:
-    """Return what Java's ``text.hashCode()`` returns: signed, 32 bits, over UTF-16 code units."""
+    """Return the same as Java's ``text.hashCode()``: signed, 32 bits, over UTF-16 code units."""
     return _signed(java_hash_bits(0, text))
 
 

@@ -46,7 +46,7 @@ class CommitQueue:
         self._waiting.append(request)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Positions of these are out of date: released, committed later, or reset.
+        """Positions of these partitions are outdated: released, committed later, or reset.
 
         Positions that a user has named stay.
         """

@@ -67,7 +67,7 @@ _IS_NAMES: Final = {"Letter": "L", "Digit": "Nd", "Punctuation": "P", "Control":
 
 
 class InvalidRegexError(ValueError):
-    """The text is not a regex that Java would compile; the message says where."""
+    """The text is not a regex that Java would compile. The message has the position."""
 
 
 @lru_cache(maxsize=16)

@@ -161,7 +161,7 @@ HINTS: Final[Mapping[int, str]] = {
     "of migratable members gets one from the first classic member after zkmigrate live finalize",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "raise the broker's group.consumer.max.size",
 }
-"""What to do about an error that ends the member."""
+"""The reaction to an error that ends the member."""
 
 
 def markdown() -> str:

@@ -22,7 +22,7 @@ FORMAT: Final = 1
 MAX_BYTES: Final = 64 * 1024
 _INT32: Final = 2**31 - 1
 LIVE_USER: Final = "zkconsumer-live:member"
-"""The digest user as whom migratable members log in to ZooKeeper. It is not a secret. It only
+"""The digest user with which migratable members log in to ZooKeeper. It is not a secret. It only
 distinguishes them from legacy consumers, which do not know it, while the group's ``ids`` are
 locked."""
 LIVE_CREDENTIAL: Final = "zkconsumer-live:" + b64encode(sha1(LIVE_USER.encode()).digest()).decode()

@@ -62,7 +62,7 @@ class ClusterView:
 
 
 def is_cluster_path(path: str, ids_only: bool = False) -> bool:
-    """Whether brokers know the content of this znode. ``ids_only``: if it is about brokers."""
+    """Whether brokers have the data of this znode. ``ids_only``: only if it is about brokers."""
     if ids_only:
         return path == BROKER_IDS or path.startswith(BROKER_IDS + "/")
     return path == CLUSTER_ID or path.startswith("/brokers/")

@@ -68,7 +68,7 @@ class Release:
 
 @dataclass(slots=True)
 class Closing:
-    """``wanted``: as soon as fetching has stopped. ``faults`` on the way out."""
+    """``wanted``: leave as soon as fetching has stopped. ``faults``: errors while leaving."""
 
     wanted: bool = False
     faults: list[str] = field(default_factory=list)

@@ -94,7 +94,7 @@ class Knowledge:
         self._reconnected = self._refresh_forced = False
 
     def ask(self) -> Known:
-        """What the requested view need not read."""
+        """The data that the requested view does not need to read."""
         known = self._known
         if self._refresh_forced:
             self._rotation = (self._rotation + 1) % ROTATION

@@ -11,7 +11,7 @@ from zkconsumer.core.common.types import TopicPartition
 
 
 class FetchEventKind(Enum):
-    """What happened to a partition or a broker."""
+    """Events of a partition or a broker."""
 
     LEADER_FOUND = "leader found"
     """The partition is fetched from ``broker`` from now on."""

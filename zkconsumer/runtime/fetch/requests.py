@@ -1,4 +1,4 @@
-"""What workers and the leader finder do next: ask a broker something, or wait. Data only."""
+"""Next actions of workers and the leader finder: a request to a broker, or a wait. Data only."""
 
 from __future__ import annotations
 

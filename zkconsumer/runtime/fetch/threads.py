@@ -232,7 +232,7 @@ class _Thread(threading.Thread):
         self._aborted = False
 
     def choose(self) -> FetchRequest | OffsetsRequest | LeadersRequest | Wait | Retire:
-        """Return what to do next."""
+        """Return the next action."""
         try:
             chosen: FetchRequest | Wait = self.worker.choose()
         except BaseException:  # noqa: BLE001 - also a SystemExit must not end the thread

@@ -1,4 +1,4 @@
-"""What all scripts share: reads that survive a lost connection, parents, bounded packets."""
+"""Shared by all scripts: reads that survive a lost connection, parents, bounded packets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SessionGone(Exception):
 
 
 class Refused(Exception):
-    """ZooKeeper or Kafka refuses in a way that trying again at once will not change."""
+    """ZooKeeper or Kafka refuses, and an immediate retry would not help."""
 
     def __init__(self, code: Code, path: str, detail: str = "") -> None:
         super().__init__(detail or f"{path}: {code.value}")
@@ -157,7 +157,7 @@ def one_by_one(script: MemberScript[T]) -> Generator[ZkOp | OffsetOp, Reply, T]:
 
 
 def read(op: ZkOp) -> Script[Reply]:
-    """Run a read, again after a lost connection (the driver holds it back until reconnected)."""
+    """Run a read; retry it after a lost connection (the driver waits until reconnected)."""
     while True:
         reply = yield from attempt(op)
         if not (isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS):

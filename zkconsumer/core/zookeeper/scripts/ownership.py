@@ -44,7 +44,7 @@ from zkconsumer.errors import ZnodeFormatError
 
 
 def own_check(ctx: ScriptContext, epoch: int) -> Check:
-    """A check that holds in a multi exactly while the session that registered lives."""
+    """A check that succeeds in a multi only while the session that registered is alive."""
     return Check(ctx.spec.paths.member(ctx.spec.consumer_id), epoch)
 
 
