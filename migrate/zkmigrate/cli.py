@@ -1,4 +1,4 @@
-"""The command ``zkmigrate``: one place that maps errors to a line and an exit status."""
+"""The command ``zkmigrate``: the one place that maps errors to a message and an exit status."""
 
 from __future__ import annotations
 

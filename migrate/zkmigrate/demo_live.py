@@ -43,7 +43,7 @@ _STAGE_SECONDS: Final = 180.0
 
 
 class Delivered(NamedTuple):
-    """One message as a member's program got it. ``at``: monotonic seconds of this machine."""
+    """One message as received by a member's program. ``at``: monotonic seconds of this machine."""
 
     at: float
     partition: int

@@ -25,7 +25,7 @@ HeldNow = Mapping[Store, Mapping[TopicPartition, int | None]]
 
 
 class Direction(Enum):
-    """From which store to which."""
+    """The direction of a move: from one store to the other."""
 
     ZK_TO_KAFKA = "zk-to-kafka"
     KAFKA_TO_ZK = "kafka-to-zk"
@@ -93,7 +93,7 @@ class TopicState:
     log: Log = Log.SAME
 
     def is_younger_than(self, offset: ZkOffset) -> bool:
-        """Whether it was created after an offset in ZooKeeper was stored."""
+        """Whether the topic was created after an offset in ZooKeeper was stored."""
         return self.log is Log.OTHER or (self.log is Log.SAME and offset.mzxid < self.czxid)
 
 
@@ -150,7 +150,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """For how long the broker keeps the offsets of a group without members."""
+    """How long the broker keeps the offsets of a group without members."""
 
     minutes: int
     known: bool

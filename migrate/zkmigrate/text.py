@@ -1,4 +1,4 @@
-"""How lists of names, offsets and days appear in messages. Pure."""
+"""Formats lists of names, offsets and days for messages. Pure."""
 
 from __future__ import annotations
 

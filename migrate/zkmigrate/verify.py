@@ -105,7 +105,7 @@ def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterat
 
 
 def about_group(plan: GroupPlan, kind: str, what: str) -> Difference:
-    """Return the difference that is about a whole group."""
+    """Return the difference that concerns a whole group."""
     return Difference(plan.group, None, None, None, None, kind, what)
 
 

@@ -90,7 +90,7 @@ class ClusterZk(BlockingZk):
 
     @property
     def has_bootstrap(self) -> bool:
-        """Whether brokers are learnt from ``bootstrap``."""
+        """Whether brokers are discovered through ``bootstrap``."""
         return self._reader is not None
 
     def view(self) -> ClusterView:

@@ -72,7 +72,7 @@ class Registrations:
 
     @property
     def subscribed(self) -> frozenset[str]:
-        """Every topic that a usable registration means."""
+        """All topics that a usable registration subscribes to."""
         return frozenset(topic for topics in self.topics.values() for topic in topics)
 
 

@@ -158,7 +158,7 @@ class GroupTools:
     # -- groups --------------------------------------------------------------------------------
 
     def group_names(self) -> list[str]:
-        """Return all groups, sorted; names no group can have are left out and noted."""
+        """Return all groups, sorted; names that no group can have are left out and reported."""
         names = self._zk.run(list_groups())
         legal = [name for name in names if is_legal_topic(name)]
         self.notes += [

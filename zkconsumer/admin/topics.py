@@ -106,7 +106,7 @@ def read_topic(topic: str) -> Script[TopicSnapshot | None]:
 
 
 def read_brokers(protocol: str = "PLAINTEXT") -> Script[BrokersSnapshot]:
-    """Read where the brokers are: their listeners of this ``security.protocol``."""
+    """Read the brokers' addresses: their listeners for this ``security.protocol``."""
     listed = (yield from children(BROKER_IDS)) or []
     names = [name for name in listed if child_number(name) is not None]
     paths = [broker_path(int(name)) for name in names]

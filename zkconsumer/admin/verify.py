@@ -52,7 +52,7 @@ class Kind(Enum):
     ABOVE_END = "above-end"
     """A stored offset beyond the end of the log."""
     FOREIGN_LAYOUT = "foreign-layout"
-    """Znodes in the layout of another client, which members like the JVM's do not see."""
+    """Znodes in the layout of another client, which the JVM's and this library's members ignore."""
     MISPLACED = "misplaced-offsets"
     """Offsets below ``offset``, where a 1.1.0 broker keeps them, that differ from ``offsets``."""
     MISASSIGNED = "misassigned"
@@ -64,7 +64,7 @@ class Kind(Enum):
 
 
 WARNINGS = frozenset({Kind.TOPIC_MISSING})
-"""Kinds that are worth a word but not wrong."""
+"""Kinds that deserve a note but are not errors."""
 
 
 class Finding(NamedTuple):

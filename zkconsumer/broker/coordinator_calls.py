@@ -114,7 +114,7 @@ def check(code: int, what: str) -> None:
 def ask_coordinator(
     connection: BrokerConnection, group: str, ask: Ask | None = None
 ) -> tuple[int, BrokerEndpoint]:
-    """Ask any broker where a group's coordinator is; return the error code and the place."""
+    """Ask any broker for a group's coordinator; return the error code and the address."""
     version = connection.version(FIND_COORDINATOR, 0)
     request = FindCoordinatorRequest(key=group)
     answer = (ask or connection.call)(request, FindCoordinatorResponse, version)
@@ -123,7 +123,7 @@ def ask_coordinator(
 
 
 def find_coordinator(connection: BrokerConnection, group: str) -> BrokerEndpoint:
-    """Ask any broker where a group's coordinator is. Raises TryAgainError, BrokerError."""
+    """Ask any broker for a group's coordinator. Raises TryAgainError, BrokerError."""
     code, found = ask_coordinator(connection, group)
     check(code, f"coordinator of group {group}")
     return found

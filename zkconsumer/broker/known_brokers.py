@@ -1,4 +1,4 @@
-"""KnownBrokers: which broker to ask when any will do. Any thread."""
+"""KnownBrokers: chooses a broker for requests that any broker can answer. Any thread."""
 
 from __future__ import annotations
 

@@ -38,6 +38,6 @@ class ClusterMetadata:
     leaders: Mapping[TopicPartition, int]
     """Broker id of each partition that has a leader."""
     errors: Mapping[str, BrokerError]
-    """Topics that the broker reports an error for, such as one that does not exist."""
+    """Topics with an error from the broker, such as topics that do not exist."""
     hidden: frozenset[str] = frozenset()
     """The topics that may not be described. Brokers before 1.0 answer that they do not exist."""

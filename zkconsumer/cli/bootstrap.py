@@ -1,4 +1,4 @@
-"""``--zookeeper`` and ``--bootstrap-server``: which of the two a command uses."""
+"""``--zookeeper`` and ``--bootstrap-server``: chooses the one that a command uses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def either_option(command: F) -> F:
 
 
 def was_typed(parameter: str) -> bool:
-    """Whether an option of the present command is on the command line."""
+    """Whether an option of the current command is on the command line."""
     source = click.get_current_context().get_parameter_source(parameter)
     return source is click.core.ParameterSource.COMMANDLINE
 

@@ -176,7 +176,7 @@ class Member:
         return f"{GROUP}_{self.row.name}"
 
     def tell(self, order: str) -> None:
-        """Write an order to its stdin."""
+        """Write a command to its stdin."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{order}\n".encode())
         self.process.stdin.flush()
@@ -212,7 +212,7 @@ class _Group(NamedTuple):
 
 
 class Play:
-    """The demo's course: joins, a kill, a leave, the end."""
+    """The steps of the demo: joins, a kill, a leave, the end."""
 
     def __init__(
         self, cluster: LocalCluster, root: Path, sent: Mapping[int, int], view: View
@@ -229,7 +229,7 @@ class Play:
         self._zk = BlockingZk(cluster.zookeeper, 15.0)
 
     def perform(self) -> tuple[Verdict, Kill | None]:
-        """All of it; the verdict and the kill that explains repeated messages."""
+        """Run all steps; return the verdict and the kill that explains repeated messages."""
         with self._zk, self._showing(), self._interruptible():
             try:
                 for name in NAMES:

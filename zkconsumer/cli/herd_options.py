@@ -111,7 +111,7 @@ def herd_options(
 
 
 def check_herds(herds: Sequence[Herd], most: int, journal: Path | None) -> None:
-    """Refuse groups that no run can have, and a journal of several runs. Raises ConfigError.
+    """Refuse impossible group sizes, and one journal for several runs. Raises ConfigError.
 
     ``most`` is the largest number of members.
     """

@@ -35,7 +35,7 @@ class Exchange:
 
 
 def exchange(at: float, broker: BrokerEndpoint, request: Any, answer: Any) -> Exchange:
-    """Take the fields out of a request and its answer."""
+    """Extract the fields of a request and its answer."""
     name = type(request).__name__.removesuffix("Request")
     sent, got = dict(request.to_dict()), dict(answer.to_dict())
     if name == "JoinGroup":

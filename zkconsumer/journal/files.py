@@ -28,7 +28,7 @@ _FIELDS = {kind.value: fields_of(kind) for kind in Kind}
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 QUEUE_BYTES: Final = 16 << 20
-"""How much of a member's journal may wait for the disk."""
+"""Maximum amount of a member's journal that may wait for the disk."""
 
 
 def _line(entry: Entry) -> bytes:

@@ -26,17 +26,17 @@ RELEASE: Final = version("zkconsumer")
 
 
 class Sink(Protocol):
-    """Where entries go (``JournalWriter``, a list's ``append`` wrapped, ...)."""
+    """The destination of entries (``JournalWriter``, a wrapped ``list.append``, ...)."""
 
     def write(self, entry: Entry) -> None:
         """Take one entry."""
 
 
 class MemberObserver(Protocol):
-    """Is called for everything a member does, in order. Must be quick, and must not raise."""
+    """Called for every action of a member, in order. Must be quick, and must not raise."""
 
     def event(self, event: Event, session: int, attempt: int) -> None:
-        """The core will get ``event`` next."""
+        """Called before the core gets ``event``."""
 
     def command(self, command: Command, session: int, attempt: int) -> None:
         """The core wants ``command``."""
@@ -72,7 +72,7 @@ def run_entry(at_us: int, clock: str, settings: Mapping[str, object]) -> Entry:
 def event_entry(
     at_us: int, name: str, member: str = "", detail: str = "", partitions: Iterable[str] = ()
 ) -> Entry:
-    """Something that was done to the group."""
+    """An action on the group."""
     entry: Entry = {"at": at_us, "kind": Kind.EVENT.value, "name": name}
     if member:
         entry["member"] = member

@@ -48,8 +48,8 @@ class Did:
 class Difference:
     """The first difference of a machine. ``expected`` is what the journal recorded.
 
-    ``event_line`` is the line of the event after which they differ, ``at`` its time (microseconds
-    on the run's clock), ``line`` the first line that is not as recorded. A state is empty if the
+    ``event_line`` is the line of the event at which the two differ, ``at`` its time (microseconds
+    on the run's clock), ``line`` the first line that differs. A state is empty if the
     journal does not contain it. ``broken``: rules of every machine that are broken.
     """
 

@@ -1,4 +1,4 @@
-"""The numbers of a run: one way to add up, whether fed from a journal or while it happens. Pure.
+"""The figures of a run, summed in the same way from a journal or during the run. Pure.
 
 Times are microseconds on the run's clock.
 """

@@ -1,4 +1,4 @@
-"""CommitRequests: requested commits, each answered once, however the member ends.
+"""CommitRequests: requested commits, each answered once, even if the member fails.
 
 Any thread may use it.
 """

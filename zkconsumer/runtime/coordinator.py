@@ -57,7 +57,7 @@ class Progress(Protocol):
 
     @property
     def in_hand(self) -> object | None:
-        """The record that the application works on."""
+        """The record that the application is processing."""
 
 
 class Called(Protocol):
@@ -77,7 +77,7 @@ class Timeouts(Protocol):
 
     @property
     def rebalance_timeout(self) -> float:
-        """How long the coordinator waits for a member that is to release partitions."""
+        """How long the coordinator waits for a member that must release partitions."""
 
 
 class BrokerCoordination:

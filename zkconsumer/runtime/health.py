@@ -77,7 +77,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The condition of a member at one moment."""
+    """The condition of a member at one time."""
 
     state: str
     """The member's state, named as in ``Metrics.state``."""

@@ -65,7 +65,7 @@ class Machine(Protocol):
         """The member's state."""
 
     def on(self, event: Any) -> list[Any]:
-        """Take in one event; return the commands that follow from it."""
+        """Handle one event; return the resulting commands."""
 
 
 class Host(Protocol):
@@ -168,10 +168,10 @@ class Coordination(Protocol[MachineT]):
 
 
 class Observer(Protocol):
-    """Is called with everything the machine receives and commands, in order. Must be quick."""
+    """Called with every event and command of the machine, in order. Must be quick."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
-        """The machine will get ``event`` next."""
+        """Called before the machine gets ``event``."""
 
     def command(self, command: Any, epoch: int, attempt: int) -> None:
         """The machine commands ``command``."""
@@ -200,7 +200,7 @@ class MemberLoop(Generic[MachineT]):
         self.data = data
         self.gate = gate
         self.started: Future[commands.AnswerStart] = Future()
-        """How the first rebalance ended."""
+        """The result of the first rebalance."""
         self.closed: Future[tuple[str, ...]] = Future()
         """What went wrong at the end. An exception is a fault in this library."""
         self.reports: Counter[str] = Counter()

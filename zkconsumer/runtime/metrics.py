@@ -31,9 +31,9 @@ class Kind(Enum):
     COUNTER = "counter"
     """Starts at 0 with the connector and never goes down."""
     GAUGE = "gauge"
-    """The value of the moment."""
+    """The current value."""
     HISTOGRAM = "histogram"
-    """A ``HistogramValue``: how often a value was at most so large."""
+    """A ``HistogramValue``: how often values were at or below each bound."""
     STATE = "state"
     """The name of a state of the member's machine."""
 
@@ -350,7 +350,7 @@ class Meter:
 
     @property
     def total(self) -> int:
-        """The total of this moment."""
+        """The current total."""
         return self._count()
 
     def rate(self) -> float:

@@ -33,12 +33,12 @@ class Run:
 
     @property
     def left(self) -> int:
-        """How many are not taken."""
+        """Number of messages not taken."""
         return length_hint(self.rest)
 
     @property
     def taken(self) -> int:
-        """How many are taken. Wrong while another thread is in ``drain``."""
+        """Number of messages taken. Wrong while another thread is in ``drain``."""
         return len(self.messages) - length_hint(self.rest)
 
     @property
@@ -48,7 +48,7 @@ class Run:
         return self.messages[taken - 2].offset + 1 if taken > 1 else None
 
     def drain(self) -> int:
-        """Forget those that are not taken; return how many they were."""
+        """Drop the messages that are not taken; return their number."""
         left = len(list(self.rest))  # one step
         del self.messages[len(self.messages) - left :]
         return left

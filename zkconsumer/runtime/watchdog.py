@@ -20,7 +20,7 @@ from zkconsumer.runtime.threads import MemberThread, start_new
 logger = logging.getLogger("zkconsumer.member")
 
 PERIOD: Final = 1.0
-"""Seconds between two looks. A thread that has ended is noticed within this time."""
+"""Seconds between two checks. A thread that has ended is noticed within this time."""
 HUNG: Final = 60
 """Looks for which the member's thread may be in one step. Looks are counted, not seconds, so a
 process that was stopped or a machine that was suspended does not count as hung."""

@@ -42,11 +42,11 @@ class Batch(NamedTuple):
     base: int
     last: int
     offsets: tuple[int, ...]
-    """Those that still have a record."""
+    """Offsets that still have a record."""
     size: int
     """Length of each value."""
     generation: int
-    """How often the log had been truncated when the batch was appended."""
+    """Number of truncations of the log before the batch was appended."""
     data: bytes
 
 
@@ -189,7 +189,7 @@ class SimBrokers:
                 self.lead(tp, None)
 
     def start(self, broker: int, *, elsewhere: bool) -> None:
-        """Start it again, perhaps on another port."""
+        """Restart a broker, perhaps on another port."""
         self.up.add(broker)
         if elsewhere:
             old = self.endpoints[broker]

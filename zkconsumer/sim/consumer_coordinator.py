@@ -34,7 +34,7 @@ FIRST: Final = 1
 
 
 class SeatState(Enum):
-    """How far a member is with its target assignment."""
+    """A member's progress towards its target assignment."""
 
     STABLE = "has it"
     UNREVOKED = "must give up partitions first"
@@ -380,7 +380,7 @@ class ConsumerGroupCoordinator:
                 self._watch.passed_over(name, self.generation + 1)
 
     def resign(self, code: int) -> None:
-        """The broker hands the group over: no request waits for an answer any more."""
+        """The broker hands the group over: no request waits for an answer any longer."""
 
     def restart(self) -> None:
         """Another broker takes over with all data, and all timers start again."""

@@ -58,7 +58,7 @@ class GroupState(Enum):
 
 
 class GroupWatch(Protocol):
-    """Is called with the coordinator's decisions, for judges of a group. ``name`` is a member
+    """Called with the coordinator's decisions, for the judges of a group. ``name`` is a member
     id."""
 
     def joins(self, name: str, owned: frozenset[TopicPartition]) -> None:

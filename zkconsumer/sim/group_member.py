@@ -49,7 +49,7 @@ class Connected(Protocol):
 
     @property
     def cluster(self) -> Brokers:
-        """The cluster that gets its requests."""
+        """The cluster that receives the member's requests."""
 
     @property
     def group_spec(self) -> GroupSpec | ConsumerGroupSpec:
@@ -371,7 +371,7 @@ class SimGroupMember(LinesProcess[GroupMachine]):
         return self.spec.auto_commit
 
     def close(self) -> None:
-        """See ``SimProcess``; from now on the member has the id that it has now."""
+        """See ``SimProcess``; from now on the member keeps its current id."""
         self._left = self.machine.member_id
         self._failovers = self.cluster.failovers
         super().close()

@@ -1,4 +1,4 @@
-"""The change of one group, in either direction: forward by a plan, back by a journal. Pure."""
+"""The change of one group: forward by a plan, or back by a journal. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Change:
     kafka_group: str
 
     def knows(self, tp: TopicPartition) -> bool:
-        """Whether the plan has decided about a partition, if only to leave it as it is."""
+        """Whether the plan covers a partition, even if only to leave it unchanged."""
         return tp in self.zk or covers(self.skipped, tp)
 
     def leaves_out(self, tp: TopicPartition) -> bool:

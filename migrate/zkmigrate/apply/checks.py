@@ -66,7 +66,7 @@ class Checks:
         return held
 
     def znodes_as_expected(self, change: Change, resumed: bool) -> None:
-        """Check that ZooKeeper's offsets are as they should be; claiming looks for itself."""
+        """Check that ZooKeeper's offsets are as expected. Claims are checked separately."""
         accept = self.acceptor(change, resumed)
         for tp, node in self._znodes(change).items():
             fault = accept(tp, node)

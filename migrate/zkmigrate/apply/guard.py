@@ -58,7 +58,7 @@ class Guard(Enum):
 
     OPEN = "no"
     LOCKED = "locked"
-    """By this tool; ``unlock`` ends it."""
+    """Locked by this tool; ``unlock`` removes the lock."""
     CLOSED = "closed"
     """No client may register, and this tool has not caused that."""
 
@@ -179,7 +179,7 @@ def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Scrip
 
 
 def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
-    """Lock a group that was moved to Kafka and has no members. Without ``execute`` only look."""
+    """Lock a group that was moved to Kafka and has no members. Without ``execute`` only check."""
     marker = yield from migration_marker.read(group)
     if marker is None or marker.moved_to is not Store.KAFKA:
         return Result(group, Outcome.SKIPPED, 0, "was not moved to Kafka")
@@ -199,7 +199,7 @@ def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
 
 
 def release(group: str, execute: bool) -> Script[Result]:
-    """Let a group's consumers start again. Without ``execute`` only look."""
+    """Let a group's consumers start again. Without ``execute`` only check."""
     found = yield from look(group)
     if found.record is None:
         return Result(group, Outcome.NOTHING, 0, "is not locked by zkmigrate")

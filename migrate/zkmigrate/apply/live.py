@@ -88,7 +88,7 @@ class LiveMove:
         self._say = say
 
     def check(self, target: Mode) -> Step:
-        """Only look at the gate before ``target``."""
+        """Only check the gate before ``target``."""
         facts = look(self._stores, self._group)
         if facts.mode is target:
             return Step(facts.mode, False, self._late(facts))
@@ -98,7 +98,7 @@ class LiveMove:
         return Step(facts.mode, False, why)
 
     def prepare(self) -> Step:
-        """Give the group a mode. Its members are named that are not migratable."""
+        """Give the group a mode. Members that are not migratable are named in the result."""
         zk = self._stores.zk
         mode, version = zk.run(read_mode(self._paths))
         changed = version < 0 and zk.run(write_mode(self._paths, Mode.ZOOKEEPER, -1))

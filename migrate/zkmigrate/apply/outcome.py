@@ -22,7 +22,7 @@ class Outcome(Enum):
     SKIPPED = "skipped"
     """According to the plan, the group is not ready."""
     REFUSED = "refused"
-    """Something has to be done first, such as stopping a consumer."""
+    """Something must be done first, such as stopping a consumer."""
     FAILED = "failed"
     """An error of a server; the same command may succeed later."""
 

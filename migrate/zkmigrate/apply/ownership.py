@@ -75,7 +75,7 @@ class Hold:
     session_id: int = 0
     nodes: dict[TopicPartition, Node | None] = field(default_factory=dict)
     complete: bool = False
-    """Whether ``nodes`` are all that is claimed."""
+    """Whether exactly ``nodes`` are claimed."""
 
     @property
     def paths(self) -> GroupPaths:

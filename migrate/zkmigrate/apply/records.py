@@ -48,10 +48,10 @@ def recorded(records: Records) -> GroupPlan | None:
 
 
 def names_in(records: Records) -> set[str]:
-    """Return the names under which earlier runs took a group over."""
+    """Return the names under which earlier runs claimed a group."""
     return {str(record["name"]) for record in records if "name" in record}
 
 
 def was_locked(records: Records) -> bool:
-    """Whether the group was locked before the first run took it over."""
+    """Whether the group was locked before the first run claimed it."""
     return any(record.get("locked") for record in records if record["step"] == "claim")

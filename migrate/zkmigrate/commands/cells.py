@@ -1,4 +1,4 @@
-"""How plans and results appear in rows: whole in JSON and CSV, cut short in a table."""
+"""Shows plans and results as rows: complete in JSON and CSV, shortened in a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that options name: read whole, written whole."""
+"""Reads and writes the files named by options, always completely."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def journal_option(command: F) -> F:
 
 
 def journal_path(plan_path: str, journal: str | None) -> Path:
-    """Return where a plan's journal is."""
+    """Return the path of a plan's journal."""
     return Path(journal or f"{plan_path}.journal")
 
 

@@ -28,7 +28,7 @@ class Left(NamedTuple):
 
     @classmethod
     def unknown(cls, group: str, why: str) -> Left:
-        """Return the row of a group that could not be read, which therefore counts as left."""
+        """Return the row of a group that could not be read and so counts as left behind."""
         return cls(group, True, 0, 0, "", "", why)
 
 

@@ -55,7 +55,7 @@ class Unproven(Enum):
 
 
 class WithoutOffset(Enum):
-    """Where consumers start in partitions that neither store has an offset of."""
+    """Where consumers start in partitions without an offset in either store."""
 
     LEAVE = "leave"
     """At the position that their ``auto.offset.reset`` chooses."""
@@ -81,7 +81,7 @@ class Skip(NamedTuple):
 
     @property
     def pattern(self) -> str:
-        """Which offsets of the group it means: ``TOPIC``, or ``TOPIC:PARTITION``."""
+        """The offsets of the group that it selects: ``TOPIC``, or ``TOPIC:PARTITION``."""
         return self.topic if self.partition == "*" else f"{self.topic}:{self.partition}"
 
 

@@ -19,7 +19,7 @@ from zkmigrate.text import shown
 
 
 class To(Enum):
-    """Where to. The value is the name of the option."""
+    """The target of a reset. The value is the name of the option."""
 
     EARLIEST = "--to-earliest"
     LATEST = "--to-latest"

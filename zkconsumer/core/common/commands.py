@@ -102,7 +102,7 @@ class AnswerCommit:
 
 
 class Outcome(Enum):
-    """How the first rebalance ended."""
+    """The result of the first rebalance."""
 
     SETTLED = "settled"
     REBALANCE_FAILED = "rebalance failed"

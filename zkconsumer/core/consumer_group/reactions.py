@@ -19,7 +19,7 @@ NAMES: Final[Mapping[Request, str]] = {
     Request.JOIN: "ConsumerGroupHeartbeat (joining)",
     Request.HEARTBEAT: "ConsumerGroupHeartbeat",
 }
-"""Names of the requests in this table."""
+"""The requests in this table."""
 
 
 def _each(reaction: Reaction, **others: Reaction) -> dict[Request, Reaction]:

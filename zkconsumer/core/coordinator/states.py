@@ -1,4 +1,4 @@
-"""The states of a member on the coordinator and which answer is legal where: data."""
+"""The states of a member on the coordinator and their legal answers, as data."""
 
 from __future__ import annotations
 

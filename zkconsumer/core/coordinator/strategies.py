@@ -92,7 +92,7 @@ class RangeStrategy:
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinStrategy:
-    """All partitions in order to a ring of all members; a member without the topic is skipped.
+    """Assigns all partitions in order to the members in rotation. Members without a topic are skipped.
 
     Source: Kafka 3.9 RoundRobinAssignor.
     """

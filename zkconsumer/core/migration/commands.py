@@ -14,7 +14,7 @@ from zkconsumer.core.migration.modes import Mode, Offer
 
 @dataclass(frozen=True, slots=True)
 class FromGroup:
-    """An event of the coordinator's side."""
+    """An event from the coordinator's side."""
 
     event: Any
 

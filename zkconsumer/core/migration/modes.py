@@ -34,7 +34,7 @@ class Follows(Enum):
 
 
 class Offer(Enum):
-    """Which assignment strategies a migratable member offers to the coordinator."""
+    """The assignment strategies that a migratable member offers to the coordinator."""
 
     OWN = "own"
     """Only a strategy unknown to other clients, so that the coordinator refuses plain consumers."""

@@ -46,7 +46,7 @@ class Register:
 
 
 class Scope(Enum):
-    """How much ``LoadView`` reads: the legacy order reads twice, before and after the release."""
+    """The scope of ``LoadView``. The legacy order reads twice, before and after the release."""
 
     ALL = "everything"
     OWN = "own registration and brokers"

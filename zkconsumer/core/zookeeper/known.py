@@ -45,7 +45,7 @@ class Known:
     topics: Mapping[str, Node] = field(default_factory=dict)
 
     def registrations_still(self, now: Listing) -> Mapping[str, Node]:
-        """Those of ``registrations`` that are the same in a list of members read later."""
+        """The ``registrations`` that are unchanged in a list of members read later."""
         before = self.listing
         if before is None or before.czxid != now.czxid:
             return {}
@@ -84,7 +84,7 @@ class Knowledge:
         self._reconnected = True
 
     def force_refresh(self) -> None:
-        """It is time for the periodic reading."""
+        """It is time for the periodic read."""
         self._refresh_forced = True
 
     def forget(self) -> None:

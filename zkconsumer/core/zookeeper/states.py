@@ -1,4 +1,4 @@
-"""The machine's states and which event is legal where: data, from which the docs are generated."""
+"""The machine's states and their legal events, as data from which the docs are generated."""
 
 from __future__ import annotations
 

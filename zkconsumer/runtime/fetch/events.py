@@ -24,7 +24,7 @@ class FetchEventKind(Enum):
     BROKER_FAILED = "broker failed"
     """A request to ``broker`` failed as a whole."""
     METADATA_FAILED = "metadata failed"
-    """No broker returned the leader; asked again after ``refresh.leader.backoff.ms``."""
+    """No broker returned the leader. The next attempt is after ``refresh.leader.backoff.ms``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,4 +93,4 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """The worker has been idle for long: end it, if the table agrees."""
+    """The worker has been idle for a long time: end it, if the table has no work for it."""

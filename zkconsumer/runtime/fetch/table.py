@@ -31,7 +31,7 @@ class WorkerKey(NamedTuple):
 
 
 LEADER_FINDER: Final = WorkerKey(-1, -1)
-"""Names the leader finder among those that have news."""
+"""Stands for the leader finder in a set of workers with new work."""
 
 
 class PartitionFetchState:
@@ -56,7 +56,7 @@ class Work(NamedTuple):
 
     endpoint: BrokerEndpoint
     states: Sequence[PartitionFetchState]
-    """In the order to ask for them: those that were served last are at the end."""
+    """In request order: partitions that were served last are at the end."""
     left_out: int
     """Number of the worker's other partitions, whose queues are full."""
 

@@ -139,7 +139,7 @@ def attempt_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
 
 
 def one_by_one(script: MemberScript[T]) -> Generator[ZkOp | OffsetOp, Reply, T]:
-    """The same script, for a driver that carries out a single operation at a time."""
+    """The script converted for a driver that runs a single operation at a time."""
     reply: Reply | None = None
     while True:
         try:
@@ -165,7 +165,7 @@ def read(op: ZkOp) -> Script[Reply]:
 
 
 def read_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
-    """Run reads together, and again those that a lost connection leaves without an answer."""
+    """Run reads together, and repeat those that a lost connection left without an answer."""
     replies = yield from attempt_all(ops)
     for index, reply in enumerate(replies):
         if isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS:
