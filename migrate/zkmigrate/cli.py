@@ -25,7 +25,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit status.
 
-    Own errors print one line on stderr and set ``exit_code``. The status is 2 for a usage error,
+    Own errors print one line on stderr and set ``exit_code``. Other statuses: 2 for a usage error,
     Ctrl-C 130, 141 if the reader of stdout exited.
     """
     import click

@@ -99,9 +99,9 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class MigrationMarker:
-    """What ``/consumers/GROUP/migration`` says: where the group's offsets were moved to, and when.
+    """The content of ``/consumers/GROUP/migration``: the target of the group's move, and its time.
 
-    ``values``: the offsets that the source store held then. ``moved_to`` is ``None`` after
+    ``values``: the source store's offsets at that time. ``moved_to`` is ``None`` after
     a rollback, which ended ``at_ms``. ``kafka_group``: the group's name in Kafka, if it differs.
     ``left``: offsets of the source store that the plan left out.
     """

@@ -28,7 +28,7 @@ STAYS = "stays-behind"
 ORDER: Final = (UNREADABLE, NOT_MOVED, SOURCE, BEHIND, AHEAD, STAYS)
 """The kinds, worst first."""
 STATUS: Final[Mapping[str, int]] = {UNREADABLE: 1, NOT_MOVED: 1, BEHIND: 4, SOURCE: 8, AHEAD: 16}
-"""What each kind adds to the exit status of ``zkmigrate verify``; ``AHEAD`` only on demand."""
+"""The part of each kind in the exit status of ``zkmigrate verify``; ``AHEAD`` only on demand."""
 
 
 class Difference(NamedTuple):

@@ -95,7 +95,11 @@ TXNLOG: Final = (
     _c("tried", Kind.STRING, "error in a multi: the type of the operation, if the log shows it"),
     _c("path", Kind.STRING, "znode; null for sessions, and for errors outside of multis"),
     _c("data", Kind.BINARY, "data of create, setData and reconfig"),
-    _c("ephemeral", Kind.BOOLEAN, "creates: whether the znode ends with `session`"),
+    _c(
+        "ephemeral",
+        Kind.BOOLEAN,
+        "creates: whether the znode is ephemeral, and deleted when `session` ends",
+    ),
     _c(
         "version",
         Kind.INT,

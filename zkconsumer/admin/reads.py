@@ -22,7 +22,7 @@ def children(path: str) -> Script[list[str] | None]:
 
 
 def listing(path: str) -> Script[list[str] | None]:
-    """Return what `children` does, but in ZooKeeper's order, which can matter to roundrobin."""
+    """Like `children`, but in ZooKeeper's order, which can matter to roundrobin."""
     reply = yield from read(GetChildren(path))
     if not isinstance(reply, Ok):
         return None

@@ -90,8 +90,8 @@ def read_group(group: str) -> Script[GroupSnapshot | None]:
     """Read a whole group; ``None`` if its znode does not exist.
 
     The list of members is read first and last. If it has changed, everything is read again (a few
-    times), so that a member that joins or leaves meanwhile does not cause an inconsistent snapshot.
-    Raises ConfigError when the name cannot be a group's.
+    times), so that a member that joins or leaves during the read does not cause an inconsistent
+    snapshot. Raises ConfigError when the name cannot be a group's.
     """
     paths = GroupPaths(group)
     parts = yield from children(paths.root)

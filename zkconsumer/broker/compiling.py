@@ -1,4 +1,5 @@
-"""What mypyc reads about the classes that it compiles. Runs on no thread; does nothing at run time.
+"""Instructions for mypyc on the classes that it compiles. Runs on no thread; does nothing at run
+time.
 
 It is a separate module because compiled code cannot contain the branch used only in Python.
 """

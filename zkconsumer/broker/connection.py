@@ -1,4 +1,4 @@
-"""One blocking connection to one broker, and the place where foreign errors become ours.
+"""One blocking connection to one broker, and the place where the libraries' errors are mapped.
 
 Owns framing, correlation ids and timeouts. A connection belongs to one thread, which sends a
 request and waits for its answer; any other thread may call ``abort`` to wake it.

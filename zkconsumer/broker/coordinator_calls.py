@@ -141,7 +141,7 @@ def fetch_offsets(
     """Request the stored offsets of ``partitions``. A negative number means that there is none.
 
     With ``stable``, brokers since 2.5 answer UNSTABLE_OFFSET_COMMIT while a transaction that
-    commits offsets of the group is open (KIP-447); others return what was stored before it. With
+    commits offsets of the group is open (KIP-447); others return the offset stored before it. With
     ``all_stored``, brokers since 0.10.2 return the offsets of all partitions. ``ask`` sends a
     request, ``connection.call`` by default. Version 0 is not used: it would read ZooKeeper.
     """

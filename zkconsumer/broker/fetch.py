@@ -51,7 +51,7 @@ class FetchSession:
         self._epoch = 0
         """The epoch of the next request; 0 names all partitions, and requests a new session."""
         self._known: dict[Partition, Want] = {}
-        """What the broker knows."""
+        """The broker's knowledge of the session."""
         self._ends: dict[Partition, int] = {}
         """High watermarks that the broker has reported; it does not repeat them."""
         self._wanted: Sequence[Want] | None = None

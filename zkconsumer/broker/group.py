@@ -112,7 +112,7 @@ class GroupClient:
             self._connections.clear()
 
     def close(self) -> None:
-        """Close all connections for good. Any thread."""
+        """Close all connections permanently. Any thread."""
         self._closed = True
         self.interrupt()
 

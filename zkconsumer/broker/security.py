@@ -1,4 +1,4 @@
-"""How connections to brokers are encrypted and who this client says it is.
+"""Encryption and authentication of connections to brokers.
 
 Owns the TLS context and the SASL exchange; kafka-python's classes make the mechanisms' messages.
 One object serves all connections of a member or a tool, on any thread. It remembers that a broker

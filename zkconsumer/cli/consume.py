@@ -177,7 +177,7 @@ _KRAFT = (
     type=click.Choice(["value", "json", *FORMATS]),
     default="value",
     show_default=True,
-    help="json: one object a line; bytes that are not UTF-8 appear as {'base64': ...}. arrow and "
+    help="json: one object per line; bytes that are not UTF-8 appear as {'base64': ...}. arrow and "
     "parquet: files in --out instead of lines.",
 )
 @click.option(

@@ -41,7 +41,7 @@ JVM consumer fail later, or never do its work.
 
 
 _SECURITY = """\
-These keys also make up the file of `--command-config`. Passwords print as `[hidden]`. See
+The file for `--command-config` contains the same keys. Passwords print as `[hidden]`. See
 [How to reach secured servers](../how-to/secure.md).
 """
 

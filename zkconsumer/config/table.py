@@ -1,4 +1,4 @@
-"""What a row of the configuration table is: `key` declares one, `rows_of` reads them back.
+"""The rows of the configuration table: `key` declares one, `rows_of` reads them back.
 
 A row is a field of a frozen dataclass, so the table and the object that holds the values cannot
 drift apart. Pure; any thread may call it.

@@ -151,7 +151,7 @@ class Recorder:
         self._sink.write(entry)
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
-        """Write an event, before the machine takes it in."""
+        """Write an event before the machine handles it."""
         self._write(Kind.FACT, event, epoch, attempt)
 
     def command(self, command: Any, epoch: int, attempt: int) -> None:

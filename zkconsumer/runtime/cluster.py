@@ -30,7 +30,7 @@ class ClusterPort(Protocol):
     """Asks the brokers (``zkconsumer.runtime.cluster_worker``)."""
 
     def read(self, on_answer: Callable[[ClusterView | str], object]) -> None:
-        """Call ``on_answer`` once, on any thread: with the cluster, or the reason why there is none."""
+        """Call ``on_answer`` once, on any thread: with the cluster, or the reason why not."""
 
     def close(self) -> None:
         """Abandon the request in progress."""

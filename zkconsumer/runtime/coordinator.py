@@ -90,7 +90,7 @@ class BrokerCoordination:
         requests, heartbeats: lines to the coordinator.
         streams: their application must make progress.
         listener: its calls must return.
-        observer: told of every request.
+        observer: called with every request.
     """
 
     def __init__(

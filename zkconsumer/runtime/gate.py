@@ -38,7 +38,7 @@ class DeliveryGate:
         self._waiters: set[Callable[[], None]] = set()
         self._shut_since: float | None = None
         self._held: float | None = None
-        """What ``valid_until`` was when ``hold`` was called, until the gate is opened or closed."""
+        """The value of ``valid_until`` before ``hold``, until the gate is opened or closed."""
         self._suspended = 0.0
         self._ended = False
 
@@ -91,7 +91,7 @@ class DeliveryGate:
         self.valid_until = -math.inf
 
     def end(self) -> None:
-        """Close for good; the time from now on does not count as suspended."""
+        """Close permanently; the time from now on does not count as suspended."""
         self.close()
         with self._lock:
             if not self._ended:

@@ -1,6 +1,6 @@
 """Health: whether a member does its work, and if not, why.
 
-``HealthMonitor`` looks at a member once a second, on the watchdog's thread, and records since when
+``HealthMonitor`` checks a member once a second, on the watchdog's thread, and records since when
 each problem has lasted and when each partition last made progress. Any thread may call ``read``,
 which waits only for locks that are held for moments.
 """

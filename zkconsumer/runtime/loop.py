@@ -202,7 +202,7 @@ class MemberLoop(Generic[MachineT]):
         self.started: Future[commands.AnswerStart] = Future()
         """The result of the first rebalance."""
         self.closed: Future[tuple[str, ...]] = Future()
-        """What went wrong at the end. An exception is a fault in this library."""
+        """The errors at the end. An exception is a bug in this library."""
         self.reports: Counter[str] = Counter()
         """How often each event was reported; written by the loop's thread."""
         self.rebalances = rebalances

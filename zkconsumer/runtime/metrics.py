@@ -1,7 +1,8 @@
 """The metrics: each declared once, as a field of ``Metrics``; and the instruments behind them.
 
 The snapshot, the Prometheus exporter and the reference page are made from the fields. It has no
-thread. Each instrument says which thread writes it; any thread may read all of them.
+thread. Each instrument's docstring names the thread that writes it; any thread may read all of
+them.
 """
 
 from __future__ import annotations

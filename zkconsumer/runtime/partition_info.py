@@ -1,8 +1,8 @@
 """The positions of one claimed partition (Scala: PartitionTopicInfo).
 
 One object for each claim: a partition that is lost and claimed again gets a new one, so that late
-events cannot reach the new claim. Every attribute says which thread writes it; all of them may be
-read by any thread.
+events cannot reach the new claim. Every attribute's docstring names the thread that writes it; all
+of them may be read by any thread.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class ZooKeeperCoordination:
         host: runs the member.
         gate: opened for as long as the session surely lives.
         session_timeout: seconds, as configured; the server may grant less.
-        observer: told of every operation.
+        observer: called with every operation.
         protocol: ``security.protocol``.
     """
 

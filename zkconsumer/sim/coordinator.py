@@ -96,7 +96,7 @@ class GroupCoordinator:
     Args:
         initial_delay: ``group.initial.rebalance.delay.ms`` in seconds: how long an empty group
             waits for more members.
-        lenient: differ from a broker as ``LENIENCIES`` says.
+        lenient: differ from a broker as described in ``LENIENCIES``.
         brokers: the brokers that run.
     """
 

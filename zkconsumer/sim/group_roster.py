@@ -60,7 +60,7 @@ class Roster:
         return seat
 
     def clear(self) -> None:
-        """Forget everybody."""
+        """Remove all members."""
         for name in list(self.seats):
             self.remove(name)
         self.pending.clear()

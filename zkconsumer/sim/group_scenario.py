@@ -135,7 +135,7 @@ class World(CoordinatorTroubles[SimGroupMember]):
     def set_topic(self, topic: str, partitions: int) -> None:
         """Create a topic, or give it more partitions.
 
-        Not while a static member is away. If that one leads, the group learns of the topic only at
+        Not while a static member is away. If it is the leader, the group learns of the topic only at
         its next rebalance (as with Java's consumer), because a restarted leader is not told.
         """
         if self.kernel.now < self.static_until:
@@ -214,7 +214,7 @@ class World(CoordinatorTroubles[SimGroupMember]):
             self.lasts(seconds)
 
     def stall(self) -> None:
-        """An application works on one message for long."""
+        """An application works on one message for a long time."""
         member = self._any()
         if member is not None:
             seconds = self.rebalance * self.rng.choice([0.5, 1.2, 2.0])

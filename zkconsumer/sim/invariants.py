@@ -158,7 +158,7 @@ class Observer:
     """Follows one group. Feed it each event in the order of time.
 
     ``violations`` are rules broken by members of the default profile, ``allowed`` those broken by
-    ``legacy_sessions`` as ``ALLOWED_LEGACY`` permits. ``records``: what became of each record,
+    ``legacy_sessions`` as ``ALLOWED_LEGACY`` permits. ``records``: the fate of each record,
     where members read from simulated logs.
     """
 
@@ -338,7 +338,7 @@ def no_orphan(
     owners: Mapping[TopicPartition, int],
     members: Collection[MemberAtRest],
 ) -> list[Violation]:
-    """Every partition has exactly one owner that lives, and only that one fetches it.
+    """Every partition has exactly one live owner, and only that owner fetches it.
 
     A legacy member's partitions may be without an owner, because its attempts are limited.
     """
@@ -388,7 +388,7 @@ def no_member_without_share(
 def no_lost_trigger(
     at: float, truth: Mapping[str, GroupView], members: Collection[MemberAtRest]
 ) -> list[Violation]:
-    """Every member's view equals what it would read now (``truth``, by consumer id)."""
+    """Every member's view equals the one it would read now (``truth``, by consumer id)."""
     return [
         Violation("no_lost_trigger", at, f"{member.consumer_id}: its view is not the tree")
         for member in members

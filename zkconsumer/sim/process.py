@@ -336,7 +336,7 @@ class SimProcess(Generic[MachineT]):
 
     @property
     def proved(self) -> float:
-        """When the last request of this session that was answered had been sent."""
+        """When the last answered request of this session was sent."""
         raise NotImplementedError
 
     @property

@@ -452,7 +452,7 @@ class Trouble(ZooKeeperTroubles[SimMember]):
         self.lasts(seconds)
 
     def stall(self) -> None:
-        """An application works on one message for long."""
+        """An application works on one message for a long time."""
         member = self._any()
         if member is not None:
             seconds = self.rng.choice([0.5, 3.0])

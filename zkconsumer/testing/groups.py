@@ -208,7 +208,7 @@ class Reader:
     ) -> None:
         self.deliveries: list[Delivery] = []
         self.errors: list[BaseException] = []
-        """What ended a stream other than its shutdown."""
+        """The error that ended a stream, if it was not shut down."""
         self._handle = handle
         self._threads = [
             threading.Thread(target=self._read, args=(stream,), name="reader", daemon=True)

@@ -127,7 +127,7 @@ class IdlePlane:
         """Does nothing: there are no positions."""
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Where each partition stands."""
+        """The position of each partition."""
         end = int((time.time() - self._settings.begun) * self._settings.rate)
         return {tp: max(started, end) for tp, started in self._positions.items()}
 

@@ -284,13 +284,14 @@ class JvmMember:
         self._await("joined", 1, timeout, 0)
 
     def commit(self, timeout: float = 30.0) -> None:
-        """Have it commit, and wait until it has. Raises ClusterError."""
+        """Let the member commit, and wait until it has. Raises ClusterError."""
         count, already = self._counts["committed"] + 1, len(self.failures)
         self.jvm._order("commit", self.consumer_id)
         self._await("committed", count, timeout, already)
 
     def shutdown(self, timeout: float = 30.0) -> None:
-        """Have it leave the group cleanly, and wait until its streams have ended. Idempotent."""
+        """Let the member leave the group cleanly, and wait until its streams have ended.
+        Idempotent."""
         if self._counts["left"]:
             return
         already = len(self.failures)

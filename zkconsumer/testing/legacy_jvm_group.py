@@ -273,8 +273,8 @@ class MixedGroup:
     def settled(self) -> dict[TopicPartition, str]:
         """Wait until the owners are right and stay so; return them.
 
-        Right: each partition that anyone subscribes to has one owner, which is what both sides'
-        assignors say, registered by the same session that holds the owner znode.
+        Right: each subscribed partition has one owner, which equals the result of both sides'
+        assignors and was registered by the session that has the owner znode.
         """
         last: object = None
         unchanged: tuple[float, dict[TopicPartition, int]] = (0.0, {})

@@ -119,7 +119,7 @@ class BlockingZk:
 
         Raises:
             ZkUnavailableError: ZooKeeper stayed silent for ``timeout`` seconds.
-            SessionExpiredError: the session ended meanwhile.
+            SessionExpiredError: the session ended in the meantime.
             ZooKeeperError: ZooKeeper refuses an operation, such as for lack of permission.
         """
         (result,) = self.run_all([script])

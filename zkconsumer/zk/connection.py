@@ -126,7 +126,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     """kazoo's handler of threads and sockets, with the limits of its one connection.
 
     Args:
-        failed: called with what the handling of an answer, or of a watch event, raises.
+        failed: called with an exception from the handling of an answer or a watch event.
         context: of TLS; None: without.
     """
 

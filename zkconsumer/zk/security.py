@@ -1,4 +1,4 @@
-"""How connections to ZooKeeper are encrypted and who this client says it is.
+"""Encryption and authentication of connections to ZooKeeper.
 
 kazoo does the exchanges; this module gives it their parts, names the key to correct when one fails,
 and keeps secrets out of kazoo's log. Any thread.

@@ -1,4 +1,4 @@
-"""Checks that both stores are as the plan, or the journal, says: before, during and after a change.
+"""Checks that both stores match the plan or the journal: before, during and after a change.
 
 Each raises GroupRefusedError, which names the difference. Used from one thread.
 """
@@ -121,7 +121,8 @@ class Checks:
                 )
 
     def acceptor(self, change: Change, resumed: bool) -> ownership.Accept:
-        """Return the function that says why an offset znode is not as expected."""
+        """Return a function that finds differences between an offset znode and the expected
+        state."""
 
         def accept(tp: TopicPartition, node: Node | None) -> str | None:
             if self._force:

@@ -118,7 +118,7 @@ def lock(group: str, now_ms: int, allowed: tuple[AclEntry, ...] = ()) -> Script[
 
     Data and list are written even if the group is locked already. An ``unlock`` that read the list
     before then fails, however late it arrives. If a lock is not possible, nothing remains changed.
-    ``allowed``: who may still register.
+    ``allowed``: identities that may still register.
     """
     path = GroupPaths(group).ids
     first: Found | None = None

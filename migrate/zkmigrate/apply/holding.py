@@ -36,7 +36,7 @@ class Holding:
         zk: a session, opened.
         groups: their names; those that were not moved to Kafka are left alone.
 
-    Events are pairs of a group and what happened to it: one of the above, or a sentence.
+    Events are pairs of a group and an event: one of the above, or a sentence.
     """
 
     def __init__(self, zk: BlockingZk, groups: Iterable[str]) -> None:

@@ -192,7 +192,8 @@ def _line(record: dict[str, Any]) -> bytes:
 def parse(name: str, data: bytes) -> tuple[list[dict[str, Any]], int]:
     """Return a journal's records, including the first, and the length of its intact part.
 
-    What follows the last newline is torn. Every line before it must be right. Raises JournalError.
+    Text after the last newline is a torn line. All earlier lines must be valid. Raises
+    JournalError.
     """
     records: list[dict[str, Any]] = []
     good = 0

@@ -1,7 +1,7 @@
 """Moves one running group through its modes: gates, locks, barriers. The thread of ``Stores``.
 
-Every step looks at the group first and finds its work done or to be done, so that another process
-can resume what one has begun. The mode is written only if it is still the one that was looked at.
+Every step first checks whether its work on the group is already done, so that another process
+can resume a stage. The mode is written only if it has not changed since it was read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zkmigrate.stores.offset_znodes import offset_in, offset_partitions
 from zkmigrate.stores.sessions import Stores
 
 _POLL: Final = 0.2
-"""Seconds between two looks at a group that is waited for."""
+"""Seconds between two checks of a group while waiting for it."""
 _NAMED: Final = 5
 
 
@@ -75,7 +75,7 @@ class Step(NamedTuple):
 class LiveMove:
     """One group. ``wait``: seconds to wait for members and offsets at each gate.
 
-    ``say`` is called with each gate that is passed, as text.
+    ``say`` is called with the name of each gate that is passed.
     """
 
     def __init__(

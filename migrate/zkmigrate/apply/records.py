@@ -1,4 +1,4 @@
-"""What a journal records about each group. Pure.
+"""The records of each group in a journal. Pure.
 
 A group that is planned when it is applied has a record ``plan`` that contains its plan. If nothing
 was written after it, the next run plans the group again, and only the records after the last

@@ -48,7 +48,7 @@ class Steps:
         effect: called before and after each change outside of this process.
         force: also roll back groups whose offsets were changed after the move.
         lock: keep old consumers of groups that were moved to Kafka from starting.
-        run: names this run among others.
+        run: the name of this run.
         stopped: set when the run ends early.
     """
 

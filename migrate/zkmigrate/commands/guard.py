@@ -25,7 +25,7 @@ from zkmigrate.commands.servers import Servers, server_options
 from zkmigrate.model import Store
 
 _POLL = 1.0
-"""Seconds between two looks at the groups that are held."""
+"""Seconds between two checks of the groups that are held."""
 
 
 @click.command()

@@ -27,7 +27,7 @@ class Progress:
     """Counts groups. Use as a context manager.
 
     Args:
-        verb: what is done to the groups, such as ``moving``.
+        verb: the action on the groups, such as ``moving``.
         total: how many groups there are; may be set later.
         bad: the word for groups that are not as they should be, such as ``failed``.
         changes: whether groups are changed, so that an interrupt prints how many were.

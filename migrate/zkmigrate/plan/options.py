@@ -31,14 +31,14 @@ class OutOfRange(Enum):
 
 
 class MissingTopics(Enum):
-    """What happens to offsets of topics and partitions that do not exist."""
+    """The rule for offsets of topics and partitions that do not exist."""
 
     REFUSE = "refuse"
     SKIP = "skip"
 
 
 class Recreated(Enum):
-    """What happens to offsets that were stored before their topic was created."""
+    """The rule for offsets that were stored before their topic was created."""
 
     REFUSE = "refuse"
     SKIP = "skip"
@@ -46,7 +46,7 @@ class Recreated(Enum):
 
 
 class Unproven(Enum):
-    """What to do with offsets if it is not certain that their topic is still the same."""
+    """The rule for offsets if it is not certain that their topic is still the same."""
 
     REFUSE = "refuse"
     TRUST = "trust"
@@ -65,7 +65,7 @@ class WithoutOffset(Enum):
 
 
 class Misplaced(Enum):
-    """What happens to offsets that a 1.1.0 broker stored below ``offset`` (not ``offsets``)."""
+    """The rule for offsets that a 1.1.0 broker stored below ``offset`` (not ``offsets``)."""
 
     REFUSE = "refuse"
     IGNORE = "ignore"

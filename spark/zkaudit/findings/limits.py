@@ -24,9 +24,7 @@ class Limits:
     storm_rebalances: int = _limit(
         10, "Report a rebalance storm at this many rebalances or more within --storm-seconds."
     )
-    storm_seconds: float = _limit(
-        600.0, "Length of the window in which rebalances are counted, in seconds."
-    )
+    storm_seconds: float = _limit(600.0, "Length of the window in which rebalances are counted.")
     storm_per_minute: float = _limit(
         6.0, "A storm with at least this many rebalances a minute is `high`, not `medium`."
     )
@@ -35,9 +33,7 @@ class Limits:
         3,
         "Report a member whose sessions expired at least this often within --flapping-seconds.",
     )
-    flapping_seconds: float = _limit(
-        3600.0, "Length of the window in which expiries are counted, in seconds."
-    )
+    flapping_seconds: float = _limit(3600.0, "Length of the window in which expiries are counted.")
     stalled_seconds: float = _limit(
         300.0,
         "Report an owner that has committed nothing for this long while other members of "

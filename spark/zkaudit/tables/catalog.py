@@ -358,7 +358,7 @@ MIGRATIONS: Final = Table(
         _c("version", "bigint", "number of the mode: the znode's version; null: unknown"),
         _c("start_zxid", "bigint", "transaction that wrote it"),
         _c("start_time", "timestamp", "time of that transaction, by the leader's clock"),
-        _c("end_zxid", "bigint", "first transaction known to be after its end; null: none is"),
+        _c("end_zxid", "bigint", "first transaction known to be after its end; null: unknown"),
         _c("end_time", "timestamp", "time of that transaction, by the leader's clock"),
         _c(
             "ended",
@@ -453,7 +453,7 @@ DELIVERIES: Final = Table(
             "reset, and the first one may be lower",
         ),
         _c("file", "string", "journal"),
-        _c("line", "bigint", "its line where delivery began"),
+        _c("line", "bigint", "line at which delivery began"),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""What a KIP-848 member does about each error code, for each request: data.
+"""The reaction of a KIP-848 member to each error code, for each request: data.
 
 Source: ConsumerHeartbeatRequestManager and CommitRequestManager of Kafka 4.0, but for
 UNRELEASED_INSTANCE_ID, which the Java consumer does not send again.

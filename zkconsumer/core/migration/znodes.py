@@ -1,7 +1,7 @@
 """Znodes of a group that can be moved while it runs: paths and texts, byte by byte. Pure.
 
 ``/consumers/GROUP/live/mode``: the group's mode, persistent. It is written only if its version is
-the one that was looked at; its version numbers the mode. A group without it is in ZooKeeper.
+the one that was read; its version is the number of the mode. A group without it is in ZooKeeper.
 ``/consumers/GROUP/live/members/MEMBER``: a migratable member, ephemeral, with the number of the
 mode that it has acknowledged. Legacy consumers look at neither.
 """

@@ -57,8 +57,8 @@ class Scope(Enum):
 class LoadView:
     """Read the group and set the watches. Answer: ``ViewLoaded``.
 
-    ``epoch`` is the version of this member's registration unless another process wrote to it. What
-    is ``known`` is not read again.
+    ``epoch`` is the version of this member's registration unless another process wrote to it. Data
+    in ``known`` is not read again.
     """
 
     token: int

@@ -1,4 +1,4 @@
-"""What a member has read about its group, and when it must read it again. Pure.
+"""A member's copy of its group's data, and when it must read it again. Pure.
 
 After a change of the group, every member reads it again. Most of the group has not changed, and the
 member can know that without reading it:
@@ -63,7 +63,7 @@ NOTHING = Known()
 
 
 class Knowledge:
-    """What the member ``own`` can leave out of its next ``LoadView``. It must be told every event,
+    """What member ``own`` can skip in its next ``LoadView``. It must receive every event,
     in order."""
 
     def __init__(self, own: str) -> None:

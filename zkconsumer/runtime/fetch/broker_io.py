@@ -26,12 +26,12 @@ _T = TypeVar("_T")
 
 
 class BrokerIO:
-    """``BrokerPort`` with real brokers; keeps a connection to the one that was asked last.
+    """``BrokerPort`` with real brokers; keeps a connection to the broker that was asked last.
 
     Args:
         config: the keys in ``FetchConfig``.
         client_id: sent to brokers.
-        counts: what is sent and received is added here.
+        counts: the counters for bytes sent and received.
         security: of all connections.
     """
 

@@ -45,7 +45,7 @@ _AFTER_OWN_ERROR_S: Final = 1.0
 
 
 class ConsumerFetcherManager:
-    """Fetches partitions into the queues of streams until told to stop.
+    """Fetches partitions into the queues of streams until stopped.
 
     Args:
         config: the keys in ``FetchConfig``.

@@ -65,7 +65,7 @@ class CommitCounts:
 
 @dataclass(slots=True)
 class ScriptContext:
-    """What scripts of one member know in addition to their command.
+    """Data of one member that its scripts use in addition to their command.
 
     ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
     seen to exist, to save round trips; a wrong entry costs one more round, never correctness.

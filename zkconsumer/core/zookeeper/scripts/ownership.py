@@ -131,8 +131,8 @@ class _Claiming:
 
 
 def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
-    """Claim the free partitions, and return who blocks the others. Each partition is claimed or not
-    on its own.
+    """Claim the free partitions, and return the members that block the others. Each partition is
+    claimed or not on its own.
 
     Owner znode and offset are read first. Then packets of partitions are claimed in one multi each.
     If a packet fails, its remaining partitions are read again. The reads decide, so a lost answer,
