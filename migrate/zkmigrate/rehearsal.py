@@ -44,7 +44,7 @@ from zkmigrate.stores.group_states import read_offsets
 from zkmigrate.stores.sessions import Stores
 
 KAFKA: Final = "3.9"
-"""The line of the servers that are started."""
+"""The Kafka release of the servers that are started."""
 _BROKER: Final = 0
 
 

@@ -13,7 +13,7 @@ class KnownBrokers:
     """The brokers that one member knows, and their failures.
 
     Args:
-    bootstrap: the first brokers to ask.
+        bootstrap: the first brokers to ask.
         load: how many requests the member has in flight to a broker.
     """
 

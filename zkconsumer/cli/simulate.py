@@ -52,7 +52,7 @@ _MOST: Final = 10_000
     default=0,
     show_default=True,
     metavar="N",
-    help="Number that all random choices of a run come from.",
+    help="Seed for all random choices of a run.",
 )
 @click.option(
     "--seeds",

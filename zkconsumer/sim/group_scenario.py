@@ -135,8 +135,8 @@ class World(CoordinatorTroubles[SimGroupMember]):
     def set_topic(self, topic: str, partitions: int) -> None:
         """Create a topic, or give it more partitions.
 
-        Not while a static member is away. If it is the leader, the group learns of the topic only at
-        its next rebalance (as with Java's consumer), because a restarted leader is not told.
+        Not while a static member is away. If it is the leader, the group learns of the topic only
+        at its next rebalance (as with Java's consumer), because a restarted leader is not told.
         """
         if self.kernel.now < self.static_until:
             return

@@ -370,7 +370,7 @@ class MixedGroup:
         return found
 
     def stored(self) -> dict[TopicPartition, int]:
-        """The committed offsets of the group's topics; those in both stores are the same."""
+        """The committed offsets of the group's topics, checked to be equal in both stores."""
         znodes = {
             TopicPartition(topic, partition): offset
             for topic in self.partitions
@@ -399,7 +399,7 @@ class MixedGroup:
         return found
 
     def told(self) -> str:
-        """The original members' complaints, and whether they failed."""
+        """The original members' error messages, and whether they failed."""
         failures = {
             name: member.failures
             for name, member in self.members.items()

@@ -38,7 +38,7 @@ class GroupSpec:
         return all(strategy.cooperative for strategy in self.strategies)
 
     def release_timeout(self, leaving: bool) -> float:
-        """Seconds after its first failure for which the commit before a release is tried again.
+        """Seconds for which the commit before a release is retried after its first failure.
 
         Half the rebalance timeout, so that the other half is left for the listener and for joining
         in time. A member that leaves has its session timeout, which ``shutdown`` waits for.

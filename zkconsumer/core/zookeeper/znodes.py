@@ -23,9 +23,9 @@ MAX_ZNODE_BYTES: Final = 64 * 1024
 MAX_TOPIC_ZNODE_BYTES: Final = 1024 * 1024
 """Largest topic znode that is read: ZooKeeper's own default limit, as partitions can be many."""
 MAX_TOPICS: Final = 1_000
-"""Most topics in one registration."""
+"""Maximum number of topics in one registration."""
 MAX_STREAMS: Final = 1_000
-"""Most streams for one topic in one registration."""
+"""Maximum number of streams for one topic in one registration."""
 MAX_DEPTH: Final = 16
 """Deepest nesting of JSON that is accepted."""
 
