@@ -331,7 +331,7 @@ _KINDS = {
 
 
 JOURNAL = f"""\
-A journal is a file of JSON Lines: one object a line, UTF-8. `zkconsumer simulate --journal FILE`
+A journal is a file of JSON Lines: one object per line, UTF-8. `zkconsumer simulate --journal FILE`
 and `zkconsumer herd --journal FILE` write one, and so does each member with the key
 `zkconsumer.journal.dir`. `zkconsumer.journal.read_journal` reads it, `zkaudit run --journals` looks
 for faults in it, and `zkconsumer replay` runs a member again on it

@@ -105,14 +105,14 @@ class GroupClient:
         """Where the coordinator is; written by ``find`` or, for heartbeats, by the owner."""
 
     def interrupt(self) -> None:
-        """Wake the thread that waits for an answer: it gets none. Any thread."""
+        """Wake the thread that waits for an answer. It gets no answer. Any thread."""
         with self._lock:
             for connection in self._connections.values():
                 connection.abort()
             self._connections.clear()
 
     def close(self) -> None:
-        """Close all connections for good. Any thread."""
+        """Close all connections permanently. Any thread."""
         self._closed = True
         self.interrupt()
 

@@ -189,7 +189,7 @@ class Scan(NamedTuple):
     valid_bytes: int
     """Length of all complete entries together."""
     damaged: bool
-    """An entry header makes no sense; ``valid_bytes`` ends before it."""
+    """An entry header is invalid; ``valid_bytes`` ends before it."""
 
 
 _ENTRY: Final = Struct(">qi4xb")  # offset, size, (crc or leader epoch), magic
@@ -316,7 +316,7 @@ class OpenBatch(NamedTuple):
     fixed_time: int | None
     """Time of all records, where the broker sets it."""
     size: int
-    """Number of records, as the batch says."""
+    """Number of records according to the batch's header."""
     data: bytes
     """Holds the records in ``data[pos:stop]``, decompressed."""
     pos: int

@@ -1,4 +1,4 @@
-"""``--zookeeper`` and ``--bootstrap-server``: which of the two a command uses."""
+"""``--zookeeper`` and ``--bootstrap-server``: chooses the one that a command uses."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ _KRAFT = (
     type=click.Choice(["value", "json", *FORMATS]),
     default="value",
     show_default=True,
-    help="json: one object a line; bytes that are not UTF-8 appear as {'base64': ...}. arrow and "
+    help="json: one object per line; bytes that are not UTF-8 appear as {'base64': ...}. arrow and "
     "parquet: files in --out instead of lines.",
 )
 @click.option(
@@ -479,7 +479,7 @@ def configure(
 
 
 def key_values(pairs: Sequence[str]) -> dict[str, str]:
-    """Return what ``--consumer-property KEY=VALUE`` gives. Raises ConfigError."""
+    """Return the values of ``--consumer-property KEY=VALUE``. Raises ConfigError."""
     given: dict[str, str] = {}
     faults = []
     for pair in pairs:

@@ -361,8 +361,8 @@ def delete(
     """Delete groups without members, or one topic of them, from ZooKeeper.
 
     A dry run unless --execute is given. The command refuses (exit status 1) while a member is
-    registered, and stops if one registers meanwhile. If the topic is the group's only one, the
-    whole group is deleted.
+    registered, and stops if one registers in the meantime. If the topic is the group's only one,
+    the whole group is deleted.
     """
     if everything and topic is None:
         raise click.UsageError("--all goes with --topic")

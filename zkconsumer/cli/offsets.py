@@ -87,8 +87,8 @@ def import_(
 
     A dry run unless --execute is given. Every line must be right, or nothing is written. The
     command refuses while members of a group are registered, because they keep offsets in memory and
-    would overwrite the new ones. If another client changes an offset meanwhile, that offset is not
-    written and is reported.
+    would overwrite the new ones. If another client changes an offset in the meantime, that offset
+    is not written and is reported.
     """
     with no_collector():
         wanted = parse(file, _read(file))

@@ -52,7 +52,7 @@ _MOST: Final = 10_000
     default=0,
     show_default=True,
     metavar="N",
-    help="Number that all random choices of a run come from.",
+    help="Seed for all random choices of a run.",
 )
 @click.option(
     "--seeds",
@@ -196,7 +196,7 @@ def _title(event: str) -> str:
 
 @contextmanager
 def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal; the callable takes how many are done."""
+    """A progress bar on a terminal; the callable takes the number of finished runs."""
     console = Console(stderr=True)
     bar = Progress(
         TextColumn(what),

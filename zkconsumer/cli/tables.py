@@ -122,7 +122,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], how: Ho
 
 
 def guarded(cell: object) -> object:
-    """Keep a spreadsheet from taking text for a formula. Numbers stay as they are."""
+    """Keep a spreadsheet from reading text as a formula. Numbers stay as they are."""
     if not isinstance(cell, str):
         return cell
     text = printable(cell)

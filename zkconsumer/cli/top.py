@@ -1,4 +1,4 @@
-"""``zkconsumer top``: groups as a table that is drawn again and again. Main thread only."""
+"""``zkconsumer top``: groups as a table that is redrawn repeatedly. Main thread only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TopRow(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What one look at a group found."""
+    """The data of one read of a group."""
 
     state: str
     members: int
@@ -63,7 +63,7 @@ class History:
     _moves: dict[str, int] = field(default_factory=dict)
 
     def row(self, group: str, seen: Seen, now: float) -> TopRow:
-        """Take in a look at a group; ``now`` is in seconds of any steady clock."""
+        """Add a read of a group; ``now`` is in seconds of any steady clock."""
         parts = [
             (row.topic, row.partition, row)
             for row in seen.rows

@@ -316,7 +316,7 @@ class CoordinatorConfig(CoordinatorKeys):
     def parse(
         cls, config: CoordinatorConfig | Mapping[str, object] | str | PathLike[str]
     ) -> CoordinatorConfig:
-        """Make a configuration from one, a mapping, or the path of a ``.properties`` file.
+        """Make a configuration from another one, a mapping, or the path of a ``.properties`` file.
 
         Raises ConfigError with all faults.
         """

@@ -1,4 +1,4 @@
-"""Reads one entry of a JAAS configuration, as ``sasl.jaas.config`` holds it. Pure; any thread."""
+"""Reads one entry of a JAAS configuration, the value of ``sasl.jaas.config``. Pure; any thread."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ JVM consumer fail later, or never do its work.
 
 
 _SECURITY = """\
-These keys also make up the file of `--command-config`. Passwords print as `[hidden]`. See
+The file for `--command-config` contains the same keys. Passwords print as `[hidden]`. See
 [How to reach secured servers](../how-to/secure.md).
 """
 
@@ -81,7 +81,7 @@ def markdown() -> str:
 
 
 def coordinator_markdown(note: str) -> str:
-    """Return the reference page of a member on the coordinator: what differs from ZooKeeper."""
+    """Return the reference page of a member on the coordinator: the differences from ZooKeeper."""
     before = {row.name: row for row in KEYS}
     mine = [row for row in COORDINATOR_KEYS if row != before.get(row.name)]
     new = [row for row in mine if row.name not in before]

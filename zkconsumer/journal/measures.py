@@ -1,4 +1,4 @@
-"""What one membership change cost a group: the same figures for real and simulated runs. Pure."""
+"""The cost of one membership change: the same figures for real and simulated runs. Pure."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def measure(
     server: dict[str, int] | None = None,
     notes: list[str] | None = None,
 ) -> Measures:
-    """Put the figures of a run together. ``tally`` counted since the event, until ``end_us``."""
+    """Compute the figures of a run. ``tally`` counted since the event, until ``end_us``."""
     start, total, ownership = tally.start, tally.total, tally.ownership
     unowned = ownership.unowned(start, end_us)
     gaps = [unowned.get(tp, end_us - start) for tp in partitions]

@@ -48,8 +48,8 @@ class Did:
 class Difference:
     """The first difference of a machine. ``expected`` is what the journal recorded.
 
-    ``event_line`` is the line of the event after which they differ, ``at`` its time (microseconds
-    on the run's clock), ``line`` the first line that is not as recorded. A state is empty if the
+    ``event_line`` is the line of the event at which the two differ, ``at`` its time (microseconds
+    on the run's clock), ``line`` the first line that differs. A state is empty if the
     journal does not contain it. ``broken``: rules of every machine that are broken.
     """
 
@@ -79,7 +79,7 @@ class Replayed:
     last_line: int = 0
     difference: Difference | None = None
     dropped_line: int = 0
-    """Where entries are missing, so that what follows cannot be replayed; 0: nowhere."""
+    """Line at which entries are missing, where the replay must stop; 0: none are missing."""
 
 
 @dataclass(slots=True)

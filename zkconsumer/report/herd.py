@@ -54,7 +54,7 @@ def herd_report(runs: Sequence[Mapping[str, Any]], title: str, command: str) -> 
     Args:
         runs: ``Measures.as_json()`` of each run.
         title: heading of the page.
-        command: what made it, shown as it is.
+        command: the command that produced it, shown unchanged.
     """
     names = list(dict.fromkeys(label(run) for run in runs))
     rows = [

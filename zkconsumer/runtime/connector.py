@@ -84,7 +84,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     config: ConsumerKeys
     states: ClassVar[type[Enum]]
-    """The enumeration whose names are the values of ``Metrics.state``."""
+    """The states whose names ``Metrics.state`` uses."""
     in_zookeeper: ClassVar[bool]
     """Whether the group lives in ZooKeeper, not on the brokers."""
 
@@ -124,7 +124,7 @@ class StreamConnector(ABC, Generic[MachineT]):
     # -- who decides about ownership -------------------------------------------------------------
 
     _servers: str
-    """Who is asked, for people."""
+    """The server's name, for people."""
     _start_patience: float
     """Seconds that creating the streams may take, also when it fails."""
     _answer_patience: float

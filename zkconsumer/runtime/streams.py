@@ -222,7 +222,7 @@ class KafkaStream:
         self._iterator.fail(error)
 
     def shutdown(self) -> None:
-        """End the iteration for good and drop queued chunks. Never blocks, and may be repeated."""
+        """End the iteration permanently and drop queued chunks. Never blocks; may be repeated."""
         self._iterator.shutdown()
 
 

@@ -34,7 +34,7 @@ FIRST: Final = 1
 
 
 class SeatState(Enum):
-    """How far a member is with its target assignment."""
+    """A member's progress towards its target assignment."""
 
     STABLE = "has it"
     UNREVOKED = "must give up partitions first"
@@ -380,10 +380,10 @@ class ConsumerGroupCoordinator:
                 self._watch.passed_over(name, self.generation + 1)
 
     def resign(self, code: int) -> None:
-        """The broker hands the group over: no request waits for an answer any more."""
+        """The broker hands the group over: no request waits for an answer any longer."""
 
     def restart(self) -> None:
-        """Another broker takes over: it knows all, and all times begin again."""
+        """Another broker takes over with all data, and all timers start again."""
         self._life += 1
         for name, seat in self.seats.items():
             seat.heard_us = self.kernel.now_us
@@ -392,7 +392,7 @@ class ConsumerGroupCoordinator:
 
 
 def refusal(command: Any, code: int) -> Any:
-    """The answer to ``command`` that says ``code``."""
+    """The answer to ``command`` with error ``code``."""
     if isinstance(command, commands.MemberHeartbeat):
         return events.MemberHeartbeatAnswered(command.token, code)
     if isinstance(command, commands.CommitOffsets):

@@ -240,7 +240,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
     def take_over(
         self, group: GroupCoordinator, given: Mapping[str, frozenset[TopicPartition]]
     ) -> None:
-        """Continue as ``group``; its members have what is ``given``."""
+        """Continue as ``group``; its members have the assignments ``given``."""
         self._look_at_topics()
         self.generation = self._target_epoch = group.generation
         self._target_at = -self._interval
@@ -254,7 +254,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
         self._seen = self._see()
 
     def hand_over(self) -> dict[str, tuple[MemberSeat, frozenset[TopicPartition]]]:
-        """All members with the target of each; none is left."""
+        """Remove all members, and return each with its target assignment."""
         found = {
             name: (seat, self._target.get(name, frozenset())) for name, seat in self.seats.items()
         }
@@ -266,7 +266,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
 
 
 class EitherGroup:
-    """The group as its brokers know it. Same use as the coordinators that it is made of.
+    """The group as its brokers know it. It is used like the coordinators that it consists of.
 
     ``conversions`` counts how often it became one of KIP-848, and classic.
     """

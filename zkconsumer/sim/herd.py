@@ -53,7 +53,7 @@ OBSERVE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Herd:
-    """What to simulate. Times are seconds.
+    """The parameters of a simulation. Times are in seconds.
 
     ``partitions`` of each of ``topics`` topics. ``latency`` is the range of one way between client
     and server, drawn for each connection; ``service`` is a server's time for one read and one

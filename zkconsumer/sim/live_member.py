@@ -145,7 +145,7 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
             self.told = decode_assignment(event.assignment).partitions
 
     def at_rest(self) -> MemberAtRest:
-        """What the invariants at rest need to know."""
+        """The data that the invariants at rest need."""
         return MemberAtRest(self.name, self.session, False, self.fetching, None, {})
 
 

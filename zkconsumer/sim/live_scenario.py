@@ -241,11 +241,11 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
     # -- judging
 
     def broken(self, rule: str, text: str) -> None:
-        """Rule ``rule`` is broken, as ``text`` says."""
+        """Report that ``rule`` is broken. ``text`` describes how."""
         self.observer.violations.append(Violation(rule, self.kernel.now, text))
 
     def delivering(self, tp: TopicPartition) -> list[SimProcess[Any]]:
-        """Members whose application would be given the next record of a partition now."""
+        """Members whose application would get the next record of a partition now."""
         return [
             member
             for member in self.everyone
@@ -370,7 +370,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         member.start()
 
     def join_legacy(self) -> None:
-        """A member starts that knows no modes."""
+        """A member starts that does not support modes."""
         if len(self.legacy) < 2:
             self.joined += 1
             self.zk_world.add_member(self._spec(f"{GROUP}_old{self.joined}"), self.habits)
@@ -514,7 +514,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         return goal
 
     def at_rest(self, goal: Mode) -> list[Violation]:
-        """Judge who delivers what. Call it when everyone had the time to settle."""
+        """Check who delivers which partitions. Call it when all members have had time to settle."""
         now, found = self.kernel.now, list[Violation]()
         mode = self.zk.get(self.paths.mode)
         if self.mode is not goal:

@@ -46,7 +46,7 @@ class ServerProcess:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What ``up`` wrote down."""
+    """The data that ``up`` stored."""
 
     kafka: str
     zookeeper: str
@@ -114,7 +114,7 @@ def up(directory: Path, kafka: str = "3.9", brokers: int = 1) -> ClusterState:
 
 
 def status(directory: Path) -> ClusterState:
-    """Return the state of the cluster; its processes say themselves whether they are alive.
+    """Return the state of the cluster; each process shows whether it is alive.
 
     Raises ``ClusterError`` when no process of a cluster started there is left.
     """

@@ -170,7 +170,7 @@ class DockerCluster(TopicVerbs):
             raise
 
     def close(self) -> None:
-        """End all containers at once and remove them, with their data."""
+        """Kill all containers and remove them, with their data."""
         if self._client is None:
             return
         try:

@@ -129,9 +129,9 @@ class GroupWatch:
     def wait_owners(
         self, topic: str, accept: Callable[[dict[int, str]], bool], timeout: float, what: str
     ) -> dict[int, str]:
-        """Wait until the owners of ``topic`` are as ``accept`` wants them; return them.
+        """Wait until ``accept`` accepts the owners of ``topic``; return them.
 
-        Raises ClusterError with the last ones seen.
+        Raises ClusterError with the last owners seen.
         """
         last: dict[int, str] = {}
 
@@ -211,7 +211,7 @@ class Reader:
     ) -> None:
         self.deliveries: list[Delivery] = []
         self.errors: list[BaseException] = []
-        """What ended a stream other than its shutdown."""
+        """The error that ended a stream, if it was not shut down."""
         self._handle = handle
         self._threads = [
             threading.Thread(target=self._read, args=(stream,), name="reader", daemon=True)
@@ -240,7 +240,7 @@ class Reader:
         return list(self.deliveries)
 
     def join(self, timeout: float = 20.0) -> None:
-        """Wait until all streams have ended. Raises what ended one, or ClusterError."""
+        """Wait until all streams have ended. Raises a failed stream's error, or ClusterError."""
         wait_until(
             lambda: not any(thread.is_alive() for thread in self._threads),
             timeout,

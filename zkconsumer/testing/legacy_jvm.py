@@ -143,7 +143,7 @@ class JvmMembers:
         members: Sequence[str],
         exclude_internal: bool = True,
     ) -> dict[TopicPartition, str]:
-        """Return which thread gets what from the original assignor of the ``members``.
+        """Return each thread's partitions, computed by the original assignor of the ``members``.
 
         It reads the group's registrations from ZooKeeper once for each member named (consumer ids).
         Raises ClusterError when two members' results differ, or one cannot be computed.
@@ -286,13 +286,14 @@ class JvmMember:
         self._await("joined", 1, timeout, 0)
 
     def commit(self, timeout: float = 30.0) -> None:
-        """Have it commit, and wait until it has. Raises ClusterError."""
+        """Let the member commit, and wait until it has. Raises ClusterError."""
         count, already = self._counts["committed"] + 1, len(self.failures)
         self.jvm._order("commit", self.consumer_id)
         self._await("committed", count, timeout, already)
 
     def shutdown(self, timeout: float = 30.0) -> None:
-        """Have it leave the group cleanly, and wait until its streams have ended. Idempotent."""
+        """Let the member leave the group cleanly, and wait until its streams have ended.
+        Idempotent."""
         if self._counts["left"]:
             return
         already = len(self.failures)

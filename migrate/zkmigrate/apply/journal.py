@@ -118,7 +118,7 @@ class Journal:
         self._effect("after journal create")
 
     def begin(self, **facts: Any) -> None:
-        """Record that a run begins: by whom, when and with what. Raises JournalError."""
+        """Record the start of a run: user, time and options. Raises JournalError."""
         self.write(run={**facts, "by": _operator(), "pid": os.getpid()})
 
     def write(self, **record: Any) -> None:
@@ -194,9 +194,10 @@ def _line(record: dict[str, Any]) -> bytes:
 
 
 def parse(name: str, data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """Return a journal's records, the first one included, and the length of its good part.
+    """Return a journal's records, including the first, and the length of its intact part.
 
-    What follows the last newline is torn. Every line before it must be right. Raises JournalError.
+    Text after the last newline is a torn line. All earlier lines must be valid. Raises
+    JournalError.
     """
     records: list[dict[str, Any]] = []
     good = 0

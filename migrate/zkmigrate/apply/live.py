@@ -1,8 +1,8 @@
 """Moves one running group through its modes: gates, locks, barriers. The thread of ``Stores``.
 
-Every step looks at the group first and finds its work done or to be done, so that another process
-can resume what one has begun. The mode is written only if it is still the one that was looked at.
-A step never moves a group against its direction: ``lock`` leaves a group alone that is in Kafka.
+Every step first checks whether its work on the group is already done, so that another process
+can resume a stage. The mode is written only if it has not changed since it was read. A step never
+moves a group against its direction: ``lock`` leaves a group alone that is in Kafka.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zkmigrate.stores.offset_znodes import offset_in, offset_partitions
 from zkmigrate.stores.sessions import Stores
 
 _POLL: Final = 0.2
-"""Seconds between two looks at a group that is waited for."""
+"""Seconds between two checks of a group while waiting for it."""
 _NAMED: Final = 5
 
 
@@ -77,8 +77,8 @@ class Step(NamedTuple):
 class LiveMove:
     """One group. ``wait``: seconds to wait for members and offsets at each gate.
 
-    ``say`` is called with each gate that is passed, as text. Once ``stopped`` is set, a step that
-    waits ends as if its time were over.
+    ``say`` is called with the name of each gate that is passed. Once ``stopped`` is set, a step
+    that waits ends as if its time were over.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class LiveMove:
         self._stopped = stopped or threading.Event()
 
     def check(self, target: Mode, back: bool = False) -> Step:
-        """Only look at the gate before ``target``. ``back``: towards ZooKeeper."""
+        """Only check the gate before ``target``. ``back``: towards ZooKeeper."""
         facts = look(self._stores, self._group)
         if facts.mode is target:
             return Step(facts.mode, False, self._late(facts))
@@ -109,7 +109,7 @@ class LiveMove:
         return Step(facts.mode, False, why)
 
     def prepare(self) -> Step:
-        """Give the group a mode. Its members are named that are not migratable."""
+        """Give the group a mode. Members that are not migratable are named in the result."""
         zk = self._stores.zk
         mode, version = zk.run(read_mode(self._paths))
         changed = version < 0 and zk.run(write_mode(self._paths, Mode.ZOOKEEPER, -1))

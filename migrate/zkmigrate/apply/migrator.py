@@ -111,7 +111,7 @@ class Migrator:
     def rollback(
         self, plan: PlanFile, journal: Journal, execute: bool, on_group: Callable[[Result], object]
     ) -> list[Result]:
-        """Undo every group that was begun; the others were not changed."""
+        """Undo all groups that were started. The others were not changed."""
         begun = begun_by(journal.records)
 
         def one(steps: Steps, group: GroupPlan) -> Result:

@@ -1,4 +1,4 @@
-"""What a journal records about each group. Pure.
+"""The records of each group in a journal. Pure.
 
 A group that is planned when it is applied has a record ``plan`` that contains its plan. If nothing
 was written after it, the next run plans the group again, and only the records after the last
@@ -51,10 +51,10 @@ def recorded(records: Records) -> GroupPlan | None:
 
 
 def names_in(records: Records) -> set[str]:
-    """Return the names under which earlier runs took a group over."""
+    """Return the names under which earlier runs claimed a group."""
     return {str(record["name"]) for record in records if "name" in record}
 
 
 def was_locked(records: Records) -> bool:
-    """Whether the group was locked before the first run took it over."""
+    """Whether the group was locked before the first run claimed it."""
     return any(record.get("locked") for record in records if record["step"] == "claim")

@@ -48,7 +48,7 @@ class Steps:
         effect: called before and after each change outside of this process.
         force: also roll back groups whose offsets were changed after the move.
         lock: keep old consumers of groups that were moved to Kafka from starting.
-        run: names this run among others.
+        run: the name of this run.
         stopped: set when the run ends early.
     """
 
@@ -83,7 +83,7 @@ class Steps:
     def move(
         self, change: Change, records: list[dict[str, Any]], prefix: str, journal: Journal | None
     ) -> Result:
-        """Carry a change out, after earlier runs left ``records``; without a journal only check.
+        """Apply a change, after earlier runs left ``records``; without a journal only check.
 
         ``prefix``: ``undo-`` on the way back. Raises GroupRefusedError.
         """

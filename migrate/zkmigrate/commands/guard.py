@@ -1,4 +1,4 @@
-"""``zkmigrate guard``, and what ``release`` shares with it."""
+"""``zkmigrate guard``, and code shared with ``release``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from zkmigrate.commands.servers import Servers, server_options
 from zkmigrate.model import Store
 
 _POLL = 1.0
-"""Seconds between two looks at the groups that are held."""
+"""Seconds between two checks of the groups that are held."""
 
 
 @click.command()

@@ -210,7 +210,6 @@ def status(
     from zkmigrate.apply.parallel import Parallel
 
     _check_choice(groups, all_ready)
-    rows: list[tuple[object, ...]] = []
     found: dict[str, tuple[object, ...]] = {}
     good = True
     with Progress("looking") as progress, open_stores(servers, progress) as stores:

@@ -42,7 +42,7 @@ def watch_option(command: F) -> F:
 
 
 def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) -> int:
-    """Look and print, once or until Ctrl-C; return the exit status of the last look."""
+    """Check and print, once or until Ctrl-C; return the exit status of the last check."""
     if every is None:
         found = look()
         print_rows(found.columns, found.rows, how)

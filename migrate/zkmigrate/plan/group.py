@@ -1,4 +1,4 @@
-"""Decides what a move would do, from a group's state and the operator's options. Pure."""
+"""Plans a move, from a group's state and the operator's options. Pure."""
 
 from __future__ import annotations
 

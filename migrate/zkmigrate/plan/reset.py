@@ -19,7 +19,7 @@ from zkmigrate.text import shown
 
 
 class To(Enum):
-    """Where to. The value is the name of the option."""
+    """The target of a reset. The value is the name of the option."""
 
     EARLIEST = "--to-earliest"
     LATEST = "--to-latest"
@@ -104,7 +104,7 @@ def reset(
     ranges: Mapping[TopicPartition, LogRange],
     at_time: Mapping[TopicPartition, int],
 ) -> list[Reset]:
-    """Return what becomes of each partition. ``at_time``: offsets by time, negative where none.
+    """Return the result for each partition. ``at_time``: offsets by time, negative where none.
 
     Raises GroupRefusedError.
     """

@@ -1,4 +1,4 @@
-"""Where a group's truth is now, who is alive, and what needs attention. Pure."""
+"""The store that is valid for a group now, its live members, and problems. Pure."""
 
 from __future__ import annotations
 

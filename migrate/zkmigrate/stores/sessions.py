@@ -124,7 +124,7 @@ class Stores:
         self.zk.__exit__(exc_type, exc, traceback)
 
     def another(self) -> Self:
-        """Return the same stores for another thread, with its own connections to coordinators.
+        """Return an object for another thread, with its own connections to coordinators.
 
         They are closed with this one.
         """

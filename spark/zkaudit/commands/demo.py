@@ -23,7 +23,7 @@ from zkaudit.errors import AuditError
 def demo_command(out: str, clean: bool) -> int:
     """Run members with injected faults on an embedded cluster, then audit them.
 
-    It audits ZooKeeper's log and the members' journals. It fails unless all faults are found.
+    It audits ZooKeeper's log and the members' journals, and fails unless all faults are found.
     """
     from zkaudit import demo
     from zkaudit.job.audit import Options, run
@@ -43,6 +43,9 @@ def demo_command(out: str, clean: bool) -> int:
     found = {row["kind"] for row in summary["findings"]}
     missing = set(() if clean else demo.PLANTED) - found
     if missing or (clean and found):
-        click.echo(f"error: not as planted: {', '.join(sorted(missing or found))}", err=True)
+        click.echo(
+            f"error: findings do not match the faults: {', '.join(sorted(missing or found))}",
+            err=True,
+        )
         return 1
     return 0

@@ -19,7 +19,7 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the tool has read about a group.
+    """The state of a group as read by the tool.
 
     Args:
         mode: the group's mode.

@@ -24,7 +24,7 @@ from zkconsumer.core.migration.commands import OfferChanged
 from zkconsumer.core.migration.modes import Offer
 
 OWN_PREFIX: Final = "zkconsumer-live-"
-"""How the names of strategies begin that only migratable members know."""
+"""Prefix of the names of strategies that only migratable members know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class RebalanceMachine(Committing):
 
     @property
     def registered(self) -> bool:
-        """Whether the present session is known to have registered the member."""
+        """Whether the current session is known to have registered the member."""
         return self._registration.confirmed
 
     # -- session -------------------------------------------------------------------------------

@@ -333,7 +333,7 @@ def check_owners(command: commands.CheckOwners, ctx: ScriptContext) -> Script[ev
 def watch_blockers(
     command: commands.WatchBlockers, ctx: ScriptContext
 ) -> MemberScript[events.BlockersWatched]:
-    """Set a watch on each blocking owner znode; report when one was deleted meanwhile."""
+    """Set a watch on each blocking owner znode; report when one was deleted in the meantime."""
     owners = (ctx.spec.paths.owner(tp) for tp in sorted(command.partitions))
     replies = yield from read_all([Exists(owner, watch=True) for owner in owners])
     gone = any(isinstance(reply, Ok) and reply.value is None for reply in replies)
