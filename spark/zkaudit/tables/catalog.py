@@ -78,7 +78,11 @@ _AT: Final = (
 )
 _LIFE: Final = (
     _c("start_zxid", "bigint", "transaction that created the znode; null: before the logs begin"),
-    _c("start_idx", "int", "index in that multi; null: known only from a snapshot"),
+    _c(
+        "start_idx",
+        "int",
+        "index in that multi; 2147483647: known only from a snapshot; null: before the logs begin",
+    ),
     _c("start_time", "timestamp", "time of that transaction, by the leader's clock"),
     _c("end_zxid", "bigint", "first transaction known to be after its end; null: unknown"),
     _c("end_idx", "int", "index in that multi"),
