@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from zkaudit.commands.inputs import spark_session
@@ -27,9 +25,10 @@ def demo_command(out: str, clean: bool) -> int:
     """
     from zkaudit import demo
     from zkaudit.job.audit import Options, run
+    from zkaudit.job.place import local
     from zkaudit.report.page import write
 
-    place = Path(out)
+    place = local(out)
     if place.exists() and any(place.iterdir()):
         raise AuditError(f"{out}: is not empty: delete it or choose another --out")
     cluster = place / "cluster"

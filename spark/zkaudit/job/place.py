@@ -17,11 +17,26 @@ from typing import Any, Final
 from zkaudit.errors import AuditError, InputMissingError
 
 _NUMBERED: Final = re.compile(r"tables-([0-9]{6,})")
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+
+
+def local(place: str) -> Path:
+    """Return the path of a place on this machine. Raises AuditError when it is a URL."""
+    url = _URL.match(place)
+    if url is None:
+        return Path(place)
+    fix = "mount it and give its path"
+    if url[1].lower() == "file":
+        fix = "give the path without file:"
+    raise AuditError(f"{place}: is a URL, and only local or mounted directories work here: {fix}")
 
 
 def prepare(place: str) -> Path:
-    """Create the directory of an audit. Raises AuditError if it contains anything else."""
-    out = Path(place)
+    """Create the directory of an audit.
+
+    Raises AuditError if it contains anything else, or if ``place`` is a URL.
+    """
+    out = local(place)
     if out.exists() and not out.is_dir():
         raise AuditError(f"{out}: is not a directory: choose another --out")
     if out.exists() and any(out.iterdir()) and not (out / "summary.json").is_file():
