@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit.decode.batches import read_log
-from zkaudit.history.committed import History, Run, apply, plan
+from zkaudit.history.committed import History, Run, apply, plan, subtracted
 
 SEED = 20261121
 
@@ -186,6 +186,35 @@ def test_random_ensembles() -> None:
         assert false & set(told) <= unsure, attempt
         found += len(dropped)
     assert found > 100
+
+
+def test_a_log_that_grows_changes_nothing_of_what_it_had() -> None:
+    """A round of a stream audits what is new. So no other transaction may be read from another
+    server than before. What became sure or unsure meanwhile is found from the ranges."""
+    for attempt in range(500):
+        rng = random.Random(SEED + attempt)
+        before = []
+        for server in "abc":
+            at = zxid(1, 1)
+            for _ in range(rng.randrange(4)):
+                first = at + rng.randrange(4)
+                at = first + rng.randrange(2, 9)
+                before.append(Run(server, first, at - 1))
+        ends = {run.server: run.last for run in before}
+        grown = [server for server in "abc" if server in ends and rng.random() < 0.6]
+        new = [Run(s, ends[s] + 1, ends[s] + rng.randrange(1, 20)) for s in grown]
+        old, now = plan(before), plan(before + new)
+        news = inside((run.first, run.last) for run in new)
+        servers = [
+            {z: server for server, ranges in made.take.items() for z in inside(ranges)}
+            for made in (old, now)
+        ]
+        for z, server in servers[0].items():
+            assert z in news or servers[1].get(z) == server, f"seed {SEED + attempt}"
+        unsure = inside(old.unconfirmed) ^ inside(now.unconfirmed)
+        changed = subtracted(old.unconfirmed, now.unconfirmed)
+        changed += subtracted(now.unconfirmed, old.unconfirmed)
+        assert inside(changed) == unsure, f"seed {SEED + attempt}"
 
 
 def test_spark_reads_each_transaction_once(

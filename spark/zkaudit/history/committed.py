@@ -110,7 +110,7 @@ def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
         if begin <= last:
             unsure.append((begin, last))
     return History(
-        _cover(servers, union, dropped),
+        _cover(servers, dropped),
         tuple(_log_gaps([r for part in union for r in _without(part, dropped)])),
         tuple(part for r in dropped for part in _overlaps(r, _near(r, union))),
         tuple(part for r in unsure for part in _overlaps(r, _near(r, union))),
@@ -171,27 +171,33 @@ def _kept(changes: list[Range], number: int) -> Iterable[int]:
 
 
 def _cover(
-    servers: Mapping[str, list[Range]], union: list[Range], dropped: list[Range]
+    servers: Mapping[str, list[Range]], dropped: list[Range]
 ) -> dict[str, tuple[Range, ...]]:
-    """Take each zxid from one server, and stay with that server until its log gap."""
-    take: dict[str, list[Range]] = defaultdict(list)
-    order = sorted(servers.items())
+    """Take each zxid from the first server, by name, that logged it.
 
-    def end_of(ranges: list[Range], at: int) -> int:
-        place = bisect_right(ranges, at, key=lambda r: r[0])
-        return ranges[place - 1][1] if place else -1
+    So a log that grows does not change which server earlier zxids are taken from.
+    """
+    take: dict[str, tuple[Range, ...]] = {}
+    taken: list[Range] = []
+    for server, ranges in sorted(servers.items()):
+        real = [part for whole in ranges for part in _without(whole, dropped)]
+        if mine := subtracted(real, taken):
+            take[server] = tuple(mine)
+        taken = merged([*taken, *real])
+    return take
 
-    for whole in union:
-        for first, last in _without(whole, dropped):
-            at = first
-            while at <= last:
-                server, end = max(
-                    ((server, end_of(ranges, at)) for server, ranges in order),
-                    key=lambda found: found[1],
-                )
-                take[server].append((at, min(end, last)))
-                at = end + 1
-    return {server: tuple(ranges) for server, ranges in take.items()}
+
+def subtracted(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
+    """Ranges less those of ``others``, which are disjoint and in order."""
+    left: list[Range] = []
+    for first, last in ranges:
+        for begin, end in _near((first, last), others):
+            if first < begin:
+                left.append((first, begin - 1))
+            first = end + 1
+        if first <= last:
+            left.append((first, last))
+    return left
 
 
 def _without(whole: Range, dropped: list[Range]) -> list[Range]:
