@@ -32,7 +32,7 @@ FIXES: Final = {
     "topic-recreated": "--recreated-topics",
     "unreadable": "--skip",
     "live-member": "stop these members",
-    "foreign-layout": "the tool of its own client",
+    "foreign-layout": "own client's tools",
     "misplaced-offsets": "--misplaced use",
     "unknown": "bring that back",
 }

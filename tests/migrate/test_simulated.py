@@ -249,7 +249,7 @@ def test_a_topic_that_changed_after_the_plan_stops_a_move(stores: Stores, how: s
         stores.topics = {"t": TopicState(6, (0, 1))}
     else:
         stores.ranges = dict.fromkeys((T0, T1), LogRange(8, 100))
-    expected = {"recreated": "was deleted since", "truncated": "does not hold 7"}[how]
+    expected = {"recreated": "was deleted since", "truncated": "does not include 7"}[how]
     assert expected in stores.apply(plan).why
     assert not stores.committed
 

@@ -113,12 +113,16 @@ class LiveMove:
         zk = self._stores.zk
         mode, version = zk.run(read_mode(self._paths))
         changed = version < 0 and zk.run(write_mode(self._paths, Mode.ZOOKEEPER, -1))
-        facts = look(self._stores, self._group)
-        why = []
-        legacy = facts.registered - facts.members.keys()
-        if legacy:
-            why.append(f"members that are not migratable: {_named(sorted(legacy))}")
-        return Step(mode, changed, (*why, *self._late(facts)))
+        deadline = time.monotonic() + self._wait
+        while True:
+            facts = look(self._stores, self._group)
+            late = self._late(facts)
+            legacy = facts.registered - facts.members.keys()
+            if legacy:
+                text = f"members that are not migratable: {_named(sorted(legacy))}"
+                return Step(mode, changed, (text, *late))
+            if not late or time.monotonic() >= deadline or self._stopped.wait(_POLL):
+                return Step(mode, changed, late)
 
     def lock(self) -> Step:
         """Keep legacy consumers out, then go to ``locked``; unlock again if that is refused."""
