@@ -34,7 +34,7 @@ FIXES: Final = {
     "live-member": "stop these members",
     "foreign-layout": "own client's tools",
     "misplaced-offsets": "--misplaced use",
-    "unknown": "bring that back",
+    "unknown": "make it available again",
 }
 """The ten faults: the kind of problem that must be reported for each, and a part of its fix."""
 
