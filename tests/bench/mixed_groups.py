@@ -166,6 +166,8 @@ class Member:
         self.deliveries: list[Delivery] = []
         self.killed = 0.0
         """When it was killed, seconds since 1970."""
+        self.failed = ""
+        """What a Java member reported as the reason of its end."""
         words = [sys.executable, "-m", "tests.bench.mixed_groups", "member", make, *place, protocol]
         if make == "java":
             jars = os.path.join(fetch_jars("4"), "*")
@@ -198,6 +200,8 @@ class Member:
             elif kind == "holds":
                 self.partitions = frozenset(int(n) for n in words[1].split(",") if n != "-")
                 self.generation, self.changed = int(words[2]), time.time()
+            elif kind == "failed":
+                self.failed = " ".join(words)
             elif kind == "left" and self.process.stdin is not None:
                 self.process.stdin.close()  # ends the JVM
         self.partitions = frozenset()
@@ -249,7 +253,8 @@ class Group:
         try:
             wait_until(settled, SETTLED, "each partition has one owner")
         except Exception as error:
-            error.add_note(f"{[(one.make, one.protocol, len(one.partitions)) for one in members]}")
+            for one in members:
+                error.add_note(f"{one.make}, {one.protocol}: {sorted(one.partitions)} {one.failed}")
             raise
 
     def deliveries(self) -> list[Delivery]:
@@ -279,9 +284,12 @@ class Load:
         while not self._end.wait(0.01):
             for _ in range(int((time.monotonic() - began) * self._rate) - sent):
                 where = sent % self._group.count
-                self._producer.produce(
-                    self._group.topic, b"x" * 100, partition=where, callback=self._acked
-                )
+                try:
+                    self._producer.produce(
+                        self._group.topic, b"x" * 100, partition=where, callback=self._acked
+                    )
+                except BufferError:  # the broker is slow: go on later
+                    break
                 sent += 1
             self._producer.poll(0)
         self._producer.flush(60)
