@@ -147,8 +147,11 @@ class Delivery:
 
 
 def compile_java() -> None:
-    """Compile the Java member. Raises CalledProcessError."""
+    """Compile the Java member, if its source is newer. Raises CalledProcessError."""
     CLASSES.mkdir(parents=True, exist_ok=True)
+    compiled = CLASSES / "GroupMembers.class"
+    if compiled.exists() and compiled.stat().st_mtime > JAVA.stat().st_mtime:
+        return
     words = (java(), "-m", "jdk.compiler/com.sun.tools.javac.Main", "-nowarn", "-proc:none")
     jars = os.pathsep.join(map(str, fetch_jars("4").glob("*.jar")))
     subprocess.run([*words, "-cp", jars, "-d", str(CLASSES), str(JAVA)], check=True, timeout=300)
@@ -181,10 +184,15 @@ class Member:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        if make == "java":
-            self._order("join", "m", *place, "range", "-", protocol)
+        self.ready = threading.Event()
+        """Set when the process has started, and waits for ``begin``."""
+        self._join = ("join", "m", *place, "range", "-", protocol)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
+
+    def begin(self) -> None:
+        """Join the group."""
+        self._order(*self._join)
 
     def _order(self, *words: object) -> None:
         assert self.process.stdin is not None
@@ -194,7 +202,9 @@ class Member:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             kind, *words = line.split()
-            if kind == "message" and len(words) == 4:
+            if kind == "ready":
+                self.ready.set()
+            elif kind == "message" and len(words) == 4:
                 partition, offset, at = map(int, words[1:])
                 self.deliveries.append(Delivery(at / 1e3, self.number, partition, offset))
             elif kind == "holds":
@@ -239,6 +249,12 @@ class Group:
 
     def start(self, make: str, protocol: str) -> Member:
         """Start a member."""
+        member = self.prepare(make, protocol)
+        member.begin()
+        return member
+
+    def prepare(self, make: str, protocol: str) -> Member:
+        """Start the process of a member, which does not join yet."""
         self.everyone.append(Member(len(self.everyone), make, protocol, self._place))
         return self.everyone[-1]
 
@@ -539,10 +555,12 @@ def wide_round(cluster: LocalCluster, make: str, rate: int) -> dict[str, float]:
         return {name: settled - began, f"{name}, pause of those that stay": max(gaps, default=0.0)}
 
     def kill() -> None:
-        members[1].kill()
-        members.pop(1)
+        members.pop(1).kill()
 
-    figures = change("join", lambda: members.append(group.start(make, "consumer")))
+    third = group.prepare(make, "consumer")
+    third.ready.wait(SETTLED)
+    members.append(third)
+    figures = change("join", third.begin)
     figures |= change("kill", kill)
     verdict = run.finish(members)
     figures["lost"], figures["unexplained"] = verdict.lost, verdict.unexplained
@@ -556,6 +574,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run a part, or be a member."""
     if arguments[:1] == ["member"]:
         _, make, *place, protocol = arguments
+        report("ready")
+        sys.stdin.readline()  # the order to join
         (our_member if make == "ours" else librdkafka_member)(*place, protocol)
         return 0
     parser = argparse.ArgumentParser(prog="mixed_groups", description=__doc__)
