@@ -28,7 +28,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs test-wheels test-extras incidents test-corpus
+.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-secure docs test-wheels test-extras incidents test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -184,6 +184,9 @@ bench-page: $(STAMP) ## the recorded figures into docs/explanation/speed.md
 
 bench-migrate: setup ## zkmigrate next to the JVM's export and import (the ratios), then a move of 1,000 groups (ARGS=0: ratios only)
 	$(BIN)/python -m tests.migrate.bench_migrate $(ARGS)
+
+bench-groups: setup ## six members of ours, Java and librdkafka on Kafka 4, killed under load for 4 minutes (ARGS=roll, ARGS=wide)
+	$(BIN)/python -m tests.bench.mixed_groups $(or $(ARGS),kills)
 
 bench-tools: setup ## what the other targets of speed came to: audit, decoding of logs, administration
 	$(BIN)/python -m tests.bench.run

@@ -421,14 +421,20 @@ def assignments() -> str:
 
 
 def herd_curves() -> str:
-    """The cost of one join in simulated groups of growing size: watch events and reads."""
+    """The cost of one join in simulated groups of growing size: reads, requests, and partitions
+    that stop."""
     sizes = (5, 10, 20, 50, 100)
-    figure = Figure(760, 372, "Watch events and znodes read when one member joins, by group size")
-    left, top, wide, high, decades = 90, 40, 250, 240, 6
-    colours = {"scala": "b", "default": "a", "coordinator": "c"}
+    figure = Figure(760, 372, "The cost of one member that joins, by group size")
+    left, top, wide, high, decades = 70, 40, 160, 240, 6
+    colours = {"scala": "b", "default": "a", "coordinator": "none", "consumer": "c"}
     runs = {name: [simulate_any(Herd(n, 100, 1, "join", name)) for n in sizes] for name in colours}
-    for panel, (title, what) in enumerate((("watch events", "watches_fired"), ("reads", "reads"))):
-        x0 = left + panel * 370
+    panels = (
+        ("znodes read", "reads"),
+        ("requests", "requests"),
+        ("partitions that stop", "stopped"),
+    )
+    for panel, (title, what) in enumerate(panels):
+        x0 = left + panel * 248
         figure.text(x0, 24, title, "head")
         for power in range(decades):
             y = top + high - high * power / (decades - 1)
@@ -443,15 +449,9 @@ def herd_curves() -> str:
             if any(found):
                 heights = [top + high - high * log10(max(1, one)) / (decades - 1) for one in found]
                 figure.line(f"{kind} curve", *zip(places, heights, strict=True))
-    for number, (name, text) in enumerate(
-        (
-            ("scala", "profile scala"),
-            ("default", "profile default"),
-            ("coordinator", "coordinator: 0 of both"),
-        )
-    ):
-        figure.box(90 + 200 * number, 338, 22, 20, [], colours[name])
-        figure.text(120 + 200 * number, 353, text, "small")
+    for number, (name, kind) in enumerate(colours.items()):
+        figure.box(70 + 170 * number, 338, 22, 20, [], kind)
+        figure.text(100 + 170 * number, 353, name, "small")
     return figure.done()
 
 

@@ -86,6 +86,7 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
             max_content_width=90,
             help_option_names=["-h", "--help"],
         )
+        command._help_option = None  # click keeps the first one made, whatever its names were
         help_text = command.get_help(context)
         parts.append(f"## `{context.command_path}`\n\n```text\n{help_text}\n```\n")
         if isinstance(command, click.Group):

@@ -76,7 +76,8 @@ _MOST: Final = 1000
     "--simulate",
     "with_simulator",
     is_flag=True,
-    help="Also simulate the same groups, and a group on a coordinator, and compare the figures.",
+    help="Also simulate the same groups, and groups on a coordinator with both of its protocols, "
+    "and compare the figures.",
 )
 @click.option(
     "--seeds",
@@ -162,7 +163,8 @@ def herd(
         if journal is not None:
             shutil.copyfile(folder / "journal.jsonl", journal)
         if with_simulator:
-            to_do = [(name, size) for name in (*wanted, "coordinator") for size in members]
+            names = (*wanted, "coordinator", "consumer")
+            to_do = [(name, size) for name in names for size in members]
             for number, (name, size) in enumerate(to_do, 1):
                 say(f"simulating {number} of {len(to_do)}")
                 simulated = _simulated(replace(run, members=size), name, service or _IDEAL)

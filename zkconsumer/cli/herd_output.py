@@ -25,6 +25,7 @@ _COLUMNS = {
     "attempts": "attempts",
     "failed_attempts": "failed",
     "conflicts": "conflicts",
+    "stopped": "stopped",
     "seconds_to_stable": "stable_s",
     "unowned_seconds": "unowned_s",
     "unowned_longest": "longest_s",

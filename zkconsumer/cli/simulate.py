@@ -42,7 +42,8 @@ _MOST: Final = 10_000
 @herd_options(
     PROFILES,
     "How the group works: as with the JVM's consumer (`scala`, or `jvm`), as with ours "
-    "(`default`), with Kafka's coordinator, or all three, one after the other.",
+    "(`default`), on Kafka's coordinator with the classic protocol (`coordinator`) or with that of "
+    "KIP-848 (`consumer`), or all four, one after the other.",
     "50",
     "Members before the event, up to 10000. Separate several sizes with commas.",
 )
@@ -155,9 +156,9 @@ def simulate(
         return
     profiles: tuple[str, ...] = PROFILES if profile == "all" else (profile,)
     if lag:
-        if profile == "coordinator":
+        profiles = tuple(name for name in profiles if name in ("scala", "default"))
+        if not profiles:
             raise ConfigError(["--lag-ms: a group has one coordinator, which is never behind"])
-        profiles = tuple(name for name in profiles if name != "coordinator")
     herds = [
         Herd(
             size,

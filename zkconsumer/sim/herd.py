@@ -36,7 +36,7 @@ from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.zk import FakeZk, Txn
 
 EVENTS = ("join", "leave", "crash", "rolling-restart", "broker-bounce", "topic-create")
-PROFILES = ("scala", "default", "coordinator")
+PROFILES = ("scala", "default", "coordinator", "consumer")
 GROUP = "g"
 #: A time between two periodic readings that no run lasts.
 NEVER = 1e7
