@@ -23,7 +23,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -417,6 +417,14 @@ class Run:
         )
         self.began = time.time()
 
+    def sent_between(self, began: float, ended: float, partitions: Container[int]) -> float:
+        """Longest time in which one of the partitions received no message, in seconds."""
+        at: dict[int, list[float]] = {}
+        for (partition, _), when in sorted(self._load.acked.copy().items()):
+            if partition in partitions and began < when < ended:
+                at.setdefault(partition, []).append(when)
+        return max((b - a for some in at.values() for a, b in pairwise(some)), default=0.0)
+
     def finish(self, members: Sequence[Member]) -> Verdict:
         """Stop sending, wait until all is delivered, stop the members, and judge."""
         ended, group = time.time(), self._group
@@ -552,7 +560,12 @@ def wide_round(cluster: LocalCluster, make: str, rate: int) -> dict[str, float]:
             if began - 1 < one.at < settled + 1 and one.partition in stays:
                 at.setdefault(one.partition, []).append(one.at)
         gaps = [b - a for some in at.values() for a, b in pairwise(some)]
-        return {name: settled - began, f"{name}, pause of those that stay": max(gaps, default=0.0)}
+        sent = run.sent_between(began - 1, settled + 1, stays)
+        return {
+            name: settled - began,
+            f"{name}, pause of those that stay": max(gaps, default=0.0),
+            f"{name}, pause of the producer": sent,
+        }
 
     def kill() -> None:
         members.pop(1).kill()
