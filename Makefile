@@ -28,7 +28,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs test-wheels incidents test-corpus
+.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-secure docs test-wheels test-extras incidents test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -54,6 +54,9 @@ demo-live: setup ## a running group moves to the coordinator, back and forward a
 
 live-kills: setup ## 60 live moves in which something is killed in each stage; results in build/live-kills.jsonl (two hours; ARGS='--runs 4')
 	$(BIN)/python -m tests.migrate.live_kills $(ARGS)
+
+live-estate: setup ## 200 running groups are moved by one command for each stage (5 minutes)
+	$(BIN)/python -m tests.migrate.live_estate $(ARGS)
 
 test: check ## checks, and the tests of members, tools and simulator (7 minutes on two cores)
 	$(BIN)/pytest $(BY_FILE) tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
@@ -108,7 +111,7 @@ test-compiled-all: test-compiled ## tests of faults, of interop and of the simul
 	cp -r docs README.md build/compiled/
 	cd build/compiled && PYTHONPATH=$$PWD ../../$(BIN)/pytest $(BY_FILE) tests/faults tests/interop tests/sim tests/property
 
-docs: $(STAMP) ## the documentation site in build/docs, without warnings, dead links or dead anchors (20 seconds)
+docs: $(STAMP) ## the documentation site in build/docs, without warnings, dead links or dead anchors (half a minute)
 	@$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/docs
 	$(BIN)/pytest tests/site
@@ -116,7 +119,10 @@ docs: $(STAMP) ## the documentation site in build/docs, without warnings, dead l
 
 test-wheels: setup ## both wheels built, installed into empty environments and run (ZKC_PYTHONS=all: each CPython found)
 	@$(BIN)/python -m pip install --quiet --group wheels
-	$(BIN)/pytest -n 2 tests/wheels
+	$(BIN)/pytest -n 2 tests/wheels/test_wheels.py
+
+test-extras: setup ## each extra installed alone into an empty environment, and what it promises used (2 minutes after the first time)
+	$(BIN)/pytest tests/wheels/test_extras.py
 
 test-docker: setup ## servers and members in containers; skipped where no Docker engine can be had
 	docker/engine.sh run $(BIN)/pytest tests/docker
@@ -178,6 +184,9 @@ bench-page: $(STAMP) ## the recorded figures into docs/explanation/speed.md
 
 bench-migrate: setup ## zkmigrate next to the JVM's export and import (the ratios), then a move of 1,000 groups (ARGS=0: ratios only)
 	$(BIN)/python -m tests.migrate.bench_migrate $(ARGS)
+
+bench-groups: setup ## six members of ours, Java and librdkafka on Kafka 4, killed under load for 4 minutes (ARGS=roll, ARGS=wide)
+	$(BIN)/python -m tests.bench.mixed_groups $(or $(ARGS),kills)
 
 bench-tools: setup ## what the other targets of speed came to: audit, decoding of logs, administration
 	$(BIN)/python -m tests.bench.run

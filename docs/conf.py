@@ -6,15 +6,19 @@ So a relative link between pages is the same in the repository and on the site.
 from __future__ import annotations
 
 import shutil
+import sys
+from hashlib import sha256
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+from figures import sequence  # noqa: E402
 
 project = "zkconsumer"
 author = "The zkconsumer authors"
@@ -37,6 +41,7 @@ myst_enable_extensions = ["attrs_inline"]
 myst_heading_anchors = 4
 myst_all_links_external = False
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 suppress_warnings = ["misc.highlighting_failure"]
@@ -57,6 +62,24 @@ def _files_as_text(app: Sphinx, doctree: nodes.document) -> None:
             node.replace_self(nodes.literal("", target.lstrip("./")))
 
 
+def _diagrams_as_pictures(app: Sphinx, doctree: nodes.document) -> None:
+    """Replace a Mermaid sequence diagram with a drawing, so that the site needs no script for it.
+
+    GitHub shows the same source as a diagram.
+    """
+    for node in list(doctree.findall(nodes.literal_block)):
+        if node.get("language") == "mermaid":
+            drawn = sequence(node.astext())
+            name = f"sequence-{sha256(drawn.encode()).hexdigest()[:12]}.svg"
+            folder = Path(app.outdir, "_diagrams")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(drawn, encoding="utf-8")
+            up = "../" * app.env.docname.count("/")
+            title = drawn.partition("<title>")[2].partition("</title>")[0]
+            picture = f'<p><img src="{up}_diagrams/{name}" alt="Sequence diagram: {title}"></p>'
+            node.replace_self(nodes.raw("", picture, format="html"))
+
+
 def _front_page(app: Sphinx, failure: Exception | None) -> None:
     """Put an index that links to the pages of `docs` at the top of the site."""
     if failure is None:
@@ -69,7 +92,7 @@ def _front_page(app: Sphinx, failure: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the functions above."""
-    app.add_lexer("mermaid", TextLexer)
     app.connect("doctree-read", _files_as_text)
+    app.connect("doctree-read", _diagrams_as_pictures)
     app.connect("build-finished", _front_page)
     return {"parallel_read_safe": True}

@@ -7,6 +7,7 @@ dark theme. A test compares the figures with the files in the repository.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from math import log10
@@ -26,6 +27,7 @@ from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.coordinator.strategies import MemberState
 from zkconsumer.core.coordinator.wire import decode_assignment
 from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.zookeeper.states import State as ZkState
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.sim.herd import Herd
 from zkconsumer.sim.herd_coordinator import simulate_any
@@ -40,12 +42,13 @@ text { font: 14px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1f232
 .a { fill: #cfe5ff; stroke: #0969da; } .b { fill: #ffe1c2; stroke: #bc4c00; }
 .c { fill: #d3f5da; stroke: #1a7f37; } .none { fill: none; stroke: #8c959f; stroke-dasharray: 4 3; }
 .line { stroke: #59636e; fill: none; stroke-width: 1.5; } .tip { fill: #59636e; }
+.reply { stroke: #59636e; fill: none; stroke-dasharray: 5 4; }
 .axis { stroke: #8c959f; stroke-width: 0.4; } .curve { fill: none; stroke-width: 2.5; }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3; } .small { fill: #9da7b1; } .box { fill: #21262d; stroke: #7d8590; }
 .a { fill: #12355c; stroke: #4493f8; } .b { fill: #55290b; stroke: #f0883e; }
 .c { fill: #12401f; stroke: #3fb950; } .none { stroke: #7d8590; }
-.line { stroke: #9da7b1; } .tip { fill: #9da7b1; } .curve { fill: none; }
+.line, .reply { stroke: #9da7b1; } .tip { fill: #9da7b1; } .curve { fill: none; }
 }
 """
 
@@ -81,10 +84,10 @@ class Figure:
             style = "small" if number else ""
             self.text(x + wide / 2, top + 18 * number, line, style, "middle")
 
-    def arrow(self, *points: tuple[float, float]) -> None:
+    def arrow(self, *points: tuple[float, float], kind: str = "line") -> None:
         """Draw a line through the points, with an arrowhead at its end."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
-        self._parts.append(f'<polyline points="{path}" class="line" marker-end="url(#tip)"/>')
+        self._parts.append(f'<polyline points="{path}" class="{kind}" marker-end="url(#tip)"/>')
 
     def line(self, kind: str, *points: tuple[float, float]) -> None:
         """Draw a line through the points."""
@@ -257,6 +260,97 @@ def coordinator_states() -> str:
     return figure.done()
 
 
+def member_states() -> str:
+    """The states of a member in ZooKeeper, and the usual path through them."""
+    figure = Figure(760, 564, "States of a member in ZooKeeper")
+    rows = (
+        (ZkState.REGISTERING, ZkState.VIEWING, ZkState.CHECKING),
+        (ZkState.NOTIFYING_RELEASE, ZkState.COMMITTING, ZkState.STOPPING),
+        (ZkState.RELEASING, ZkState.REVIEWING, ZkState.CLAIMING),
+        (ZkState.RESTING, ZkState.STARTING, ZkState.NOTIFYING_START),
+    )
+    place: dict[ZkState, tuple[float, float]] = {}
+    for row, states in enumerate(rows):
+        for column, state in enumerate(states):
+            x, y = 20 + 250 * column, 20 + 106 * row
+            place[state] = (x, y)
+            kind = "c" if state is ZkState.RESTING else "a" if row in (0, 2) else "box"
+            lines = [state.name, *wrap(state.value, 32)]
+            figure.box(x, y, 220, 68, lines, kind)
+
+    def across(one: ZkState, other: ZkState) -> None:
+        y = place[one][1] + 34
+        right = place[one][0] < place[other][0]
+        figure.arrow((place[one][0] + 220 * right, y), (place[other][0] + 220 * (not right), y))
+
+    def down(one: ZkState, other: ZkState) -> None:
+        x = place[one][0] + 110
+        figure.arrow((x, place[one][1] + 68), (x, place[other][1]))
+
+    for states in rows:
+        across(states[0], states[1]) if states[0] in _RIGHTWARD else across(states[1], states[0])
+        across(states[1], states[2]) if states[0] in _RIGHTWARD else across(states[2], states[1])
+    down(ZkState.CHECKING, ZkState.STOPPING)
+    down(ZkState.NOTIFYING_RELEASE, ZkState.RELEASING)
+    down(ZkState.CLAIMING, ZkState.NOTIFYING_START)
+    figure.arrow((20, 372), (8, 372), (8, 8), (380, 8), (380, 20))
+    figure.text(20, 424, "the group changes: VIEWING", "small")
+    for number, (state, *words) in enumerate(_SIDE):
+        x = 20 + 186 * number
+        figure.box(x, 442, 172, 50, [state.name], "b")
+        for line, word in enumerate(words):
+            figure.text(x + 86, 508 + 17 * line, word, "small", "middle")
+    return figure.done()
+
+
+_RIGHTWARD = (ZkState.REGISTERING, ZkState.RELEASING)
+_SIDE = (
+    (ZkState.WATCHING, "an owner znode is in the", "way: waits for its end,", "then claims"),
+    (ZkState.BACKING_OFF, "an attempt failed:", "waits, then VIEWING"),
+    (ZkState.SESSIONLESS, "the session is lost: with a", "new one, REGISTERING"),
+    (ZkState.CLOSING_STOP, "shutdown: stops, commits,", "releases, deregisters,", "then CLOSED"),
+)
+
+
+def sequence(source: str) -> str:
+    """Draw a Mermaid sequence diagram of two participants, as `zkconsumer diagram` prints it.
+
+    GitHub draws these by itself. The site shows this drawing instead, because Mermaid's scripts
+    would have to be loaded from elsewhere. Raises ValueError for a line that it does not know.
+    """
+    names: dict[str, str] = {}
+    steps: list[tuple[str, str, list[str]]] = []  # (kind, sender, lines of text)
+    for line in filter(None, map(str.strip, source.splitlines()[1:])):
+        if found := re.fullmatch(r"participant (\w+) as (.+)", line):
+            names[found[1]] = found[2]
+        elif found := re.fullmatch(r"(\w+)(--?)>>(\w+): (.+)", line):
+            steps.append(("reply" if found[2] == "--" else "line", found[1], [found[4]]))
+        elif found := re.fullmatch(r"Note over (\w+): (.+)", line):
+            steps.append(("note", found[1], wrap(found[2], 40)))
+        else:
+            raise ValueError(f"docs/figures.py cannot draw this line of a diagram: {line}")
+    ends = dict(zip(names, (170.0, 590.0), strict=True))
+    heights = [18 * len(lines) + 20 if kind == "note" else 34 for kind, _, lines in steps]
+    bottom = 70 + sum(heights)
+    figure = Figure(760, bottom + 20, " and ".join(names.values()))
+    for name, x in ends.items():
+        figure.line("axis", (x, 46), (x, bottom))
+        figure.box(x - 80, 10, 160, 36, [names[name]], "a")
+    y = 60.0
+    for (kind, sender, lines), height in zip(steps, heights, strict=True):
+        x = ends[sender]
+        (other,) = (end for name, end in ends.items() if name != sender)
+        if kind == "note":
+            figure.box(x - 150, y + 2, 300, height - 8, [], "box")
+            for number, line in enumerate(lines):
+                figure.text(x, y + 20 + 18 * number, line, "small", "middle")
+        else:
+            figure.text((x + other) / 2, y + 18, lines[0], "small", "middle")
+            figure.arrow((x, y + 26), (other, y + 26), kind=kind)
+        y += height
+    return figure.done()
+
+
 Shares = Mapping[TopicPartition, int]
 
 
@@ -327,14 +421,20 @@ def assignments() -> str:
 
 
 def herd_curves() -> str:
-    """The cost of one join in simulated groups of growing size: watch events and reads."""
+    """The cost of one join in simulated groups of growing size: reads, requests, and partitions
+    that stop."""
     sizes = (5, 10, 20, 50, 100)
-    figure = Figure(760, 372, "Watch events and znodes read when one member joins, by group size")
-    left, top, wide, high, decades = 90, 40, 250, 240, 6
-    colours = {"scala": "b", "default": "a", "coordinator": "c"}
+    figure = Figure(760, 372, "The cost of one member that joins, by group size")
+    left, top, wide, high, decades = 70, 40, 160, 240, 6
+    colours = {"scala": "b", "default": "a", "coordinator": "none", "consumer": "c"}
     runs = {name: [simulate_any(Herd(n, 100, 1, "join", name)) for n in sizes] for name in colours}
-    for panel, (title, what) in enumerate((("watch events", "watches_fired"), ("reads", "reads"))):
-        x0 = left + panel * 370
+    panels = (
+        ("znodes read", "reads"),
+        ("requests", "requests"),
+        ("partitions that stop", "stopped"),
+    )
+    for panel, (title, what) in enumerate(panels):
+        x0 = left + panel * 248
         figure.text(x0, 24, title, "head")
         for power in range(decades):
             y = top + high - high * power / (decades - 1)
@@ -349,15 +449,9 @@ def herd_curves() -> str:
             if any(found):
                 heights = [top + high - high * log10(max(1, one)) / (decades - 1) for one in found]
                 figure.line(f"{kind} curve", *zip(places, heights, strict=True))
-    for number, (name, text) in enumerate(
-        (
-            ("scala", "profile scala"),
-            ("default", "profile default"),
-            ("coordinator", "coordinator: 0 of both"),
-        )
-    ):
-        figure.box(90 + 200 * number, 338, 22, 20, [], colours[name])
-        figure.text(120 + 200 * number, 353, text, "small")
+    for number, (name, kind) in enumerate(colours.items()):
+        figure.box(70 + 170 * number, 338, 22, 20, [], kind)
+        figure.text(100 + 170 * number, 353, name, "small")
     return figure.done()
 
 
@@ -434,6 +528,7 @@ FIGURES = {
     "data-path.svg": data_path,
     "five-steps.svg": five_steps,
     "herd-curves.svg": herd_curves,
+    "member-states.svg": member_states,
     "migration-timeline.svg": migration_timeline,
     "ownership-timeline.svg": ownership_timeline,
     "znode-tree.svg": znode_tree,

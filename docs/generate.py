@@ -86,6 +86,7 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
             max_content_width=90,
             help_option_names=["-h", "--help"],
         )
+        command._help_option = None  # click keeps the first one made, whatever its names were
         help_text = command.get_help(context)
         parts.append(f"## `{context.command_path}`\n\n```text\n{help_text}\n```\n")
         if isinstance(command, click.Group):
@@ -137,10 +138,14 @@ def states_page() -> str:
         )
         commits = "yes" if state in states.COMMIT_STATES else "no"
         rows.append(f"| `{state.name}` | {state.value} | {answers or '-'} | {commits} |")
+    targets: dict[tuple[str, str], list[str]] = {}
+    for source, fact, target in _transitions():
+        if source != target:
+            targets.setdefault((source, fact), []).append(f"`{target}`")
+    order = {state.name: number for number, state in enumerate(State)}
     arrows = [
-        f"    {source} --> {target}: {fact}"
-        for source, fact, target in _transitions()
-        if source != target
+        f"| `{source}` | `{fact}` | {', '.join(found)} |"
+        for (source, fact), found in sorted(targets.items(), key=lambda one: order[one[0][0]])
     ]
     anywhere = ", ".join(f"`{fact.__name__}`" for fact in machine.RebalanceMachine.ANYWHERE)
     return "\n".join(
@@ -151,6 +156,8 @@ def states_page() -> str:
             "A member's rebalance is a state machine (`zkconsumer/core/zookeeper/machine.py`).",
             "It takes events and returns commands. In each state it waits for the answer to one",
             "command. It ignores and counts other answers.",
+            "",
+            "![The usual way through the states](../images/member-states.svg)",
             "",
             "| State | Meaning | Waits for | Commits possible |",
             "|---|---|---|---|",
@@ -163,18 +170,14 @@ def states_page() -> str:
             "",
             "## Transitions",
             "",
-            "The diagram is generated from the code. An arrow is a transition that the event "
-            "may cause.",
-            "Not shown: from every state, `SessionLost` leads to `SESSIONLESS`, and "
+            "The table is read from the code. It lists every state that an event may lead to.",
+            "Not listed: from every state, `SessionLost` leads to `SESSIONLESS`, and "
             "`CloseRequested`",
             "leads to `CLOSING_STOP` (or to `CLOSED`, without a session).",
             "",
-            "```mermaid",
-            "stateDiagram-v2",
-            "    [*] --> NEW",
+            "| State | Event | Next states |",
+            "|---|---|---|",
             *arrows,
-            "    CLOSED --> [*]",
-            "```",
             "",
         ]
     )
@@ -329,7 +332,7 @@ _KINDS = {
 
 
 JOURNAL = f"""\
-A journal is a file of JSON Lines: one object a line, UTF-8. `zkconsumer simulate --journal FILE`
+A journal is a file of JSON Lines: one object per line, UTF-8. `zkconsumer simulate --journal FILE`
 and `zkconsumer herd --journal FILE` write one, and so does each member with the key
 `zkconsumer.journal.dir`. `zkconsumer.journal.read_journal` reads it, `zkaudit run --journals` looks
 for faults in it, and `zkconsumer replay` runs a member again on it

@@ -258,7 +258,11 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         )
 
     def metrics(self) -> Metrics:
-        """See ``StreamConnector``."""
+        """Return the current metrics.
+
+        The call is cheap, and any thread may make it at any time. Before streams are created,
+        almost all values are 0. After ``shutdown``, counters keep their last value.
+        """
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
             return snapshot.before_streams(self._zk, self._closed)

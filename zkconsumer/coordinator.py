@@ -185,7 +185,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
             raise ConfigError(
                 [
                     "group.protocol=consumer: the broker evaluates patterns as RE2, which cannot "
-                    "say what a Blacklist says: use a Whitelist, or group.protocol=classic"
+                    "express a Blacklist: use a Whitelist, or group.protocol=classic"
                 ]
             )
         return ConsumerGroupSpec(
@@ -259,7 +259,12 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         )
 
     def metrics(self) -> Metrics:
-        """See ``StreamConnector``. The metrics of ZooKeeper are 0."""
+        """Return the current metrics.
+
+        The call is cheap, and any thread may make it at any time. Before streams are created,
+        almost all values are 0. After ``shutdown``, counters keep their last value. The metrics of
+        ZooKeeper are 0.
+        """
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
             return Metrics(state="CLOSED" if self._closed else "NEW")

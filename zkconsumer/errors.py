@@ -204,8 +204,8 @@ class GroupActiveError(GroupError):
 
 
 class GroupChangedError(GroupError):
-    """Another client changed the group meanwhile. The text lists which changes were made and which
-    were not."""
+    """Another client changed the group in the meantime. The text lists which changes were made and
+    which were not."""
 
 
 class OffsetsFileError(ZkConsumerError):

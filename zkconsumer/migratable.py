@@ -176,7 +176,11 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
         return LiveRecorder(self._journal, self.consumer_id, self._host.wall_us, chroot)
 
     def metrics(self) -> Metrics:
-        """See ``StreamConnector``."""
+        """Return the current metrics.
+
+        The call is cheap, and any thread may make it at any time. Before streams are created,
+        almost all values are 0. After ``shutdown``, counters keep their last value.
+        """
         found, machine = super().metrics(), self._live_machine
         if machine is None:
             return found

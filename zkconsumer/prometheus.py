@@ -51,7 +51,7 @@ class ConnectorCollector:
         self._connectors = list(connectors)
 
     def add(self, connector: AnyConnector) -> None:
-        """Export this one too. Adding it again changes nothing."""
+        """Export this connector too. Adding it again has no effect."""
         with self._lock:
             if connector not in self._connectors:
                 self._connectors.append(connector)
@@ -61,7 +61,7 @@ class ConnectorCollector:
         return [*(_family(metric) for metric in declared()), *_health_families()]
 
     def collect(self) -> Iterator[Metric]:
-        """All families with the values of this moment."""
+        """All families with the current values."""
         with self._lock:
             self._connectors = [found for found in self._connectors if not found.closed]
             connectors = list(self._connectors)
@@ -132,7 +132,7 @@ def start_http_server(
         server, thread = serve(port, addr, registry)
     except OSError as error:
         raise UsageError(
-            f"metrics cannot be offered on {addr}, port {port}: {error.strerror or error}; "
+            f"metrics cannot be served on {addr}, port {port}: {error.strerror or error}; "
             "choose another port"
         ) from error
     return MetricsServer(collector, server, thread)

@@ -25,7 +25,7 @@ _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([^-]*)-----END \1-----
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """What one context is made of. ``prefix`` is put before the names of keys in errors."""
+    """The settings of one context. ``prefix`` is put before the names of keys in errors."""
 
     prefix: str
     truststore_location: str | None
@@ -82,7 +82,7 @@ def for_zookeeper(keys: SecurityKeys) -> ssl.SSLContext:
 
 
 def certificate_fault(error: ssl.SSLError, prefix: str) -> str | None:
-    """Return what to correct when a handshake was refused; None: it only broke.
+    """Return the fix if a handshake was refused; None if the connection only broke.
 
     ``prefix`` is that of the keys: ``ssl.`` or ``zookeeper.ssl.``.
     """

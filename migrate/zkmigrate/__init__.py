@@ -24,7 +24,7 @@ The packages, each of which imports only those below it:
 ``formats``
     Files: plans, offsets of other tools, configurations.
 ``plan``
-    What a move would do, from ``GroupState`` and the operator's options. Pure.
+    Plans a move from ``GroupState`` and the operator's options. Pure.
 ``model``, ``text``, ``errors``
     The content of both stores, as values; how it appears in messages; the errors.
 

@@ -1,4 +1,4 @@
-"""The command ``zkmigrate``: one place that maps errors to a line and an exit status."""
+"""The command ``zkmigrate``: the one place that maps errors to a message and an exit status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit status.
 
-    One of our errors is one line on stderr and gives its own ``exit_code``; wrong usage gives 2,
+    Own errors print one line on stderr and set ``exit_code``. Other statuses: 2 for a usage error,
     Ctrl-C 130, 141 if the reader of stdout exited.
     """
     import click

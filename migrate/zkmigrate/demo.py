@@ -33,7 +33,7 @@ THIRD: Final = MESSAGES // 3
 _SECONDS: Final = 60.0
 
 Ledger = dict[str, Counter[tuple[int, int]]]
-"""Group, then partition and offset, and how often the group got that message."""
+"""Group to partition and offset, and the number of times that the group got that message."""
 
 
 def main() -> int:

@@ -43,7 +43,7 @@ _STAGE_SECONDS: Final = 180.0
 
 
 class Delivered(NamedTuple):
-    """One message as a member's program got it. ``at``: monotonic seconds of this machine."""
+    """One message as received by a member's program. ``at``: monotonic seconds of this machine."""
 
     at: float
     partition: int
@@ -156,7 +156,7 @@ class _Run:
         self.members[name] = subprocess.Popen([sys.executable, "-m", "zkmigrate.demo_live", *words])
 
     def stage(self, name: str) -> None:
-        """Run a stage of the tool until it is done, with something killed meanwhile."""
+        """Run a stage of the tool until it is done, and kill a process during it."""
         words = [sys.executable, "-c", "from zkmigrate.cli import main; main()", "live", name]
         words += [GROUP, "--execute", "--zookeeper", self.cluster.zookeeper, "--wait", "60"]
         begun = time.monotonic()

@@ -22,7 +22,7 @@ REFUSED: Final = 3
 
 
 class MigrationError(ZkConsumerError):
-    """A move, or a part of it, could not be done; the text says what to do."""
+    """A move, or a part of it, could not be done. The message gives the fix."""
 
 
 class PlanFileError(MigrationError):

@@ -21,11 +21,11 @@ class Store(Enum):
 
 
 HeldNow = Mapping[Store, Mapping[TopicPartition, int | None]]
-"""What each store holds of a group; ``None``: no offset, as a negative one means."""
+"""A group's offset in each store. ``None``, like a negative number, means no offset."""
 
 
 class Direction(Enum):
-    """From which store to which."""
+    """The direction of a move: from one store to the other."""
 
     ZK_TO_KAFKA = "zk-to-kafka"
     KAFKA_TO_ZK = "kafka-to-zk"
@@ -64,7 +64,7 @@ class KafkaOffset:
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """First offset that the log holds, and the one that the next message will get."""
+    """First offset in the log, and the offset that the next message will get."""
 
     earliest: int
     latest: int
@@ -77,7 +77,7 @@ class Log(Enum):
     OTHER = "other"
     """The brokers' topic has another id: it was created again."""
     UNPROVEN = "unproven"
-    """ZooKeeper knows no id of the topic, and the cluster has left ZooKeeper."""
+    """ZooKeeper has no id for the topic, and the cluster has left ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +93,15 @@ class TopicState:
     log: Log = Log.SAME
 
     def is_younger_than(self, offset: ZkOffset) -> bool:
-        """Whether it was created after an offset in ZooKeeper was stored."""
+        """Whether the topic was created after an offset in ZooKeeper was stored."""
         return self.log is Log.OTHER or (self.log is Log.SAME and offset.mzxid < self.czxid)
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationMarker:
-    """What ``/consumers/GROUP/migration`` says: where the group's offsets were moved to, and when.
+    """The content of ``/consumers/GROUP/migration``: the target of the group's move, and its time.
 
-    ``values``: the offsets that the source store held then. ``moved_to`` is ``None`` after
+    ``values``: the source store's offsets at that time. ``moved_to`` is ``None`` after
     a rollback, which ended ``at_ms``. ``kafka_group``: the group's name in Kafka, if it differs.
     ``left``: offsets of the source store that the plan left out.
     """
@@ -150,7 +150,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """For how long the broker keeps the offsets of a group without members."""
+    """How long the broker keeps the offsets of a group without members."""
 
     minutes: int
     known: bool

@@ -44,7 +44,7 @@ from zkmigrate.stores.group_states import read_offsets
 from zkmigrate.stores.sessions import Stores
 
 KAFKA: Final = "3.9"
-"""The line of the servers that are started."""
+"""The Kafka release of the servers that are started."""
 _BROKER: Final = 0
 
 
@@ -72,7 +72,7 @@ class EstateCopy:
 
 
 class Rehearsed(NamedTuple):
-    """What became of one group. ``verified`` and ``way_back`` are empty when all was right."""
+    """The result for one group. ``verified`` and ``way_back`` are empty if there was no problem."""
 
     result: Result
     verified: str
@@ -85,7 +85,7 @@ class Rehearsed(NamedTuple):
 
 
 def copy_groups(stores: Stores, plans: Iterable[GroupPlan]) -> EstateCopy:
-    """Read what planned groups are made of. Raises ZkConsumerError."""
+    """Read the data of planned groups. Raises ZkConsumerError."""
     every = list(plans)
     groups: list[GroupCopy] = []
     names: set[str] = set()
@@ -175,7 +175,7 @@ class Rehearsal:
             wrong = [tp for tp, log in self._copy.ranges.items() if ranges.get(tp) != log]
             if wrong:
                 raise MigrationError(
-                    f"the copy of {min(wrong)} is not as the log is: rehearse again"
+                    f"the copy of {min(wrong)} differs from the log: rehearse again"
                 )
             for one in self._copy.groups:
                 if one.kafka:
@@ -192,7 +192,7 @@ class Rehearsal:
         lock: bool,
         on_group: Callable[[Result], object],
     ) -> Iterator[Rehearsed]:
-        """Apply, verify and roll back; yield what became of each group."""
+        """Apply, verify and roll back; yield the result for each group."""
         with Stores(self._cluster.zookeeper) as stores:
             here = replace(plan, groups=tuple(self._translated(plan, stores)), cluster=None)
             before = _held(stores, here)

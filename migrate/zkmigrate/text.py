@@ -1,4 +1,4 @@
-"""How lists of names, offsets and days appear in messages. Pure."""
+"""Formats lists of names, offsets and days for messages. Pure."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def show(offset: int | None) -> str:
 
 
 def unlisted_note(partitions: Sequence[str]) -> str:
-    """Return what to print when Kafka could not list all groups."""
+    """Return the message for the case that Kafka could not list all groups."""
     return f"groups may be missing, since a leader is missing of {shown(partitions)}"

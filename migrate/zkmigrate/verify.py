@@ -1,4 +1,4 @@
-"""Compares what both stores hold now with a plan and with the migration marker. Pure."""
+"""Compares the current offsets in both stores with a plan and with the migration marker. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from zkmigrate.plan.options import covers
 from zkmigrate.plan.values import GroupPlan
 
 BEHIND = "behind"
-"""The target lacks an offset that was moved, or holds a lower one."""
+"""The target has no offset, or a lower one, where an offset was moved."""
 AHEAD = "ahead"
-"""The target is further than the plan says, as consumers leave it that use it since the move."""
+"""The target is ahead of the plan, because consumers have used it since the move."""
 SOURCE = "source-moved-on"
 """The source store has changed since the move: an old consumer runs, or ran."""
 NOT_MOVED = "not-moved"
@@ -28,7 +28,7 @@ STAYS = "stays-behind"
 ORDER: Final = (UNREADABLE, NOT_MOVED, SOURCE, BEHIND, AHEAD, STAYS)
 """The kinds, worst first."""
 STATUS: Final[Mapping[str, int]] = {UNREADABLE: 1, NOT_MOVED: 1, BEHIND: 4, SOURCE: 8, AHEAD: 16}
-"""What each kind adds to the exit status of ``zkmigrate verify``; ``AHEAD`` only on demand."""
+"""The part of each kind in the exit status of ``zkmigrate verify``; ``AHEAD`` only on demand."""
 
 
 class Difference(NamedTuple):
@@ -105,7 +105,7 @@ def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterat
 
 
 def about_group(plan: GroupPlan, kind: str, what: str) -> Difference:
-    """Return the difference that is about a whole group."""
+    """Return the difference that concerns a whole group."""
     return Difference(plan.group, None, None, None, None, kind, what)
 
 

@@ -18,7 +18,7 @@ def register(spark: SparkSession) -> None:
     """Make the formats ``zookeeper_txnlog``, ``zookeeper_snapshot``, ``zkaudit_journal`` and
     ``zkaudit_offsets`` known to a session.
 
-    The executors need zkaudit too, at the same version.
+    The executors need the same version of zkaudit.
     """
     # Importing the package alone does not load Spark.
     from zkaudit.sources import journal, offsets, zookeeper
@@ -44,16 +44,16 @@ def audit(
     verify: bool = False,
     **limits: float,
 ) -> dict[str, DataFrame]:
-    """Audit the logs of an ensemble; return the tables by name, ``findings`` among them.
+    """Audit the logs of an ensemble; return the tables by name, including ``findings``.
 
-    It does what ``zkaudit run`` does, in a session of yours. ``zookeeper_logs`` names one directory
-    for each server. Tables are stored as Parquet in ``out``, by default a new temporary directory,
-    which you delete. ``start`` and ``end`` choose findings by time; ISO text and ``datetime``
-    without a zone are UTC. ``limits`` are the thresholds of the rules, named as the options of
-    ``zkaudit run``: ``unowned_seconds=60``.
+    Does the same as ``zkaudit run``, in your Spark session. ``zookeeper_logs`` names one directory
+    for each server. The tables are stored as Parquet in ``out``. The default is a new temporary
+    directory, which you have to delete. ``start`` and ``end`` choose findings by time; ISO text and
+    ``datetime`` without a zone are UTC. ``limits`` are the thresholds of the rules, named like the
+    options of ``zkaudit run``: ``unowned_seconds=60``.
 
-    Raises InputMissingError for inputs that are not there, also for a group or a time that nothing
-    in them matches; AuditError for damaged logs; TypeError for a limit that does not exist.
+    Raises InputMissingError if inputs do not exist or nothing in them matches the group or time;
+    AuditError for damaged logs; TypeError for an unknown limit.
     """
     from zkaudit.findings.limits import Limits
     from zkaudit.job.audit import Options, run

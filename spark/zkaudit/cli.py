@@ -1,6 +1,6 @@
-"""The command ``zkaudit``: one place that maps errors to a line and an exit status.
+"""The command ``zkaudit``: the one place that maps errors to a message and an exit status.
 
-Its libraries come with extras; this module works without them.
+Its libraries are installed with extras; this module works without them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 _EXTRAS = {"click": "cli", "rich": "cli", "pyspark": "audit", "pyarrow": "audit", "numpy": "audit"}
 _SEVERAL = ("--zookeeper-logs", "--journals", "--server-logs")
-"""Options that take several values; the values end at the next option."""
+"""Options that take several values, up to the next option."""
 
 
 def main() -> None:
@@ -31,8 +31,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit status.
 
-    One of our errors is one line on stderr and gives its own ``exit_code``; wrong usage gives 2,
-    findings of the severity asked for 3, Ctrl-C 130.
+    The project's own errors print one line on stderr and set the status to their ``exit_code``.
+    The status is 2 for a usage error, 3 for findings as severe as ``--fail-on``, 130 for Ctrl-C.
     """
     import click
 
@@ -60,9 +60,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def one_value_each(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with options of directories repeated for each of their values.
+    """Return the arguments with each option that takes directories repeated for each directory.
 
-    So ``--zookeeper-logs zk1 zk2`` and ``--zookeeper-logs logs/*`` work.
+    This makes ``--zookeeper-logs zk1 zk2`` and ``--zookeeper-logs logs/*`` work.
     """
     expanded: list[str] = []
     option = None
@@ -78,7 +78,7 @@ def one_value_each(arguments: Sequence[str]) -> list[str]:
 
 
 def _foreign() -> tuple[type[Exception], ...]:
-    """Errors of the system, and of Spark if it was loaded."""
+    """Errors of the operating system, and of Spark if it was loaded."""
     if "pyspark" not in sys.modules:
         return (OSError,)
     from py4j.protocol import Py4JError
@@ -96,7 +96,7 @@ def _line(error: Exception) -> str:
     if "JAVA_GATEWAY_EXITED" in text:
         return "Spark cannot start Java: install Java 17 or later, or set JAVA_HOME"
     reason = next(filter(str.strip, text.splitlines()), type(error).__name__).strip()
-    return f"Spark failed; --out may not be whole: fix the cause, then run again: {reason}"
+    return f"Spark failed and --out may be incomplete: fix the cause, then run again: {reason}"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Keeps closed logs and snapshots before ZooKeeper's autopurge takes them. Any thread.
+"""Keeps closed logs and snapshots before ZooKeeper's autopurge deletes them. Any thread.
 
-A hard link costs nothing and shares the file's blocks, and a server does not append to a log once
-it has begun the next one, nor to a finished snapshot. It may still cut off the end of a log: a
-server truncates proposals that were never committed when it meets the new leader (ZooKeeper's
-TRUNC). They are evidence, so the newest closed log is copied.
+Files are hard-linked. A hard link costs nothing, because it shares the file's blocks, and a server
+does not append to a finished snapshot, nor to a log once it has begun the next one. It may still
+cut off the end of a log: a new leader makes a server truncate proposals that were never committed
+(ZooKeeper's TRUNC). These proposals are evidence, so the newest closed log is copied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zkaudit.job.inputs import find
 
 @dataclass(slots=True)
 class Kept:
-    """How many files were linked, copied, and were there already."""
+    """How many files were linked, copied, or already kept."""
 
     linked: int = 0
     copied: int = 0
@@ -29,11 +29,11 @@ class Kept:
 
 
 def collect(source: Path, target: Path) -> Kept:
-    """Link or copy every log but the newest, and every whole snapshot, from a server's directory.
+    """Link or copy all logs but the newest, and all complete snapshots, from a server's directory.
 
-    What is there already is not read again. The newest of the closed logs is always copied.
-    A file that is gone by the time it is linked is passed over: the server purged it. Raises
-    InputMissingError when ``source`` has no logs, AuditError when ``target`` cannot be written.
+    Files that are already kept are not read again. The newest closed log is always copied. A file
+    that the server purges in the meantime is skipped. Raises InputMissingError if ``source`` has
+    no logs, and AuditError if ``target`` cannot be written.
     """
     logs, snapshots = find([source])
     done = Kept()

@@ -1,8 +1,7 @@
 """A group of real members on an embedded cluster, with faults injected, for ``zkaudit demo``.
 
-Leaves ZooKeeper's own data directory and the members' journals behind, which is what an audit
-reads. Runs in the caller's thread; servers, members and the producer have processes and threads of
-their own.
+Leaves ZooKeeper's own data directory and the members' journals behind, which an audit reads. Runs
+in the caller's thread; servers, members and the producer have their own processes and threads.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ GROUP = "orders"
 TOPIC = "clicks"
 PARTITIONS = 4
 PLANTED = ("foreign release", "overlapping delivery", "tool write")
-"""Kinds of findings that the faults give; a clean run gives none."""
+"""Kinds of findings that the faults cause. A run without faults has no findings."""
 
 OVERLAP_SECONDS = 3.0
-"""How long a frozen member's partitions have been with others when it resumes."""
+"""How long other members have owned a frozen member's partitions when it resumes."""
 
 Say = Callable[[str], object]
 
@@ -45,9 +44,10 @@ def journal_directory(folder: Path) -> Path:
 
 
 def play(folder: Path, say: Say, *, faults: bool = True) -> None:
-    """Run members for a while; with ``faults``: expire, kill, write and delete behind their backs.
+    """Run members for a while. With ``faults``, expire, freeze and kill members, and change their
+    offsets and owner znodes.
 
-    Raises ClusterError when the servers do not start or the group does not settle.
+    Raises ClusterError if the servers do not start or the group does not settle.
     """
     with LocalCluster("3.9", dir=folder) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
@@ -87,7 +87,7 @@ class _Play:
             self.say("two members share the topic")
             process = self.process("carl")
             self.settled(3)
-            self.say("a third one, in a process of its own, has joined")
+            self.say("a third member, in its own process, has joined")
             self.progress()
             if faults:
                 self.faults(members[1], process)
@@ -109,13 +109,13 @@ class _Play:
             self.watch.close()
 
     def process(self, name: str) -> subprocess.Popen[bytes]:
-        # As the JVM's consumer, it does not stop at once when its session may be lost.
+        # Like the JVM's consumer, it does not stop at once when its session may be lost.
         settings = json.dumps(self.config(name) | {"zkconsumer.profile": "scala"})
         return subprocess.Popen([sys.executable, "-m", "zkaudit.demo", settings])
 
     def faults(self, member: ZookeeperConsumerConnector, process: subprocess.Popen[bytes]) -> None:
         expire_session(self.cluster.zookeeper, *member._zk._client.client_id)
-        self.say("ended the session of the second member behind its back")
+        self.say("ended the session of the second member, which does not know it yet")
         self.settled(3)
         self.progress()
         process.send_signal(signal.SIGSTOP)
@@ -124,10 +124,10 @@ class _Play:
             self.settled(2)
             begin = time.monotonic()
             self.progress()
-            wait_until(lambda: time.monotonic() > begin + OVERLAP_SECONDS, 30.0, "time passes")
+            wait_until(lambda: time.monotonic() > begin + OVERLAP_SECONDS, 30.0, "waiting")
         finally:
             process.send_signal(signal.SIGCONT)
-        self.say("let it resume: it delivers partitions that others own now")
+        self.say("resumed the third member: it delivers messages of partitions that others own now")
         self.settled(3)
         self.progress()
         client = KazooClient(self.cluster.zookeeper)
@@ -146,7 +146,7 @@ class _Play:
             client.close()
 
     def settled(self, members: int) -> None:
-        """Wait until so many members own all partitions."""
+        """Wait until this many members own all partitions."""
         self.watch.wait_owners(
             TOPIC,
             lambda owners: (
@@ -170,7 +170,7 @@ class _Play:
 
 
 def _member(settings: str) -> None:
-    """A member in a process of its own; SIGTERM makes it leave."""
+    """A member in its own process; SIGTERM makes it leave the group."""
     member = ZookeeperConsumerConnector(json.loads(settings))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:

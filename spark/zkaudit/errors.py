@@ -17,11 +17,11 @@ from zkconsumer.errors import ZkConsumerError
 
 
 class AuditError(ZkConsumerError):
-    """The audit cannot do what it was asked to; the text names the input and the fix."""
+    """The audit cannot be done. The message names the input and the fix."""
 
 
 class InputMissingError(AuditError):
-    """A directory or file named as input does not exist or holds nothing that can be read."""
+    """A directory or file given as input does not exist or contains nothing that can be read."""
 
     exit_code = 2
 
@@ -29,7 +29,7 @@ class InputMissingError(AuditError):
 class LogFormatError(AuditError):
     """A transaction log or snapshot is damaged. ``position`` is the byte where reading stopped.
 
-    Nothing behind the position is read: whatever looks like a record there may be a znode's data.
+    Nothing after the position is read: bytes that look like a record there may be a znode's data.
     """
 
     def __init__(self, file: str, position: int, reason: str) -> None:
@@ -44,7 +44,7 @@ class LogFormatError(AuditError):
 
 
 class DigestMismatchError(AuditError):
-    """The tree rebuilt from a log is not the one the server had. ``zxid`` is where they part."""
+    """The tree rebuilt from a log differs from the server's, first at transaction ``zxid``."""
 
     def __init__(self, file: str, zxid: int, reason: str) -> None:
         self.file = file
@@ -58,15 +58,15 @@ class DigestMismatchError(AuditError):
 
 
 class SchemaMismatchError(AuditError):
-    """A table on disk was written with other columns than this release reads."""
+    """A table on disk has other columns than the ones this release reads."""
 
 
 def no_file(number: int | None, reason: str, file: str | None) -> str:
-    """Return one line for an ``OSError``: which file, what is wrong, what to do."""
+    """Return one line for an ``OSError``: the file, the reason and the fix."""
     fix = {
-        errno.ENOENT: "if it was deleted meanwhile, run again; zkaudit collect keeps logs",
-        errno.EACCES: "let this user read and write it",
-        errno.EPERM: "let this user read and write it",
-        errno.ENOSPC: "make room, then run again",
+        errno.ENOENT: "if ZooKeeper has deleted it, run again; zkaudit collect keeps logs",
+        errno.EACCES: "give this user permission to read and write it",
+        errno.EPERM: "give this user permission to read and write it",
+        errno.ENOSPC: "free disk space, then run again",
     }
-    return f"{file or 'a file'}: {reason}: {fix.get(number or 0, 'fix this, then run again')}"
+    return f"{file or 'a file'}: {reason}: {fix.get(number or 0, 'fix the cause, then run again')}"

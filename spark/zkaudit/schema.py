@@ -1,7 +1,7 @@
-"""Columns of everything zkaudit reads: data only, no Spark and no Arrow until a function asks.
+"""Columns of everything zkaudit reads. Data only: Spark and Arrow are loaded only by functions.
 
-One table of columns each for transaction logs, snapshots and journals; ``spark_type`` and
-``arrow_schema`` turn a table into what the two libraries want. Any thread.
+There is one table of columns each for transaction logs, snapshots and journals. ``spark_type`` and
+``arrow_schema`` convert a table to the schemas of the two libraries. Any thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``nullable`` columns are null where ``meaning`` says nothing about a row."""
+    """One column. A ``nullable`` column is null in rows to which ``meaning`` does not apply."""
 
     name: str
     kind: Kind
@@ -64,7 +64,8 @@ CREATES: Final = ("create", "create2", "createContainer", "createTTL")
 """Types after which a znode exists."""
 
 DELETES: Final = ("delete", "deleteContainer")
-"""Types after which a znode is gone; the end of a session deletes its ephemerals too."""
+"""Types after which a znode no longer exists. The end of a session also deletes its ephemeral
+znodes."""
 
 
 def _c(name: str, kind: Kind, meaning: str, nullable: bool = True) -> Column:
@@ -94,7 +95,11 @@ TXNLOG: Final = (
     _c("tried", Kind.STRING, "error in a multi: the type of the operation, if the log shows it"),
     _c("path", Kind.STRING, "znode; null for sessions, and for errors outside of multis"),
     _c("data", Kind.BINARY, "data of create, setData and reconfig"),
-    _c("ephemeral", Kind.BOOLEAN, "creates: whether the znode ends with `session`"),
+    _c(
+        "ephemeral",
+        Kind.BOOLEAN,
+        "creates: whether the znode is ephemeral, and deleted when `session` ends",
+    ),
     _c(
         "version",
         Kind.INT,
@@ -113,10 +118,10 @@ TXNLOG: Final = (
 )
 """One row for each operation: (server, zxid, idx) is unique in the logs of one server.
 
-A multi of n operations gives n rows, one of none gives one row of type ``multi``. When one of the
-operations failed, nothing was applied: all rows are then of type ``error``, those that did not fail
-themselves with code 0, their type in ``tried`` and all their fields. (Logs hold the latter as if
-they had been applied.) So a row whose type is not ``error`` was applied.
+A multi of n operations gives n rows; an empty multi gives one row of type ``multi``. If one of the
+operations failed, nothing was applied and all rows are of type ``error``. Operations that did not
+fail themselves then have code 0, their type in ``tried``, and all their fields. (The log lists them
+as if they had been applied.) So a row whose type is not ``error`` was applied.
 """
 
 TXNLOG_FILES: Final = (
@@ -125,8 +130,8 @@ TXNLOG_FILES: Final = (
     _c("first_zxid", Kind.LONG, "zxid of the first one"),
     _c("last_zxid", Kind.LONG, "zxid of the last one"),
     _c("end_position", Kind.LONG, "byte where reading stopped", False),
-    _c("stop", Kind.STRING, "why: eof, padding, torn or corrupt", False),
-    _c("reason", Kind.STRING, "the same in words", False),
+    _c("stop", Kind.STRING, "why reading stopped: eof, padding, torn or corrupt", False),
+    _c("reason", Kind.STRING, "the reason in words", False),
 )
 """One row for each log: how far it can be read, and why reading stopped."""
 
@@ -165,10 +170,11 @@ TXNLOG_GROUPS: Final = (
     *(column for column in TXNLOG if column.name in _IN_GROUPS),
     _c("last_zxid", Kind.LONG, "type `#run`: zxid of the run's last transaction"),
 )
-"""What an audit of groups needs: operations on znodes below ``/consumers`` and ``/brokers/topics``,
-sessions and errors. So that one reading does, there are also rows that are no operations: one of
-type ``RUN`` for every unbroken run of zxids, its first in ``zxid``, its last in ``last_zxid`` and
-that one's time in ``time``; and one of type ``PATH`` for each path below ``/consumers``."""
+"""The rows that an audit of groups needs: operations on znodes below ``/consumers`` and
+``/brokers/topics``, sessions and errors. Other rows are added so that the logs need to be read only
+once. A row of type ``RUN`` describes an unbroken run of zxids: its first zxid is in ``zxid``, its
+last in ``last_zxid``, and the last one's time in ``time``. There is a row of type ``PATH`` for each
+path below ``/consumers``."""
 
 RUN: Final = "#run"
 PATH: Final = "#path"
@@ -197,7 +203,7 @@ SNAPSHOT: Final = (
 """One row for each znode of each snapshot: (server, file, path) is unique.
 
 Snapshots are fuzzy: a znode may be newer than ``zxid``. A row proves that the znode existed with
-its ``czxid``; that a znode is missing proves something from ``complete_zxid`` on only.
+its ``czxid``. That a znode is missing proves only that it did not exist at ``complete_zxid``.
 """
 
 SNAPSHOT_SESSIONS: Final = (
@@ -211,16 +217,16 @@ SNAPSHOT_SESSIONS: Final = (
 OFFSETS: Final = (
     _c("log_partition", Kind.INT, "partition of `__consumer_offsets`", False),
     _c("log_offset", Kind.LONG, "offset of the record", False),
-    _c("time", Kind.TIMESTAMP, "time of the record"),
+    _c("time", Kind.TIMESTAMP, "timestamp of the record"),
     _c("kind", Kind.STRING, "offset, group, other (an unknown key), damaged", False),
-    _c("fault", Kind.STRING, "the unknown key or the damage"),
+    _c("fault", Kind.STRING, "the unknown key, or how the record is damaged"),
     _c("group", Kind.STRING, "group id"),
     _c("topic", Kind.STRING, "topic"),
     _c("partition", Kind.INT, "partition"),
     _c("deleted", Kind.BOOLEAN, "whether the record is a tombstone"),
     _c("committed", Kind.LONG, "the offset"),
     _c("leader_epoch", Kind.INT, "epoch of the partition's leader when it was read (Kafka 2.1+)"),
-    _c("metadata", Kind.STRING, "text that the member stored with the offset"),
+    _c("metadata", Kind.STRING, "metadata that the member stored with the offset"),
     _c(
         "commit_ms",
         Kind.LONG,
@@ -230,7 +236,7 @@ OFFSETS: Final = (
     _c("generation", Kind.INT, "group: generation"),
     _c("members", Kind.STRINGS, "group: ids of its members"),
     _c("protocol_type", Kind.STRING, "group: `consumer`, or another type that its members use"),
-    _c("protocol", Kind.STRING, "group: the assignor that all members have in common"),
+    _c("protocol", Kind.STRING, "group: the assignor, which all members support"),
     _c("leader", Kind.STRING, "group: the leader"),
     _c("hosts", Kind.TEXTS, "group: the host of each member, as the coordinator recorded it"),
     _c("assignment", Kind.TEXTS, "consumer group: the member id of each `topic-partition`"),
@@ -247,19 +253,19 @@ _JOURNAL_KINDS: Final = {
 
 
 def journal_columns() -> tuple[Column, ...]:
-    """Columns of a journal's lines: place and text of the line, then its schema's fields.
+    """Columns of a journal's lines: position and text of the line, then its schema's fields.
 
-    Whole events and commands (``fields``) are for a replay, and left out.
+    Whole events and commands (``fields``) are needed only for replays and are left out.
 
-    ``fault`` says why a line could not be read; ``text`` is then the line itself (at most 4,096
-    characters) and all fields are null.
+    ``fault`` gives the reason if a line could not be read. ``text`` is then the line itself (at
+    most 4,096 characters) and all fields are null.
     """
     fields = {f.name: f for f in journal.FIELDS if f.type is not journal.Type.OBJECT}
     return (
         _c("file", Kind.STRING, "path of the journal", False),
         _c("line", Kind.LONG, "number of the line, from 1", False),
         _c("fault", Kind.STRING, "why the line could not be read"),
-        _c("text", Kind.STRING, "the line, when it could not be read"),
+        _c("text", Kind.STRING, "the line, if it could not be read"),
         *(_c(name, _JOURNAL_KINDS[field.type], field.meaning) for name, field in fields.items()),
     )
 
@@ -283,7 +289,7 @@ def spark_type(columns: tuple[Column, ...]) -> StructType:
 
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
-    """Return the columns as an Arrow schema: what Spark makes of ``spark_type`` exactly."""
+    """Return the columns as an Arrow schema, equal to the one Spark derives from ``spark_type``."""
     import pyarrow as pa
 
     kinds = {

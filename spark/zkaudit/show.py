@@ -1,4 +1,4 @@
-"""Raw transactions around one zxid, as lines of text. Caller's thread; no Spark."""
+"""Prints raw transactions around one zxid as text. Runs in the caller's thread; no Spark."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from zkaudit.sources.files import find, parse_servers, within
 from zkaudit.text import printable
 
 MOST_DATA: Final = 200
-"""Characters of a znode's content that are shown."""
+"""At most this many characters of a znode's content are shown."""
 
 
 def command(zxid: int | None, directories: Sequence[str]) -> str:
-    """Return the command that prints the transactions around ``zxid``; empty without one."""
+    """Return the command that prints the transactions around ``zxid``; empty without a zxid."""
     if zxid is None:
         return ""
     places = " ".join(map(shlex.quote, directories))
@@ -26,10 +26,10 @@ def command(zxid: int | None, directories: Sequence[str]) -> str:
 
 
 def transactions_around(zxid: int, directories: Sequence[str], around: int) -> Iterator[str]:
-    """Yield one line for each operation from ``around`` transactions before ``zxid`` to as many
-    behind it, for each server; ``>`` marks ``zxid`` itself.
+    """Yield one line for each operation of transaction ``zxid`` and of the ``around`` transactions
+    before and after it, for each server. ``>`` marks ``zxid`` itself.
 
-    Raises InputMissingError when no log holds ``zxid``; LogFormatError for a damaged log.
+    Raises InputMissingError if no log contains ``zxid``; LogFormatError for a damaged log.
     """
     filters = Filters("", max(1, zxid - around), zxid + around)
     there = False
@@ -43,8 +43,8 @@ def transactions_around(zxid: int, directories: Sequence[str], around: int) -> I
                     yield line_of(row, ">" if row["zxid"] == zxid else " ")
     if not there:
         raise InputMissingError(
-            f"{zxid:#x}: no log below {', '.join(map(str, directories))} holds this transaction: "
-            "name the directories of the other servers, or those with the older logs"
+            f"{zxid:#x}: no log below {', '.join(map(str, directories))} has this transaction: "
+            "name the directories of the other servers, or those with older logs"
         )
 
 

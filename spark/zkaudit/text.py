@@ -1,4 +1,4 @@
-"""Foreign text for a terminal and the report, and names of groups as a regex and back. Pure."""
+"""Makes untrusted text printable, and turns group names into a regex and back. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 
 def printable(text: str) -> str:
-    """Return text with every character escaped that is invisible or turns text around."""
+    """Return text with every character escaped that is invisible or changes text direction."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def regex_of(names: Sequence[str]) -> str:
-    """Return the regex of Java that matches these names of groups and no others."""
+    """Return the Java regex that matches exactly these group names."""
     return "|".join("\\Q" + name.replace("\\E", "\\E\\\\E\\Q") + "\\E" for name in names)
 
 
 def names_of(regex: str) -> list[str] | None:
-    """Return the names that ``regex_of`` made a regex of; ``None`` for any other regex."""
+    """Return the names in a regex made by ``regex_of``; ``None`` for any other regex."""
     if not (regex.startswith("\\Q") and regex.endswith("\\E")):
         return None
     names = [part.replace("\\E\\\\E\\Q", "\\E") for part in regex[2:-2].split("\\E|\\Q")]
@@ -24,7 +24,7 @@ def names_of(regex: str) -> list[str] | None:
 
 
 def group_option(regex: str) -> str:
-    """Return the option that chose groups by this regex, as it is given on the command line."""
+    """Return the command-line option that this regex was made from."""
     names = names_of(regex)
     if names is None:
         return f"--groups-regex {printable(regex)!r}"
@@ -32,7 +32,8 @@ def group_option(regex: str) -> str:
 
 
 def no_group(regex: str, where: str) -> str:
-    """Return the message that no group matches; ``where``: what was searched, and its verb."""
+    """Return the message that no group matches. ``where`` is its middle part: subject and verb,
+    such as "the logs have"."""
     text = f"{group_option(regex)}: {where} no group with such a name"
     return (
         text

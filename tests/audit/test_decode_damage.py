@@ -135,7 +135,7 @@ def test_lengths_inside_of_a_body(tmp_path: Path) -> None:
         rows, end = read(log)
         assert [row["zxid"] for row in rows] == [1], payload
         assert (end.position, end.stop) == (len(FILE_HEADER) + len(good), Stop.CORRUPT), payload
-        with pytest.raises(LogFormatError, match="transaction wrong"):
+        with pytest.raises(LogFormatError, match="transaction is invalid"):
             list(read_transactions(log))
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from zkaudit.errors import InputMissingError
+from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.job.place import finished, new_tables, prepare, publish
 
 
@@ -65,3 +65,34 @@ def test_the_tables_of_an_older_zkaudit_are_read_and_replaced(tmp_path: Path) ->
     assert finished(out)[0]["number"] == 1
     made(out, 2)
     assert not (out / "tables-000000").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "fix"),
+    [
+        ("s3a://bucket/audit", "mount"),
+        ("hdfs://name:8020/audit", "mount"),
+        ("abfs://c@account.dfs.core.windows.net/audit", "mount"),
+        ("gs://bucket/audit", "mount"),
+        ("dbfs:/audit", "mount"),
+        ("file:///tmp/audit", "without file:"),
+    ],
+)
+def test_a_url_is_refused_and_makes_no_directory(
+    place: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--out s3a://bucket/audit`` must not write to a local directory named ``s3a:``."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AuditError, match=fix) as refused:
+        prepare(place)
+    assert str(refused.value).startswith(f"{place}: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_may_have_a_colon_in_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what begins like a URL is one."""
+    monkeypatch.chdir(tmp_path)
+    assert prepare("audit-12:30").is_dir()
+    assert prepare("./s3a:/audit").is_dir()

@@ -54,7 +54,7 @@ def test_show_of_a_missing_transaction_is_an_error(
 def test_findings_need_an_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The error names a directory that has no finished audit."""
     assert run(["findings", str(tmp_path)]) == 2
-    assert f"{tmp_path}: holds no audit" in capsys.readouterr().err
+    assert f"{tmp_path}: there is no audit in this directory" in capsys.readouterr().err
     (tmp_path / "summary.json").write_text(json.dumps({}))
     assert run(["findings", str(tmp_path)]) == 2
     assert "the audit did not finish" in capsys.readouterr().err

@@ -47,7 +47,7 @@ def test_a_transaction_is_read_with_its_digest() -> None:
 @pytest.mark.parametrize("extra", [1, 4, 8, 11, 13, 40])
 def test_bytes_behind_a_transaction_are_refused(extra: int) -> None:
     """Extra bytes that are not a digest mean that the transaction was not read correctly."""
-    with pytest.raises(BodyError, match="bytes too many behind delete"):
+    with pytest.raises(BodyError, match="extra bytes after delete"):
         decode_payload(transaction(DELETE, text(b"/a")) + bytes(extra))
 
 

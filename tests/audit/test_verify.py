@@ -98,9 +98,9 @@ def test_a_forged_record_is_found(spark: SparkSession, recordings: Any, tmp_path
     forge(log, victim)
     assert inputs.transactions(spark, [place]).count() > 0
     options = job.Options([str(place)], str(tmp_path / "out"), verify=True)
-    with pytest.raises(AuditError, match=rf"{log.name}: zxid {victim.zxid:#x}: the log says"):
+    with pytest.raises(AuditError, match=rf"{log.name}: zxid {victim.zxid:#x}: the log has digest"):
         job.run(spark, options)
-    with pytest.raises(AuditError, match=rf"{log.name}: zxid {victim.zxid:#x}: the log says"):
+    with pytest.raises(AuditError, match=rf"{log.name}: zxid {victim.zxid:#x}: the log has digest"):
         verify(spark, *inputs.find([place]), size=1)
     content = bytearray(log.read_bytes())
     content[victim.position + 50] ^= 1

@@ -35,7 +35,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  * subscription TAG VERSION TOPICS USER_DATA OWNED GENERATION; assignment TAG VERSION OWNED USER_DATA;
  * assign TAG STRATEGY TOPIC=COUNT,... MEMBER=INSTANCE=SUBSCRIPTION...
  *
- * Reports: ready; message NAME PARTITION OFFSET; holds NAME PARTITIONS GENERATION; left NAME; answer TAG WORD...;
+ * Reports: ready; message NAME PARTITION OFFSET MILLISECONDS; holds NAME PARTITIONS GENERATION; left NAME; answer TAG WORD...;
  * failed NAME_OR_TAG REASON. Bytes are in base64, partitions topic:number, lists separated by commas.
  */
 public final class GroupMembers {
@@ -122,7 +122,8 @@ public final class GroupMembers {
             String before = "";
             while (!LEAVING.contains(words[1])) {
                 for (var record : consumer.poll(Duration.ofMillis(100)))
-                    report("message", words[1], record.partition(), record.offset());
+                    report("message", words[1], record.partition(), record.offset(),
+                        System.currentTimeMillis());
                 TreeSet<Integer> held = new TreeSet<>();
                 for (TopicPartition tp : consumer.assignment()) held.add(tp.partition());
                 String numbers = held.toString().replaceAll("[\\[\\] ]", "");

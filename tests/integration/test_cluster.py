@@ -419,7 +419,9 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     """A broker that refuses its configuration gives one line with its reason. No process
     remains."""
     broken = LocalCluster("3.9", dir=tmp_path, properties={"log.segment.bytes": "none"})
-    with pytest.raises(ClusterError, match=r"broker-0 ended at its start: .*log\.segment\.bytes"):
+    with pytest.raises(
+        ClusterError, match=r"broker-0 exited right after its start: .*log\.segment\.bytes"
+    ):
         broken.start()
     assert not process_ids_naming(str(tmp_path))
 

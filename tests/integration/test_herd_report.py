@@ -98,7 +98,7 @@ def test_the_report_in_a_browser_shows_the_figures_of_the_json(tmp_path: Path) -
     parsed, console = _in_browser(page, tmp_path)
     assert console == ""
     assert json.loads(parsed.json) == runs
-    assert len(parsed.rows) == len(runs) == 6
+    assert len(parsed.rows) == len(runs) == 8
     for row in parsed.rows:
         (run,) = [
             run
@@ -109,7 +109,7 @@ def test_the_report_in_a_browser_shows_the_figures_of_the_json(tmp_path: Path) -
         assert {name: row[name] for name in COLUMNS} == {
             name: figure(run[name]) for name in COLUMNS
         }
-    assert parsed.hidden == 3, "the slider's script did not run"
+    assert parsed.hidden == 4, "the slider's script did not run"
 
 
 def test_a_script_error_would_be_seen(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ FIXES: Final = {
     "topic-recreated": "--recreated-topics",
     "unreadable": "--skip",
     "live-member": "stop these members",
-    "foreign-layout": "the tool of its own client",
+    "foreign-layout": "own client's tools",
     "misplaced-offsets": "--misplaced use",
-    "unknown": "bring that back",
+    "unknown": "make it available again",
 }
 """The ten faults: the kind of problem that must be reported for each, and a part of its fix."""
 

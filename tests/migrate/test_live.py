@@ -147,7 +147,8 @@ def settings(bench: Bench, group: str) -> dict[str, object]:
 
 
 def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: str) -> None:
-    """Without ``--execute`` nothing changes. ``--all-ready`` skips groups that cannot be moved."""
+    """Without ``--execute`` nothing changes. ``--all-ready`` moves the groups that can be moved,
+    lists the others that have migratable members, and never moves a group back."""
     bench.topic(topic, 2, 5)
     bench.set_zk(f"{group}-legacy", topic, {0: 1})
     with MigratableConsumerConnector(settings(bench, group)) as member:
@@ -156,11 +157,35 @@ def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: 
         status, rows = shell.rows("live", "lock", group)
         assert (status, rows[0]["outcome"], rows[0]["mode"]) == (0, "would be done", "zookeeper")
         assert b"zookeeper" in bench.client.get(f"/consumers/{group}/live/mode")[0]
-        status, rows = shell.rows("live", "lock", "--all-ready", "--execute", "--wait", "20")
-        assert status == 0
-        assert [(row["group"], row["outcome"], row["mode"]) for row in rows] == [
-            (group, "done", "locked")
-        ]
+        every: dict[str, str] = {}
+
+        def act_on_all(stage: str, status: int = 0) -> dict[str, tuple[str, str]]:
+            words = ("live", stage, "--all-ready", "--execute", "--wait", "20", "--parallel", "3")
+            ended, rows = shell.rows(*words)
+            assert ended == status, rows
+            mine = [row for row in rows if row["group"].startswith(group)]
+            every.update({row["group"]: row["why"] for row in mine})
+            return {row["group"]: (row["outcome"], row["mode"]) for row in mine}
+
+        with MigratableConsumerConnector(settings(bench, f"{group}-2")) as other:
+            Reader(other.create_message_streams({topic: 1})[topic]).wait(10)
+            bench.client.create(f"/consumers/{group}-2/ids/{group}-2_old", b"{}", ephemeral=True)
+            refused = {f"{group}-2": ("not ready", "zookeeper")}
+            assert act_on_all("lock") == {group: ("done", "locked"), **refused}
+            assert "not migratable" in every[f"{group}-2"]
+            assert act_on_all("to-kafka") == {group: ("done", "kafka"), **refused}
+            bench.client.delete(f"/consumers/{group}-2/ids/{group}-2_old")
+            assert act_on_all("lock") == {
+                group: ("was done", "kafka"),
+                f"{group}-2": ("done", "locked"),
+            }
+            status, rows = shell.rows("live", "status", "--all-ready")
+            modes = {row["group"]: row["mode"] for row in rows if row["group"].startswith(group)}
+            assert (status, modes) == (0, {group: "kafka", f"{group}-2": "locked"})
+            assert act_on_all("to-zookeeper") == {
+                group: ("done", "locked"),
+                f"{group}-2": ("was done", "locked"),
+            }
         status, rows = shell.rows("live", "finalize", group)
         assert (status, rows[0]["outcome"]) == (1, "refused")
         act(shell, "unlock", group)

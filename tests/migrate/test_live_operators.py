@@ -45,7 +45,7 @@ class Operators:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(live.time, "sleep", lambda _seconds: None)
+        monkeypatch.setattr(live, "_POLL", 0)
         self.zk = ToolZk()
         self.stores: Any = SimpleNamespace(
             zk=self.zk,
@@ -144,6 +144,26 @@ def test_ids_that_were_unlocked_just_before_the_mode_are_locked_again(
     assert "members that are not migratable: g_old" in refused.why[0]
     operators.zk.run(attempt(Delete(LEGACY)))
     assert not operators.move().go(Mode.KAFKA).why
+    operators.check()
+
+
+def test_a_stage_never_moves_a_group_against_its_direction(operators: Operators) -> None:
+    """A stage that a group has passed leaves it alone, so that ``--all-ready`` does not take back
+    what was reached."""
+    assert operators.move().back() == Step(Mode.ZOOKEEPER, False)
+    for act in (LiveMove.lock, lambda move: move.go(Mode.KAFKA)):
+        assert act(operators.move()).changed
+    assert operators.move().lock() == Step(Mode.KAFKA, False)
+    assert operators.move().go(Mode.OPEN).changed
+    for act in (LiveMove.lock, lambda move: move.go(Mode.KAFKA)):
+        assert act(operators.move()) == Step(Mode.OPEN, False)
+    for target in (Mode.LOCKED, Mode.KAFKA, Mode.OPEN):
+        assert operators.move().check(target) == Step(Mode.OPEN, False)
+    assert operators.mode is Mode.OPEN
+    assert operators.move().back() == Step(Mode.LOCKED, True)
+    assert operators.move().back() == Step(Mode.LOCKED, False)
+    assert operators.move().unlock().changed
+    assert operators.move().check(Mode.LOCKED, back=True) == Step(Mode.ZOOKEEPER, False)
     operators.check()
 
 

@@ -118,11 +118,11 @@ def test_what_is_refused(bench: Bench, shell: Shell, store: str, group: str, top
     other = bench.set_kafka if store == "zookeeper" else bench.set_zk
     other(group, topic, {0: 3})
     status, _, err = shell(*chosen, *ALL)
-    assert (status, "say which count with --store" in err) == (3, True)
+    assert (status, "choose one with --store" in err) == (3, True)
     status, _, err = shell(*chosen)
     assert (status, "--topic or with --all-topics" in err) == (2, True)
     status, _, err = shell(*chosen, *ALL, "--shift-by", "1")
-    assert (status, "choose one of" in err) == (2, True)
+    assert (status, "exclude each other: give one of them" in err) == (2, True)
     assert held(bench, store, group, topic) == [3, 40]
 
 

@@ -94,7 +94,7 @@ def test_the_truth_of_each_group(
 
     status, rows = shell.rows("status", *chosen, "--only-problems")
     assert {row["group"] for row in rows} == {groups["both"], bad, groups["moved"]}
-    assert "forgets the offsets soon" in next(
+    assert "will soon delete the offsets" in next(
         row["attention"] for row in rows if row["group"] == groups["moved"]
     )  # the bench's plans are years old
     _, out, err = shell("status", *chosen)

@@ -65,10 +65,10 @@ def test_the_wheel_holds_three_packages_and_the_server_files(tmp_path: Path) -> 
     }
     shipped = {path.name for path in (ROOT / "zkconsumer/testing/jvm").iterdir()}
     assert shipped == {Path(name).name for name in names if "/testing/jvm/" in name}
-    assert "zkconsumer/py.typed" in names
+    assert {f"{package}/py.typed" for package in ("zkconsumer", "zkmigrate", "zkaudit")} <= {*names}
     files = (ROOT / "spark/zkaudit").rglob("*.*")
     data = {path.name for path in files if path.suffix not in (".py", ".pyc")}
-    assert data == {"page.html", "page.js", "log4j2.properties"}
+    assert data == {"page.html", "page.js", "log4j2.properties", "py.typed"}
     assert data <= {Path(name).name for name in names if name.startswith("zkaudit/")}
 
 

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -72,6 +73,33 @@ def test_a_figure_is_what_the_code_draws(name: str) -> None:
     assert path.read_text(encoding="utf-8") == drawn, "run python docs/figures.py"
     assert "prefers-color-scheme: dark" in drawn
     assert any(f"images/{name}" in page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
+
+
+DIAGRAMS = [
+    pytest.param(source, id=f"{page.stem}-{number}")
+    for page in sorted(DOCS.rglob("*.md"))
+    for number, source in enumerate(
+        re.findall(r"^```mermaid\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.DOTALL)
+    )
+]
+
+
+@pytest.mark.parametrize("source", DIAGRAMS)
+def test_a_diagram_can_be_drawn_for_the_site(source: str) -> None:
+    """The drawing has each participant, each message and each note of the Mermaid source."""
+    drawn = ElementTree.fromstring(FIGURES.sequence(source))
+    texts = [one.text or "" for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    lines = source.strip().splitlines()[1:]
+    named = [line.partition(" as ")[2] for line in lines if "participant" in line]
+    said = [line.partition(": ")[2] for line in lines if ": " in line]
+    assert sorted(" ".join(texts).split()) == sorted(" ".join(named + said).split())
+    assert len(drawn.findall("{*}polyline")) == len(named) + sum(">>" in line for line in lines)
+
+
+def test_a_diagram_that_cannot_be_drawn_names_its_line() -> None:
+    """Mermaid can do more than the site draws: the build ends instead of leaving a part out."""
+    with pytest.raises(ValueError, match="this line of a diagram: loop each second"):
+        FIGURES.sequence("sequenceDiagram\n participant A as B\n loop each second\n")
 
 
 def test_every_state_of_a_member_on_the_coordinator_is_on_its_page() -> None:

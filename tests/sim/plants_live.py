@@ -17,9 +17,10 @@ from zkconsumer.core.migration.modes import Mode, Offer
 from zkconsumer.core.migration.rebalance import LiveRebalance
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.scripts import ownership
+from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.runtime.live import DualGate
 from zkconsumer.sim import live_operator
-from zkconsumer.sim.live_operator import SimOperator
+from zkconsumer.sim.live_operator import IdsLock, SimOperator
 
 
 def waits_for_no_member(patch: pytest.MonkeyPatch) -> None:
@@ -60,9 +61,9 @@ def unlocks_what_another_has_locked(patch: pytest.MonkeyPatch) -> None:
     right = SimOperator._keep_out
 
     def keep_out(self: SimOperator) -> Iterator[Any]:
-        was = self._lock.locked
-        yield from right(self)
-        self._lock.version -= was
+        (node,) = yield from read_many([IdsLock.path])
+        if node.data != live_operator._LOCKED:
+            yield from right(self)
 
     patch.setattr(SimOperator, "_keep_out", keep_out)
 

@@ -1,4 +1,8 @@
-"""Bugs to plant in members whose group the broker converts, and in the broker that converts it."""
+"""Bugs to plant in runs in which the broker converts a group between the two protocols.
+
+The first two are bugs of a member. The others make the simulated broker behave as Kafka's broker
+does; by default it is more lenient (``zkconsumer.sim.either_group.LENIENCIES``).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,8 @@ from zkconsumer.sim.either_group import EitherGroup
 
 
 def takes_a_classic_group_for_the_end(patch: pytest.MonkeyPatch) -> None:
-    """A KIP-848 member fails if it was expelled and the group then became classic."""
+    """Bug of a KIP-848 member: it fails if it was expelled and the group then became classic. It
+    should join again."""
     right = ConsumerGroupMachine._reaction
 
     def react(self: ConsumerGroupMachine, request: Request, code: int) -> Reaction:
@@ -25,7 +30,8 @@ def takes_a_classic_group_for_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_a_conversion_for_the_end(patch: pytest.MonkeyPatch) -> None:
-    """A classic member fails if its JoinGroup waited when the broker converted the group."""
+    """Bug of a classic member: it fails if the broker converted the group while its JoinGroup
+    waited for an answer. It should join again."""
     right = MembershipMachine._reaction
 
     def react(self: MembershipMachine, request: Request, code: int) -> Reaction:
@@ -36,7 +42,8 @@ def takes_a_conversion_for_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def gives_away_what_members_still_have(patch: pytest.MonkeyPatch) -> None:
-    """The broker knows only what members were assigned, as Kafka's does."""
+    """As Kafka's broker: a conversion keeps what members were assigned last, and forgets what they
+    said that they own. So a new member gets a partition before another member has released it."""
 
     def given(self: EitherGroup) -> dict[str, frozenset[TopicPartition]]:
         group = self._classic
@@ -47,8 +54,8 @@ def gives_away_what_members_still_have(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_that_members_must_join(patch: pytest.MonkeyPatch) -> None:
-    """A broker that takes over a group that has just become classic asks for no rebalance, as
-    Kafka's does."""
+    """As Kafka's broker: a new coordinator of a group that has just become classic does not make
+    the members join again. Partitions of the member that left last stay without an owner."""
 
     def restart(self: EitherGroup) -> None:
         self._life += 1

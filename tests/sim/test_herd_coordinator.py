@@ -1,4 +1,7 @@
-"""The simulated group coordinator: its answers, and that every member gets its share."""
+"""The simulated group coordinators: their answers, and that every member gets its share.
+
+Profiles: ``coordinator`` is the classic protocol, ``consumer`` is KIP-848.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.spec import GroupSpec
@@ -35,14 +39,18 @@ SPEC = GroupSpec(
     reread=30.0,
 )
 RANGE = (("range", b"\0\0"),)
+MACHINES = {"coordinator": MembershipMachine, "consumer": ConsumerGroupMachine}
+
+on_brokers = pytest.mark.parametrize("profile", list(MACHINES))
 
 
+@on_brokers
 @pytest.mark.parametrize("event", EVENTS)
-def test_all_partitions_are_owned_evenly_after_each_event(event: str) -> None:
+def test_all_partitions_are_owned_evenly_after_each_event(event: str, profile: str) -> None:
     """After each event, every partition has one live owner, and shares differ by one at most. The
     members are the real machine."""
     for seed in range(5):
-        run = CoordinatorRun(Herd(7, 23, event=event, profile="coordinator", seed=seed))
+        run = CoordinatorRun(Herd(7, 23, event=event, profile=profile, seed=seed))
         figures = run.perform()
         assert figures.unowned_at_end == 0, seed
         live = {member.name for member in run.members.values() if member.alive}
@@ -55,43 +63,60 @@ def test_all_partitions_are_owned_evenly_after_each_event(event: str) -> None:
         counts = [owners.count(name) for name in live]
         assert max(counts) - min(counts) <= len(run.topics)
         for member in run.members.values():
-            assert isinstance(member.machine, MembershipMachine)
+            assert isinstance(member.machine, MACHINES[profile])
             if member.alive:
                 held = {run.tally.ownership.owner(tp) for tp in member.machine.held}
                 assert held == {member.name}
 
 
-def test_no_zookeeper_and_no_square() -> None:
-    """A join costs each member a handful of requests, whatever the size of the group."""
+@on_brokers
+def test_no_zookeeper_and_no_square(profile: str) -> None:
+    """A join costs each member a handful of requests, whatever the size of the group. Members of
+    KIP-848 do not join again."""
     per_member = []
     for members in (20, 200):
-        found = simulate_any(Herd(members, 400, profile="coordinator"))
+        found = simulate_any(Herd(members, 400, profile=profile))
         assert (found.reads, found.writes, found.watches_fired) == (0, 0, 0)
-        assert found.attempts == members + 1
+        assert found.attempts == (members + 1 if profile == "coordinator" else 0)
         per_member.append(found.requests / members)
     assert per_member[1] < per_member[0] * 1.2 < 9
 
 
-def test_a_crash_is_noticed_by_the_session_timeout() -> None:
+@pytest.mark.parametrize(("event", "moved"), [("join", 45), ("leave", 50), ("crash", 50)])
+def test_only_partitions_that_move_stop_with_kip_848(event: str, moved: int) -> None:
+    """Partitions that stay with their member are read without a pause. With ``range`` and the
+    classic protocol, all stop.
+
+    A member that joins ten members with 500 partitions gets 45 of them. One that leaves had 50.
+    """
+    found = simulate_any(Herd(10, 500, event=event, profile="consumer"))
+    assert (found.moved, found.stopped, found.unowned_at_end) == (moved, moved, 0)
+    assert simulate_any(Herd(10, 500, event=event, profile="coordinator")).stopped == 500
+
+
+@on_brokers
+def test_a_crash_is_noticed_by_the_session_timeout(profile: str) -> None:
     """Partitions of a crashed member wait for its session timeout and the next heartbeats."""
-    found = simulate_any(Herd(10, 30, event="crash", profile="coordinator", session_timeout=10.0))
+    found = simulate_any(Herd(10, 30, event="crash", profile=profile, session_timeout=10.0))
     assert found.seconds_to_stable is not None
     assert 7.0 < found.seconds_to_stable < 14.0
     assert found.unowned_longest > 7.0
 
 
-def test_the_death_of_the_coordinator_stops_nobody() -> None:
+@on_brokers
+def test_the_death_of_the_coordinator_stops_nobody(profile: str) -> None:
     """Another broker knows the generation and the members, so no member releases a partition."""
-    found = simulate_any(Herd(10, 30, event="broker-bounce", profile="coordinator"))
+    found = simulate_any(Herd(10, 30, event="broker-bounce", profile=profile))
     assert (found.attempts, found.moved, found.unowned_seconds) == (0, 0, 0)
     assert found.by_kind["find coordinator"]["requests"] >= 10
 
 
-def test_messages_flow_through_pauses_and_cuts() -> None:
+@on_brokers
+def test_messages_flow_through_pauses_and_cuts(profile: str) -> None:
     """After pauses and broken connections, all partitions have an owner, and no member delivers a
     partition of another one."""
     for seed in range(5):
-        herd = Herd(6, 18, profile="coordinator", seed=seed, rate=5.0, pauses=4, cuts=4)
+        herd = Herd(6, 18, profile=profile, seed=seed, rate=5.0, pauses=4, cuts=4)
         run = CoordinatorRun(replace(herd, event="crash"))
         figures = run.perform()
         assert figures.unowned_at_end == 0
@@ -100,22 +125,26 @@ def test_messages_flow_through_pauses_and_cuts() -> None:
         assert not run._observer.violations, seed
 
 
-def test_the_journal_is_a_function_of_the_seed(tmp_path: Path) -> None:
+@on_brokers
+def test_the_journal_is_a_function_of_the_seed(profile: str, tmp_path: Path) -> None:
     """The same seed writes the same bytes; another seed writes others."""
     texts = []
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
         with JournalWriter(tmp_path / name) as sink:
             sink.write(run_entry(0, "virtual", {}))
-            simulate_any(Herd(12, 24, event="crash", seed=seed, profile="coordinator"), sink)
+            simulate_any(Herd(12, 24, event="crash", seed=seed, profile=profile), sink)
         texts.append((tmp_path / name).read_bytes())
     assert texts[0] == texts[1] != texts[2]
 
 
+@on_brokers
 @pytest.mark.parametrize("event", EVENTS)
-def test_the_journal_tells_the_same_as_the_counters(event: str, tmp_path: Path) -> None:
+def test_the_journal_tells_the_same_as_the_counters(
+    event: str, profile: str, tmp_path: Path
+) -> None:
     """Each line follows the schema, and the sums over the lines are the run's figures."""
     path = tmp_path / "j"
-    run = CoordinatorRun(Herd(9, 40, event=event, profile="coordinator", seed=4))
+    run = CoordinatorRun(Herd(9, 40, event=event, profile=profile, seed=4))
     with JournalWriter(path) as sink:
         sink.write(run_entry(0, "virtual", {}))
         run._sink = sink

@@ -400,14 +400,14 @@ def _first(entries: list[Entry], name: str) -> Entry:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda e: e.pop(1), "does not hold whole events"),
-        (lambda e: _first(e, "Registered").pop("fields"), "does not hold whole events"),
+        (lambda e: e.pop(1), "does not have complete events"),
+        (lambda e: _first(e, "Registered").pop("fields"), "does not have complete events"),
         (lambda e: _first(e, "Registered")["fields"].clear(), "Registered must be an object"),
         (
             lambda e: _first(e, "SessionOpened")["fields"].update(session_id="x"),
             "SessionOpened.session_id: 'x' is not of type int",
         ),
-        (lambda e: _first(e, "SessionOpened").update(name="What"), "What is no event"),
+        (lambda e: _first(e, "SessionOpened").update(name="What"), "What is not an event"),
         (lambda e: e[1].update(coordination="x"), "coordination 'x' is not one of"),
         (
             lambda e: e[1]["fields"]["subscription"].update(pattern="x"),

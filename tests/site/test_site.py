@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
+import threading
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import Queue
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -80,6 +87,13 @@ def test_pages_load_nothing_from_elsewhere(pages: dict[Path, Page]) -> None:
     assert not {str(page.path): page.outside for page in pages.values() if page.outside}
 
 
+def test_diagrams_are_pictures(pages: dict[Path, Page]) -> None:
+    """The source of a diagram is on no page: each is drawn."""
+    page = pages[SITE / "docs" / "explanation" / "coordinator.html"]
+    assert sum("_diagrams/" in one for one in page.pictures) == 2
+    assert "sequenceDiagram" not in page.path.read_text(encoding="utf-8")
+
+
 def test_pages_are_light(pages: dict[Path, Page]) -> None:
     """A page and its pictures stay below the limit. Pages with module sources do not count."""
     heavy = {}
@@ -91,6 +105,64 @@ def test_pages_are_light(pages: dict[Path, Page]) -> None:
         if size > MOST_KB * 1024:
             heavy[str(page.path.relative_to(SITE))] = size
     assert not heavy
+
+
+def _timed(pages: list[str], folder: Path) -> dict[str, float]:
+    """The seconds that each page takes to load in headless Chromium, the better of two times."""
+    script = (
+        "<body></body><script>const load = url => new Promise(done => {"
+        "const frame = document.createElement('iframe'), begun = performance.now();"
+        "frame.style = 'width: 1200px; height: 800px'; frame.src = url;"
+        "frame.onload = () => { const took = performance.now() - begun; frame.remove();"
+        "done(took / 1000) }; document.body.append(frame) });"
+        f"(async () => {{ const found = {{}}; for (const page of {json.dumps(pages)})"
+        "found[page] = Math.min(await load('/' + page), await load('/' + page));"
+        "fetch('/done', {method: 'POST', body: JSON.stringify(found)}) })()</script>"
+    ).encode()
+    answers: Queue[dict[str, float]] = Queue()
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+        def do_GET(self) -> None:
+            """Serve the site, and the script that times it."""
+            if self.path != "/timing":
+                super().do_GET()
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(script)
+
+        def do_POST(self) -> None:
+            """Take the times."""
+            answers.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(SITE))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu"]
+        command += ["--remote-debugging-port=0", f"--user-data-dir={folder}"]
+        browser = subprocess.Popen(
+            [*command, f"http://127.0.0.1:{server.server_port}/timing"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            return answers.get(timeout=300)
+        finally:
+            browser.terminate()
+            browser.wait()
+            server.shutdown()
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_each_page_loads_within_a_second(tmp_path: Path) -> None:
+    """In headless Chromium, from this machine; pages with module sources do not count."""
+    pages = [page.path.relative_to(SITE) for page in _pages()]
+    times = _timed([str(one) for one in pages if "_modules" not in one.parts], tmp_path)
+    assert len(times) > 70
+    assert not {page: seconds for page, seconds in times.items() if seconds > 1}
 
 
 def test_the_index_answers_four_questions_and_fits_a_screen(pages: dict[Path, Page]) -> None:

@@ -21,9 +21,18 @@ from types import FrameType
 from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.soak.arena import Settings
+from tests.soak.faults import named
 from tests.soak.kinds import KINDS
 from tests.soak.run import Run, judge_again, shown
 from zkconsumer.errors import ZkConsumerError
+
+
+def faults_of(text: str) -> frozenset[str]:
+    """The faults of ``--only``."""
+    try:
+        return named([name for name in text.split(",") if name])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def parse() -> argparse.Namespace:
@@ -43,7 +52,11 @@ def parse() -> argparse.Namespace:
         "--recovery", type=int, metavar="ROUNDS", help="one fault at a time, so many of each kind"
     )
     parser.add_argument(
-        "--only", default="", metavar="FAULTS", help='of a recovery run: "kill,leader: killed"'
+        "--only",
+        default=frozenset(),
+        type=faults_of,
+        metavar="FAULTS",
+        help='of a recovery run: "kill,leader: killed"',
     )
     parser.add_argument("--every", type=float, help="one fault each so many seconds, no storms")
     parser.add_argument("--audit", action="store_true", help="with all findings of zkaudit")
@@ -85,8 +98,7 @@ def main() -> int:
             broken=options.broken,
             audit=options.audit,
         )
-        only = frozenset(filter(None, options.only.split(",")))
-        run = Run(settings, options.recovery, options.every, only, quiet=options.json)
+        run = Run(settings, options.recovery, options.every, options.only, quiet=options.json)
         if options.plan:
             run.show_plan()
             continue

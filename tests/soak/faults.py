@@ -11,9 +11,10 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from tests.soak.arena import COMMIT_INTERVAL, GROUP, SESSION, TOPIC, Arena, Member, Slot, freeze
@@ -410,6 +411,20 @@ FAULTS: dict[str, Fault] = {
     "ensemble": Fault(ensemble, "zookeeper", 2, variants=OUTAGES, seconds=(0.5, 5.0)),
     "broker": Fault(broker, "broker", 4, variants=OUTAGES, seconds=(1.0, 8.0)),
 }
+
+
+def named(names: Iterable[str]) -> frozenset[str]:
+    """Return these faults, each the name of a kind or ``KIND: VARIANT``.
+
+    Raises ValueError for a name that no fault has.
+    """
+    known = {f"{kind}: {one}" for kind, fault in FAULTS.items() for one in fault.variants if one}
+    for name in names:
+        if name not in FAULTS and name not in known:
+            near = get_close_matches(name, [*FAULTS, *sorted(known)], 1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise ValueError(f"there is no fault {name!r}{hint}")
+    return frozenset(names)
 
 
 class Plan:

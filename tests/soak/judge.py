@@ -30,17 +30,17 @@ SHOWN = 40
 """Number of violations of one rule that a result lists."""
 
 RULES = {
-    "lost": "an acknowledged message was not handed out",
-    "wrong message": "what was handed out is not what was acknowledged at this offset",
-    "repeated": "a message was handed out again without a kill or expiry, or from before the last "
+    "lost": "an acknowledged message was not delivered",
+    "wrong message": "the message delivered at this offset is not the acknowledged one",
+    "repeated": "a message was delivered again without a kill or expiry, or from before the last "
     "commit interval",
-    "two deliverers": "a member handed out messages of a partition that another one had claimed, "
+    "two deliverers": "a member delivered messages of a partition that another one had claimed, "
     "for longer than its lease",
     "owner without a session": "an owner znode outlived its member's registration",
     "offset lowered": "a committed offset went down",
     "foreign commit": "a member stored an offset of a partition that it did not own",
-    "idle member": "a live member handed out nothing from 10 s after the last fault",
-    "unowned partition": "no member handed out a partition's messages from 10 s after the last "
+    "idle member": "a live member delivered nothing from 10 s after the last fault",
+    "unowned partition": "no member delivered a partition's messages from 10 s after the last "
     "fault",
     "hung": "a member had not left within its documented time",
     "audit": "zkaudit found what no member may do",
@@ -116,10 +116,10 @@ def judge(history: History, grown: Sequence[str] = ()) -> dict[str, Any]:
         "violations_by_rule": dict(kept),
         "counts": {
             "acknowledged": sum(map(len, history.acked.values())),
-            "handed out": sum(map(len, history.delivered.values())),
+            "delivered": sum(map(len, history.delivered.values())),
             "repeated": sum(counted.values()),
             "repeated by the original consumer": counted["jvm"],
-            "late but in hand": len(in_hand),
+            "late but unacknowledged": len(in_hand),
             "late within the lease": in_lease,
             "stored offsets": history.commits,
             "members": len(history.lives),
@@ -336,8 +336,9 @@ def two_deliverers(history: History) -> tuple[list[Violation], list[Message], in
                 found.append(
                     Violation(
                         "two deliverers",
-                        f"partition {partition} offset {message.offset}: {message.member} handed "
-                        f"it out {late:.1f} s after {others[0].member} had claimed the partition",
+                        f"partition {partition} offset {message.offset}: {message.member} "
+                        f"delivered it {late:.1f} s after {others[0].member} had claimed the "
+                        "partition",
                         message.at,
                         message.member,
                         partition,
@@ -459,7 +460,7 @@ def idle_members(history: History) -> list[Violation]:
                 found.append(
                     Violation(
                         "idle member",
-                        f"{life.member} handed out nothing from {began:.3f} to {ended:.3f}",
+                        f"{life.member} delivered nothing from {began:.3f} to {ended:.3f}",
                         began,
                         life.member,
                     )
@@ -473,7 +474,7 @@ def unowned(history: History) -> list[Violation]:
         Violation(
             "unowned partition",
             f"partition {partition}: {count} messages were written and not "
-            f"handed out from {began:.3f} to {ended:.3f}",
+            f"delivered from {began:.3f} to {ended:.3f}",
             began,
             partition=partition,
         )

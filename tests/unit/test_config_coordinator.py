@@ -5,11 +5,20 @@ See ``tests/unit/test_config.py`` for the table and the values that both kinds o
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from zkconsumer.config.coordinator import KEYS, RULES, CoordinatorConfig
+import zkconsumer
+from zkconsumer.config.coordinator import (
+    ALIASES,
+    KEYS,
+    RULES,
+    ZOOKEEPER_ONLY,
+    CoordinatorConfig,
+)
+from zkconsumer.config.keys import KEYS as CONSUMER_KEYS, SECURITY
 from zkconsumer.errors import ConfigError
 
 NEEDED = {"group.id": "g", "bootstrap.servers": "h:1"}
@@ -111,3 +120,20 @@ def test_the_protocol_of_kafka_4() -> None:
     assert any("needs group.protocol=consumer" in text for text in classic.warnings)
     with pytest.raises(ConfigError, match="neither classic nor consumer"):
         CoordinatorConfig.parse(base | {"group.protocol": "share"})
+
+
+def test_keys_without_effect_are_named_so() -> None:
+    """The code for members on the coordinator reads each key that it shares with the legacy
+    consumer, except those of ``ZOOKEEPER_ONLY`` and those that are ignored everywhere.
+
+    Keys of security are left out, because they are read by other names.
+    """
+    root = Path(zkconsumer.__file__).parent
+    sources = [root / "coordinator.py", *(root / "runtime").rglob("*.py")]
+    text = "".join(path.read_text(encoding="utf-8") for path in sources)
+    for row in KEYS:
+        if row not in CONSUMER_KEYS or row.name in SECURITY:
+            continue
+        unused = row.name in ZOOKEEPER_ONLY | ALIASES.keys() or row.status != "supported"
+        read = re.search(rf"\.{row.attr}\b", text) is not None
+        assert read is not unused, row.name

@@ -153,4 +153,4 @@ def test_a_client_that_was_closed_connects_no_more() -> None:
     bench.client.close()
     found = bench.client.execute(commands.LeaveGroup(1, "m"))
     assert isinstance(found, events.RequestFailed)
-    assert found.detail == "the member has given up"
+    assert found.detail == "this member has closed its connections"

@@ -69,14 +69,14 @@ def test_a_journal_cut_anywhere_gives_its_whole_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("nonsense", "no JSON"),
+        ("nonsense", "is not JSON"),
         ("[1]", "no JSON object"),
         ('{"at":1,"kind":"what"}', "kind 'what'"),
         ('{"at":1,"kind":"event"}', "name is missing"),
         ('{"at":true,"kind":"event","name":"x"}', "at must be integer"),
         ('{"at":1,"kind":"event","name":"x","partitions":[1]}', "partitions must be list"),
         ('{"at":1,"kind":"event","name":"x","token":1}', "unknown field token"),
-        ("[" * 100_000, "no JSON"),
+        ("[" * 100_000, "is not JSON"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:

@@ -112,3 +112,17 @@ def test_an_expulsion_while_owners_are_looked_up_ends_the_commit() -> None:
     with pytest.raises(StopIteration) as end:
         script.send(Ok((owner,)))
     assert end.value.value == zk_events.ScriptFailed(5, Code.OTHER, "", MEMBERSHIP_ENDED)
+
+
+def test_a_commit_waits_until_the_session_surely_lives(tried: Commits) -> None:
+    """The member was suspended. Its session may have ended, and another member may have committed
+    more."""
+    alive = [False]
+    tried.offsets.lease = lambda: alive[0]
+    tried.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
+    tried.again()
+    assert len(tried.line.sent) == 1
+    alive[0] = True
+    tried.again()
+    assert len(tried.line.sent) == 2
+    assert not tried.replies

@@ -338,7 +338,7 @@ def test_a_message_in_hand_and_one_within_the_lease_are_counted() -> None:
     late = [m for m in history.delivered[0] if not 20 <= m.at < 25 or m.member == "bert"]
     history.delivered[0] = sorted([*late, Message(25.0, 200, 200, "anna")])
     found = judge.judge(history)
-    assert found["counts"]["late but in hand"] == 1
+    assert found["counts"]["late but unacknowledged"] == 1
     assert "two deliverers" not in found["violations_by_rule"]
 
 
@@ -358,7 +358,7 @@ def test_the_next_owner_has_the_message_in_hand_too(woke: float, broken: set[str
     again(history, 150, 25.001, "anna")
     found = judge.judge(history)
     assert set(found["violations_by_rule"]) == broken
-    assert found["counts"]["late but in hand"] == 1
+    assert found["counts"]["late but unacknowledged"] == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak import report
-from tests.soak.faults import FAULTS, RESTARTS, STORM_FAULTS, STORM_SECONDS, Plan
+from tests.soak.faults import FAULTS, RESTARTS, STORM_FAULTS, STORM_SECONDS, Plan, named
 from tests.soak.kinds import KINDS
 
 
@@ -95,3 +95,12 @@ def test_the_page_has_the_kept_results() -> None:
     body, found, _ = rest.partition(report.END)
     assert found
     assert body.strip() == "\n".join(report.page(report.results())).strip()
+
+
+def test_a_fault_that_does_not_exist_is_refused() -> None:
+    """A misspelt name in ``--only`` would silently make a run with fewer faults."""
+    assert named(["kill", "silence: one both"]) == {"kill", "silence: one both"}
+    with pytest.raises(ValueError, match="'silence one: both': did you mean silence: one both"):
+        named(["kill", "silence one: both"])
+    for result in report.results():
+        named(result.get("only") or ())

@@ -1,7 +1,7 @@
 """Scripts that change a group without members: they delete it, or write its offsets.
 
 Each multi is guarded: it deletes the group's empty ``ids`` znode, and recreates it if it must
-remain. ZooKeeper refuses to delete a znode with children. If a member has registered meanwhile, the
+remain. ZooKeeper refuses to delete a znode with children. If a member has registered since, the
 whole multi fails, so its changes are made only while no member is registered. The JVM's tools check
 first and write afterwards, so a member may register in between.
 """
@@ -100,8 +100,8 @@ def plan_deletion(group: str, topic: str | None, deep: bool = False) -> Script[D
 def delete(group: str, topic: str | None, progress: Progress) -> Script[Deletion]:
     """Delete the znodes that ``plan_deletion`` finds; return what was deleted.
 
-    Raises the errors of ``plan_deletion``, and GroupChangedError when a member registers meanwhile.
-    The error then says how much was deleted and how much remains.
+    Raises the errors of ``plan_deletion``, and GroupChangedError if a member registers in the
+    meantime. The error then says how much was deleted and how much remains.
     """
     paths = GroupPaths(group)
     done: list[str] = []
@@ -194,7 +194,7 @@ def write_offsets(
     force: bool,
     progress: Progress,
 ) -> Script[None]:
-    """Write offsets of one group, each only if its znode is as ``stored`` says.
+    """Write offsets of one group, each only if its znode still equals ``stored``.
 
     ``force``: also while members are registered. Raises GroupActiveError, GroupChangedError (a
     znode changed meanwhile), ZkUnavailableError (the connection broke during a write).

@@ -41,7 +41,7 @@ class ClusterZk(BlockingZk):
         client_id: sent to brokers.
         security: how to encrypt and log in; None for neither.
 
-    Entering raises what ``BlockingZk`` raises, and BrokerUnavailableError, ConfigError.
+    Entering raises the errors of ``BlockingZk``, and BrokerUnavailableError, ConfigError.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ClusterZk(BlockingZk):
 
     @property
     def has_bootstrap(self) -> bool:
-        """Whether brokers are learnt from ``bootstrap``."""
+        """Whether brokers are discovered through ``bootstrap``."""
         return self._reader is not None
 
     def view(self) -> ClusterView:
@@ -113,7 +113,7 @@ class ClusterZk(BlockingZk):
             self._raw = before
 
     def cluster_ids(self) -> tuple[str | None, str | None]:
-        """Return the cluster's id in ZooKeeper, and as the brokers say; ``None``: not known."""
+        """Return the cluster's id in ZooKeeper and on the brokers; ``None`` if unknown."""
         (node,) = self.run_in_zookeeper(read_many([CLUSTER_ID]))
         found: str | None = None
         if node is not None:

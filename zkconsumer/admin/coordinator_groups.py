@@ -43,7 +43,7 @@ class MemberRow(NamedTuple):
 
 
 class CoordinatorGroups:
-    """What the group commands need from brokers.
+    """The data that the group commands need from brokers.
 
     Args:
         bootstrap: brokers as ``host:port,host:port``.

@@ -1,4 +1,4 @@
-"""What the tools' scripts share: children and guarded JSON. Pure."""
+"""Shared by the tools' scripts: children and size-limited JSON. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def children(path: str) -> Script[list[str] | None]:
 
 
 def listing(path: str) -> Script[list[str] | None]:
-    """Return what `children` does, but in ZooKeeper's order, which can matter to roundrobin."""
+    """Like `children`, but in ZooKeeper's order, which can matter to roundrobin."""
     reply = yield from read(GetChildren(path))
     if not isinstance(reply, Ok):
         return None
@@ -61,7 +61,7 @@ def read_tree(root: str) -> Script[dict[str, Node]]:
 
 
 def json_object(path: str, data: bytes) -> dict[str, Any]:
-    """Return the JSON object that a broker's znode holds. Raises ZnodeFormatError."""
+    """Return the JSON object in a broker's znode. Raises ZnodeFormatError."""
     if len(data) > MAX_TOPIC_ZNODE_BYTES:
         raise ZnodeFormatError(path, f"holds {len(data)} bytes, more than {MAX_TOPIC_ZNODE_BYTES}")
     try:

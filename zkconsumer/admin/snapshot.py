@@ -38,7 +38,7 @@ Nodes = Mapping[str, Mapping[str, Node]]
 class GroupSnapshot:
     """One pass of reads over a group's znodes.
 
-    ``moved`` is what ``zkmigrate`` left there. ``strange`` are children of the group's znode that
+    ``moved`` is the marker of ``zkmigrate``. ``strange`` are children of the group's znode that
     neither it nor any JVM version makes.
     """
 
@@ -72,12 +72,12 @@ class Registrations:
 
     @property
     def subscribed(self) -> frozenset[str]:
-        """Every topic that a usable registration means."""
+        """All topics that a usable registration subscribes to."""
         return frozenset(topic for topics in self.topics.values() for topic in topics)
 
 
 def list_groups() -> Script[list[str]]:
-    """Return the names of all groups, sorted; those of foreign make may be any text."""
+    """Return the names of all groups, sorted. Names not created by a consumer may be any text."""
     return (yield from children(CONSUMERS)) or []
 
 
@@ -90,8 +90,8 @@ def read_group(group: str) -> Script[GroupSnapshot | None]:
     """Read a whole group; ``None`` if its znode does not exist.
 
     The list of members is read first and last. If it has changed, everything is read again (a few
-    times), so that a member that joins or leaves meanwhile does not cause an inconsistent snapshot.
-    Raises ConfigError when the name cannot be a group's.
+    times), so that a member that joins or leaves during the read does not cause an inconsistent
+    snapshot. Raises ConfigError when the name cannot be a group's.
     """
     paths = GroupPaths(group)
     parts = yield from children(paths.root)
@@ -163,7 +163,7 @@ def interpret(snapshot: GroupSnapshot, all_topics: Collection[str]) -> Registrat
 
 
 def partition_number(name: str) -> int | None:
-    """Return the partition that a child's name means in Kafka 0.8 and later, or ``None``."""
+    """Return the partition of which Kafka 0.8 and later would use a child's name, or ``None``."""
     return child_number(name)
 
 

@@ -1,4 +1,4 @@
-"""Makes text of untrusted origin fit for messages and terminals. Pure."""
+"""Makes untrusted text safe for messages and terminals. Pure."""
 
 from __future__ import annotations
 

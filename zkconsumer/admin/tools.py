@@ -90,13 +90,13 @@ class Change(NamedTuple):
 
     @property
     def key(self) -> OffsetKey:
-        """Whose offset it is."""
+        """The group of the offset."""
         return OffsetKey(self.group, self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What an import would do: ``changes`` to write, and how many offsets are already right."""
+    """The result of an import: ``changes`` to write, and the number of offsets already correct."""
 
     changes: tuple[Change, ...]
     unchanged: int
@@ -158,11 +158,11 @@ class GroupTools:
     # -- groups --------------------------------------------------------------------------------
 
     def group_names(self) -> list[str]:
-        """Return all groups, sorted; names no group can have are left out and noted."""
+        """Return all groups, sorted; names that no group can have are left out and reported."""
         names = self._zk.run(list_groups())
         legal = [name for name in names if is_legal_topic(name)]
         self.notes += [
-            f"/consumers/{name} is passed over: no group can have that name"
+            f"/consumers/{name} is skipped: no group can have that name"
             for name in names
             if not is_legal_topic(name)
         ]
@@ -242,13 +242,13 @@ class GroupTools:
         ]
 
     def plan_delete(self, group: str, topic: str | None = None) -> Deletion:
-        """Return what ``delete`` would delete. Raises UnknownGroupError, GroupActiveError."""
+        """Return what to delete for ``delete``. Raises UnknownGroupError, GroupActiveError."""
         return self._with_near_names(group, plan_deletion(group, topic))
 
     def delete(
         self, group: str, topic: str | None = None, progress: Progress = _no_progress
     ) -> Deletion:
-        """Delete a group without members, or one topic of it; return what was deleted.
+        """Delete a group without members, or one of its topics; return the deleted znodes.
 
         Raises UnknownGroupError, GroupActiveError, GroupChangedError.
         """

@@ -46,7 +46,7 @@ class TopicSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class BrokersSnapshot:
-    """Registered brokers with a usable address, and why others have none."""
+    """Registered brokers with a usable address, and the reason why others have none."""
 
     endpoints: Mapping[int, BrokerEndpoint]
     registered: frozenset[int]
@@ -106,7 +106,7 @@ def read_topic(topic: str) -> Script[TopicSnapshot | None]:
 
 
 def read_brokers(protocol: str = "PLAINTEXT") -> Script[BrokersSnapshot]:
-    """Read where the brokers are: their listeners of this ``security.protocol``."""
+    """Read the brokers' addresses: their listeners for this ``security.protocol``."""
     listed = (yield from children(BROKER_IDS)) or []
     names = [name for name in listed if child_number(name) is not None]
     paths = [broker_path(int(name)) for name in names]
@@ -124,9 +124,9 @@ def read_brokers(protocol: str = "PLAINTEXT") -> Script[BrokersSnapshot]:
 
 
 def unusable(brokers: BrokersSnapshot, bootstrap: bool) -> list[str]:
-    """Return a note for each broker that cannot be used, and what to give if none can.
+    """Return a note for each unusable broker, and the option to set if all are unusable.
 
-    ``bootstrap``: the brokers are not ZooKeeper's own, but were found another way.
+    ``bootstrap``: the brokers were not found in ZooKeeper but in another way.
     """
     notes = list(brokers.faults)
     if not brokers.endpoints and not bootstrap:
@@ -135,7 +135,7 @@ def unusable(brokers: BrokersSnapshot, bootstrap: bool) -> list[str]:
 
 
 def no_brokers(where: str) -> str:
-    """Return what to print when ``where`` lists no broker that can be used."""
+    """Return the message for the case that ``where`` lists no usable broker."""
     return (
         f"{where} lists no broker that can be used: give one with --bootstrap-server HOST:PORT "
         "(bootstrap.servers), as a cluster without ZooKeeper (KRaft) needs it"
@@ -153,7 +153,7 @@ def leaders(topics: Iterable[TopicSnapshot]) -> dict[TopicPartition, int]:
 
 
 def partition_rows(topic: TopicSnapshot, registered: frozenset[int]) -> list[PartitionRow]:
-    """Return a row for each partition; a leader that is not registered counts as none."""
+    """Return a row for each partition. A leader that is not registered counts as no leader."""
     rows = []
     for number, replicas in topic.replicas.items():
         state = topic.states.get(number)

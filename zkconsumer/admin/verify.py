@@ -2,7 +2,7 @@
 
 Stricter than the JVM's ``VerifyConsumerRebalance`` (1.1.1), which looks only whether each
 partition's owner is some subscribed thread: it sees neither sessions nor offsets, nor owners of
-topics that nobody subscribes to.
+topics without a subscriber.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Kind(Enum):
     ABOVE_END = "above-end"
     """A stored offset beyond the end of the log."""
     FOREIGN_LAYOUT = "foreign-layout"
-    """Znodes in the layout of another client, which members like the JVM's do not see."""
+    """Znodes in the layout of another client, which the JVM's and this library's members ignore."""
     MISPLACED = "misplaced-offsets"
     """Offsets below ``offset``, where a 1.1.0 broker keeps them, that differ from ``offsets``."""
     MISASSIGNED = "misassigned"
-    """The owner is not the one that the strategy chooses."""
+    """The owner differs from the strategy's choice."""
     IDLE = "idle-member"
     """A member that owns nothing although the strategy gives it partitions."""
     TOPIC_MISSING = "topic-missing"
@@ -64,13 +64,13 @@ class Kind(Enum):
 
 
 WARNINGS = frozenset({Kind.TOPIC_MISSING})
-"""Kinds that are worth a word but not wrong."""
+"""Kinds that deserve a note but are not errors."""
 
 
 class Finding(NamedTuple):
-    """One thing that was found: ``where`` is the path of a znode, ``what`` a sentence.
+    """One problem: ``where`` is the path of a znode, ``what`` a sentence.
 
-    Both may hold text that a stranger wrote.
+    Both may contain untrusted text.
     """
 
     group: str
@@ -93,13 +93,13 @@ def verify(
     *,
     idle: bool = False,
 ) -> list[Finding]:
-    """Return what is wrong, or odd, with a group; empty when nothing is.
+    """Return a group's errors and oddities; empty if there are none.
 
     Args:
         snapshot, registrations: the group; filters expanded.
         topics: every topic that is owned, has offsets or is subscribed to, if it exists.
         log_ends: as far as known; ``{}`` leaves that check out.
-        assignor: also compare the owners with what this strategy would choose.
+        assignor: also compare the owners with the choice of this strategy.
         idle: also look for members that own nothing although any strategy gives them partitions.
     """
     return list(_Verifier(snapshot, registrations, topics, log_ends).findings(assignor, idle))
@@ -131,7 +131,11 @@ class _Verifier:
             yield from self._offsets(topic, nodes)
         yield from self._misplaced()
         for name in self.snapshot.strange:
-            guess = "storm-kafka keeps its offsets so" if _STORM.fullmatch(name) else "not Kafka's"
+            guess = (
+                "storm-kafka keeps its offsets like this"
+                if _STORM.fullmatch(name)
+                else "not Kafka's"
+            )
             yield self._found(
                 Kind.FOREIGN_LAYOUT, f"{self.paths.root}/{name}", f"no znode of a group: {guess}"
             )
@@ -176,7 +180,7 @@ class _Verifier:
             yield self._found(Kind.TOPIC_MISSING, parent, found.faults[0])
         if _BYTES_NAME.fullmatch(topic) and nodes:
             yield self._found(
-                Kind.FOREIGN_LAYOUT, parent, "pykafka on Python 3 names a topic's owners so"
+                Kind.FOREIGN_LAYOUT, parent, "pykafka on Python 3 names a topic's owners like this"
             )
         partitions = found.replicas if found is not None else {}
         if subscribers:

@@ -32,7 +32,7 @@ _HIGHEST_0_8 = {
 LEGACY_VERSIONS: Final[Mapping[int, range]] = MappingProxyType(
     {key: range(highest + 1) for key, highest in _HIGHEST_0_8.items()}
 )
-"""Versions for each API key of a 0.8.2 broker. 0.9 knows a little more, all unneeded."""
+"""Versions for each API key of a 0.8.2 broker. 0.9 supports a few more, which are not needed."""
 
 
 def supported_versions(connection: BrokerConnection) -> Mapping[int, range] | None:

@@ -1,6 +1,6 @@
 """ClusterReader: asks the brokers for the description of their cluster. One thread at a time.
 
-It begins with the servers of ``bootstrap.servers`` and later also asks those that it learnt.
+It begins with the servers of ``bootstrap.servers`` and later asks discovered brokers too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ClusterReader:
         self._closed = False
 
     def read(self) -> ClusterView:
-        """Return the cluster as a broker knows it now.
+        """Return a broker's current view of the cluster.
 
         Raises BrokerUnavailableError, which names ``bootstrap.servers``, when no broker answers.
         """
@@ -86,7 +86,7 @@ class ClusterReader:
             self._connection = None
 
     def abort(self) -> None:
-        """Wake the thread that reads, for good. Any thread."""
+        """Wake the reading thread; later reads fail too. Any thread."""
         self._closed = True
         connection = self._connection
         if connection is not None:
@@ -110,7 +110,7 @@ class ClusterReader:
 def read_cluster(connection: BrokerConnection) -> ClusterView:
     """Ask one broker for its cluster: all brokers and topics. Creates no topic.
 
-    Raises what ``BrokerConnection.exchange`` raises.
+    Raises the errors of ``BrokerConnection.exchange``.
     """
     version = connection.version(METADATA, _TAGGED, 4, 0)
     request = MetadataRequest(topics=[] if version == 0 else None, allow_auto_topic_creation=False)

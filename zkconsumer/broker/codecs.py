@@ -66,7 +66,7 @@ def _library(module: str, codec: str, package: str) -> ModuleType:
 def _check_size(size: int) -> None:
     if not 0 <= size <= MAX_DECOMPRESSED:
         raise InvalidMessageError(
-            f"a compressed message unfolds to {size} bytes, more than {MAX_DECOMPRESSED}"
+            f"a compressed message expands to {size} bytes, more than {MAX_DECOMPRESSED}"
         )
 
 

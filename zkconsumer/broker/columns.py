@@ -51,7 +51,7 @@ _ENTRY: Final = Struct(">8xi4xb")  # size, magic
 
 
 class Decoded(NamedTuple):
-    """Columns, and what ended them."""
+    """Columns, and the reason why they end."""
 
     batch: Any
     """A ``pyarrow.RecordBatch`` of ``SCHEMA``."""

@@ -1,6 +1,7 @@
-"""What mypyc reads about the classes that it compiles. Runs on no thread; does nothing at run time.
+"""Instructions for mypyc on the classes that it compiles. Runs on no thread; does nothing at run
+time.
 
-It is a separate module because compiled code cannot have the branch that only Python takes.
+It is a separate module because compiled code cannot contain the branch used only in Python.
 """
 
 from __future__ import annotations

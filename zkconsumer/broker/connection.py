@@ -1,4 +1,4 @@
-"""One blocking connection to one broker, and the place where foreign errors become ours.
+"""One blocking connection to one broker, and the place where the libraries' errors are mapped.
 
 Owns framing, correlation ids and timeouts. A connection belongs to one thread, which sends a
 request and waits for its answer; any other thread may call ``abort`` to wake it.
@@ -55,7 +55,7 @@ _CODES: Final[Mapping[int, type[BrokerError]]] = {
 
 
 def error_from_code(code: int, what: str) -> BrokerError:
-    """Return our error for a protocol error code that is not 0; ``what`` names its subject."""
+    """Return the exception for a protocol error code other than 0; ``what`` names its subject."""
     return _CODES.get(code, BrokerError)(f"{what}: {name_of(code)}")
 
 
@@ -184,7 +184,7 @@ class BrokerConnection:
         has = f"in the versions {known.start} to {known.stop - 1}" if known else "in no version"
         raise UnsupportedBrokerError(
             f"broker {self.endpoint.broker_id} at {self.endpoint.host}:{self.endpoint.port} "
-            f"knows request {api_key} {has}, needed is {' or '.join(map(str, sorted(wanted)))}"
+            f"knows request {api_key} {has}, this needs {' or '.join(map(str, sorted(wanted)))}"
         )
 
     def exchange(self, api_key: int, version: int, body: bytes) -> memoryview:
@@ -198,7 +198,7 @@ class BrokerConnection:
         return self.exchange_opened(api_key, version, body)
 
     def exchange_opened(self, api_key: int, version: int, body: bytes) -> memoryview:
-        """Do what ``exchange`` does on a connection that is open already."""
+        """Like ``exchange``, on a connection that is already open."""
         sock = self._socket
         if sock is None:
             raise BrokerUnavailableError(
@@ -233,7 +233,7 @@ class BrokerConnection:
     def call(self, request: ApiMessage, response: type[ApiMessage], version: int) -> Any:
         """Send a message object of kafka-python in a version without tagged fields.
 
-        Returns the decoded response object. Raises what ``exchange`` raises.
+        Returns the decoded response object. Raises the errors of ``exchange``.
         """
         with mapped_errors(self.endpoint):
             body = request.encode(version=version)
@@ -265,7 +265,7 @@ class BrokerConnection:
 
     def _connect(self) -> None:
         if self._aborted:
-            raise OSError("the connection was given up")
+            raise OSError("this client closed the connection")
         self._security.check()
         self._proven = False
         sock = socket.create_connection(
@@ -291,7 +291,7 @@ class BrokerConnection:
         self._socket = sock
         if self._aborted:  # by another thread since the first look
             self.close()
-            raise OSError("the connection was given up")
+            raise OSError("this client closed the connection")
 
     def _encrypted(self, sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
         """Carry out the handshake; the socket keeps its timeout."""

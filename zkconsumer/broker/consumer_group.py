@@ -40,7 +40,7 @@ from zkconsumer.errors import UnsupportedBrokerError
 JOIN: Final = 0
 """Epoch of a member that joins, or joins again after it was fenced."""
 LEAVE: Final = -1
-"""Epoch of a member that leaves for good."""
+"""Epoch of a member that leaves permanently."""
 LEAVE_STATIC: Final = -2
 """Epoch of a static member that will return with the same ``group.instance.id``."""
 
@@ -164,7 +164,7 @@ def topic_names(
 ) -> tuple[dict[uuid.UUID, str], tuple[BrokerEndpoint, ...]]:
     """Ask for the names of topics; return those that exist, and all brokers.
 
-    Metadata 12 finds topics by id. Raises what ``BrokerConnection.exchange`` raises.
+    Metadata 12 finds topics by id. Raises the errors of ``BrokerConnection.exchange``.
     """
     connection.version(METADATA, _BY_ID)
     kind = MetadataRequest.MetadataRequestTopic
@@ -199,7 +199,7 @@ def commit_as_member(
     one partition (STALE_MEMBER_EPOCH), it refuses the whole request. Before a member sends the same
     commit with a newer epoch, it must leave out the partitions that it has released.
 
-    Raises what ``BrokerConnection.exchange`` raises.
+    Raises the errors of ``BrokerConnection.exchange``.
     """
     connection.version(OFFSET_COMMIT, _WITH_EPOCH)
     topic = OffsetCommitRequest.OffsetCommitRequestTopic

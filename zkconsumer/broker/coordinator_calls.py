@@ -114,7 +114,7 @@ def check(code: int, what: str) -> None:
 def ask_coordinator(
     connection: BrokerConnection, group: str, ask: Ask | None = None
 ) -> tuple[int, BrokerEndpoint]:
-    """Ask any broker where a group's coordinator is; return the error code and the place."""
+    """Ask any broker for a group's coordinator; return the error code and the address."""
     version = connection.version(FIND_COORDINATOR, 0)
     request = FindCoordinatorRequest(key=group)
     answer = (ask or connection.call)(request, FindCoordinatorResponse, version)
@@ -123,7 +123,7 @@ def ask_coordinator(
 
 
 def find_coordinator(connection: BrokerConnection, group: str) -> BrokerEndpoint:
-    """Ask any broker where a group's coordinator is. Raises TryAgainError, BrokerError."""
+    """Ask any broker for a group's coordinator. Raises TryAgainError, BrokerError."""
     code, found = ask_coordinator(connection, group)
     check(code, f"coordinator of group {group}")
     return found
@@ -141,7 +141,7 @@ def fetch_offsets(
     """Request the stored offsets of ``partitions``. A negative number means that there is none.
 
     With ``stable``, brokers since 2.5 answer UNSTABLE_OFFSET_COMMIT while a transaction that
-    commits offsets of the group is open (KIP-447); others return what was stored before it. With
+    commits offsets of the group is open (KIP-447); others return the offset stored before it. With
     ``all_stored``, brokers since 0.10.2 return the offsets of all partitions. ``ask`` sends a
     request, ``connection.call`` by default. Version 0 is not used: it would read ZooKeeper.
     """
@@ -189,7 +189,7 @@ def fetch_offsets(
 def call_flexible(
     connection: BrokerConnection, request: Any, response: type[Any], version: int
 ) -> Any:
-    """Do what ``call`` does, in a version whose headers have tagged fields: both are empty."""
+    """Like ``call``, in a version whose headers have tagged fields. Both are empty."""
     with mapped_errors(connection.endpoint):
         body = b"\0" + request.encode(version=version)
     answer = connection.exchange(request.API_KEY, version, body)

@@ -29,7 +29,7 @@ DEAD: Final = "Dead"
 
 
 class DescribedMember(NamedTuple):
-    """One member as its coordinator describes it; ``partitions`` is its present assignment."""
+    """One member as its coordinator describes it; ``partitions`` is its current assignment."""
 
     member_id: str
     client_id: str

@@ -44,14 +44,14 @@ _SESSION_ENDED: Final = (
 
 
 class FetchSession:
-    """What one broker remembers of one fetcher (Java 3.9 FetchSessionHandler)."""
+    """The fetch session of one fetcher on one broker (Java 3.9 FetchSessionHandler)."""
 
     def __init__(self) -> None:
         self._id = 0
         self._epoch = 0
         """The epoch of the next request; 0 names all partitions, and requests a new session."""
         self._known: dict[Partition, Want] = {}
-        """What the broker knows."""
+        """The broker's knowledge of the session."""
         self._ends: dict[Partition, int] = {}
         """High watermarks that the broker has reported; it does not repeat them."""
         self._wanted: Sequence[Want] | None = None

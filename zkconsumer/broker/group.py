@@ -105,14 +105,14 @@ class GroupClient:
         """Where the coordinator is; written by ``find`` or, for heartbeats, by the owner."""
 
     def interrupt(self) -> None:
-        """Wake the thread that waits for an answer: it gets none. Any thread."""
+        """Wake the thread that waits for an answer. It gets no answer. Any thread."""
         with self._lock:
             for connection in self._connections.values():
                 connection.abort()
             self._connections.clear()
 
     def close(self) -> None:
-        """Close all connections for good. Any thread."""
+        """Close all connections permanently. Any thread."""
         self._closed = True
         self.interrupt()
 
@@ -335,7 +335,7 @@ class GroupClient:
         key = (endpoint, timeout or self._timeout)
         with self._lock:
             if self._closed:
-                raise BrokerError("the member has given up")
+                raise BrokerError("this member has closed its connections")
             if key not in self._connections:
                 self._connections[key] = BrokerConnection(
                     endpoint, self._client_id, key[1], 0, self._security

@@ -126,9 +126,9 @@ class GroupCoordinators:
         self._forget()
 
     def another(self) -> Self:
-        """Return the same for another thread, with its own connections.
+        """Return an equal object for another thread, with its own connections.
 
-        Both share the known coordinators, and those that did not answer.
+        Both share the list of known coordinators, and of those that did not answer.
         """
         other = copy(self)
         other._connections = {}
@@ -145,7 +145,7 @@ class GroupCoordinators:
         self._coordinators.clear()
 
     def coordinator(self, group: str) -> BrokerEndpoint:
-        """Return where the group's coordinator is, as far as it was found already."""
+        """Return the group's coordinator, if it was found already."""
         return self._until(lambda: self._find(group), f"the offset coordinator of group {group}")
 
     # -- groups --------------------------------------------------------------------------------
@@ -167,9 +167,9 @@ class GroupCoordinators:
         return sorted(found)
 
     def members(self, group: str) -> tuple[str, ...]:
-        """Return who has joined the group, as ``<client id> at <host> (<member id>)``.
+        """Return the group's members, as ``<client id> at <host> (<member id>)``.
 
-        Empty with brokers 0.8.2, whose coordinators know no members.
+        Empty with brokers 0.8.2, whose coordinators have no members.
         """
         return self._at_coordinator(group, partial(_members, [group]))[group]
 
@@ -182,7 +182,7 @@ class GroupCoordinators:
         return self._at_coordinator(group, partial(describe_groups, [group]))[group]
 
     def members_of(self, groups: Iterable[str]) -> dict[str, tuple[str, ...] | BrokerError]:
-        """Return what ``members`` does for many groups, or why that is not known."""
+        """Return the result of ``members`` for many groups, or the reason why it is unknown."""
         found: dict[str, tuple[str, ...] | BrokerError] = {}
         together: defaultdict[Hashable, list[str]] = defaultdict(list)
         for group in groups:
@@ -278,7 +278,7 @@ class GroupCoordinators:
     def commits_since(
         self, group: str, partition: int, position: int
     ) -> list[tuple[TopicPartition, int | None]]:
-        """Return what anyone has committed of the group since ``log_end``, in order."""
+        """Return all commits of the group since ``log_end``, in order."""
         return self._at_coordinator(
             group, lambda at: offset_times.commits_since(at, group, partition, position)
         )
@@ -329,9 +329,9 @@ class GroupCoordinators:
         return refused
 
     def retention_minutes(self) -> tuple[int, bool]:
-        """Return how long a group's offsets are kept, and whether a broker reported it.
+        """Return the retention time of a group's offsets, and whether a broker reported it.
 
-        Otherwise it is the default: 7 days since 2.0, 1 day before (KIP-186).
+        If not, it is the default: 7 days since 2.0, 1 day before (KIP-186).
         """
 
         def ask() -> tuple[int, bool]:
@@ -439,7 +439,7 @@ class GroupCoordinators:
     def _refuse_given_up(self, key: Hashable, what: str) -> None:
         why = self._why_given_up(key)
         if why is not None:
-            raise _GivenUpError(f"{what} did not answer for another group just now: {why}")
+            raise _GivenUpError(f"{what} did not answer a moment ago, for another group: {why}")
 
     def _until(self, once: Callable[[], T], what: str, patience: float | None = None) -> T:
         waiting = False

@@ -1,4 +1,4 @@
-"""KnownBrokers: which broker to ask when any will do. Any thread."""
+"""KnownBrokers: chooses a broker for requests that any broker can answer. Any thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class KnownBrokers:
     """The brokers that one member knows, and their failures.
 
     Args:
-        bootstrap: to begin with.
+        bootstrap: the first brokers to ask.
         load: how many requests the member has in flight to a broker.
     """
 

@@ -20,7 +20,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 """The offset that the next message will get."""
 NONE: Final = -1
-"""No message is that new."""
+"""There is no message with this timestamp or a later one."""
 
 
 def list_offsets(

@@ -1,4 +1,4 @@
-"""Who leads which partition, asked from any broker without creating topics.
+"""Finds the leader of each partition through any broker, without creating topics.
 
 Stateless; runs on the leader finder's thread.
 """
@@ -28,7 +28,7 @@ def ask_metadata(
     topic, so they are asked for all topics instead, which creates none. ``ask`` sends a request,
     ``connection.call`` by default.
 
-    Raises what ``BrokerConnection.exchange`` raises.
+    Raises the errors of ``BrokerConnection.exchange``.
     """
     version = connection.version(METADATA, 4, 0)
     if version:
@@ -43,7 +43,7 @@ def ask_metadata(
 
 
 def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> ClusterMetadata:
-    """Ask for the leaders of ``topics``. Raises what ``BrokerConnection.exchange`` raises."""
+    """Ask for the leaders of ``topics``. Raises the errors of ``BrokerConnection.exchange``."""
     wanted = set(topics)
     response = ask_metadata(connection, wanted)
     leaders: dict[TopicPartition, int] = {}

@@ -63,7 +63,7 @@ class OffsetCoordinator:
 
     @property
     def endpoint(self) -> BrokerEndpoint | None:
-        """Where the coordinator was found; ``None`` before the first use and after a failure."""
+        """The coordinator's address; ``None`` before the first use and after a failure."""
         connection = self._connection
         return None if connection is None else connection.endpoint
 

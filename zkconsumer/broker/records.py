@@ -189,7 +189,7 @@ class Scan(NamedTuple):
     valid_bytes: int
     """Length of all complete entries together."""
     damaged: bool
-    """An entry header makes no sense; ``valid_bytes`` ends before it."""
+    """An entry header is invalid; ``valid_bytes`` ends before it."""
 
 
 _ENTRY: Final = Struct(">qi4xb")  # offset, size, (crc or leader epoch), magic
@@ -316,7 +316,7 @@ class OpenBatch(NamedTuple):
     fixed_time: int | None
     """Time of all records, where the broker sets it."""
     size: int
-    """Number of records, as the batch says."""
+    """Number of records according to the batch's header."""
     data: bytes
     """Holds the records in ``data[pos:stop]``, decompressed."""
     pos: int
@@ -373,7 +373,9 @@ def record_bounds(batch: OpenBatch, shift: int, out: list[int]) -> None:
     except IndexError:
         pos = stop + 1
     if pos != stop or count < 0:
-        raise InvalidMessageError(f"the batch at offset {batch.base} does not hold {count} records")
+        raise InvalidMessageError(
+            f"the batch at offset {batch.base} does not contain {count} records"
+        )
 
 
 def _batch(
@@ -505,7 +507,7 @@ def _records(
             record = (topic, partition, offset, key, value, time, kind, headers)
             append(record if maker is None else maker.message(record))
     if pos != stop or count < 0:
-        raise InvalidMessageError(f"the batch at offset {base} does not hold {count} records")
+        raise InvalidMessageError(f"the batch at offset {base} does not contain {count} records")
     return out
 
 
@@ -606,7 +608,7 @@ def _fields(
             value = data[pos : pos + size]
             pos += size
     except (StructError, IndexError) as exc:
-        raise InvalidMessageError("a message is cut off inside") from exc
+        raise InvalidMessageError("a message is incomplete") from exc
     if pos != stop:
         raise InvalidMessageError(f"the message at offset {offset} has a wrong length")
     return offset, crc, magic, attributes, time, key, value
@@ -623,7 +625,7 @@ def _inner(
     pos, end, relative = 0, len(data), last
     while pos < end:
         if pos + 17 > end:
-            raise InvalidMessageError(f"the compressed set at offset {last} is cut off inside")
+            raise InvalidMessageError(f"the compressed set at offset {last} is incomplete")
         relative, size, inner_magic = _ENTRY.unpack_from(data, pos)
         pos += 12 + size
         if inner_magic != magic or size < _MIN_SIZE[magic] or pos > end:
@@ -635,7 +637,9 @@ def _inner(
     for stop in stops:
         offset, _, _, attributes, time, key, value = _fields(data, pos, stop)
         if attributes & 7:
-            raise InvalidMessageError(f"the compressed set at offset {last} holds another one")
+            raise InvalidMessageError(
+                f"the compressed set at offset {last} contains another compressed set"
+            )
         kind = _kind(magic, attributes)
         if fixed_time is not None:
             time, kind = fixed_time, TimestampType.LOG_APPEND_TIME

@@ -1,4 +1,4 @@
-"""How connections to brokers are encrypted and who this client says it is.
+"""Encryption and authentication of connections to brokers.
 
 Owns the TLS context and the SASL exchange; kafka-python's classes make the mechanisms' messages.
 One object serves all connections of a member or a tool, on any thread. It remembers that a broker
@@ -74,16 +74,16 @@ class KafkaSecurity:
 
     @property
     def refused(self) -> AuthenticationError | None:
-        """Why no connection is made any more."""
+        """The reason why no more connections are opened."""
         return self._refused
 
     def check(self) -> None:
-        """Raise AuthenticationError once a broker and this client have not accepted each other."""
+        """Raise AuthenticationError if a broker and this client have failed to authenticate."""
         if self._refused is not None:
             raise AuthenticationError(str(self._refused)) from None
 
     def refuse(self, endpoint: BrokerEndpoint, why: str) -> NoReturn:
-        """Remember that this cluster cannot be used, and why. Raises AuthenticationError."""
+        """Record that this cluster cannot be used, and the reason. Raises AuthenticationError."""
         self._refused = AuthenticationError(f"broker at {endpoint.host}:{endpoint.port}: {why}")
         self.check()
         raise AssertionError

@@ -1,4 +1,4 @@
-"""What fetching exchanges with brokers. Data only: a simulated broker can answer with it too."""
+"""Requests and answers of fetching. Data only: simulated brokers use them too."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Got(NamedTuple):
     topic: str
     partition: int
     error: BrokerError | None
-    """``OffsetOutOfRangeError``, ``LeaderUnavailableError``, or what else the broker reports."""
+    """``OffsetOutOfRangeError``, ``LeaderUnavailableError``, or another error from the broker."""
     high_watermark: int
     data: bytes
 
@@ -38,6 +38,6 @@ class ClusterMetadata:
     leaders: Mapping[TopicPartition, int]
     """Broker id of each partition that has a leader."""
     errors: Mapping[str, BrokerError]
-    """Topics that the broker reports an error for, such as one that does not exist."""
+    """Topics with an error from the broker, such as topics that do not exist."""
     hidden: frozenset[str] = frozenset()
     """The topics that may not be described. Brokers before 1.0 answer that they do not exist."""

@@ -1,4 +1,4 @@
-"""``--zookeeper`` and ``--bootstrap-server``: which of the two a command uses."""
+"""``--zookeeper`` and ``--bootstrap-server``: chooses the one that a command uses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from zkconsumer.cli.exclusive import was_typed
 from zkconsumer.cli.tables import zookeeper_option
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,12 +32,6 @@ def either_option(command: F) -> F:
     `chosen` returns which one to use."""
     without = " Without it, the groups are those on the brokers of --bootstrap-server."
     return zookeeper_option(required=False, more=without)(_option(EITHER)(command))
-
-
-def was_typed(parameter: str) -> bool:
-    """Whether an option of the present command is on the command line."""
-    source = click.get_current_context().get_parameter_source(parameter)
-    return source is click.core.ParameterSource.COMMANDLINE
 
 
 def chosen(zookeeper: str | None, bootstrap: str | None) -> tuple[str | None, str | None]:

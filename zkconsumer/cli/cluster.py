@@ -1,4 +1,4 @@
-"""``zkconsumer cluster``: a real ZooKeeper and Kafka on this machine, to try things on."""
+"""``zkconsumer cluster``: a real ZooKeeper and Kafka on this machine, to experiment with."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ dir_option = click.option(
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     default=background.default_dir,
-    help="Directory of the cluster.  [default: one of yours below ~/.local/state]",
+    help="Directory of the cluster.  [default: your own below ~/.local/state]",
 )
 
 

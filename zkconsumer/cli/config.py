@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from zkconsumer.cli.exclusive import no_effect, only_with
 from zkconsumer.config import render
 from zkconsumer.config.consumer import examine_properties
 from zkconsumer.config.keys import KEYS
@@ -33,14 +34,11 @@ def config(
     With --check, print errors (exit status 2) or warnings (exit status 0) about a file.
     """
     if file is not None:
-        if keys or as_json or markdown:
-            raise click.UsageError("--check goes with --strict only")
+        no_effect("--check", "keys", "as_json", "markdown")
         sys.exit(_check(file, strict))
-    if strict:
-        raise click.UsageError("--strict goes with --check only")
+    only_with("--check", "strict")
     if markdown:
-        if keys or as_json:
-            raise click.UsageError("--markdown prints all keys: give neither KEY nor --json")
+        no_effect("--markdown", "keys", "as_json")
         click.echo(render.markdown(), nl=False)
         return
     chosen = _choose(keys)

@@ -23,11 +23,12 @@ import click
 
 from zkconsumer.admin.change import delete
 from zkconsumer.admin.reads import children
-from zkconsumer.cli.bootstrap import chosen, was_typed
+from zkconsumer.cli.bootstrap import chosen
 from zkconsumer.cli.consume_files import FORMATS, FileSink, FlushBeforeRelease
 from zkconsumer.cli.consume_formatter import message_format
 from zkconsumer.cli.consume_output import Printer
 from zkconsumer.cli.consume_partition import messages_of
+from zkconsumer.cli.exclusive import at_most_one, no_effect, only_with
 from zkconsumer.cli.times import duration_option
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_mapping, examine_properties
@@ -177,7 +178,7 @@ _KRAFT = (
     type=click.Choice(["value", "json", *FORMATS]),
     default="value",
     show_default=True,
-    help="json: one object a line; bytes that are not UTF-8 appear as {'base64': ...}. arrow and "
+    help="json: one object per line; bytes that are not UTF-8 appear as {'base64': ...}. arrow and "
     "parquet: files in --out instead of lines.",
 )
 @click.option(
@@ -257,21 +258,23 @@ def consume(
         raise click.UsageError("give exactly one of --topic, --whitelist and --blacklist")
     if (form in FORMATS) != (out is not None):
         raise click.UsageError("--format arrow, --format parquet and --out DIR go together")
-    for parameter, option in (("file_rows", "--file-rows"), ("file_seconds", "--file-seconds")):
-        if out is None and was_typed(parameter):
-            raise click.UsageError(f"{option} goes with --format arrow or parquet")
+    if out is None:
+        only_with("--format arrow or parquet", "file_rows", "file_seconds")
+    else:
+        no_effect("--out", "skip")
     line = message_format(form, formatting, formatter, key_deserializer, value_deserializer)
-    if skip and out is not None:
-        raise click.UsageError("--skip-message-on-error has no effect with --out")
-    if offset is not None and partition is None:
-        raise click.UsageError("--offset goes with --partition")
+    if partition is None:
+        only_with("--partition", "offset")
+    else:
+        no_effect("--partition", "group", "out", "streams", "metrics_port")
+        if from_beginning and offset is not None:
+            at_most_one(("--from-beginning", "--offset"))
     set_up_logging(verbose)
     on_brokers = zookeeper is None and not _names_zookeeper(file, properties)
     timeout_ms = None if timeout is None else round(timeout * 1000)
     config: ConsumerConfig | CoordinatorConfig
     if on_brokers and bootstrap is not None:
-        if strict:
-            raise click.UsageError("--strict goes with --zookeeper")
+        only_with("--zookeeper", "strict")
         config, generated = (
             coordinator_config(
                 bootstrap=bootstrap,
@@ -320,11 +323,6 @@ def consume(
             if partition is not None:
                 if topic is None or isinstance(config, ConsumerConfig):
                     raise click.UsageError("--partition goes with --topic and --bootstrap-server")
-                for given, option in ((group, "--group"), (out, "--out")):
-                    if given is not None:
-                        raise click.UsageError(f"{option} has no effect with --partition")
-                if from_beginning and offset is not None:
-                    raise click.UsageError("give either --from-beginning or --offset")
                 start = "earliest" if from_beginning else _offset(offset)
                 return _read_partition(
                     config, TopicPartition(topic, partition), start, output, check_signals
@@ -481,7 +479,7 @@ def configure(
 
 
 def key_values(pairs: Sequence[str]) -> dict[str, str]:
-    """Return what ``--consumer-property KEY=VALUE`` gives. Raises ConfigError."""
+    """Return the values of ``--consumer-property KEY=VALUE``. Raises ConfigError."""
     given: dict[str, str] = {}
     faults = []
     for pair in pairs:
@@ -505,7 +503,7 @@ def _agreed_group(places: Mapping[str, str | None]) -> str | None:
     found = {place: name.strip() for place, name in places.items() if name is not None}
     if len(set(found.values())) > 1:
         told = ", ".join(f"{place} says {name!r}" for place, name in found.items())
-        raise ConfigError([f"group.id is not the same everywhere: {told}; give it once"])
+        raise ConfigError([f"group.id has more than one value: {told}; give one"])
     return next(iter(found.values()), None)
 
 

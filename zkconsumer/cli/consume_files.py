@@ -110,7 +110,7 @@ class FileSink:
             return not enough
 
     def flush(self) -> None:
-        """Write what there is and commit it.
+        """Write the collected messages and commit them.
 
         Raises ``ClickException`` as ``add``, and ``CommitFailedError``: the file stays, and its
         messages are delivered again.

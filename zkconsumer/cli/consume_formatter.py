@@ -1,4 +1,4 @@
-"""What turns a message into output: ``--formatter`` and the deserializers of ``consume``.
+"""Functions that turn a message into output: ``--formatter`` and the deserializers of ``consume``.
 
 Names are those of Kafka's console consumer where Python has the same, and ``MODULE:FUNCTION`` for
 functions of the user. Each stream's thread calls the function that ``message_format`` returns.
@@ -55,7 +55,7 @@ def message_format(
     key: str | None = None,
     value: str | None = None,
 ) -> Format:
-    """Return what writes a message as bytes.
+    """Return a function that formats a message as bytes.
 
     Args:
         form: ``--format``.

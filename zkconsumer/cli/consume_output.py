@@ -1,4 +1,4 @@
-"""What ``zkconsumer consume`` writes: the two formats, and the one place that writes them.
+"""The output of ``zkconsumer consume``: two formats, and the one class that writes them.
 
 Each stream's thread calls ``Printer.write``; one lock keeps lines whole.
 """

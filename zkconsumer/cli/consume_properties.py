@@ -1,4 +1,4 @@
-"""``--property`` of ``zkconsumer consume``: what a line shows next to the value, as in Kafka. Pure.
+"""``--property`` of ``zkconsumer consume``: adds fields next to the value, as in Kafka. Pure.
 
 Names, order and texts are those of Kafka 3.9's DefaultMessageFormatter.
 """
@@ -38,9 +38,9 @@ def line_format(
     key: Callable[[bytes], bytes] | None = None,
     value: Callable[[bytes], bytes] | None = None,
 ) -> Callable[[MessageAndMetadata], bytes]:
-    """Return what writes a message as the bytes of a line, from ``KEY=VALUE`` pairs.
+    """Return a function that formats a message as the bytes of a line, from ``KEY=VALUE`` pairs.
 
-    ``key`` and ``value`` turn the bytes of keys and values into what is printed. They are not
+    ``key`` and ``value`` convert the bytes of keys and values to printed bytes. They are not
     called for null.
 
     Raises ConfigError for a key that is not in ``NAMES``, or a value that is not true or false.

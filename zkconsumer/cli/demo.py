@@ -85,8 +85,8 @@ def demo(lines: int, keep: Path | None, as_json: bool, svg: Path | None) -> int:
     """Start real servers and show a group at work, with faults.
 
     Sends lines of text found on this machine to 12 partitions, starts three members with two
-    streams each, kills one, stops one, and compares what was sent with what was delivered. The exit
-    status is 1 if a message was lost, or delivered twice without a reason.
+    streams each, kills one, stops one, and compares the messages sent with those delivered. The
+    exit status is 1 if a message was lost, or delivered twice without a reason.
     """
     view = View(Console(stderr=as_json, highlight=False))
     view.say("starting ZooKeeper and Kafka 3.9 ...")
@@ -145,7 +145,7 @@ def _send(cluster: LocalCluster, messages: list[Message], view: View) -> Mapping
 
 
 class Member:
-    """A member's process, its record, and what the table shows of it."""
+    """A member's process, its record, and its row in the table."""
 
     def __init__(self, name: str, zookeeper: str, root: Path, pace: float) -> None:
         self.row = MemberRow(name)
@@ -176,13 +176,13 @@ class Member:
         return f"{GROUP}_{self.row.name}"
 
     def tell(self, order: str) -> None:
-        """Write an order to its stdin."""
+        """Write a command to its stdin."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{order}\n".encode())
         self.process.stdin.flush()
 
     def leave(self) -> None:
-        """Have it leave, at once or never; no process is left."""
+        """Make the member leave, or kill it. Afterwards the process has ended."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.close()
@@ -200,7 +200,7 @@ class Member:
         if status is not None:
             lines = self.log.read_text(errors="replace").splitlines()
             raise ClusterError(
-                f"{self.row.name} has ended with status {status}: "
+                f"{self.row.name} exited with status {status}: "
                 f"{lines[-1] if lines else 'it said nothing'}"
             )
 
@@ -212,7 +212,7 @@ class _Group(NamedTuple):
 
 
 class Play:
-    """The demo's course: joins, a kill, a leave, the end."""
+    """The steps of the demo: joins, a kill, a leave, the end."""
 
     def __init__(
         self, cluster: LocalCluster, root: Path, sent: Mapping[int, int], view: View
@@ -229,7 +229,7 @@ class Play:
         self._zk = BlockingZk(cluster.zookeeper, 15.0)
 
     def perform(self) -> tuple[Verdict, Kill | None]:
-        """All of it; the verdict and the kill that explains repeated messages."""
+        """Run all steps; return the verdict and the kill that explains repeated messages."""
         with self._zk, self._showing(), self._interruptible():
             try:
                 for name in NAMES:
@@ -360,7 +360,7 @@ class Play:
         deadline = time.monotonic() + seconds
         while not true():
             if time.monotonic() > deadline:
-                raise ClusterError(f"{what}: not so after {seconds:g} s")
+                raise ClusterError(f"{what}: this has not happened within {seconds:g} s")
             self._look()
             time.sleep(LOOK_SECONDS)
 

@@ -1,4 +1,4 @@
-"""The demo's messages: lines of text that are on this machine anyway. Reads files, no state."""
+"""The demo's messages: lines of text files on this machine. Reads files, no state."""
 
 from __future__ import annotations
 

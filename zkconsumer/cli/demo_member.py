@@ -23,7 +23,7 @@ from zkconsumer.runtime.streams import KafkaStream
 
 SESSION_MS = 3000
 LEAVE_SECONDS = 2 * SESSION_MS / 1000
-"""Beyond its session's end a member cannot commit any more."""
+"""After the end of its session a member can no longer commit."""
 
 
 class Pace:

@@ -33,8 +33,8 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``repeated`` counts deliveries beyond the first, explained by the kill;
-    ``unexplained`` lists messages that were delivered again for no such reason, or never sent.
+    """``repeated`` counts repeated deliveries that the kill explains;
+    ``unexplained`` lists messages that were delivered again for no reason, or were never sent.
     """
 
     sent: int

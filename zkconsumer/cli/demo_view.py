@@ -26,7 +26,7 @@ _SVG_WIDTH = 104
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers, runs drawn together: ``0-2 5``."""
+    """Ascending numbers, with runs shown as ranges: ``0-2 5``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:
@@ -38,7 +38,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 @dataclass(slots=True)
 class MemberRow:
-    """A member as the table shows it: ``streams`` has each stream's partitions."""
+    """A member's row of the table: ``streams`` has each stream's partitions."""
 
     name: str
     state: str = "starting"
@@ -54,7 +54,7 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The group after something happened. ``took``: seconds until every partition had its owner."""
+    """The group after an event. ``took``: seconds until every partition had its owner."""
 
     at: float
     event: str
@@ -65,7 +65,7 @@ class Moment:
 
 @dataclass(slots=True)
 class Story:
-    """All that has happened so far."""
+    """All events so far."""
 
     sent: int
     members: dict[str, MemberRow] = field(default_factory=dict)
@@ -74,12 +74,12 @@ class Story:
 
     @property
     def delivered(self) -> int:
-        """Messages that all members have written down."""
+        """Messages recorded by all members."""
         return sum(row.delivered for row in self.members.values())
 
 
 class View:
-    """Shows a story as it happens.
+    """Shows the events of a run as they happen.
 
     ``console`` is where to; with a terminal there is a live table, else a line for each moment.
     """
@@ -144,7 +144,7 @@ def live_table(story: Story) -> RenderableType:
 
 
 def timeline(story: Story) -> Table:
-    """One row for each moment: partitions of each member, its two streams apart by ``|``."""
+    """One row for each event: partitions of each member, its two streams separated by ``|``."""
     table = Table(title="what happened", title_justify="left", expand=False, box=box.SIMPLE_HEAD)
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("event", no_wrap=True)
@@ -185,12 +185,16 @@ def verdict_panel(verdict: Verdict, kill: Kill | None) -> Panel:
 
 
 def show_znodes(view: View, znodes: Sequence[tuple[str, Node]]) -> None:
-    """The group's znodes, one a line."""
+    """The group's znodes, one per line."""
     view.say("znodes of the group (E: ephemeral):")
     for path, node in znodes:
         data = node.data.decode("utf-8", "backslashreplace")
         mark = "E" if node.stat.ephemeral_owner else " "
         view.say(f"  {mark} {path}{f' = {data}' if data else ''}")
+
+
+_DIM, _BRIGHT = "#98729f", "#c79bd1"
+"""Rich's magenta, and one that can be read on its background."""
 
 
 def save_svg(path: Path, story: Story, verdict: Verdict, kill: Kill | None) -> None:
@@ -209,4 +213,4 @@ def save_svg(path: Path, story: Story, verdict: Verdict, kill: Kill | None) -> N
     console.print(verdict_panel(verdict, kill))
     svg = console.export_svg(title="zkconsumer demo")
     without_web_fonts = re.sub(r"\s*@font-face {.*?}", "", svg, flags=re.DOTALL)
-    path.write_text(without_web_fonts, encoding="utf-8")
+    path.write_text(without_web_fonts.replace(_DIM, _BRIGHT), encoding="utf-8")

@@ -15,7 +15,8 @@ from zkconsumer.admin.describe import GroupMemberRow, GroupRow, GroupStateRow
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.tools import GroupSummary, GroupTools
 from zkconsumer.admin.verify import Finding
-from zkconsumer.cli.bootstrap import bootstrap_option, chosen, either_option, was_typed
+from zkconsumer.cli.bootstrap import bootstrap_option, chosen, either_option
+from zkconsumer.cli.exclusive import at_most_one, flags, no_effect, only_with
 from zkconsumer.cli.tables import (
     How,
     command_config,
@@ -121,18 +122,29 @@ class _Named(Protocol):
     def group_names(self) -> list[str]: ...
 
 
-def _choose(tools: _Named, names: tuple[str, ...], everything: bool) -> list[str]:
-    if bool(names) == everything:
+def _check_choice(names: tuple[str, ...], everything: bool) -> None:
+    if names and everything:
+        at_most_one(("GROUP", "--all"))
+    if not names and not everything:
         raise click.UsageError("name groups, or give --all")
+
+
+def _choose(tools: _Named, names: tuple[str, ...]) -> list[str]:
     return list(names) or tools.group_names()
 
 
 @groups.command()
 @names_options
 @click.option("--all", "--all-groups", "everything", is_flag=True, help="Describe every group.")
-@click.option("--offsets", "what", flag_value="offsets", help="Show offsets and lag (the default).")
-@click.option("--members", "what", flag_value="members", help="Show the members instead.")
-@click.option("--state", "what", flag_value="state", help="Show the groups' states instead.")
+@flags(
+    "what",
+    "offsets",
+    {
+        "offsets": "Show offsets and lag (the default).",
+        "members": "Show the members instead.",
+        "state": "Show the groups' states instead.",
+    },
+)
 @click.option(
     "--verbose", is_flag=True, help="With --members: also show the partitions of each member."
 )
@@ -150,7 +162,7 @@ def _choose(tools: _Named, names: tuple[str, ...], everything: bool) -> list[str
 def describe(
     names: tuple[str, ...],
     everything: bool,
-    what: str | None,
+    what: str,
     verbose: bool,
     no_lag: bool,
     kafka_offsets: bool,
@@ -168,23 +180,20 @@ def describe(
     broker did not answer, a note is printed on standard error.
     """
     zookeeper, bootstrap = chosen(zookeeper, bootstrap)
-    if verbose and what != "members":
-        raise click.UsageError("--verbose goes with --members")
-    if what in ("members", "state"):
-        for option, given in (("--no-lag", no_lag), ("--kafka-offsets", kafka_offsets)):
-            if given:
-                raise click.UsageError(f"{option} has no effect with --{what}: leave it out")
+    _check_choice(names, everything)
+    if what != "members":
+        only_with("--members", "verbose")
+    if what != "offsets":
+        no_effect(f"--{what}", "no_lag", "kafka_offsets")
     if zookeeper is None:
         if kafka_offsets:
             raise click.UsageError("--kafka-offsets is for groups in ZooKeeper: give --zookeeper")
-        _describe_on_brokers(
-            bootstrap, names, everything, what, verbose, no_lag, timeout, security, how
-        )
+        _describe_on_brokers(bootstrap, names, what, verbose, no_lag, timeout, security, how)
         return
     columns: Sequence[str] = GroupRow._fields[:-1]
     rows: Sequence[tuple[object, ...]]
     with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
-        wanted = _choose(tools, names, everything)
+        wanted = _choose(tools, names)
         if what == "members":
             columns, rows = _members(GroupMemberRow._fields, tools.members(wanted), verbose)
         elif what == "state":
@@ -206,8 +215,7 @@ def _members(
 def _describe_on_brokers(
     bootstrap: str | None,
     names: tuple[str, ...],
-    everything: bool,
-    what: str | None,
+    what: str,
     verbose: bool,
     no_lag: bool,
     timeout: float,
@@ -222,7 +230,7 @@ def _describe_on_brokers(
     columns: Sequence[str]
     rows: Sequence[tuple[object, ...]]
     with CoordinatorGroups(bootstrap, timeout, security) as tools:
-        wanted = _choose(tools, names, everything)
+        wanted = _choose(tools, names)
         if what == "members":
             columns, rows = _members(MemberRow._fields, tools.members(wanted), verbose)
         elif what == "state":
@@ -293,20 +301,19 @@ def verify(
     each line is an object. Ctrl-C and SIGTERM end it, with status 1 if there is a problem at that
     time.
     """
-    for option in ("every", "grace", "seconds"):
-        if not watching and was_typed(option):
-            raise click.UsageError(f"--{option} goes with --watch")
-    if strategy != "roundrobin" and was_typed("hash_form"):
-        raise click.UsageError("--hash goes with --strategy roundrobin")
+    _check_choice(names, everything)
+    if not watching:
+        only_with("--watch", "every", "grace", "seconds")
+    if strategy != "roundrobin":
+        only_with("--strategy roundrobin", "hash_form")
     assignor = Assignor(strategy, RoundRobinHash(hash_form)) if strategy else None
     if watching:
-        if how == "csv":
-            raise click.UsageError("--watch prints lines or, with --json, objects: no CSV")
+        no_effect("--watch", "csv")
         noted: list[str] = []
 
         def look() -> list[Finding]:
             with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
-                wanted = _choose(tools, names, everything)
+                wanted = _choose(tools, names)
                 found = tools.verify(wanted, lag=not no_lag, assignor=assignor, idle=True)
             print_notes(note for note in tools.notes if note not in noted)
             noted[:] = tools.notes
@@ -315,7 +322,7 @@ def verify(
         status = watch(look, grace, every, seconds, how == "json")
         click.get_current_context().exit(status)
     with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
-        wanted = _choose(tools, names, everything)
+        wanted = _choose(tools, names)
         findings = tools.verify(wanted, lag=not no_lag, assignor=assignor)
     print_notes(tools.notes)
     wrong = sum(finding.wrong for finding in findings)
@@ -354,14 +361,15 @@ def delete(
     """Delete groups without members, or one topic of them, from ZooKeeper.
 
     A dry run unless --execute is given. The command refuses (exit status 1) while a member is
-    registered, and stops if one registers meanwhile. If the topic is the group's only one, the
-    whole group is deleted.
+    registered, and stops if one registers in the meantime. If the topic is the group's only one,
+    the whole group is deleted.
     """
     if everything and topic is None:
-        raise click.UsageError("--all goes with --topic only")
+        raise click.UsageError("--all goes with --topic")
+    _check_choice(names, everything)
     refused = 0
     with GroupTools(zookeeper, timeout, security) as tools:
-        for group in _choose(tools, names, everything):
+        for group in _choose(tools, names):
             try:
                 work = tools.delete if execute else tools.plan_delete
                 found = work(group, topic)

@@ -14,7 +14,7 @@ from typing import Final
 import click
 from rich.console import Console
 
-from zkconsumer.cli.bootstrap import was_typed
+from zkconsumer.cli.exclusive import only_with
 from zkconsumer.cli.herd_options import check_herds, herd_options
 from zkconsumer.cli.herd_output import (
     by_group,
@@ -76,7 +76,8 @@ _MOST: Final = 1000
     "--simulate",
     "with_simulator",
     is_flag=True,
-    help="Also simulate the same groups, and a group on a coordinator, and compare the figures.",
+    help="Also simulate the same groups, and groups on a coordinator with both of its protocols, "
+    "and compare the figures.",
 )
 @click.option(
     "--seeds",
@@ -130,9 +131,8 @@ def herd(
         raise ConfigError(["--jvm: only with --event join"])
     if jvm and with_simulator:
         raise ConfigError(["--jvm: members of the JVM cannot be simulated: leave --simulate out"])
-    for parameter, option in (("seeds", "--seeds"), ("service", "--service-ms")):
-        if was_typed(parameter) and not with_simulator:
-            raise ConfigError([f"{option}: only with --simulate"])
+    if not with_simulator:
+        only_with("--simulate", "seeds", "service")
     runs: list[Measures] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zkconsumer-")))
@@ -163,7 +163,8 @@ def herd(
         if journal is not None:
             shutil.copyfile(folder / "journal.jsonl", journal)
         if with_simulator:
-            to_do = [(name, size) for name in (*wanted, "coordinator") for size in members]
+            names = (*wanted, "coordinator", "consumer")
+            to_do = [(name, size) for name in names for size in members]
             for number, (name, size) in enumerate(to_do, 1):
                 say(f"simulating {number} of {len(to_do)}")
                 simulated = _simulated(replace(run, members=size), name, service or _IDEAL)

@@ -15,7 +15,7 @@ from zkconsumer.sim.herd import EVENTS, Herd
 F = TypeVar("F", bound=Callable[..., Any])
 
 JVM: Final = "jvm"
-"""What people call the profile ``scala``."""
+"""The name shown to people for profile ``scala``."""
 
 
 def _profile_name(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -111,7 +111,7 @@ def herd_options(
 
 
 def check_herds(herds: Sequence[Herd], most: int, journal: Path | None) -> None:
-    """Refuse groups that no run can have, and a journal of several runs. Raises ConfigError.
+    """Refuse impossible group sizes, and one journal for several runs. Raises ConfigError.
 
     ``most`` is the largest number of members.
     """

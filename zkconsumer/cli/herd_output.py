@@ -1,4 +1,4 @@
-"""What ``simulate`` and ``herd`` print and write: the comparison, JSON, the report."""
+"""The output of ``simulate`` and ``herd``: the comparison, JSON, the report."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _COLUMNS = {
     "attempts": "attempts",
     "failed_attempts": "failed",
     "conflicts": "conflicts",
+    "stopped": "stopped",
     "seconds_to_stable": "stable_s",
     "unowned_seconds": "unowned_s",
     "unowned_longest": "longest_s",
@@ -50,7 +51,7 @@ def write_html(path: Path, runs: Sequence[Measures], title: str) -> None:
 
 
 def by_group(runs: Sequence[Measures]) -> dict[tuple[str, str, int], list[Measures]]:
-    """Runs of the same: mode, profile and size."""
+    """Runs with the same mode, profile and size."""
     groups: dict[tuple[str, str, int], list[Measures]] = {}
     for run in runs:
         groups.setdefault((run.mode, run.profile, run.members), []).append(run)
@@ -58,7 +59,7 @@ def by_group(runs: Sequence[Measures]) -> dict[tuple[str, str, int], list[Measur
 
 
 def middles(runs: Sequence[Measures]) -> list[Measures]:
-    """Of runs of the same, the one in the middle by operations and requests."""
+    """The median run of a set of equal runs, by operations and requests."""
     found = []
     for some in by_group(runs).values():
         ranked = sorted(some, key=lambda run: (run.operations, run.requests))
@@ -67,12 +68,12 @@ def middles(runs: Sequence[Measures]) -> list[Measures]:
 
 
 def values(runs: Sequence[Measures], name: str) -> list[float]:
-    """A figure of all runs that have it, ascending."""
+    """One figure from all runs that have it, ascending."""
     return sorted(value for run in runs if (value := getattr(run, name)) is not None)
 
 
 def spread(found: Sequence[float]) -> tuple[float, str]:
-    """Mean, and range in words, of figures that ascend; the range of equal ones is empty."""
+    """Mean, and range as text, of sorted figures. The range of equal figures is empty."""
     mean = round(fmean(found), 2)
     whole = mean == int(mean)
     return int(mean) if whole else mean, f"{found[0]:g}-{found[-1]:g}" if found[0] < found[

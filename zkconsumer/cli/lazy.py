@@ -1,6 +1,6 @@
 """A command whose subcommands are imported when they are used.
 
-To import all of them takes longer than many of them run.
+Importing all of them takes longer than many of them run.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ def import_(
 
     A dry run unless --execute is given. Every line must be right, or nothing is written. The
     command refuses while members of a group are registered, because they keep offsets in memory and
-    would overwrite the new ones. If another client changes an offset meanwhile, that offset is not
-    written and is reported.
+    would overwrite the new ones. If another client changes an offset in the meantime, that offset
+    is not written and is reported.
     """
     with no_collector():
         wanted = parse(file, _read(file))
@@ -96,7 +96,7 @@ def import_(
         plan = tools.plan_import(wanted)
         print_notes(tools.notes)
         print_rows(Change._fields, plan.changes, how)
-        summary = f"{len(plan.changes)} offsets to write, {plan.unchanged} are so already"
+        summary = f"{len(plan.changes)} offsets to write, {plan.unchanged} are already as wanted"
         click.echo(summary, err=True)
         for group, members in plan.members.items():
             click.echo(

@@ -25,6 +25,7 @@ from zkconsumer.cli.consume import (
     set_up_logging,
     signals_raise,
 )
+from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.times import duration_option
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.coordinator import CoordinatorConfig
@@ -116,10 +117,10 @@ def perf(
     """
     if (zookeeper is None) == (bootstrap_server is None):
         raise click.UsageError("give either --zookeeper or --bootstrap-server")
-    if arrow and batch is not None:
-        raise click.UsageError("--arrow reads whole fetches: leave --batch out")
-    if hide_header and as_json:
-        raise click.UsageError("--hide-header has no effect with --json: leave it out")
+    if arrow:
+        no_effect("--arrow", "batch")
+    if as_json:
+        no_effect("--json", "hide_header")
     timeout_ms = round(timeout * 1000)
     set_up_logging(verbose)
     connector: ZookeeperConsumerConnector | CoordinatorConsumerConnector

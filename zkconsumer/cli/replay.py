@@ -1,4 +1,4 @@
-"""``zkconsumer replay``: run a member's machine again on what its journal recorded."""
+"""``zkconsumer replay``: run a member's state machine again on the events in its journal."""
 
 from __future__ import annotations
 

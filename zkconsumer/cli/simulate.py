@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from zkconsumer.cli.bootstrap import was_typed
+from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.herd_options import check_herds, herd_options
 from zkconsumer.cli.herd_output import (
     by_group,
@@ -42,7 +42,8 @@ _MOST: Final = 10_000
 @herd_options(
     PROFILES,
     "How the group works: as with the JVM's consumer (`scala`, or `jvm`), as with ours "
-    "(`default`), with Kafka's coordinator, or all three, one after the other.",
+    "(`default`), on Kafka's coordinator with the classic protocol (`coordinator`) or with that of "
+    "KIP-848 (`consumer`), or all four, one after the other.",
     "50",
     "Members before the event, up to 10000. Separate several sizes with commas.",
 )
@@ -52,7 +53,7 @@ _MOST: Final = 10_000
     default=0,
     show_default=True,
     metavar="N",
-    help="Number that all random choices of a run come from.",
+    help="Seed for all random choices of a run.",
 )
 @click.option(
     "--seeds",
@@ -148,18 +149,16 @@ def simulate(
     ones. A run depends only on its options: the same seed gives the same journal.
     """
     if scenario is not None:
-        used = ("scenario", "profile", "seed", "as_json", "journal")
-        for parameter in click.get_current_context().command.params:
-            name = parameter.name or ""
-            if name not in used and was_typed(name):
-                raise ConfigError([f"{parameter.opts[0]}: has no effect with --scenario"])
+        used = {"scenario", "profile", "seed", "as_json", "journal"}
+        every = {parameter.name or "" for parameter in click.get_current_context().command.params}
+        no_effect("--scenario", *(every - used))
         _scenario(scenario, None if profile == "all" else profile, seed, as_json, journal)
         return
     profiles: tuple[str, ...] = PROFILES if profile == "all" else (profile,)
     if lag:
-        if profile == "coordinator":
+        profiles = tuple(name for name in profiles if name in ("scala", "default"))
+        if not profiles:
             raise ConfigError(["--lag-ms: a group has one coordinator, which is never behind"])
-        profiles = tuple(name for name in profiles if name != "coordinator")
     herds = [
         Herd(
             size,
@@ -198,7 +197,7 @@ def _title(event: str) -> str:
 
 @contextmanager
 def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal; the callable takes how many are done."""
+    """A progress bar on a terminal; the callable takes the number of finished runs."""
     console = Console(stderr=True)
     bar = Progress(
         TextColumn(what),

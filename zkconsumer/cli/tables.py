@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 import click
 
 from zkconsumer.admin.text import printable
+from zkconsumer.cli.exclusive import flags
 from zkconsumer.cli.times import duration_option
 from zkconsumer.config.security import NO_SECURITY, SecurityConfig
 
@@ -84,11 +85,8 @@ def zookeeper_option(required: bool, more: str = "") -> Callable[[F], F]:
 
 def format_options(command: F) -> F:
     """Add ``--json`` and ``--csv``, given to the command as ``how``."""
-    command = click.option("--csv", "how", flag_value="csv", help="Print CSV with a heading.")(
-        command
-    )
-    command = click.option("--json", "how", flag_value="json", help="Print a JSON array.")(command)
-    return click.option("--table", "how", flag_value="table", default="table", hidden=True)(command)
+    forms = {"json": "Print a JSON array.", "csv": "Print CSV with a heading."}
+    return flags("how", "table", forms)(command)
 
 
 @contextmanager
@@ -124,7 +122,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], how: Ho
 
 
 def guarded(cell: object) -> object:
-    """Keep a spreadsheet from taking text for a formula. Numbers stay as they are."""
+    """Keep a spreadsheet from reading text as a formula. Numbers stay as they are."""
     if not isinstance(cell, str):
         return cell
     text = printable(cell)

@@ -29,13 +29,13 @@ class Exchange:
 
     @property
     def outcome(self) -> str:
-        """The answer's error for people; empty if there is none."""
+        """The answer's error as text for people; empty if there is none."""
         code = self.got.get("error_code", 0)
         return name_of(code) if isinstance(code, int) and code else ""
 
 
 def exchange(at: float, broker: BrokerEndpoint, request: Any, answer: Any) -> Exchange:
-    """Take the fields out of a request and its answer."""
+    """Extract the fields of a request and its answer."""
     name = type(request).__name__.removesuffix("Request")
     sent, got = dict(request.to_dict()), dict(answer.to_dict())
     if name == "JoinGroup":
@@ -59,7 +59,7 @@ def exchange(at: float, broker: BrokerEndpoint, request: Any, answer: Any) -> Ex
 
 
 def lines(found: Exchange) -> list[str]:
-    """Three lines: who is asked what, and the answer."""
+    """Three lines: the receiver, the request and the answer."""
     where = f"{found.broker.host}:{found.broker.port}"
     outcome = f"  {found.outcome}" if found.outcome else ""
     return [

@@ -12,7 +12,7 @@ import click
 
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.tools import GroupTools
-from zkconsumer.cli.bootstrap import was_typed
+from zkconsumer.cli.exclusive import only_with
 from zkconsumer.cli.tables import zookeeper_options
 from zkconsumer.cli.times import duration_option
 from zkconsumer.config.security import SecurityConfig
@@ -51,9 +51,8 @@ def tree(
     An ephemeral znode is shown with its session. It disappears when that session ends. With
     --watch, lines begin with + (created), - (deleted) or ~ (changed). Stop it with Ctrl-C.
     """
-    for option in ("every", "seconds"):
-        if was_typed(option) and not watch:
-            raise click.UsageError(f"--{option} goes with --watch")
+    if not watch:
+        only_with("--watch", "every", "seconds")
     begun = time.monotonic()
     with GroupTools(zookeeper, timeout, security) as tools:
         before: Tree = tools.tree(group)

@@ -1,4 +1,4 @@
-"""``zkconsumer groups verify --watch``: repeats the check, and prints what changes.
+"""``zkconsumer groups verify --watch``: repeats the check, and prints the changes.
 
 The main thread does all of it. Ctrl-C and SIGTERM end it between two passes, or during one.
 """
@@ -80,9 +80,9 @@ def _key(finding: Finding) -> Finding:
 
 
 def watch(look: Look, grace: float, every: float, seconds: float | None, as_json: bool) -> int:
-    """Look every ``every`` seconds, for ``seconds`` in all; return the exit status.
+    """Check every ``every`` seconds, for ``seconds`` in total; return the exit status.
 
-    Raises ZkConsumerError when the first look fails.
+    Raises ZkConsumerError if the first check fails.
     """
     watching = Watch(grace)
     begun = time.monotonic()

@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from zkconsumer.config.addresses import split_servers
-from zkconsumer.config.keys import ConsumerKeys, servers_fault
+from zkconsumer.config.keys import SECURITY, ConsumerKeys, servers_fault
 from zkconsumer.config.parse import parse
 from zkconsumer.config.properties import read_properties
 from zkconsumer.config.rules import FETCH_WAIT, Rule, check_rules
@@ -210,8 +210,21 @@ PROTOCOLS: Final[Mapping[str, str]] = {
     "partition.assignment.strategy": "classic",
     "group.remote.assignor": "consumer",
     "client.rack": "consumer",
+    "zkconsumer.roundrobin.hash": "classic",
 }
 """Keys that have an effect with one ``group.protocol`` only."""
+ZOOKEEPER_ONLY: Final[frozenset[str]] = frozenset(
+    {
+        "zookeeper.connection.timeout.ms",
+        "zookeeper.sync.time.ms",
+        "rebalance.max.retries",
+        "offsets.channel.backoff.ms",
+        "offsets.channel.socket.timeout.ms",
+        "zkconsumer.coalesce.ms",
+        *(name for name in SECURITY if name.startswith(("zookeeper.", "zkconsumer.zookeeper."))),
+    }
+)
+"""Keys of the legacy consumer that a member on the coordinator accepts and does not use."""
 
 
 def _heartbeat(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
@@ -316,7 +329,7 @@ class CoordinatorConfig(CoordinatorKeys):
     def parse(
         cls, config: CoordinatorConfig | Mapping[str, object] | str | PathLike[str]
     ) -> CoordinatorConfig:
-        """Make a configuration from one, a mapping, or the path of a ``.properties`` file.
+        """Make a configuration from another one, a mapping, or the path of a ``.properties`` file.
 
         Raises ConfigError with all faults.
         """

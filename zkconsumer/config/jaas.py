@@ -1,4 +1,4 @@
-"""Reads one entry of a JAAS configuration, as ``sasl.jaas.config`` holds it. Pure; any thread."""
+"""Reads one entry of a JAAS configuration, the value of ``sasl.jaas.config``. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def parse_jaas(text: str) -> JaasEntry:
         raise ValueError("must end with ';'")
     tokens.pop()
     if ("sign", ";") in tokens:
-        raise ValueError("holds more than one login module: give one")
+        raise ValueError("has more than one login module: give one")
     if len(tokens) < 2 or tokens[0][1] not in _NAMES or tokens[1][1].lower() not in _FLAGS:
         raise ValueError(
             "must begin with a login module and the word required; the modules are "

@@ -37,7 +37,7 @@ def _connect_fault(value: str) -> str | None:
 
 
 def servers_fault(value: str) -> str | None:
-    """Return what is wrong with a value of ``bootstrap.servers``; ``None`` if nothing is."""
+    """Return the fault in a value of ``bootstrap.servers``; ``None`` if it is valid."""
     try:
         split_servers(value)
     except ValueError as error:
@@ -47,7 +47,7 @@ def servers_fault(value: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerKeys(SecurityKeys):
-    """The table, with those of security. Times are in milliseconds, sizes in bytes.
+    """The table, including the security keys. Times are in milliseconds, sizes in bytes.
 
     `ConsumerConfig` extends it.
     """
@@ -421,9 +421,9 @@ class ConsumerKeys(SecurityKeys):
 
 
 SECURITY: Final = frozenset(row.name for row in rows_of(SecurityKeys))
-"""The names of the keys of security."""
+"""The names of the security keys."""
 
 KEYS: Final[tuple[Row, ...]] = tuple(
     sorted(rows_of(ConsumerKeys), key=lambda row: row.name in SECURITY)
 )
-"""All rows, in the order of the reference page. Those of security are last."""
+"""All rows, in the order of the reference page. The security keys are last."""

@@ -56,7 +56,7 @@ class MigratableConfig:
     def parse(
         cls, config: MigratableConfig | Mapping[str, object] | str | PathLike[str]
     ) -> MigratableConfig:
-        """Make a configuration from one, a mapping, or the path of a ``.properties`` file.
+        """Make a configuration from another one, a mapping, or the path of a ``.properties`` file.
 
         Raises ConfigError with all faults.
         """

@@ -1,6 +1,6 @@
-"""Turns texts or typed values into the values of a configuration table, all faults at once.
+"""Converts texts or typed values to the values of a configuration table. Reports all faults.
 
-Knows rows, not keys: the table is `zkconsumer.config.keys`. Pure; any thread may call it.
+It works on any table; the keys are in `zkconsumer.config.keys`. Pure; any thread may call it.
 """
 
 from __future__ import annotations

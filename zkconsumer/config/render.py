@@ -13,6 +13,7 @@ from zkconsumer.config.coordinator import (
     PROTOCOLS,
     RULES as COORDINATOR_RULES,
     VALUES,
+    ZOOKEEPER_ONLY,
 )
 from zkconsumer.config.keys import KEYS, SECURITY
 from zkconsumer.config.rules import RULES, Rule
@@ -40,8 +41,15 @@ JVM consumer fail later, or never do its work.
 """
 
 
+_COORDINATIONS = """\
+*On the coordinator*: what the key means for a member on [the group
+coordinator](config-coordinator.md). Not marked: the same as in ZooKeeper. *Classic*: only with
+`group.protocol=classic`.
+"""
+
+
 _SECURITY = """\
-These keys also make up the file of `--command-config`. Passwords print as `[hidden]`. See
+The file for `--command-config` contains the same keys. Passwords print as `[hidden]`. See
 [How to reach secured servers](../how-to/secure.md).
 """
 
@@ -72,7 +80,8 @@ def markdown() -> str:
     secure = [row for row in KEYS if row.name in SECURITY]
     legacy = [row for row in other if not row.name.startswith("zkconsumer.")]
     own = [row for row in other if row.name.startswith("zkconsumer.")]
-    parts = [_INTRODUCTION, "## Overview\n", _overview(KEYS)]
+    parts = [_INTRODUCTION, "## Overview\n", _COORDINATIONS]
+    parts += [_overview(KEYS, "On the coordinator", _coordinations())]
     parts += ["## Keys of the legacy consumer\n", *map(_section, legacy)]
     parts += ["## Keys of zkconsumer\n", *map(_section, own)]
     parts += ["## Keys of security\n", _SECURITY, *map(_section, secure)]
@@ -81,7 +90,7 @@ def markdown() -> str:
 
 
 def coordinator_markdown(note: str) -> str:
-    """Return the reference page of a member on the coordinator: what differs from ZooKeeper."""
+    """Return the reference page of a member on the coordinator: the differences from ZooKeeper."""
     before = {row.name: row for row in KEYS}
     mine = [row for row in COORDINATOR_KEYS if row != before.get(row.name)]
     new = [row for row in mine if row.name not in before]
@@ -92,7 +101,13 @@ def coordinator_markdown(note: str) -> str:
         for name, words in VALUES.items()
         for other, value in words.items()
     ]
-    same = sorted(row.name for row in COORDINATOR_KEYS if row == before.get(row.name))
+    same = sorted(
+        row.name
+        for row in COORDINATOR_KEYS
+        if row == before.get(row.name) and row.name not in ALIASES
+    )
+    unused = [name for name in same if _unused(before[name])]
+    used = [name for name in same if name not in unused]
     return "\n".join(
         [
             "# Configuration on the coordinator\n",
@@ -102,7 +117,7 @@ def coordinator_markdown(note: str) -> str:
             "`CoordinatorConfig`.\n",
             "## New keys\n",
             "*Protocol*: the `group.protocol` in which the key has an effect. Not marked: both.\n",
-            _overview(new, PROTOCOLS),
+            _overview(new, "Protocol", PROTOCOLS),
             *map(_section, new),
             "## Keys that mean something else\n",
             *map(_section, changed),
@@ -113,24 +128,52 @@ def coordinator_markdown(note: str) -> str:
             *aliases,
             "",
             "## Keys as in ZooKeeper\n",
-            ", ".join(f"[`{name}`](config.md#{name.replace('.', '').lower()})" for name in same)
-            + ".\n",
+            _links(used),
+            "## Keys without effect\n",
+            "They are accepted, because they may be in the file of a group in ZooKeeper.\n",
+            _links(unused),
         ]
     )
 
 
-def _overview(keys: Iterable[Row], protocols: Mapping[str, str] | None = None) -> str:
-    more = ("", "") if protocols is None else (" Protocol |", " --- |")
+def _links(names: Iterable[str]) -> str:
+    return ", ".join(f"[`{name}`](config.md#{_anchor(name)})" for name in names) + ".\n"
+
+
+def _unused(row: Row) -> bool:
+    return row.name in ZOOKEEPER_ONLY or row.status.startswith("accepted, ignored")
+
+
+def _coordinations() -> dict[str, str]:
+    """What keys of members in ZooKeeper mean on the coordinator, where that differs."""
+    mine = {row.name: row for row in COORDINATOR_KEYS}
+    found = {}
+    for row in KEYS:
+        other = mine[row.name]
+        marks = []
+        if row.name in ALIASES:
+            name = ALIASES[row.name]
+            marks.append(f"counts as [`{name}`](config-coordinator.md#{_anchor(name)})")
+        elif _unused(other):
+            marks.append("no effect")
+        elif other != row:
+            marks.append(f"[differs](config-coordinator.md#{_anchor(row.name)})")
+        if row.name in PROTOCOLS:
+            marks.append(PROTOCOLS[row.name])
+        found[row.name] = ", ".join(marks)
+    return found
+
+
+def _overview(keys: Iterable[Row], title: str, marks: Mapping[str, str]) -> str:
+    """A table of the keys. The last column, ``title``, has the marks."""
     lines = [
-        f"| Key | Type | Default | Importance |{more[0]}",
-        f"| --- | --- | --- | --- |{more[1]}",
+        f"| Key | Type | Default | Importance | {title} |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for row in keys:
-        anchor = _anchor(row.name)
-        protocol = "" if protocols is None else f" {protocols.get(row.name, '')} |"
         lines.append(
-            f"| [`{row.name}`](#{anchor}) | {row.kind} | {_code(row.default_text)} "
-            f"| {row.importance} |{protocol}"
+            f"| [`{row.name}`](#{_anchor(row.name)}) | {row.kind} | {_code(row.default_text)} "
+            f"| {row.importance} | {marks.get(row.name, '')} |"
         )
     return "\n".join(lines) + "\n"
 

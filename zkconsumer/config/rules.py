@@ -22,7 +22,7 @@ RENAMED: Final[dict[str, str]] = {
     "zk.sessiontimeout.ms": "zookeeper.session.timeout.ms",
     "zk.synctime.ms": "zookeeper.sync.time.ms",
 }
-"""Names of the same thing in Kafka 0.7 and in the newer consumer, for the hint on unknown keys."""
+"""Names of the same key in Kafka 0.7 and in the newer consumer, for hints on unknown keys."""
 
 
 class Rule(NamedTuple):

@@ -581,7 +581,7 @@ RENAMED: Final[dict[str, str]] = {
 
 
 def is_security(name: str) -> bool:
-    """Whether a key is one of security, or looks like one."""
+    """Whether a key is a security key, or looks like one."""
     return name.startswith(
         ("security.", "sasl.", "ssl.", "zookeeper.ssl.", "zookeeper.set.", "zookeeper.clientCnxn")
     ) or name.startswith(("zkconsumer.sasl.", "zkconsumer.zookeeper."))

@@ -1,4 +1,4 @@
-"""What a row of the configuration table is: `key` declares one, `rows_of` reads them back.
+"""The rows of the configuration table: `key` declares one, `rows_of` reads them back.
 
 A row is a field of a frozen dataclass, so the table and the object that holds the values cannot
 drift apart. Pure; any thread may call it.
@@ -21,7 +21,7 @@ Importance = Literal["high", "medium", "low"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule for one value: ``text`` for people; ``fault`` returns what is wrong and how to fix it.
+    """A rule for one value: ``text`` for people; ``fault`` returns the fault and its fix.
 
     ``fault`` gets the value in its type, and returns None if the value is right.
     """
@@ -42,7 +42,7 @@ class Derivation:
 class Row:
     """One key. ``attr`` is the attribute of the configuration object that holds its value.
 
-    ``default_from`` names the key whose value is the default, or that ``derive`` makes it from.
+    ``default_from`` names the key whose value is the default, or from which ``derive`` computes it.
     ``ignored`` says why a key has no effect.
     """
 
@@ -134,7 +134,7 @@ def at_least(smallest: int) -> Check:
 
 
 def one_of(*choices: str, fixes: Mapping[str, str] | None = None) -> Check:
-    """Check for one of some words; ``fixes`` names the right word for known wrong ones."""
+    """Check that a value is one of ``choices``; ``fixes`` has the right word for wrong ones."""
 
     def fault(value: str) -> str | None:
         if value in choices:

@@ -24,7 +24,7 @@ from zkconsumer.errors import ConfigError
 
 
 class CodecError(ValueError):
-    """JSON that is not the value it should be; the text names the field and the fault."""
+    """JSON with an unexpected value. The message names the field and the fault."""
 
 
 @dataclass(frozen=True, slots=True)

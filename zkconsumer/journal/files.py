@@ -28,7 +28,7 @@ _FIELDS = {kind.value: fields_of(kind) for kind in Kind}
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 QUEUE_BYTES: Final = 16 << 20
-"""How much of a member's journal may wait for the disk."""
+"""Maximum amount of a member's journal that may wait for the disk."""
 
 
 def _line(entry: Entry) -> bytes:
@@ -192,7 +192,7 @@ class MemberJournal:
 
 
 def check_entry(entry: object) -> str:
-    """Return what is wrong with an entry, or ``""``."""
+    """Return the fault of an entry, or ``""``."""
     if not isinstance(entry, dict):
         return "it is no JSON object"
     fields = _FIELDS.get(str(entry.get("kind")))
@@ -238,7 +238,7 @@ def read_journal(path: Path) -> Iterator[Entry]:
             try:
                 entry = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise JournalFormatError(str(path), number, f"no JSON: {error}") from None
+                raise JournalFormatError(str(path), number, f"is not JSON: {error}") from None
             if number == 1 and (not isinstance(entry, dict) or entry.get("kind") != "run"):
                 raise JournalFormatError(str(path), 1, "a journal begins with a line of kind run")
             if fault := check_entry(entry):

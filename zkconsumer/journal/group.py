@@ -27,10 +27,10 @@ _BROKER: Final = 4 + 2 + 10 + 4 + 2  # id, host of ten characters, port, no rack
 
 
 class GroupObserver(Protocol):
-    """Is called for everything a member does, in order. Must be quick, and must not raise."""
+    """Called for every action of a member, in order. Must be quick, and must not raise."""
 
     def event(self, event: Event, generation: int, attempt: int) -> None:
-        """The core will get ``event`` next."""
+        """Called before the core gets ``event``."""
 
     def command(self, command: Command, generation: int, attempt: int) -> None:
         """The core wants ``command``."""

@@ -27,7 +27,7 @@ class LiveRecorder(MemberRecorder):
     """See ``MemberRecorder``. Its entries are summaries, which cannot be replayed."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
-        """Write an event, before the machine takes it in."""
+        """Write an event before the machine handles it."""
         if not isinstance(event, FromGroup):
             super().event(event, epoch, attempt)
         elif isinstance(event.event, events.Joined | events.Left):

@@ -1,4 +1,4 @@
-"""What one membership change cost a group: the same figures for real and simulated runs. Pure."""
+"""The cost of one membership change: the same figures for real and simulated runs. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class Measures:
     ``seconds_to_stable`` is from the event to the last change of an owner, or ``None`` if
     ``unowned_at_end`` partitions had no owner even then. ``unowned_seconds`` is the time without a
     live owner, summed over all partitions; ``unowned_longest`` is the worst partition's.
+    ``stopped`` partitions had no owner for some time; the others were read without a pause.
     ``operations`` are znodes read and transactions requested; ``requests`` are packets (one may
     read many znodes). ``consumed_twice`` is ``None`` if there were no messages.
     """
@@ -48,6 +49,7 @@ class Measures:
     unowned_at_end: int
     unowned_seconds: float
     unowned_longest: float
+    stopped: int
     seconds_observed: float
     consumed_twice: int | None = None
     by_kind: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -100,7 +102,7 @@ def measure(
     server: dict[str, int] | None = None,
     notes: list[str] | None = None,
 ) -> Measures:
-    """Put the figures of a run together. ``tally`` counted since the event, until ``end_us``."""
+    """Compute the figures of a run. ``tally`` counted since the event, until ``end_us``."""
     start, total, ownership = tally.start, tally.total, tally.ownership
     unowned = ownership.unowned(start, end_us)
     gaps = [unowned.get(tp, end_us - start) for tp in partitions]
@@ -148,6 +150,7 @@ def measure(
         unowned_at_end=missing,
         unowned_seconds=round(sum(gaps) / 1e6, 3),
         unowned_longest=round(max(gaps, default=0) / 1e6, 3),
+        stopped=sum(gap > 0 for gap in gaps),
         seconds_observed=round((end_us - start) / 1e6, 3),
         consumed_twice=consumed_twice,
         by_kind={kind: _sums(sums) for kind, sums in sorted(tally.kinds.items())},

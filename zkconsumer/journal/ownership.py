@@ -69,7 +69,7 @@ class Ownership:
         self._gone.discard(member)
 
     def owner(self, tp: TopicPartition) -> str | None:
-        """Who owns it now."""
+        """The current owner."""
         return self._owner.get(tp)
 
     def unowned(self, start: int, end: int) -> dict[TopicPartition, int]:

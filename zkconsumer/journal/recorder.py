@@ -1,4 +1,4 @@
-"""Turns what one member does into journal entries.
+"""Converts one member's actions to journal entries.
 
 Called by the thread that runs the member: the connector's loop, or the simulation.
 """
@@ -26,17 +26,17 @@ RELEASE: Final = version("zkconsumer")
 
 
 class Sink(Protocol):
-    """Where entries go (``JournalWriter``, a list's ``append`` wrapped, ...)."""
+    """The destination of entries (``JournalWriter``, a wrapped ``list.append``, ...)."""
 
     def write(self, entry: Entry) -> None:
         """Take one entry."""
 
 
 class MemberObserver(Protocol):
-    """Is called for everything a member does, in order. Must be quick, and must not raise."""
+    """Called for every action of a member, in order. Must be quick, and must not raise."""
 
     def event(self, event: Event, session: int, attempt: int) -> None:
-        """The core will get ``event`` next."""
+        """Called before the core gets ``event``."""
 
     def command(self, command: Command, session: int, attempt: int) -> None:
         """The core wants ``command``."""
@@ -72,7 +72,7 @@ def run_entry(at_us: int, clock: str, settings: Mapping[str, object]) -> Entry:
 def event_entry(
     at_us: int, name: str, member: str = "", detail: str = "", partitions: Iterable[str] = ()
 ) -> Entry:
-    """Something that was done to the group."""
+    """An action on the group."""
     entry: Entry = {"at": at_us, "kind": Kind.EVENT.value, "name": name}
     if member:
         entry["member"] = member
@@ -84,7 +84,7 @@ def event_entry(
 
 
 class Recorded(Protocol):
-    """A member's machine, as far as a journal shows it."""
+    """The part of a member's state machine that a journal records."""
 
     @property
     def spec(self) -> Any:
@@ -151,7 +151,7 @@ class Recorder:
         self._sink.write(entry)
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
-        """Write an event, before the machine takes it in."""
+        """Write an event before the machine handles it."""
         self._write(Kind.FACT, event, epoch, attempt)
 
     def command(self, command: Any, epoch: int, attempt: int) -> None:
@@ -193,7 +193,7 @@ class MemberRecorder(Recorder):
         self._sink.write(entry | dataclasses.asdict(spent))
 
     def shut(self, since_us: int) -> None:
-        """Write that nothing is delivered, and since when."""
+        """Record that nothing is delivered, and since when."""
         entry = event_entry(self._now_us(), "DeliveryShut", self._member)
         self._sink.write(entry | {"since": since_us})
 

@@ -48,8 +48,8 @@ class Did:
 class Difference:
     """The first difference of a machine. ``expected`` is what the journal recorded.
 
-    ``event_line`` is the line of the event after which they differ, ``at`` its time (microseconds
-    on the run's clock), ``line`` the first line that is not as recorded. A state is empty if the
+    ``event_line`` is the line of the event at which the two differ, ``at`` its time (microseconds
+    on the run's clock), ``line`` the first line that differs. A state is empty if the
     journal does not contain it. ``broken``: rules of every machine that are broken.
     """
 
@@ -79,7 +79,7 @@ class Replayed:
     last_line: int = 0
     difference: Difference | None = None
     dropped_line: int = 0
-    """Where entries are missing, so that what follows cannot be replayed; 0: nowhere."""
+    """Line at which entries are missing, where the replay must stop; 0: none are missing."""
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class _Run:
         """The member took in an event: the step before it is complete."""
         kind = self._events.get(entry["name"])
         if kind is None:
-            raise CodecError(f"{entry['name']} is no event of this machine")
+            raise CodecError(f"{entry['name']} is not an event of this machine")
         event = self._codec.decode(kind, entry["fields"])
         state = entry.get("state", "")
         if self._step is not None:
@@ -242,8 +242,9 @@ def replay(
             elif name not in runs or "fields" not in entry:
                 if kind in ("fact", "order"):
                     raise CodecError(
-                        "the journal does not hold whole events, so it cannot be replayed: it was "
-                        "written by an older release, or by a simulation (replay that by its seed)"
+                        "the journal does not have complete events, so it cannot be replayed: it "
+                        "was written by an older release, or by a simulation (replay that by its "
+                        "seed)"
                     )
                 if entry.get("name") == "EntriesDropped" and name in runs and not runs[name].over:
                     runs[name].finish(complete=False)

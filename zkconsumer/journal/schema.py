@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final
 
 SCHEMA_VERSION: Final = 1
-"""Raised when a field changes its meaning or goes; new fields do not raise it."""
+"""Incremented when a field changes its meaning or is removed, not for new fields."""
 
 
 class Kind(Enum):

@@ -1,4 +1,4 @@
-"""The numbers of a run: one way to add up, whether fed from a journal or while it happens. Pure.
+"""The figures of a run, summed in the same way from a journal or during the run. Pure.
 
 Times are microseconds on the run's clock.
 """
@@ -96,9 +96,9 @@ class MemberTally(Sums):
 
 @dataclass(slots=True)
 class Tally:
-    """Counts since ``start``; ownership from the beginning.
+    """Counts since ``start``. Ownership is counted from the beginning.
 
-    ``kinds`` adds up by kind of operation, ``members`` by member.
+    ``kinds`` has sums by kind of operation, ``members`` by member.
     """
 
     start: int = 0
@@ -124,7 +124,7 @@ class Tally:
         return found
 
     def spend(self, at: int, member: str, kind: str, spent: Cost, began: int | None = None) -> None:
-        """Add what ``member`` did: at ``at``, or evenly from ``began`` to ``at``."""
+        """Count an action of ``member`` at ``at``, or evenly from ``began`` to ``at``."""
         self.member(member).add(spent)
         sums = self.kinds.get(kind)
         if sums is None:

@@ -103,7 +103,7 @@ def _many(op: GetMany, reply: Reply, chroot: int, multiread: bool) -> Cost:
 
 
 def cost(op: ZkOp | OffsetOp, reply: Reply, chroot: int = 0, multiread: bool = True) -> Cost:
-    """What ``op`` and its answer cost.
+    """The cost of ``op`` and its answer.
 
     Args:
         chroot: characters that the chroot adds to each path.

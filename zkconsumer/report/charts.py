@@ -32,7 +32,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def lines(series: Mapping[str, Points], x_name: str) -> Markup:
-    """Lines over two logarithmic axes; points of 0 are hollow, on the lowest line of the chart."""
+    """Lines over two logarithmic axes. A value of 0 is a hollow point on the lowest grid line."""
     drawn = [(x, y) for points in series.values() for x, y in points]
     positive = [y for _, y in drawn if y > 0]
     if not drawn or not positive:

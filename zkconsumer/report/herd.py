@@ -19,6 +19,7 @@ METRICS = (
     ("watches_fired", "Watches fired", "events sent to members"),
     ("attempts", "Rebalance attempts", "all members"),
     ("failed_attempts", "Failed attempts", "all members"),
+    ("stopped", "Partitions that stop", "without an owner for some time"),
     ("seconds_to_stable", "Seconds to stable", "until the last change of an owner"),
     ("unowned_seconds", "Partition-seconds unowned", "without an owner, all partitions"),
 )
@@ -34,6 +35,7 @@ COLUMNS = (
     "failed_attempts",
     "conflicts",
     "moved",
+    "stopped",
     "seconds_to_stable",
     "unowned_seconds",
     "unowned_longest",
@@ -54,7 +56,7 @@ def herd_report(runs: Sequence[Mapping[str, Any]], title: str, command: str) -> 
     Args:
         runs: ``Measures.as_json()`` of each run.
         title: heading of the page.
-        command: what made it, shown as it is.
+        command: the command that produced it, shown unchanged.
     """
     names = list(dict.fromkeys(label(run) for run in runs))
     rows = [

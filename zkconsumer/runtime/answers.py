@@ -1,4 +1,4 @@
-"""CommitRequests: requested commits, each answered once, however the member ends.
+"""CommitRequests: requested commits, each answered once, even if the member fails.
 
 Any thread may use it.
 """
@@ -13,10 +13,10 @@ from concurrent.futures import Future
 logger = logging.getLogger("zkconsumer.member")
 
 CommitFuture = Future[tuple[str, ...]]
-"""Its result is what went wrong, empty when all offsets are stored."""
+"""Its result is the errors; empty if all offsets are stored."""
 
 SHUT_DOWN = "the connector is shut down"
-"""Why a commit is not carried out after an orderly end."""
+"""The reason why a commit is refused after a normal shutdown."""
 
 
 class CommitRequests:

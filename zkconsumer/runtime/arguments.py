@@ -10,7 +10,7 @@ from zkconsumer.errors import ConfigError, ZkConsumerError
 
 
 def check_topic_counts(topic_count_map: Mapping[str, int]) -> None:
-    """Raise ConfigError naming each topic that cannot be one, or has no sensible stream count."""
+    """Raise ConfigError naming each illegal topic or stream count."""
     faults = []
     for topic, count in topic_count_map.items():
         try:
@@ -24,7 +24,7 @@ def check_topic_counts(topic_count_map: Mapping[str, int]) -> None:
 
 
 def checked_offsets(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return offsets given for a commit. Raises ConfigError naming each that cannot be one."""
+    """Return offsets given for a commit. Raises ConfigError naming each illegal offset."""
     bad = [
         f"{TopicPartition(*tp)}: an offset is a number of 0 or more, not {offset!r}"
         for tp, offset in offsets.items()

@@ -29,7 +29,7 @@ class Chunk:
     next_offset: int
     """Offset after the last complete entry; equal to ``fetch_offset`` if there is none."""
     damaged: bool = False
-    """An entry header makes no sense: decoding it will raise."""
+    """An entry header is invalid: decoding it will raise."""
 
 
 class ChunkQueue:
@@ -103,7 +103,7 @@ class ChunkQueue:
             pass
 
     def take(self) -> Chunk | None:
-        """Make the first chunk the current one. The caller holds the lock, and calls
+        """Make the first chunk current. The caller holds the lock, and calls
         ``tell_space`` after releasing it."""
         if not self._chunks:
             return None
@@ -125,7 +125,7 @@ class ChunkQueue:
         self._note_space(was_full)
 
     def tell_space(self) -> None:
-        """Call ``on_space`` if the queue has ceased to be full since the last call."""
+        """Call ``on_space`` if the queue was full at the last call and is no longer full."""
         if self._freed:
             self._freed = False
             if self.on_space is not None:

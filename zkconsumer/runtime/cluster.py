@@ -30,7 +30,7 @@ class ClusterPort(Protocol):
     """Asks the brokers (``zkconsumer.runtime.cluster_worker``)."""
 
     def read(self, on_answer: Callable[[ClusterView | str], object]) -> None:
-        """Call ``on_answer`` once, on any thread: with the cluster, or why there is no answer."""
+        """Call ``on_answer`` once, on any thread: with the cluster, or the reason why not."""
 
     def close(self) -> None:
         """Abandon the request in progress."""
@@ -69,7 +69,7 @@ class ClusterDirectory:
         return is_of_cluster(op, self._ids_only)
 
     def submit(self, op: ZkOp | OffsetOp, on_reply: Callable[[Reply], object]) -> None:
-        """Answer an operation, at once or as soon as a broker has answered."""
+        """Answer an operation, immediately or when a broker has answered."""
         self._watched.update(watched_by(op))
         if self._view is None:
             self._waiting.append((op, on_reply))
@@ -78,7 +78,7 @@ class ClusterDirectory:
             on_reply(answer(self._view, op))
 
     def refresh(self) -> None:
-        """Ask the brokers, unless they are being asked."""
+        """Ask the brokers, unless a request is in progress."""
         if not self._asking:
             self._asking = True
             self._port.read(lambda found: self._host.post(partial(self._answered, found)))

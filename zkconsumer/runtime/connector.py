@@ -84,7 +84,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     config: ConsumerKeys
     states: ClassVar[type[Enum]]
-    """Whose names ``Metrics.state`` has."""
+    """The states whose names ``Metrics.state`` uses."""
     in_zookeeper: ClassVar[bool]
     """Whether the group lives in ZooKeeper, not on the brokers."""
 
@@ -124,7 +124,7 @@ class StreamConnector(ABC, Generic[MachineT]):
     # -- who decides about ownership -------------------------------------------------------------
 
     _servers: str
-    """Who is asked, for people."""
+    """The server's name, for people."""
     _start_patience: float
     """Seconds that creating the streams may take, also when it fails."""
     _answer_patience: float
@@ -286,9 +286,11 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     def _check_unused(self) -> None:
         if self._closed:
-            raise ConnectorClosedError("the connector is shut down; make a new one")
+            raise ConnectorClosedError("the connector is shut down: create a new one")
         if self._loop is not None:
-            raise StreamsAlreadyCreatedError("this connector has its streams already")
+            raise StreamsAlreadyCreatedError(
+                "this connector already has its streams: create another connector"
+            )
 
     def _when_stopped(
         self, stopping: Stopping, done: Callable[[dict[TopicPartition, int]], object]

@@ -53,15 +53,15 @@ class RequestLine(Protocol):
 
 
 class Progress(Protocol):
-    """A stream, as far as the application's progress shows in it."""
+    """The part of a stream that shows the application's progress."""
 
     @property
     def in_hand(self) -> object | None:
-        """The record that the application works on."""
+        """The record that the application is processing."""
 
 
 class Called(Protocol):
-    """A listener, as far as the application's progress shows in its calls."""
+    """The part of a listener that shows the application's progress."""
 
     @property
     def since(self) -> float | None:
@@ -77,7 +77,7 @@ class Timeouts(Protocol):
 
     @property
     def rebalance_timeout(self) -> float:
-        """How long the coordinator waits for a member that is to release partitions."""
+        """How long the coordinator waits for a member that must release partitions."""
 
 
 class BrokerCoordination:
@@ -90,7 +90,7 @@ class BrokerCoordination:
         requests, heartbeats: lines to the coordinator.
         streams: their application must make progress.
         listener: its calls must return.
-        observer: told of every request.
+        observer: called with every request.
     """
 
     def __init__(

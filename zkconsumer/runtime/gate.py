@@ -38,7 +38,7 @@ class DeliveryGate:
         self._waiters: set[Callable[[], None]] = set()
         self._shut_since: float | None = None
         self._held: float | None = None
-        """What ``valid_until`` was when ``hold`` was called, until the gate is opened or closed."""
+        """The value of ``valid_until`` before ``hold``, until the gate is opened or closed."""
         self._suspended = 0.0
         self._ended = False
 
@@ -77,7 +77,7 @@ class DeliveryGate:
             self._shut()
 
     def release(self) -> None:
-        """Take back the last ``hold``, if the gate was not opened or closed since."""
+        """Undo the last ``hold``, if the gate has not been opened or closed since."""
         with self._lock:
             held, self._held = self._held, None
         if held is not None:
@@ -91,7 +91,7 @@ class DeliveryGate:
         self.valid_until = -math.inf
 
     def end(self) -> None:
-        """Close for good; the time from now on does not count as suspended."""
+        """Close permanently; the time from now on does not count as suspended."""
         self.close()
         with self._lock:
             if not self._ended:

@@ -1,6 +1,6 @@
 """Health: whether a member does its work, and if not, why.
 
-``HealthMonitor`` looks at a member once a second, on the watchdog's thread, and records since when
+``HealthMonitor`` checks a member once a second, on the watchdog's thread, and records since when
 each problem has lasted and when each partition last made progress. Any thread may call ``read``,
 which waits only for locks that are held for moments.
 """
@@ -19,11 +19,11 @@ from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
 
 PATIENCE: Final = 30.0
-"""Seconds that a trouble must have lasted to be a reason, unless the caller says otherwise."""
+"""Default number of seconds that a problem must have lasted to count."""
 
 
 class Trouble(Enum):
-    """What can be wrong with a member."""
+    """The problems that a member can have."""
 
     FAILED = ("failed", "The member has left its group for good, and its streams raise an error.")
     STREAM_FAILED = (
@@ -67,9 +67,9 @@ class Reason:
 
     trouble: Trouble
     text: str
-    """What is wrong and what to do, in one line."""
+    """The problem and its fix, in one line."""
     seconds: float
-    """For how long, as far as it was seen."""
+    """How long it has lasted, as far as it was observed."""
 
     def __str__(self) -> str:
         return self.text
@@ -77,10 +77,10 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The condition of a member at one moment."""
+    """The condition of a member at one time."""
 
     state: str
-    """What the member is doing; the names are those of ``Metrics.state``."""
+    """The member's state, named as in ``Metrics.state``."""
     registered: bool
     """Whether the member is in its group, as far as it knows."""
     entitled: bool
@@ -93,7 +93,7 @@ class Health:
     """For each owned partition, the seconds since a message of it was consumed or a broker
     answered that there is none."""
     reasons: tuple[Reason, ...]
-    """What is wrong, the worst first."""
+    """The problems, worst first."""
 
     @property
     def ok(self) -> bool:
@@ -103,7 +103,7 @@ class Health:
 
     @property
     def alive(self) -> bool:
-        """Whether the member works or can recover by itself. If not, only a new connector helps."""
+        """Whether the member works or can recover. If not, only a new connector helps."""
         return not any(reason.trouble in _FINAL for reason in self.reasons)
 
     @property
@@ -177,7 +177,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class Sources:
-    """What the monitor reads. Any thread may call each of them."""
+    """The values that the monitor reads. Any thread may call each method."""
 
     membership: Callable[[], Membership]
     partitions: Callable[[], Iterable[tuple[PartitionTopicInfo, KafkaStream]]]
@@ -188,7 +188,7 @@ class Sources:
     """Whether the rebalance listener is being called."""
     group: str
     servers: str
-    """Who is asked, for people."""
+    """The server's name, for people."""
     clock: Callable[[], float] = field(default=time.monotonic)
 
 
@@ -212,7 +212,7 @@ class HealthMonitor:
         self.read(PATIENCE)
 
     def read(self, patience: float) -> Health:
-        """The health at this moment; a trouble counts after ``patience`` seconds."""
+        """The current health. A problem counts after ``patience`` seconds."""
         sources, now = self._from, self._from.clock()
         member = sources.membership()
         partitions = list(sources.partitions())
@@ -329,7 +329,7 @@ def _names(infos: list[PartitionTopicInfo]) -> str:
 def without_streams(closed: bool) -> Health:
     """The health of a connector that has no streams; ``closed``: it was shut down."""
     if closed:
-        reason = Reason(Trouble.CLOSED, "the connector is shut down; make a new one", 0.0)
+        reason = Reason(Trouble.CLOSED, "the connector is shut down: create a new one", 0.0)
     else:
         text = "no streams were created: call create_message_streams"
         reason = Reason(Trouble.NOT_STARTED, text, 0.0)

@@ -114,6 +114,9 @@ class LiveOffsets:
         """Offsets stored. Host's thread."""
         self.session: Callable[[], int] = lambda: 0
         """The ZooKeeper session; requests of a lost one are not sent again."""
+        self.lease: Callable[[], bool] = lambda: True
+        """Whether this session surely lives. If not, another member may already have claimed the
+        partitions and committed more, so commits wait."""
         self.departures: Callable[[], int] = lambda: 0
         """How often the member has left the coordinator's group; positions from before are not
         stored: another member may have had the partitions in between."""
@@ -158,6 +161,11 @@ class LiveOffsets:
             command = commands.FetchOffsets(number, frozenset(op.partitions))
         elif job.departures != self.departures():
             job.on_reply(Failed(Code.OTHER, detail=MEMBERSHIP_ENDED))
+            return
+        elif not self.lease():
+            if not self._again(job):
+                text = "ZooKeeper did not answer in time: the session may have ended"
+                job.on_reply(Failed(Code.OTHER, detail=text))
             return
         elif group.generation < 0:
             job.on_reply(Failed(Code.OTHER, detail="not a member on the coordinator at the moment"))
@@ -250,6 +258,7 @@ class LiveCoordination:
         self.group = group
         self._offsets = offsets
         self._gate = gate
+        offsets.lease = lambda: gate.zookeeper.is_open
 
     def begin(self, member: MemberLoop[LiveMember]) -> None:
         """See ``Coordination``."""

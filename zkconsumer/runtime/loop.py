@@ -65,7 +65,7 @@ class Machine(Protocol):
         """The member's state."""
 
     def on(self, event: Any) -> list[Any]:
-        """Take in one event; return the commands that follow from it."""
+        """Handle one event; return the resulting commands."""
 
 
 class Host(Protocol):
@@ -158,20 +158,20 @@ class Coordination(Protocol[MachineT]):
         """The member begins; answers and timers become actions of its host from now on."""
 
     def carry_out(self, command: Any) -> None:
-        """Carry out a command that only this kind of coordination knows. Must not block."""
+        """Carry out a command of this kind of coordination only. Must not block."""
 
     def stamp(self) -> tuple[int, int]:
-        """What the journal adds to each entry: session or generation, and attempt."""
+        """Fields that the journal adds to each entry: session or generation, and attempt."""
 
     def close(self, timeout: float) -> None:
         """End sessions and connections within ``timeout`` seconds; abandon requests in flight."""
 
 
 class Observer(Protocol):
-    """Is called with everything the machine receives and commands, in order. Must be quick."""
+    """Called with every event and command of the machine, in order. Must be quick."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
-        """The machine will get ``event`` next."""
+        """Called before the machine gets ``event``."""
 
     def command(self, command: Any, epoch: int, attempt: int) -> None:
         """The machine commands ``command``."""
@@ -200,9 +200,9 @@ class MemberLoop(Generic[MachineT]):
         self.data = data
         self.gate = gate
         self.started: Future[commands.AnswerStart] = Future()
-        """How the first rebalance ended."""
+        """The result of the first rebalance."""
         self.closed: Future[tuple[str, ...]] = Future()
-        """What went wrong at the end. An exception is a fault in this library."""
+        """The errors at the end. An exception is a bug in this library."""
         self.reports: Counter[str] = Counter()
         """How often each event was reported; written by the loop's thread."""
         self.rebalances = rebalances

@@ -1,7 +1,8 @@
 """The metrics: each declared once, as a field of ``Metrics``; and the instruments behind them.
 
 The snapshot, the Prometheus exporter and the reference page are made from the fields. It has no
-thread. Each instrument says which thread writes it; any thread may read all of them.
+thread. Each instrument's docstring names the thread that writes it; any thread may read all of
+them.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Kind(Enum):
     COUNTER = "counter"
     """Starts at 0 with the connector and never goes down."""
     GAUGE = "gauge"
-    """The value of the moment."""
+    """The current value."""
     HISTOGRAM = "histogram"
-    """A ``HistogramValue``: how often a value was at most so large."""
+    """A ``HistogramValue``: how often values were at or below each bound."""
     STATE = "state"
     """The name of a state of the member's machine."""
 
@@ -350,7 +351,7 @@ class Meter:
 
     @property
     def total(self) -> int:
-        """The total of this moment."""
+        """The current total."""
         return self._count()
 
     def rate(self) -> float:
@@ -395,7 +396,7 @@ class Histogram:
 
 
 class FetchCounts:
-    """What fetcher threads sent and got; they call ``sent`` and ``answered``."""
+    """Counts of fetcher threads' requests and answers; they call ``sent`` and ``answered``."""
 
     def __init__(self) -> None:
         self.requests = 0

@@ -1,8 +1,8 @@
 """The positions of one claimed partition (Scala: PartitionTopicInfo).
 
 One object for each claim: a partition that is lost and claimed again gets a new one, so that late
-events cannot reach the new claim. Every attribute says which thread writes it; all of them may be
-read by any thread.
+events cannot reach the new claim. Every attribute's docstring names the thread that writes it; all
+of them may be read by any thread.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class Run:
 
     @property
     def left(self) -> int:
-        """How many are not taken."""
+        """Number of messages not taken."""
         return length_hint(self.rest)
 
     @property
     def taken(self) -> int:
-        """How many are taken. Wrong while another thread is in ``drain``."""
+        """Number of messages taken. Wrong while another thread is in ``drain``."""
         return len(self.messages) - length_hint(self.rest)
 
     @property
     def consumed(self) -> int | None:
-        """The offset after all but the last one taken; ``None`` without any such."""
+        """Offset after the second to last message taken; ``None`` if fewer than two were taken."""
         taken = self.taken
         return self.messages[taken - 2].offset + 1 if taken > 1 else None
 
     def drain(self) -> int:
-        """Forget those that are not taken; return how many they were."""
+        """Drop the messages that are not taken; return their number."""
         left = len(list(self.rest))  # one step
         del self.messages[len(self.messages) - left :]
         return left

@@ -222,7 +222,7 @@ class KafkaStream:
         self._iterator.fail(error)
 
     def shutdown(self) -> None:
-        """End the iteration for good and drop queued chunks. Never blocks, and may be repeated."""
+        """End the iteration permanently and drop queued chunks. Never blocks; may be repeated."""
         self._iterator.shutdown()
 
 
@@ -444,7 +444,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         self._info.run = None
         if self._failure is not None:
             raise UsageError(
-                f"this stream has failed and cannot be read on: {self._failure}"
+                f"this stream has failed and cannot be read any further: {self._failure}"
             ) from self._failure
 
     def _search_batch(self, most: int) -> list[MessageAndMetadata] | None:

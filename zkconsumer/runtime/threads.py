@@ -34,7 +34,7 @@ class Stepped(Protocol):
         """Called first."""
 
     def crashed(self, error: BaseException) -> None:
-        """An action has raised; none follows."""
+        """An action has raised, and no action follows."""
 
 
 def start_new(name: str, work: Action) -> threading.Thread:
@@ -56,7 +56,7 @@ def has_ended(thread: threading.Thread) -> bool:
 
 
 def check_lives(thread: threading.Thread) -> None:
-    """Raise RuntimeError if a thread has ended that was to run on."""
+    """Raise RuntimeError if a thread has ended that should still run."""
     if has_ended(thread):
         raise RuntimeError(f"the thread {thread.name} has ended unexpectedly")
 
@@ -117,7 +117,7 @@ class MemberThread:
         return self._thread is not None and has_ended(self._thread)
 
     def check(self) -> None:
-        """Raise RuntimeError if work aside has ended without an answer."""
+        """Raise RuntimeError if work on another thread has ended without an answer."""
         with self._lock:
             for thread in list(self._beside):
                 if has_ended(thread) and thread in self._beside:

@@ -4,7 +4,7 @@ Owns the thread ``<consumer id>_watchdog``, which checks the others every ``PERI
 restarts those that can be restarted: fetcher threads, the leader finder, the journal's thread. If
 any other thread has ended, or the member's own thread has been in one step for ``HUNG`` seconds,
 the member fails: it leaves its group, and its streams raise ConnectorFailedError. The member's
-thread in turn checks whether the watchdog lives.
+thread in turn checks whether the watchdog is alive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zkconsumer.runtime.threads import MemberThread, start_new
 logger = logging.getLogger("zkconsumer.member")
 
 PERIOD: Final = 1.0
-"""Seconds between two looks. A thread that has ended is noticed within this time."""
+"""Seconds between two checks. A thread that has ended is noticed within this time."""
 HUNG: Final = 60
 """Looks for which the member's thread may be in one step. Looks are counted, not seconds, so a
 process that was stopped or a machine that was suspended does not count as hung."""
@@ -36,7 +36,7 @@ class Watchdog:
         name: of the thread.
         host: the member's thread.
         member: fails when a check raises.
-        checks: one for each thing that has threads.
+        checks: one for each component that has threads.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ class Running:
     ops: Sequence[ZkOp | OffsetOp] = ()
     """Wait for their answers."""
     replies: dict[int, Reply] = field(default_factory=dict)
-    """Those of ``ops`` that have arrived, by position."""
+    """Replies to ``ops`` that have arrived, by position."""
     sent_us: int = 0
     """When ``ops`` were sent, microseconds since 1970."""
 
@@ -87,7 +87,7 @@ class ZooKeeperCoordination:
         host: runs the member.
         gate: opened for as long as the session surely lives.
         session_timeout: seconds, as configured; the server may grant less.
-        observer: told of every operation.
+        observer: called with every operation.
         protocol: ``security.protocol``.
     """
 
@@ -108,7 +108,7 @@ class ZooKeeperCoordination:
         self.directory_interval = 10.0
         """Seconds between two times that it asks the brokers."""
         self.scripts: Callable[[Any, ScriptContext], MemberScript[Any]] = script_for
-        """Which script carries out which command."""
+        """The script for each command."""
         self.stored = CommitCounts()
         self.pauses: dict[TopicPartition, float] = {}
         """See ``ScriptContext``."""

@@ -28,7 +28,7 @@ from zkconsumer.runtime.fetch.requests import FetchRequest, LeadersRequest, Offs
 from zkconsumer.sim.kernel import Kernel
 
 STAMP: Final = Struct(">qi")
-"""How the value of every record begins: its offset and its generation."""
+"""Start of every record's value: its offset and its generation."""
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 _TIMEOUT_S: Final = 0.6
 
@@ -42,11 +42,11 @@ class Batch(NamedTuple):
     base: int
     last: int
     offsets: tuple[int, ...]
-    """Those that still have a record."""
+    """Offsets that still have a record."""
     size: int
     """Length of each value."""
     generation: int
-    """How often the log had been truncated when the batch was appended."""
+    """Number of truncations of the log before the batch was appended."""
     data: bytes
 
 
@@ -163,7 +163,7 @@ class SimBrokers:
         """The leaders as each broker knows them."""
 
     def add(self, partition: TopicPartition) -> None:
-        """A new partition, empty; one that was there before keeps its records."""
+        """A new, empty partition. An existing one keeps its records."""
         self.logs.setdefault(partition, PartitionLog())
         self.leaders.setdefault(partition, None)
         if self.leaders[partition] is None and self.up:
@@ -189,7 +189,7 @@ class SimBrokers:
                 self.lead(tp, None)
 
     def start(self, broker: int, *, elsewhere: bool) -> None:
-        """Start it again, perhaps on another port."""
+        """Restart a broker, perhaps on another port."""
         self.up.add(broker)
         if elsewhere:
             old = self.endpoints[broker]

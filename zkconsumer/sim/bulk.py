@@ -80,7 +80,7 @@ class Load:
 
     @property
     def slowdown(self) -> float:
-        """How many times longer everything takes than it would alone."""
+        """Factor by which everything takes longer than it would alone."""
         return max(1.0, self._demand)
 
     def queued(self, round_trip_us: int) -> int:
@@ -100,13 +100,13 @@ class Load:
         return chain
 
     def served(self, chain: Chain) -> int:
-        """How many reads of a chain have been served by now."""
+        """Number of a chain's reads served so far."""
         self._advance()
         done = self._progress - chain.start - chain.first_us
         return 0 if done < 0 else min(chain.reads, int(done // chain.cycle_us) + 1)
 
     def end(self, chain: Chain) -> None:
-        """Give a chain up."""
+        """Abandon a chain."""
         if chain.live:
             self._advance()
             chain.live = False
@@ -148,7 +148,7 @@ class Load:
 
 @dataclass(slots=True, eq=False)
 class Chain:
-    """Reads of one client, each sent when the one before is answered."""
+    """Reads of one client, each sent when the previous one is answered."""
 
     began_us: int
     start: float

@@ -34,7 +34,7 @@ FIRST: Final = 1
 
 
 class SeatState(Enum):
-    """How far a member is with its target assignment."""
+    """A member's progress towards its target assignment."""
 
     STABLE = "has it"
     UNREVOKED = "must give up partitions first"
@@ -70,6 +70,8 @@ class ConsumerGroupCoordinator:
         heartbeat: seconds between heartbeats, as sent to members.
         watch: called with the decisions.
         brokers: the brokers that run.
+        assignor: ``range``; or ``uniform``, a broker's default, for members that all subscribe to
+            the same topics.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class ConsumerGroupCoordinator:
         heartbeat: float = 2.0,
         watch: GroupWatch | None = None,
         brokers: Callable[[], tuple[BrokerEndpoint, ...]] = tuple,
+        assignor: str = "range",
     ) -> None:
         self.kernel = kernel
         self.generation = FIRST
@@ -93,10 +96,13 @@ class ConsumerGroupCoordinator:
         self._interval = interval
         self._heartbeat = heartbeat
         self._watch = watch
+        self._uniform = assignor == "uniform"
         self._target: dict[str, frozenset[TopicPartition]] = {}
         self._target_epoch = 0
         self._target_at = -interval
         self._seen: object = None
+        self._looked: Mapping[str, int] | None = None
+        """The topics when ``_see`` last looked; ``None``: a member has gone since."""
         self._ids: dict[str, str] = {}
         self._made = 0
         self._life = 0
@@ -253,7 +259,31 @@ class ConsumerGroupCoordinator:
                 end = start + share + (place < extra)
                 given[name] |= {TopicPartition(topic, number) for number in range(start, end)}
                 start = end
+        if self._uniform:
+            self._balance(frozenset().union(*given.values()))
+            return
         self._target = {name: frozenset(found) for name, found in given.items()}
+
+    def _balance(self, partitions: frozenset[TopicPartition]) -> None:
+        """Give each member its share, and let it keep as much of that as it has.
+
+        Source: Kafka 4 ``UniformHomogeneousAssignmentBuilder``, whose order of members is a hash
+        map's.
+        """
+        share, extras = divmod(len(partitions), max(1, len(self.seats)))
+        kept: dict[str, list[TopicPartition]] = {}
+        for name in self.seats:
+            had = sorted(self._target.get(name, frozenset()) & partitions)
+            kept[name] = had[: share + (extras > 0)]
+            extras -= len(kept[name]) > share
+        free = iter(sorted(partitions.difference(*kept.values())))
+        for name, found in kept.items():
+            while len(found) < share:
+                found.append(next(free))
+            if extras and len(found) == share:
+                extras -= 1
+                found.append(next(free))
+            self._target[name] = frozenset(found)
 
     def _place(self, name: str) -> tuple[bool, str]:
         """Static members are first, by instance id. Source: Kafka 4 ``RangeAssignor``."""
@@ -278,14 +308,11 @@ class ConsumerGroupCoordinator:
             seat.previous = seat.epoch  # also where the epoch stays: as ``updateMemberEpoch``
             self._fence_later(name, seat)
             return
-        taken = {
-            tp
-            for other, one in self.seats.items()
-            if other != name
-            for tp in one.assigned | one.revoking
-        }
-        fresh = target - kept - taken
-        waits = bool(target - kept - fresh)
+        fresh = lacks = target - kept
+        if lacks:
+            others = (one for other, one in self.seats.items() if other != name)
+            fresh = lacks.difference(*(one.assigned | one.revoking for one in others))
+        waits = fresh != lacks
         seat.previous, seat.epoch = seat.epoch, self._target_epoch
         seat.state = SeatState.UNRELEASED if waits else SeatState.STABLE
         released = bool(revoking or seat.revoking)
@@ -303,6 +330,9 @@ class ConsumerGroupCoordinator:
     def _look_at_topics(self) -> None:
         """A topic that is created again has another id. What members want may have changed."""
         topics = dict(self._topics())
+        if topics == self._looked:
+            return
+        self._looked = topics
         for gone in self._ids.keys() - topics.keys():
             del self._ids[gone]
         for topic in sorted(topics.keys() - self._ids.keys()):
@@ -372,6 +402,7 @@ class ConsumerGroupCoordinator:
 
     def _forget(self, name: str, left: bool) -> None:
         del self.seats[name]
+        self._looked = None
         self._target.pop(name, None)
         if self._watch is not None:
             if left:
@@ -380,10 +411,10 @@ class ConsumerGroupCoordinator:
                 self._watch.passed_over(name, self.generation + 1)
 
     def resign(self, code: int) -> None:
-        """The broker hands the group over: no request waits for an answer any more."""
+        """The broker hands the group over: no request waits for an answer any longer."""
 
     def restart(self) -> None:
-        """Another broker takes over: it knows all, and all times begin again."""
+        """Another broker takes over with all data, and all timers start again."""
         self._life += 1
         for name, seat in self.seats.items():
             seat.heard_us = self.kernel.now_us
@@ -392,7 +423,7 @@ class ConsumerGroupCoordinator:
 
 
 def refusal(command: Any, code: int) -> Any:
-    """The answer to ``command`` that says ``code``."""
+    """The answer to ``command`` with error ``code``."""
     if isinstance(command, commands.MemberHeartbeat):
         return events.MemberHeartbeatAnswered(command.token, code)
     if isinstance(command, commands.CommitOffsets):

@@ -58,14 +58,14 @@ class GroupState(Enum):
 
 
 class GroupWatch(Protocol):
-    """Is called with the coordinator's decisions, for judges of a group. ``name`` is a member
+    """Called with the coordinator's decisions, for the judges of a group. ``name`` is a member
     id."""
 
     def joins(self, name: str, owned: frozenset[TopicPartition]) -> None:
         """JoinGroup was received: the member has released all but ``owned``."""
 
     def assigned(self, generation: int, given: Mapping[str, frozenset[TopicPartition]]) -> None:
-        """The leader's assignment holds from now on, in ``generation``."""
+        """The leader's assignment is valid from now on, in ``generation``."""
 
     def removed(self, name: str, left: bool) -> None:
         """The member left (``left``), was expelled, or another process took its instance id."""
@@ -96,7 +96,7 @@ class GroupCoordinator:
     Args:
         initial_delay: ``group.initial.rebalance.delay.ms`` in seconds: how long an empty group
             waits for more members.
-        lenient: differ from a broker as ``LENIENCIES`` says.
+        lenient: differ from a broker as described in ``LENIENCIES``.
         brokers: the brokers that run.
     """
 
@@ -507,12 +507,12 @@ class GroupCoordinator:
         )
 
     def resign(self, code: int) -> None:
-        """The broker hands the group over: who waits for an answer gets ``code``."""
+        """The broker hands the group over. Members that wait for an answer get ``code``."""
         for seat in self.seats.values():
             self._refuse(seat, code)
 
     def restart(self) -> None:
-        """The broker has died. Another one, or itself, knows only what was stored."""
+        """The broker has died. It, or another broker, has only the stored data."""
         before = dict(self.roster.instances)
         self.roster.clear()
         self._unsynced.clear()
@@ -537,7 +537,7 @@ def _with_token(reply: Reply, token: int, event: Any) -> None:
 
 
 def failure(command: Any, code: int) -> Any:
-    """The answer to ``command`` that says ``code``."""
+    """The answer to ``command`` with error ``code``."""
     if isinstance(command, commands.Heartbeat):
         return events.HeartbeatAnswered(command.token, code)
     if isinstance(command, MemberHeartbeat):

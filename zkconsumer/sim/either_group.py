@@ -39,11 +39,12 @@ from zkconsumer.sim.kernel import Kernel
 LENIENCIES: Final = (
     "The generations and epochs of a group that has become empty continue. A broker begins with 0.",
     "When a classic group becomes one of KIP-848, its members have what they were assigned last "
-    "and what they said that they own. A broker forgets the second: in the first of the two rounds "
-    "of a cooperative rebalance it gives to a new member at once what another still has to give "
-    "up.",
-    "When a group that has just become classic becomes one of KIP-848 again, its members have "
-    "what they had. A broker takes for that what they were to have, whoever still has it.",
+    "and what they said that they own. A broker forgets what they own: in the first of the two "
+    "rounds of a cooperative rebalance, it assigns partitions to a new member before the previous "
+    "owner has released them.",
+    "When a group that has just become classic becomes one of KIP-848 again, its members keep "
+    "the partitions that they own. A broker assumes that they own their target assignment, even "
+    "if another member has not released it yet.",
     "When another broker takes over a group that has just become classic, all members join again. "
     "A broker continues with the stored assignment, which has no owner for the partitions of the "
     "member that left last.",
@@ -239,7 +240,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
     def take_over(
         self, group: GroupCoordinator, given: Mapping[str, frozenset[TopicPartition]]
     ) -> None:
-        """Continue as ``group``; its members have what is ``given``."""
+        """Continue as ``group``; its members have the assignments ``given``."""
         self._look_at_topics()
         self.generation = self._target_epoch = group.generation
         self._target_at = -self._interval
@@ -253,7 +254,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
         self._seen = self._see()
 
     def hand_over(self) -> dict[str, tuple[MemberSeat, frozenset[TopicPartition]]]:
-        """All members with the target of each; none is left."""
+        """Remove all members, and return each with its target assignment."""
         found = {
             name: (seat, self._target.get(name, frozenset())) for name, seat in self.seats.items()
         }
@@ -265,7 +266,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
 
 
 class EitherGroup:
-    """The group as its brokers know it. Same use as the coordinators that it is made of.
+    """The group as its brokers know it. It is used like the coordinators that it consists of.
 
     ``conversions`` counts how often it became one of KIP-848, and classic.
     """

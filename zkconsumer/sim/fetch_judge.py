@@ -1,7 +1,7 @@
-"""The rules of one member's delivery, under all faults of brokers, logs and claims.
+"""Checks the rules of one member's delivery, for all faults of brokers, logs and claims.
 
-The judge sees what an application and a group see: messages, positions, reports. It also sees the
-logs, which the simulation owns. It knows nothing of queues, chunks or workers.
+The judge gets the data of an application and a group: messages, positions, reports. It also has the
+logs, which the simulation owns. It does not use queues, chunks or workers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Claim:
             self.apply_reset()
 
     def apply_reset(self) -> None:
-        """The next message is the one at the position that was chosen."""
+        """The next message must be the one at the chosen position."""
         self.expected = self.processed = self.resets.popleft()
         self.generation = self.log.generation
 
@@ -81,7 +81,7 @@ class Judge:
     """Follows all claims of one member and records broken rules.
 
     Args:
-        brokers: with the logs.
+        brokers: the simulated brokers and their logs.
         broken: called with the name of a broken rule and a line about it.
         scala: a message counts as consumed when it is returned.
     """
@@ -98,7 +98,7 @@ class Judge:
         self._final: deque[tuple[PartitionTopicInfo, int | None]] = deque(maxlen=12)
 
     def reset(self, tp: TopicPartition, replaced: int | None) -> None:
-        """``auto.offset.reset`` has chosen a position for ``tp``, as was reported."""
+        """It was reported that ``auto.offset.reset`` chose a position for ``tp``."""
         claim = self.claims.get(tp)
         if claim is None:
             return

@@ -30,7 +30,7 @@ from zkconsumer.sim.invariants import Violation
 from zkconsumer.sim.kernel import Kernel
 
 BOUND_S = 3.0
-"""In calm times a partition that has a leader delivers all its records within this time."""
+"""Without faults, a partition with a leader delivers all its records within this time."""
 _TROUBLED_S = 0.7
 _ROUNDS = 2
 _RELEASE_WAIT_S = 0.2

@@ -44,7 +44,7 @@ class SimConfig:
 
 
 class Host(Protocol):
-    """What runs the steps (``zkconsumer.sim.host.SimHost``)."""
+    """The host that runs the steps (``zkconsumer.sim.host.SimHost``)."""
 
     random: Random
 

@@ -49,7 +49,7 @@ class Connected(Protocol):
 
     @property
     def cluster(self) -> Brokers:
-        """The cluster that gets its requests."""
+        """The cluster that receives the member's requests."""
 
     @property
     def group_spec(self) -> GroupSpec | ConsumerGroupSpec:
@@ -153,7 +153,7 @@ class Line:
 
     def __init__(self, member: Connected) -> None:
         self.coordinator = 0
-        """The broker that it takes for the coordinator."""
+        """The broker that it regards as the coordinator."""
         self._member = member
         self._on_answer: OnAnswer
         self._waiting: deque[Any] = deque()
@@ -276,7 +276,7 @@ class LinesProcess(SimProcess[MachineT]):
 class SimGroupMember(LinesProcess[GroupMachine]):
     """One member. Call ``start`` once.
 
-    ``identify`` gives the number by which the observer knows a member id.
+    ``identify`` returns the observer's number for a member id.
     """
 
     def __init__(
@@ -343,7 +343,7 @@ class SimGroupMember(LinesProcess[GroupMachine]):
 
     @property
     def home(self) -> int:
-        """The broker that it takes for the coordinator."""
+        """The broker that it regards as the coordinator."""
         return self._lines[0].coordinator
 
     @home.setter
@@ -371,7 +371,7 @@ class SimGroupMember(LinesProcess[GroupMachine]):
         return self.spec.auto_commit
 
     def close(self) -> None:
-        """See ``SimProcess``; from now on the member has the id that it has now."""
+        """See ``SimProcess``; from now on the member keeps its current id."""
         self._left = self.machine.member_id
         self._failovers = self.cluster.failovers
         super().close()
@@ -424,7 +424,7 @@ class SimGroupMember(LinesProcess[GroupMachine]):
             self.plane.stall(seconds)
 
     def at_rest(self) -> MemberAtRest:
-        """What the invariants at rest need to know."""
+        """The data that the invariants at rest need."""
         fetching = self.fetching if self._delivers else frozenset(self.machine.held)
         return MemberAtRest(self.name, self.session, False, fetching, None, {})
 

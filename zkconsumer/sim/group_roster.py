@@ -1,4 +1,4 @@
-"""The members of a simulated group as the coordinator knows them, and their offers."""
+"""The members of a simulated group as its coordinator has them, and the protocols they offer."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Roster:
         return seat
 
     def clear(self) -> None:
-        """Forget everybody."""
+        """Remove all members."""
         for name in list(self.seats):
             self.remove(name)
         self.pending.clear()
@@ -72,7 +72,7 @@ class Roster:
         seat.protocols = protocols
 
     def supports(self, protocols: Protocols) -> bool:
-        """Whether all members, the one that asks included, offer one of ``protocols``."""
+        """Whether all members, including the one that asks, offer one of ``protocols``."""
         sets = [names for names, count in self._offers.items() if count > 0]
         return bool(_names(protocols).intersection(*sets))
 

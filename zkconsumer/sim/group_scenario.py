@@ -135,8 +135,8 @@ class World(CoordinatorTroubles[SimGroupMember]):
     def set_topic(self, topic: str, partitions: int) -> None:
         """Create a topic, or give it more partitions.
 
-        Not while a static member is away. If that one leads, the group learns of the topic only at
-        its next rebalance (as with Java's consumer), because a restarted leader is not told.
+        Not while a static member is away. If it is the leader, the group learns of the topic only
+        at its next rebalance (as with Java's consumer), because a restarted leader is not told.
         """
         if self.kernel.now < self.static_until:
             return
@@ -214,7 +214,7 @@ class World(CoordinatorTroubles[SimGroupMember]):
             self.lasts(seconds)
 
     def stall(self) -> None:
-        """An application works on one message for long."""
+        """An application works on one message for a long time."""
         member = self._any()
         if member is not None:
             seconds = self.rebalance * self.rng.choice([0.5, 1.2, 2.0])
@@ -222,7 +222,7 @@ class World(CoordinatorTroubles[SimGroupMember]):
             self.lasts(seconds)
 
     def restart_static(self) -> None:
-        """A static member's process dies and is there again within its session timeout."""
+        """A static member's process dies and is back within its session timeout."""
         members = [member for member in self.live if member.spec.instance_id is not None]
         known = self.kernel.now > self.changed_at + self.reread + 3.0
         if members and known:
@@ -263,7 +263,7 @@ class World(CoordinatorTroubles[SimGroupMember]):
         return [member for member in self.live if not self._misfenced(member)]
 
     def at_rest(self) -> list[Violation]:
-        """Judge who owns and fetches what. Call it when everybody had the time to settle."""
+        """Check owners and fetchers. Call it when all members have had time to settle."""
         now = self.kernel.now
         live = self.judged
         found = [
@@ -344,7 +344,7 @@ def run(
     events: int = EVENTS,
     consumer: bool = False,
 ) -> Result[World]:
-    """One group, ``events`` troubles, lost and late answers, then rest.
+    """One group with ``events`` faults and lost and late answers, then rest.
 
     A pure function of its arguments. One of ``strategies`` is drawn. ``consumer``: by KIP-848.
     """

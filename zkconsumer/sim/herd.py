@@ -36,7 +36,7 @@ from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.zk import FakeZk, Txn
 
 EVENTS = ("join", "leave", "crash", "rolling-restart", "broker-bounce", "topic-create")
-PROFILES = ("scala", "default", "coordinator")
+PROFILES = ("scala", "default", "coordinator", "consumer")
 GROUP = "g"
 #: A time between two periodic readings that no run lasts.
 NEVER = 1e7
@@ -53,7 +53,7 @@ OBSERVE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Herd:
-    """What to simulate. Times are seconds.
+    """The parameters of a simulation. Times are in seconds.
 
     ``partitions`` of each of ``topics`` topics. ``latency`` is the range of one way between client
     and server, drawn for each connection; ``service`` is a server's time for one read and one

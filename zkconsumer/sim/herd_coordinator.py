@@ -1,6 +1,8 @@
 """The events of ``zkconsumer.sim.herd`` in a group that a broker coordinates, in virtual time.
 
-The members are the real machine of ``zkconsumer.core.coordinator``.
+The members are the real machines: of ``zkconsumer.core.coordinator`` for the profile
+``coordinator`` (the classic protocol), of ``zkconsumer.core.consumer_group`` for ``consumer``
+(KIP-848).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
 from zkconsumer.core.coordinator.strategies import RangeStrategy, Strategy
@@ -16,6 +19,7 @@ from zkconsumer.journal.group import GroupCounter, GroupObserver, GroupRecorder
 from zkconsumer.journal.measures import Measures, measure
 from zkconsumer.journal.recorder import Sink, event_entry
 from zkconsumer.journal.tally import Tally
+from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator, SeatState
 from zkconsumer.sim.coordinator import GroupCoordinator, GroupState
 from zkconsumer.sim.group_judge import GroupJudge
 from zkconsumer.sim.group_member import Brokers, SimGroupMember
@@ -37,6 +41,8 @@ from zkconsumer.sim.light import SimLog
 
 #: Defaults of the connector's configuration, in seconds.
 HEARTBEAT = 3.0
+MEMBER_HEARTBEAT = 5.0
+"""The broker's default for members of KIP-848."""
 REREAD = 30.0
 REBALANCE_TIMEOUT = 300.0
 BACKOFF = 0.1
@@ -64,7 +70,20 @@ class CoordinatorRun:
         self._log = SimLog(self.kernel, herd.rate) if herd.rate else None
         judge = GroupJudge(self.kernel, self._observer) if self._observer is not None else None
         self._identify = judge.session if judge is not None else lambda name, generation: 1
-        self.group = GroupCoordinator(self.kernel, lambda: self.topics, watch=judge)
+        self._consumer = herd.profile == "consumer"
+        slowest = MEMBER_HEARTBEAT if self._consumer else HEARTBEAT
+        self._heartbeat = min(slowest, herd.session_timeout / 3)
+        self.group: GroupCoordinator | ConsumerGroupCoordinator
+        if self._consumer:
+            self.group = ConsumerGroupCoordinator(
+                self.kernel,
+                lambda: self.topics,
+                heartbeat=self._heartbeat,
+                watch=judge,
+                assignor="uniform",
+            )
+        else:
+            self.group = GroupCoordinator(self.kernel, lambda: self.topics, watch=judge)
         self.brokers = Brokers(self.kernel, self.group)
         self._strategy = strategy
         self._sink = sink
@@ -102,13 +121,16 @@ class CoordinatorRun:
             partitions,
             kernel.now_us,
             mode="simulated",
-            profile="coordinator",
+            profile=herd.profile,
             event=herd.event,
             members=herd.members,
             topics=herd.topics,
             seed=herd.seed,
             consumed_twice=None if self._observer is None else repeated(self._observer),
-            notes=[f"generation {self.group.generation}, {self._strategy.name}"],
+            notes=[
+                f"generation {self.group.generation}, "
+                f"{'uniform' if self._consumer else self._strategy.name}"
+            ],
         )
 
     def _trip(self) -> int:
@@ -122,20 +144,7 @@ class CoordinatorRun:
     def _start(self, number: int) -> None:
         herd, now_us = self.herd, lambda: self.kernel.now_us
         name = member_name(number, self._restarts.get(number, 0))
-        spec = GroupSpec(
-            group=GROUP,
-            consumer_id=name,
-            instance_id=None,
-            subscription=herd.subscription(),
-            exclude_internal=True,
-            strategies=(self._strategy,),
-            auto_commit=True,
-            session_timeout=herd.session_timeout,
-            rebalance_timeout=REBALANCE_TIMEOUT,
-            heartbeat_interval=min(HEARTBEAT, herd.session_timeout / 3),
-            backoff=BACKOFF,
-            reread=REREAD,
-        )
+        spec = self._member_spec(name) if self._consumer else self._classic_spec(name)
         watchers: list[GroupObserver] = [GroupCounter(self.tally, name, now_us, GROUP)]
         if self._sink is not None:
             watchers.append(GroupRecorder(self._sink, name, now_us, GROUP))
@@ -148,6 +157,42 @@ class CoordinatorRun:
         self.members[number] = member
         member.start()
 
+    def _classic_spec(self, name: str) -> GroupSpec:
+        herd = self.herd
+        return GroupSpec(
+            group=GROUP,
+            consumer_id=name,
+            instance_id=None,
+            subscription=herd.subscription(),
+            exclude_internal=True,
+            strategies=(self._strategy,),
+            auto_commit=True,
+            session_timeout=herd.session_timeout,
+            rebalance_timeout=REBALANCE_TIMEOUT,
+            heartbeat_interval=self._heartbeat,
+            backoff=BACKOFF,
+            reread=REREAD,
+        )
+
+    def _member_spec(self, name: str) -> ConsumerGroupSpec:
+        herd = self.herd
+        return ConsumerGroupSpec(
+            group=GROUP,
+            member_id=name,
+            consumer_id=name,
+            instance_id=None,
+            subscription=herd.subscription(),
+            exclude_internal=True,
+            assignor=None,
+            rack=None,
+            auto_commit=True,
+            session_timeout=herd.session_timeout,
+            rebalance_timeout=REBALANCE_TIMEOUT,
+            heartbeat_interval=self._heartbeat,
+            backoff=BACKOFF,
+            reread=REREAD,
+        )
+
     def _rest(self) -> None:
         """Run until all members have had their partitions for some time."""
         quiet, end = 0, self.kernel.now + _LONGEST
@@ -157,10 +202,16 @@ class CoordinatorRun:
 
     def _settled(self) -> bool:
         group = self.group
-        if group.state is not GroupState.STABLE or self.kernel.now < self._busy_until:
-            return False
         live = [member for member in self.members.values() if member.alive]
-        return len(group.seats) == len(live) and all(
+        if self.kernel.now < self._busy_until or len(group.seats) != len(live):
+            return False
+        if isinstance(group, ConsumerGroupCoordinator):
+            seats = group.seats.values()
+            if any((one.state, one.epoch) != (SeatState.STABLE, group.generation) for one in seats):
+                return False
+        elif group.state is not GroupState.STABLE:
+            return False
+        return all(
             member.machine.state is State.STABLE and member.machine.generation == group.generation
             for member in live
         )
@@ -198,7 +249,7 @@ class CoordinatorRun:
                 self.topics["t-new"] = self.herd.partitions
                 self._add_to_log()
                 self.tally.ownership.changed_at = self.kernel.now_us
-                self._busy_until = self.kernel.now + REREAD + HEARTBEAT
+                self._busy_until = self.kernel.now + REREAD + self._heartbeat
 
     def _trouble(self) -> None:
         """Pauses and cuts, at random times soon after the event."""
@@ -244,6 +295,6 @@ def simulate_any(
     strategy: Strategy = DEFAULT_STRATEGY,
 ) -> Measures:
     """Simulate one change in whichever style of coordination ``herd`` names. Raises ConfigError."""
-    if herd.profile == "coordinator":
+    if herd.profile in ("coordinator", "consumer"):
         return CoordinatorRun(herd, sink, strategy).perform(progress)
     return simulate(herd, sink, progress)

@@ -70,7 +70,7 @@ class SimHost:
 
     @property
     def recorded(self) -> bool:
-        """Whether ``say`` goes anywhere."""
+        """Whether ``say`` has an effect."""
         return self._note is not None
 
     def say(self, text: str) -> None:

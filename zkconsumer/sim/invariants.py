@@ -84,7 +84,7 @@ ALLOWED_LEGACY: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Rule ``rule`` was broken at ``at`` seconds; ``text`` says by whom and how."""
+    """Rule ``rule`` was broken at ``at`` seconds; ``text`` names the member and the fault."""
 
     rule: str
     at: float
@@ -120,7 +120,7 @@ class Records:
         self._fate.setdefault(tp, {})[offset] = generation, True
 
     def excuse(self, tp: TopicPartition, offset: int) -> None:
-        """Records below ``offset`` may be passed over: the log was cut off there, or
+        """Records below ``offset`` may be skipped: the log was truncated there, or
         ``auto.offset.reset=largest`` chose to begin there."""
         self._excused[tp] = max(self._excused.get(tp, 0), offset)
 
@@ -158,7 +158,7 @@ class Observer:
     """Follows one group. Feed it each event in the order of time.
 
     ``violations`` are rules broken by members of the default profile, ``allowed`` those broken by
-    ``legacy_sessions`` as ``ALLOWED_LEGACY`` permits. ``records``: what became of each record,
+    ``legacy_sessions`` as ``ALLOWED_LEGACY`` permits. ``records``: the fate of each record,
     where members read from simulated logs.
     """
 
@@ -338,7 +338,7 @@ def no_orphan(
     owners: Mapping[TopicPartition, int],
     members: Collection[MemberAtRest],
 ) -> list[Violation]:
-    """Every partition has exactly one owner that lives, and only that one fetches it.
+    """Every partition has exactly one live owner, and only that owner fetches it.
 
     A legacy member's partitions may be without an owner, because its attempts are limited.
     """
@@ -364,7 +364,7 @@ def no_member_without_share(
     owners: Mapping[TopicPartition, int],
     members: Collection[MemberAtRest],
 ) -> list[Violation]:
-    """Every member of the default profile fetches just what the assignment ``should`` gives it.
+    """Every member of the default profile fetches exactly its part of the assignment ``should``.
 
     A partition that a legacy member still owns, although it is assigned to another member, is
     ignored.
@@ -388,7 +388,7 @@ def no_member_without_share(
 def no_lost_trigger(
     at: float, truth: Mapping[str, GroupView], members: Collection[MemberAtRest]
 ) -> list[Violation]:
-    """Every member's view equals what it would read now (``truth``, by consumer id)."""
+    """Every member's view equals the one it would read now (``truth``, by consumer id)."""
     return [
         Violation("no_lost_trigger", at, f"{member.consumer_id}: its view is not the tree")
         for member in members

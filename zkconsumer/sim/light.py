@@ -36,7 +36,7 @@ class SimLog:
         self._stopped: float | None = None
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """New partitions, empty; those that are there already stay as they are."""
+        """New, empty partitions. Existing partitions are unchanged."""
         for tp in partitions:
             self._created.setdefault(tp, self._kernel.now)
 

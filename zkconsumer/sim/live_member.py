@@ -69,6 +69,7 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
             line.coordinator = brokers.home
         gate = self.gate
         assert isinstance(gate, DualGate)
+        self._server = zk
         self._zk = SimZk(zk, self.host, spec.session_timeout)
         live, group = LiveMachine(), LiveMembership(group_spec)
         paths = LivePaths.of(spec.paths.group)
@@ -112,6 +113,8 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
         self.lower.discard(tp)
         if stored is None or (position or 0) >= stored:
             return
+        if not self._server.session_alive(self.session):
+            return  # it claimed before its session ended, and is about to notice
         if self.mode in (None, Mode.ZOOKEEPER):
             self.lower.add(tp)
         else:
@@ -142,7 +145,7 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
             self.told = decode_assignment(event.assignment).partitions
 
     def at_rest(self) -> MemberAtRest:
-        """What the invariants at rest need to know."""
+        """The data that the invariants at rest need."""
         return MemberAtRest(self.name, self.session, False, self.fetching, None, {})
 
 

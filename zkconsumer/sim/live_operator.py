@@ -15,22 +15,43 @@ from zkconsumer.core.migration.gates import Facts, obstacles
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.scripts import read_mode, write_mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, member_id_of
-from zkconsumer.core.zookeeper.ops import GetChildren, Ok
-from zkconsumer.core.zookeeper.scripts.common import Refused, Script, SessionGone, read, read_many
+from zkconsumer.core.zookeeper.ops import Code, Create, Failed, GetChildren, Ok, Reply, SetData
+from zkconsumer.core.zookeeper.scripts.common import (
+    Refused,
+    Script,
+    SessionGone,
+    attempt,
+    read,
+    read_many,
+)
 from zkconsumer.core.zookeeper.scripts.ownership import stored_offset
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.zk import FakeZk
 
 _POLL_S: Final = 0.2
 _ORDER: Final = tuple(Mode)
+_OPEN: Final = b"open"
+_LOCKED: Final = b"locked"
 
 
-@dataclass(slots=True)
 class IdsLock:
-    """The access list of the group's ``ids``. ``version``: how often it was changed."""
+    """Whether legacy consumers are kept from registering below the group's ``ids``.
 
-    locked: bool = False
-    version: int = 0
+    A znode of its own that stands for the access list of ``ids``: its version is that of the list,
+    and each server shows both as of the same transaction.
+    """
+
+    path: Final = "/ids-acl"
+
+    def __init__(self, zk: FakeZk) -> None:
+        self._zk = zk
+        zk.do(Create(self.path, _OPEN))
+
+    @property
+    def locked(self) -> bool:
+        """As committed."""
+        node = self._zk.get(self.path)
+        return node is not None and node.data == _LOCKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +77,6 @@ class SimOperator:
     Args:
         zk: the ensemble.
         paths: of the group.
-        lock: keeps legacy consumers from registering.
         partitions: those that exist.
         offsets: committed in Kafka.
         seats: ids of the members of the coordinator's group.
@@ -69,7 +89,6 @@ class SimOperator:
         self,
         zk: FakeZk,
         paths: LivePaths,
-        lock: IdsLock,
         partitions: Callable[[], list[TopicPartition]],
         offsets: Mapping[TopicPartition, int],
         seats: Callable[[], frozenset[str]],
@@ -85,7 +104,6 @@ class SimOperator:
         self.written: list[Mode] = []
         self._kernel: Kernel = zk.kernel
         self._paths = paths
-        self._lock = lock
         self._partitions = partitions
         self._offsets = offsets
         self._seats = seats
@@ -183,12 +201,9 @@ class SimOperator:
 
     def _keep_out(self) -> Steps:
         """Keep legacy consumers from registering."""
-
-        def lock() -> None:
-            self._lock.locked = True
-            self._lock.version += 1
-
-        yield _Ask(lock)
+        reply = yield from attempt(SetData(IdsLock.path, _LOCKED))
+        while not isinstance(reply, Ok):
+            reply = yield from attempt(SetData(IdsLock.path, _LOCKED))
         self._say("legacy consumers are kept out")
 
     def _seal(self) -> Steps:
@@ -197,17 +212,15 @@ class SimOperator:
 
     def _unlock(self) -> Steps:
         """Let legacy consumers in, if the group is still in a mode that has them."""
-        version = (yield _Ask(lambda: self._lock.version)).value
+        (node,) = yield from read_many([IdsLock.path])
+        assert node is not None
         mode, _ = yield from read_mode(self._paths)
-
-        def unlock() -> None:
-            if self._lock.version == version:
-                self._lock.locked = False
-                self._lock.version += 1
-                self._say("legacy consumers may register")
-
-        if mode is Mode.ZOOKEEPER:
-            yield _Ask(unlock)
+        reply: Reply | None = None
+        while mode is Mode.ZOOKEEPER and not isinstance(reply, Ok):
+            reply = yield from attempt(SetData(IdsLock.path, _OPEN, node.stat.version))
+            if isinstance(reply, Failed) and reply.code is not Code.CONNECTION_LOSS:
+                return
+        self._say("legacy consumers may register")
 
     def _go(self, target: Mode) -> Steps:
         deadline = self._kernel.now + self._wait
@@ -250,7 +263,8 @@ class SimOperator:
             if node is not None:
                 members[name] = decode_member(path, node.data)
                 member_ids.add(member_id_of(node.data))
-        locked = (yield _Ask(lambda: self._lock.locked)).value
+        (ids_acl,) = yield from read_many([IdsLock.path])
+        locked = ids_acl is not None and ids_acl.data == _LOCKED
         partitions = self._partitions()
         znodes = [paths.group.offset(tp) for tp in partitions]
         found = yield from read_many(znodes)

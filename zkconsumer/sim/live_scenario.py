@@ -149,13 +149,14 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         self.brokers.loss = rng.choice([0.0, 0.02, 0.05])
         self.brokers.delay = rng.choice([0.0, 0.02, 0.05])
         self.paths = LivePaths.of(GROUP)
-        self.ids_lock = IdsLock()
+        self.ids_lock = IdsLock(self.zk)
         self.zk.refuses = self._refuses
         self.members: list[SimLiveMember] = []
         self.plain: list[SimGroupMember] = []
         self.operators: list[SimOperator] = []
         self.modes: set[tuple[Mode | None, bool]] = set()
         """Modes in which a record was delivered; whether members acted on several at that time."""
+        self._late: set[tuple[TopicPartition, int]] = set()
         self.session = rng.choice([4.0, 6.0])
         self.group_session = rng.choice([6.0, 10.0])
         self.rebalance = rng.choice([8.0, 20.0])
@@ -219,7 +220,8 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
     @property
     def everyone(self) -> list[SimProcess[Any]]:
         """All members that run."""
-        return [*self.live, *self.legacy, *(one for one in self.plain if one.alive)]
+        begun = [one for one in self.plain if one.alive and one in self.brokers.members]
+        return [*self.live, *self.legacy, *begun]
 
     @property
     def mode(self) -> Mode:
@@ -239,11 +241,11 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
     # -- judging
 
     def broken(self, rule: str, text: str) -> None:
-        """Rule ``rule`` is broken, as ``text`` says."""
+        """Report that ``rule`` is broken. ``text`` describes how."""
         self.observer.violations.append(Violation(rule, self.kernel.now, text))
 
     def delivering(self, tp: TopicPartition) -> list[SimProcess[Any]]:
-        """Members whose application would be given the next record of a partition now."""
+        """Members whose application would get the next record of a partition now."""
         return [
             member
             for member in self.everyone
@@ -255,7 +257,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         if not self.ids_lock.locked and self.mode in (Mode.KAFKA, Mode.OPEN):
             self.broken("legacy_kept_out", f"the ids are not locked in mode {self.mode.value}")
         found = self.delivering(tp)
-        if len(found) > 1:
+        if len(found) > 1 and not self._is_late(tp, found):
             names = ", ".join(f"{one.name} in {self._in(one)}" for one in found)
             self.broken("single_delivery", f"{tp}: {names}; the mode is {self.mode.value}")
         several = len({member.mode for member in self.live}) > 1
@@ -263,6 +265,20 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
             if isinstance(member, SimLiveMember):
                 self.modes.add((member.mode, several))
                 self._check_locks(member, tp)
+
+    def _is_late(self, tp: TopicPartition, found: list[SimProcess[Any]]) -> bool:
+        """Whether one of two members has just lost its session and does not know it yet.
+
+        It may deliver the one record that is under way, for each partition once.
+        """
+        gone = {
+            (tp, one.session)
+            for one in found
+            if isinstance(one, SimMember | SimLiveMember) and not self.zk.session_alive(one.session)
+        }
+        late = len(found) - len(gone) <= 1 and not gone & self._late
+        self._late |= gone
+        return late
 
     def _in(self, member: SimProcess[Any]) -> str:
         if isinstance(member, SimLiveMember):
@@ -354,7 +370,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         member.start()
 
     def join_legacy(self) -> None:
-        """A member starts that knows no modes."""
+        """A member starts that does not support modes."""
         if len(self.legacy) < 2:
             self.joined += 1
             self.zk_world.add_member(self._spec(f"{GROUP}_old{self.joined}"), self.habits)
@@ -436,7 +452,6 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         operator = SimOperator(
             self.zk,
             self.paths,
-            self.ids_lock,
             lambda: list(self.cluster.partitions),
             self.group.offsets,
             lambda: frozenset(self.group.seats),
@@ -499,7 +514,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         return goal
 
     def at_rest(self, goal: Mode) -> list[Violation]:
-        """Judge who delivers what. Call it when everyone had the time to settle."""
+        """Check who delivers which partitions. Call it when all members have had time to settle."""
         now, found = self.kernel.now, list[Violation]()
         mode = self.zk.get(self.paths.mode)
         if self.mode is not goal:

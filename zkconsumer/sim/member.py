@@ -233,7 +233,7 @@ class SimMember(ZkProcess[RebalanceMachine]):
                 self._coordination.offsets.close()
 
     def at_rest(self) -> MemberAtRest:
-        """What the invariants at rest need to know."""
+        """The data that the invariants at rest need."""
         machine = self.machine
         return MemberAtRest(
             self.spec.consumer_id,
@@ -295,7 +295,7 @@ class BulkCoordination(ZooKeeperCoordination):
             super()._step(number, running, reply)
 
     def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
-        """Send a script its reply; one of a session that is lost is abandoned."""
+        """Send a script its reply. A script of a lost session is abandoned."""
         number = self._number_of(script)
         if number is not None and session == self.session_id:
             self._step(number, self._scripts[number], reply)

@@ -77,7 +77,7 @@ class MixedWorld(World):
 
 
 def run(seed: int, *, events: int = EVENTS, record: bool = False) -> Result[MixedWorld]:
-    """One group, ``events`` troubles, lost and late answers, then rest.
+    """One group with ``events`` faults and lost and late answers, then rest.
 
     A pure function of its arguments.
     """

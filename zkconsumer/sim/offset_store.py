@@ -30,7 +30,7 @@ class SimOffsets:
     troubled: bool = False
 
     def port(self, session: Callable[[], int]) -> SimOffsetPort:
-        """The way of one member to the store."""
+        """One member's access to the store."""
         return SimOffsetPort(self, session)
 
     def carry_out(self, op: OffsetOp, session: int, refuse: bool) -> Reply:

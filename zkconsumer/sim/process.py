@@ -36,7 +36,7 @@ class Source(Protocol):
     """The source of records: a ``SimCluster``, or a ``SimLog`` for members without fetching."""
 
     def plane(self, member: SimProcess[Any]) -> SimPlane | WholePlane:
-        """What ``member`` delivers with."""
+        """The data plane of ``member``."""
 
 
 class SimListener:
@@ -156,11 +156,11 @@ class SimProcess(Generic[MachineT]):
 
     @property
     def session(self) -> int:
-        """The number by which the observer knows the member; 0: it is not a member."""
+        """The observer's number for the member; 0: it is not a member."""
         raise NotImplementedError
 
     def session_now(self, session: int) -> int:
-        """The number by which the observer now knows a member that began something in
+        """The observer's current number for a member that began something in
         ``session``."""
         return session
 
@@ -219,7 +219,7 @@ class SimProcess(Generic[MachineT]):
     def commit(
         self, positions: Mapping[TopicPartition, int] | None = None
     ) -> Future[tuple[str, ...]]:
-        """Ask for a commit of ``positions``, or of all consumed ones."""
+        """Request a commit of ``positions``, or of all consumed positions."""
         strict = positions is not None
         wanted = self.plane.positions() if positions is None else positions
         asked = self.loop.commit(wanted, strict)
@@ -311,7 +311,7 @@ class SimProcess(Generic[MachineT]):
         self.crash()
 
     def broken(self, rule: str, text: str) -> None:
-        """Rule ``rule`` is broken, as ``text`` says."""
+        """Report that ``rule`` is broken. ``text`` describes how."""
         assert self.observer is not None
         self.observer.note(rule, self._kernel.now, self.session, text)
 
@@ -336,7 +336,7 @@ class SimProcess(Generic[MachineT]):
 
     @property
     def proved(self) -> float:
-        """When the last request of this session that was answered had been sent."""
+        """When the last answered request of this session was sent."""
         raise NotImplementedError
 
     @property

@@ -215,7 +215,7 @@ class World:
     # -- at rest
 
     def truth(self, spec: MemberSpec, session: int) -> GroupView:
-        """What a member with this spec would read now."""
+        """The view that a member with this spec would read now."""
         context = ScriptContext(spec, session, lambda: 0)
         epoch = 0
         for member in self.members:
@@ -226,7 +226,7 @@ class World:
         return event.view
 
     def at_rest(self) -> list[Violation]:
-        """Judge who owns and fetches what. Call it when everybody had the time to settle."""
+        """Check owners and fetchers. Call it when all members have had time to settle."""
         now, live = self.kernel.now, self.live
         resting = [member.at_rest() for member in live]
         truth = {m.spec.consumer_id: self.truth(m.spec, m.session) for m in live}
@@ -364,7 +364,7 @@ class Trouble(ZooKeeperTroubles[SimMember]):
         self.lasts(1)
 
     def restart(self) -> None:
-        """A member leaves; at once another one takes its id, with its own subscription."""
+        """A member leaves, and another immediately takes its id, with its own subscription."""
         member = self._any()
         if member is not None and member not in self.followed:
             self.followed.add(member)
@@ -380,7 +380,7 @@ class Trouble(ZooKeeperTroubles[SimMember]):
             self.world.add_member(spec, self.habits)
 
     def drop_watch(self) -> None:
-        """A watch event is lost; the next periodic reading makes up for it."""
+        """A watch event is lost; the next periodic read compensates for it."""
         members = [member for member in self.world.live if not member.spec.scala]
         if members:
             self.rng.choice(members).client.drop_watch()
@@ -404,7 +404,7 @@ class Trouble(ZooKeeperTroubles[SimMember]):
         self.world.delete_topic(self.rng.choice(["t0", "t1", "t2", "u0"]))
 
     def hostile_registration(self) -> None:
-        """A registration that cannot be used appears, or goes."""
+        """A registration that cannot be used appears or disappears."""
         self.hostile += 1
         path = f"{self.world.paths.ids}/{self.rng.choice(['a', 'g_m1x', 'zz'])}"
         if not self.world.do(Delete(path)) and not self.legacy:
@@ -452,7 +452,7 @@ class Trouble(ZooKeeperTroubles[SimMember]):
         self.lasts(seconds)
 
     def stall(self) -> None:
-        """An application works on one message for long."""
+        """An application works on one message for a long time."""
         member = self._any()
         if member is not None:
             seconds = self.rng.choice([0.5, 3.0])

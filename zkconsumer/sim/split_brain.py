@@ -238,7 +238,7 @@ def _torn(stage: Stage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A case: ``act`` plays it, ``shows`` says what happened, empty when the case did not show."""
+    """A case: ``act`` runs it, ``shows`` describes the result; empty if the case did not occur."""
 
     title: str
     act: Callable[[str, int], Stage]

@@ -109,7 +109,7 @@ class Troubles(ABC, Generic[MemberT]):
 
 
 class ZooKeeperTroubles(Troubles[ZkMemberT]):
-    """Those of members with a session in ``zk``."""
+    """Faults of members with a session in ``zk``."""
 
     zk: FakeZk
 

@@ -91,7 +91,7 @@ class WholePlane:
         self.application = Application(self)
 
     def broken(self, rule: str, text: str) -> None:
-        """Rule ``rule`` is broken, as ``text`` says."""
+        """Report that ``rule`` is broken. ``text`` describes how."""
         self.observer.note(rule, self._host.now(), self.member.session, f"{self.name}: {text}")
 
     @property
@@ -280,7 +280,7 @@ class WholePlane:
             self.judge.processed(claim)
 
     def undelivered(self) -> list[Violation]:
-        """What of the partitions that are being read was not delivered so far."""
+        """The records of the partitions being read that have not been delivered so far."""
         found: list[Violation] = []
         now = self._host.now()
         for tp, claim in self.judge.claims.items():

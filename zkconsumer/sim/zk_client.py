@@ -223,7 +223,7 @@ class FakeSession:
         """The server ends the session now: ephemerals disappear at once, and no request in flight
         is applied.
 
-        A connected client believes in its session for ``unnoticed`` seconds more (and one trip);
+        A connected client does not notice it for ``unnoticed`` more seconds (and one trip);
         its requests of that time get CONNECTION_LOSS. Then it is told SUSPENDED, LOST and, with a
         new session, CONNECTED. A disconnected client learns it when it connects.
         """

@@ -127,7 +127,7 @@ class Tree:
         return tuple(sorted(self._entries))
 
     def apply(self, change: Change, zxid: int) -> None:
-        """Carry out one change that was checked before."""
+        """Apply one change that was checked before."""
         path, after = change.path, change.after
         if change.before is not None and after is not None:
             self._entries[path].node = after
@@ -268,7 +268,7 @@ class Replica:
         return sum(len(w) for table in (self._data, self._child) for w in table.values())
 
     def apply(self, txn: Txn) -> None:
-        """Carry out a committed transaction and fire the watches its changes touch, in order."""
+        """Apply a committed transaction, and fire the watches on its changes in order."""
         self.zxid = txn.zxid
         for change in txn.changes:
             self.tree.apply(change, txn.zxid)

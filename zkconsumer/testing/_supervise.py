@@ -34,7 +34,7 @@ class Supervision:
         self.detached = False
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Carry out one order and return its answer."""
+        """Carry out one request and return its answer."""
         match order["do"]:
             case "start":
                 with open(order["log"], "ab") as log:

@@ -46,7 +46,7 @@ class ServerProcess:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What ``up`` wrote down."""
+    """The data that ``up`` stored."""
 
     kafka: str
     zookeeper: str
@@ -114,7 +114,7 @@ def up(directory: Path, kafka: str = "3.9", brokers: int = 1) -> ClusterState:
 
 
 def status(directory: Path) -> ClusterState:
-    """Return the state of the cluster; its processes say themselves whether they are alive.
+    """Return the state of the cluster; each process shows whether it is alive.
 
     Raises ``ClusterError`` when no process of a cluster started there is left.
     """
@@ -162,7 +162,9 @@ def _send(process: ServerProcess, number: signal.Signals) -> None:
     except ProcessLookupError:
         return
     except PermissionError as error:
-        raise ClusterError(f"{process.name} (process {process.pid}) is not yours to end") from error
+        raise ClusterError(
+            f"{process.name} (process {process.pid}) belongs to another user: let that user end it"
+        ) from error
 
 
 def _wait_gone(processes: tuple[ServerProcess, ...]) -> None:
@@ -185,7 +187,7 @@ def _describe(cluster: LocalCluster) -> ClusterState:
 def _process(name: str, pid: int, port: int | None) -> ServerProcess:
     started = process_started(pid)
     if started is None:
-        raise ClusterError(f"{name} ended right after its start")
+        raise ClusterError(f"{name} exited right after its start")
     return ServerProcess(name, pid, started, port)
 
 
@@ -235,7 +237,7 @@ def _only_command(directory: Path, *, create: bool) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ClusterError(
-                        f"another cluster command is at work in {directory}"
+                        f"another cluster command is running in {directory}"
                     ) from None
                 time.sleep(0.1)
         yield

@@ -49,9 +49,7 @@ class LocalZooKeeper:
         self, kafka: str = "3.9", dir: str | Path | None = None, zookeepers: int = 1
     ) -> None:
         if kafka in KRAFT_LINES and zookeepers:
-            raise ClusterError(
-                f"Kafka {kafka} has no ZooKeeper: take the one of another line, such as 3.9"
-            )
+            raise ClusterError(f"Kafka {kafka} has no ZooKeeper: use another line, such as 3.9")
         if zookeepers < 1 and kafka not in KRAFT_LINES:
             raise ClusterError(f"an ensemble needs at least one server, not {zookeepers}")
         self.kafka = kafka

@@ -65,7 +65,9 @@ class DockerServer(DockerContainer):
 
         def ready() -> bool:
             if not self.running:
-                raise ClusterError(f"{self.name} ended at its start: {self._last_words()}")
+                raise ClusterError(
+                    f"{self.name} exited right after its start: {self._last_words()}"
+                )
             return self._is_ready()
 
         wait_until(ready, timeout, f"{self.name} is ready")
@@ -168,7 +170,7 @@ class DockerCluster(TopicVerbs):
             raise
 
     def close(self) -> None:
-        """End all containers at once and remove them, with their data."""
+        """Kill all containers and remove them, with their data."""
         if self._client is None:
             return
         try:

@@ -86,11 +86,11 @@ class DockerContainer:
 
     @property
     def exit_status(self) -> int | None:
-        """Exit status of its last run (137 after ``kill``); ``None`` while it runs."""
+        """Exit status of the last run (137 after ``kill``); ``None`` while it runs."""
         return None if self.running else int(self._container.attrs["State"]["ExitCode"])
 
     def start(self) -> None:
-        """Start it, again or for the first time. Raises ``ClusterError`` if it is running."""
+        """Start the container, also after a stop. Raises ``ClusterError`` if it is running."""
         if self.running:
             raise ClusterError(f"{self.name} is running already")
         with self._errors():
@@ -106,24 +106,24 @@ class DockerContainer:
                 self._container.stop(timeout=round(timeout))
 
     def kill(self) -> None:
-        """End it at once (SIGKILL), as a crash would, and wait until it has ended."""
+        """Kill the container (SIGKILL), as a crash would, and wait until it has ended."""
         if self.running:
             with self._errors():
                 self._container.kill()
             wait_until(lambda: not self.running, STOP_SECONDS, f"{self.name} has ended")
 
     def pause(self) -> None:
-        """Freeze it: connections stay open, but it answers nothing."""
+        """Freeze the container: connections stay open, but it does not answer."""
         with self._errors():
             self._container.pause()
 
     def resume(self) -> None:
-        """Let a paused one continue."""
+        """Resume a paused container."""
         with self._errors():
             self._container.unpause()
 
     def output(self) -> bytes:
-        """Its output on stdout so far, in all its runs."""
+        """The container's output on stdout so far, in all its runs."""
         with self._errors():
             return bytes(self._container.logs(stdout=True, stderr=False))
 
@@ -158,7 +158,7 @@ def create_container(
 
 
 def remove_cluster(client: Any, cluster: str) -> None:
-    """End all containers of a cluster at once and remove them."""
+    """Kill all containers of a cluster and remove them."""
     _remove_labelled(client, f"{CLUSTER_LABEL}={cluster}")
 
 

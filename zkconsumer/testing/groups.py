@@ -6,6 +6,7 @@ thread may call their methods. ``GroupWatch`` uses a ZooKeeper session that no m
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -28,6 +29,8 @@ from zkconsumer.zk.connection import Connection, Handler
 
 _LOOK_SECONDS = 0.05
 _SESSION_SECONDS = 10.0
+_SEND_SECONDS = 0.005
+"""How often a producer sends what is due, unless messages are rarer."""
 
 
 class WatchClient(KazooClient):  # type: ignore[misc]  # kazoo has no types
@@ -126,9 +129,9 @@ class GroupWatch:
     def wait_owners(
         self, topic: str, accept: Callable[[dict[int, str]], bool], timeout: float, what: str
     ) -> dict[int, str]:
-        """Wait until the owners of ``topic`` are as ``accept`` wants them; return them.
+        """Wait until ``accept`` accepts the owners of ``topic``; return them.
 
-        Raises ClusterError with the last ones seen.
+        Raises ClusterError with the last owners seen.
         """
         last: dict[int, str] = {}
 
@@ -208,7 +211,7 @@ class Reader:
     ) -> None:
         self.deliveries: list[Delivery] = []
         self.errors: list[BaseException] = []
-        """What ended a stream other than its shutdown."""
+        """The error that ended a stream, if it was not shut down."""
         self._handle = handle
         self._threads = [
             threading.Thread(target=self._read, args=(stream,), name="reader", daemon=True)
@@ -237,7 +240,7 @@ class Reader:
         return list(self.deliveries)
 
     def join(self, timeout: float = 20.0) -> None:
-        """Wait until all streams have ended. Raises what ended one, or ClusterError."""
+        """Wait until all streams have ended. Raises a failed stream's error, or ClusterError."""
         wait_until(
             lambda: not any(thread.is_alive() for thread in self._threads),
             timeout,
@@ -387,8 +390,10 @@ class Producer:
         return value
 
     def _run(self) -> None:
-        while not self._ended.wait(self._interval):
-            try:
-                self._send_one()
-            except KafkaError:
-                continue
+        begun, count = time.monotonic(), 0
+        while not self._ended.wait(max(self._interval, _SEND_SECONDS)):
+            due = int((time.monotonic() - begun) / self._interval)
+            while count < due and not self._ended.is_set():
+                count += 1
+                with contextlib.suppress(KafkaError):
+                    self._send_one()

@@ -48,7 +48,8 @@ _START_REQUESTS = 3
 
 @dataclass(frozen=True, slots=True)
 class RealHerd:
-    """What to run. Times are seconds; ``partitions`` of each topic; ``port`` of a local server.
+    """The parameters of a run. Times are in seconds; ``partitions`` of each topic; ``port`` of a
+    local server.
 
     ``processes`` share the members, except the one that a crash kills, which has its own. ``rate``:
     messages a second in each partition. The messages are simulated, and members take them without
@@ -138,7 +139,7 @@ def server_counters(port: int) -> dict[str, int]:
 
 
 class HerdRun:
-    """One run on a server that no other client uses meanwhile."""
+    """One run on a server that no other client uses at the time."""
 
     def __init__(self, herd: RealHerd, directory: Path, jvm: JvmHerd | None = None) -> None:
         self.herd = herd

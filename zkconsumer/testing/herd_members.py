@@ -127,7 +127,7 @@ class IdlePlane:
         """Does nothing: there are no positions."""
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Where each partition stands."""
+        """The position of each partition."""
         end = int((time.time() - self._settings.begun) * self._settings.rate)
         return {tp: max(started, end) for tp, started in self._positions.items()}
 
@@ -194,7 +194,7 @@ class Process:
         self._pool = ThreadPoolExecutor(16)
 
     def obey(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out one order; the answer."""
+        """Carry out one request; return the answer."""
         if names := order.get("start"):
             made = self._pool.map(
                 lambda name: HerdMember(self._settings, name, self._journal), names

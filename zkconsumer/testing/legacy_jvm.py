@@ -52,7 +52,9 @@ class JvmMembers:
 
     def __init__(self, kafka: str = "1.1") -> None:
         if kafka not in LEGACY_LINES:
-            raise ClusterError(f"no original consumer in line {kafka!r}: choose one of 1.1, 0.8.2")
+            raise ClusterError(
+                f"there is no original consumer for line {kafka!r}: choose one of 1.1, 0.8.2"
+            )
         self.kafka = kafka
         self._members: dict[str, JvmMember] = {}
         self._answers: dict[str, list[str]] = {}
@@ -141,7 +143,7 @@ class JvmMembers:
         members: Sequence[str],
         exclude_internal: bool = True,
     ) -> dict[TopicPartition, str]:
-        """Return which thread gets what from the original assignor of the ``members``.
+        """Return each thread's partitions, computed by the original assignor of the ``members``.
 
         It reads the group's registrations from ZooKeeper once for each member named (consumer ids).
         Raises ClusterError when two members' results differ, or one cannot be computed.
@@ -208,7 +210,7 @@ class JvmMembers:
         try:
             with self._lock:
                 if stdin is None or stdin.closed:
-                    raise ClusterError("the JVM of the original consumer has been ended")
+                    raise ClusterError("the JVM of the original consumer was stopped")
                 stdin.write(line.encode() + b"\n")
                 stdin.flush()
         except BrokenPipeError as error:
@@ -284,13 +286,14 @@ class JvmMember:
         self._await("joined", 1, timeout, 0)
 
     def commit(self, timeout: float = 30.0) -> None:
-        """Have it commit, and wait until it has. Raises ClusterError."""
+        """Let the member commit, and wait until it has. Raises ClusterError."""
         count, already = self._counts["committed"] + 1, len(self.failures)
         self.jvm._order("commit", self.consumer_id)
         self._await("committed", count, timeout, already)
 
     def shutdown(self, timeout: float = 30.0) -> None:
-        """Have it leave the group cleanly, and wait until its streams have ended. Idempotent."""
+        """Let the member leave the group cleanly, and wait until its streams have ended.
+        Idempotent."""
         if self._counts["left"]:
             return
         already = len(self.failures)

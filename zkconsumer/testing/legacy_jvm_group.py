@@ -35,11 +35,11 @@ SETTLE_SECONDS: Final = 30.0
 """How long a group may take until its owners are right, or messages are delivered."""
 
 STABLE_SECONDS: Final = 0.3
-"""How long the owners must stay as they are to count as settled."""
+"""How long the owners must be unchanged to count as settled."""
 
 
 class Member(Protocol):
-    """What both sides' members have in common."""
+    """The code shared by both sides' members."""
 
     @property
     def deliveries(self) -> list[Delivery]:
@@ -150,7 +150,7 @@ class MixedGroup:
         self.partitions[topic] = total
 
     def start(self, side: str, number: int, streams: int, kind: str, topics: list[str]) -> None:
-        """Have member ``<side><number>`` join; ``side`` is ``p`` (ours) or ``j``.
+        """Let member ``<side><number>`` join; ``side`` is ``p`` (Python) or ``j`` (JVM).
 
         ``kind`` says how it subscribes to the topics of this group: by name, or by a filter that
         allows all of them.
@@ -273,8 +273,8 @@ class MixedGroup:
     def settled(self) -> dict[TopicPartition, str]:
         """Wait until the owners are right and stay so; return them.
 
-        Right: each partition that anyone subscribes to has one owner, which is what both sides'
-        assignors say, registered by the same session that holds the owner znode.
+        Right: each subscribed partition has one owner, which equals the result of both sides'
+        assignors and was registered by the session that has the owner znode.
         """
         last: object = None
         unchanged: tuple[float, dict[TopicPartition, int]] = (0.0, {})
@@ -320,7 +320,7 @@ class MixedGroup:
         self._claims = claims
 
     def expected(self) -> dict[TopicPartition, str]:
-        """What our assignors make of the registrations."""
+        """The assignment that our assignors compute from the registrations."""
         client, paths = self.watch.client, self.watch.paths
         names = client.get_children("/brokers/topics")
         threads: dict[str, list[ConsumerThreadId]] = {}
@@ -359,7 +359,7 @@ class MixedGroup:
         }
 
     def claims(self) -> dict[TopicPartition, int]:
-        """The transaction that made each owner znode whose session registered its owner."""
+        """The transaction that created each owner znode whose session registered its owner."""
         client, paths = self.watch.client, self.watch.paths
         found: dict[TopicPartition, int] = {}
         for tp, thread in self.owners().items():
@@ -370,7 +370,7 @@ class MixedGroup:
         return found
 
     def stored(self) -> dict[TopicPartition, int]:
-        """The committed offsets of the group's topics; those in both stores are the same."""
+        """The committed offsets of the group's topics, checked to be equal in both stores."""
         znodes = {
             TopicPartition(topic, partition): offset
             for topic in self.partitions
@@ -399,7 +399,7 @@ class MixedGroup:
         return found
 
     def told(self) -> str:
-        """The original members' complaints, and whether they failed."""
+        """The original members' error messages, and whether they failed."""
         failures = {
             name: member.failures
             for name, member in self.members.items()

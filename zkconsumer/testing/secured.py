@@ -154,7 +154,7 @@ class SecuredCluster(LocalCluster):
         return f'{module} required username="{user}" password="{password}";'
 
     def at(self, listener: str) -> str:
-        """``127.0.0.1:PORT`` of one of the broker's listeners."""
+        """The address ``127.0.0.1:PORT`` of one of the broker's listeners."""
         return f"{_HOST}:{self.ports[listener]}"
 
     def _start_zookeepers(self, supervisor: Supervisor, root: Path) -> None:

@@ -34,7 +34,7 @@ _JVM_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """How to run one server: only what ``Server`` needs."""
+    """How to run one server: the part that ``Server`` needs."""
 
     name: str
     port: int
@@ -107,7 +107,9 @@ class Server:
 
         def ready() -> bool:
             if not self.running:
-                raise ClusterError(f"{self.name} ended at its start: {self._last_words()}")
+                raise ClusterError(
+                    f"{self.name} exited right after its start: {self._last_words()}"
+                )
             return self._spec.is_ready()
 
         wait_until(ready, timeout, f"{self.name} is ready")
@@ -120,13 +122,13 @@ class Server:
             self._wait_gone(timeout)
 
     def kill(self) -> None:
-        """End the server at once (SIGKILL), as a crash would."""
+        """Kill the server (SIGKILL), as a crash would."""
         if self.running:
             self._supervisor.signal(self.name, signal.SIGKILL)
             self._wait_gone(STOP_SECONDS)
 
     def pause(self) -> None:
-        """Freeze the server (SIGSTOP). Its connections stay open, but it answers nothing."""
+        """Freeze the server (SIGSTOP). Its connections stay open, but it does not answer."""
         pid = self._pid
         if pid is not None and self.running:
             self._supervisor.signal(self.name, signal.SIGSTOP)
@@ -286,9 +288,9 @@ def broker_spec(
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """What one broker says about the cluster: live broker ids, and leaders by topic, partition.
+    """One broker's view of the cluster: live broker ids, and leaders by topic and partition.
 
-    A leader is -1 where the broker knows none.
+    A leader of -1 means that the broker knows none.
     """
 
     brokers: frozenset[int]
@@ -385,7 +387,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 def four_letters(port: int, word: str) -> str:
-    """Send one of ZooKeeper's four-letter words; an unreachable server answers nothing."""
+    """Send one of ZooKeeper's four-letter words; an unreachable server returns nothing."""
     try:
         with socket.create_connection((HOST, port), timeout=2.0) as connection:
             connection.sendall(word.encode())

@@ -34,7 +34,7 @@ def wait_until(predicate: Callable[[], T], timeout: float, message: str) -> T:
         if value:
             return value
         if time.monotonic() >= deadline:
-            raise ClusterError(f"{message}: still not so after {timeout:g} s")
+            raise ClusterError(f"{message}: this has not happened within {timeout:g} s")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.1)
 
@@ -88,7 +88,8 @@ def stands_still(pid: int) -> bool:
     """Whether SIGSTOP has stopped all threads of process ``pid``.
 
     One of them has to run first to stop the others, which continue meanwhile: on a busy machine for
-    longer than it takes to log a transaction. Without ``/proc`` nobody can tell: then ``True``.
+    longer than it takes to log a transaction. Without ``/proc`` this is unknown, and the result is
+    ``True``.
     """
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())

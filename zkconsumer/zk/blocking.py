@@ -107,7 +107,7 @@ class BlockingZk:
 
     @property
     def identities(self) -> tuple[tuple[str, str | None], ...]:
-        """Scheme and id, as access lists have them, of whom ZooKeeper takes this client for."""
+        """Scheme and id of this client's identity in ZooKeeper, as in access lists."""
         return self._driver.identities
 
     def do(self, op: ZkOp) -> Reply:
@@ -119,7 +119,7 @@ class BlockingZk:
 
         Raises:
             ZkUnavailableError: ZooKeeper stayed silent for ``timeout`` seconds.
-            SessionExpiredError: the session ended meanwhile.
+            SessionExpiredError: the session ended in the meantime.
             ZooKeeperError: ZooKeeper refuses an operation, such as for lack of permission.
         """
         (result,) = self.run_all([script])
@@ -128,7 +128,7 @@ class BlockingZk:
     def run_all(self, scripts: Iterable[Script[T]]) -> Iterator[T]:
         """Carry out independent scripts, some at a time; yield their results in the given order.
 
-        Raises what ``run`` raises, and then the unfinished scripts are abandoned.
+        Raises the errors of ``run``, and then the unfinished scripts are abandoned.
         """
         mailbox: queue.SimpleQueue[tuple[int, Reply]] = queue.SimpleQueue()
         if not self._opened.wait(self._timeout):  # the one before has ended
@@ -176,7 +176,8 @@ class BlockingZk:
             raise self._silent() from None
         except SessionGone:
             raise SessionExpiredError(
-                f"the session with ZooKeeper at {self._hosts} ended in the middle: run it again"
+                f"the session with ZooKeeper at {self._hosts} ended before the command had "
+                "finished: run it again"
             ) from None
         except Refused as refused:
             raise refusal(refused) from None
@@ -190,6 +191,6 @@ class BlockingZk:
 
     def _silent(self) -> ZkUnavailableError:
         return ZkUnavailableError(
-            f"ZooKeeper at {self._hosts} gave no answer for {self._timeout:g} s; is the ensemble "
-            "in order? --timeout, or zookeeper.connection.timeout.ms, sets how long to wait"
+            f"ZooKeeper at {self._hosts} did not answer for {self._timeout:g} s: check that its "
+            "servers are up; --timeout, or zookeeper.connection.timeout.ms, sets how long to wait"
         )

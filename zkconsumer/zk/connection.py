@@ -126,7 +126,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     """kazoo's handler of threads and sockets, with the limits of its one connection.
 
     Args:
-        failed: called with what the handling of an answer, or of a watch event, raises.
+        failed: called with an exception from the handling of an answer or a watch event.
         context: of TLS; None: without.
     """
 
@@ -337,7 +337,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         return (asked if self._connecting else min(asked, self.granted)) / 3
 
     def patience(self) -> float:
-        """Seconds that are left to a server that owes an answer; infinite if it owes none."""
+        """Seconds left for a server to answer a pending request; infinite if none is pending."""
         if not self.client._pending or self._asked is None:
             return math.inf
         return max(self._asked, self._heard) + self.silence - time.monotonic()
@@ -407,7 +407,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         if isinstance(request, SASL):
             self._sasl_requests += 1
             if self._sasl_requests > _SASL_REQUESTS:  # it knows no SASL, and answers without end
-                raise AuthFailedError("the server does not end the exchange")
+                raise AuthFailedError("the server did not complete the SASL exchange")
         super()._submit(request, timeout, xid)
 
     def _refused(self) -> None:
@@ -465,7 +465,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
                 result.set_exception(ConnectionLoss())
             raise
         if not isinstance(request, Close) and _session_is_over(header.err, result):
-            raise SessionExpiredError("the server says so in an answer")
+            raise SessionExpiredError("the server reported it in an answer")
         return answer
 
 

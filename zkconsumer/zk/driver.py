@@ -224,7 +224,7 @@ class ZkDriver:
 
     @property
     def identity(self) -> str:
-        """Who this client is for ZooKeeper, for people."""
+        """This client's identity in ZooKeeper, as text for people."""
         return self._security.identity
 
     @property

@@ -1,4 +1,4 @@
-"""How connections to ZooKeeper are encrypted and who this client says it is.
+"""Encryption and authentication of connections to ZooKeeper.
 
 kazoo does the exchanges; this module gives it their parts, names the key to correct when one fails,
 and keeps secrets out of kazoo's log. Any thread.
@@ -107,11 +107,11 @@ class ZkSecurity:
         return [("digest", one) for one in (*found, *([self._also] if self._also else []))]
 
     def sasl_refused(self) -> str:
-        """What to say when SASL has failed."""
+        """The error message if SASL has failed."""
         return f"ZooKeeper refuses {self.identity}; nothing is tried again"
 
     def tls_refused(self, error: ssl.SSLError) -> str | None:
-        """What to say when TLS has failed for good; None: the connection only broke."""
+        """The error message if TLS has failed permanently; None if the connection only broke."""
         why = certificate_fault(error, "zookeeper.ssl.")
         if why is None:
             return None
@@ -121,7 +121,7 @@ class ZkSecurity:
 
 
 class HideSecrets(logging.Filter):
-    """Takes secrets out of what kazoo logs: requests that log in, and passwords of sessions."""
+    """Removes secrets from kazoo's log messages: login requests and session passwords."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Change the record; False drops it."""

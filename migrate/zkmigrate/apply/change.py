@@ -1,4 +1,4 @@
-"""The change of one group, in either direction: forward by a plan, back by a journal. Pure."""
+"""The change of one group: forward by a plan, or back by a journal. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkmigrate.plan.values import GroupPlan
 from zkmigrate.stores import migration_marker
 
 Held = Mapping[TopicPartition, KafkaOffset | None]
-"""What a store holds; leader epoch and metadata matter in Kafka only."""
+"""A stored offset. Leader epoch and metadata are used only in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Change:
     kafka_group: str
 
     def knows(self, tp: TopicPartition) -> bool:
-        """Whether the plan has decided about a partition, if only to leave it as it is."""
+        """Whether the plan covers a partition, even if only to leave it unchanged."""
         return tp in self.zk or covers(self.skipped, tp)
 
     def leaves_out(self, tp: TopicPartition) -> bool:
@@ -54,7 +54,7 @@ class Change:
         return self.knows(tp) and tp not in self.zk
 
     def expected(self, store: Store, tp: TopicPartition, resumed: bool) -> set[int | None]:
-        """Return the offsets that a store may hold of a partition before the change."""
+        """Return the offsets that a store may have for a partition before the change."""
         held = self.zk if store is Store.ZOOKEEPER else self.kafka
         allowed = {number(held.get(tp))}
         if resumed and store is self.target and tp in self.to:
@@ -90,7 +90,7 @@ def _plain(offset: int | None) -> KafkaOffset | None:
 
 
 def record_of(change: Change) -> list[list[Any]]:
-    """Return, for the journal, what the target stored for each partition that is to change."""
+    """Return, for the journal, the target's stored offset of each partition that will change."""
     held = change.zk if change.target is Store.ZOOKEEPER else change.kafka
     rows: list[list[Any]] = []
     for tp in sorted(change.to):
@@ -111,7 +111,7 @@ def record_of(change: Change) -> list[list[Any]]:
 
 
 def back(done: Change, rows: object) -> Change:
-    """Return the change that restores what the journal recorded of the target.
+    """Return the change that restores the target's offsets from the journal.
 
     Raises JournalError when the journal belongs to another plan.
     """
@@ -131,7 +131,10 @@ def back(done: Change, rows: object) -> Change:
     if restored.keys() != done.to.keys() or any(
         number(held.get(tp)) != number(old) for tp, old in restored.items()
     ):
-        raise JournalError(f"group {done.group}: the journal does not agree with the plan")
+        raise JournalError(
+            f"group {done.group}: the journal contradicts the plan: compare both stores with "
+            "zkmigrate verify, then make a new plan"
+        )
     after = {**held, **done.to}
     marker = migration_marker.ROLLED_BACK if done.before is None else done.before
     zk, kafka = (after, done.kafka) if done.target is Store.ZOOKEEPER else (done.zk, after)

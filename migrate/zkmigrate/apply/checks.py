@@ -1,6 +1,6 @@
-"""Checks that both stores are as the plan, or the journal, says: before, during and after a change.
+"""Checks that both stores match the plan or the journal: before, during and after a change.
 
-Each raises GroupRefusedError with what is not as it should be. Used from one thread.
+Each raises GroupRefusedError, which names the difference. Used from one thread.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Checks:
         return held
 
     def znodes_as_expected(self, change: Change, resumed: bool) -> None:
-        """Check that ZooKeeper's offsets are as they should be; claiming looks for itself."""
+        """Check that ZooKeeper's offsets are as expected. Claims are checked separately."""
         accept = self.acceptor(change, resumed)
         for tp, node in self._znodes(change).items():
             fault = accept(tp, node)
@@ -116,12 +116,13 @@ class Checks:
             if not log.earliest <= to.offset <= log.latest:
                 raise refused(
                     change.group,
-                    f"{tp}: the log is {log.earliest}-{log.latest} now, which does not hold "
+                    f"{tp}: the log is {log.earliest}-{log.latest} now, which does not include "
                     f"{to.offset}: plan again",
                 )
 
     def acceptor(self, change: Change, resumed: bool) -> ownership.Accept:
-        """Return the function that says why an offset znode is not as expected."""
+        """Return a function that finds differences between an offset znode and the expected
+        state."""
 
         def accept(tp: TopicPartition, node: Node | None) -> str | None:
             if self._force:
@@ -186,7 +187,7 @@ class Checks:
                 )
 
     def kafka(self, change: Change) -> Held:
-        """Return what Kafka holds of a group now."""
+        """Return a group's current offsets in Kafka."""
         found = self._stores.fetch(change.kafka_group, change.kafka)
         return {tp: KafkaOffset(*stored) for tp, stored in found.items()}
 

@@ -54,18 +54,18 @@ LIVE: Final = AclEntry(CREATE, "digest", LIVE_CREDENTIAL)
 
 
 class Guard(Enum):
-    """Whether old consumers of a group can start. The value is what commands print."""
+    """Whether old consumers of a group can start. Commands print its value."""
 
     OPEN = "no"
     LOCKED = "locked"
-    """By this tool; ``unlock`` ends it."""
+    """Locked by this tool; ``unlock`` removes the lock."""
     CLOSED = "closed"
     """No client may register, and this tool has not caused that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What ``ids`` looks like. ``record``: the original list; ``at_ms``: when it was locked."""
+    """The state of znode ``ids``. ``record``: the original list; ``at_ms``: when it was locked."""
 
     guard: Guard
     at_ms: int | None = None
@@ -118,7 +118,7 @@ def lock(group: str, now_ms: int, allowed: tuple[AclEntry, ...] = ()) -> Script[
 
     Data and list are written even if the group is locked already. An ``unlock`` that read the list
     before then fails, however late it arrives. If a lock is not possible, nothing remains changed.
-    ``allowed``: who may still register.
+    ``allowed``: identities that may still register.
     """
     path = GroupPaths(group).ids
     first: Found | None = None
@@ -179,7 +179,7 @@ def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Scrip
 
 
 def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
-    """Lock a group that was moved to Kafka and has no members. Without ``execute`` only look."""
+    """Lock a group that was moved to Kafka and has no members. Without ``execute`` only check."""
     marker = yield from migration_marker.read(group)
     if marker is None or marker.moved_to is not Store.KAFKA:
         return Result(group, Outcome.SKIPPED, 0, "was not moved to Kafka")
@@ -199,7 +199,7 @@ def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
 
 
 def release(group: str, execute: bool) -> Script[Result]:
-    """Let a group's consumers start again. Without ``execute`` only look."""
+    """Let a group's consumers start again. Without ``execute`` only check."""
     found = yield from look(group)
     if found.record is None:
         return Result(group, Outcome.NOTHING, 0, "is not locked by zkmigrate")
@@ -252,7 +252,7 @@ def _encode(at_ms: int, entries: tuple[AclEntry, ...], data: bytes) -> bytes:
 
 
 def decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
-    """Return when it was locked, the original list and data; ``None``: it is not our text."""
+    """Return lock time, original list and data; ``None`` if zkmigrate did not write the text."""
     try:
         found = json.loads(data.decode())
         if found["version"] != FORMAT or "zkmigrate" not in found:

@@ -36,7 +36,7 @@ class Holding:
         zk: a session, opened.
         groups: their names; those that were not moved to Kafka are left alone.
 
-    Events are pairs of a group and what happened to it: one of the above, or a sentence.
+    Events are pairs of a group and an event: one of the above, or a sentence.
     """
 
     def __init__(self, zk: BlockingZk, groups: Iterable[str]) -> None:
@@ -47,7 +47,7 @@ class Holding:
         self._run = uuid.uuid4().hex[:8]
 
     def take(self, groups: Iterable[str] | None = None) -> Iterator[tuple[str, str]]:
-        """Take groups over; yield what became of each."""
+        """Claim groups; yield the outcome of each."""
         for group in self._groups if groups is None else groups:
             name = f"{group}_zkmigrate-{self._run}"
             hold = ownership.Hold(group, name, int(time.time() * 1000))
@@ -63,7 +63,7 @@ class Holding:
             yield group, HELD
 
     def look(self) -> Iterator[tuple[str, str]]:
-        """Look for other members, and claim again what was lost with a session."""
+        """Look for other members, and reclaim partitions that were lost with a session."""
         names = list(self.held)
         lost: list[str] = []
         members = self._zk.run_all(map(ownership.list_members, names))
@@ -77,7 +77,7 @@ class Holding:
             if hold.name not in found:
                 lost.append(group)
         for group in lost:
-            yield group, "was not held for a moment: the session with ZooKeeper ended"
+            yield group, "was not held for a moment, because the session with ZooKeeper had ended"
         yield from self.take(lost)
 
     def release(self) -> None:

@@ -96,7 +96,9 @@ class Journal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise JournalError(f"{self.path}: another run is at work on this plan") from None
+            raise JournalError(
+                f"{self.path}: another run of zkmigrate is using this plan: wait until it has ended"
+            ) from None
         with open(self.path, "rb") as file:
             data = file.read()
         records, good = _of_plan(self.path, data, self._digest)
@@ -116,7 +118,7 @@ class Journal:
         self._effect("after journal create")
 
     def begin(self, **facts: Any) -> None:
-        """Record that a run begins: by whom, when and with what. Raises JournalError."""
+        """Record the start of a run: user, time and options. Raises JournalError."""
         self.write(run={**facts, "by": _operator(), "pid": os.getpid()})
 
     def write(self, **record: Any) -> None:
@@ -180,7 +182,9 @@ def read_records(path: Path, digest: str) -> list[dict[str, Any]]:
 def _of_plan(path: Path, data: bytes, digest: str) -> tuple[list[dict[str, Any]], int]:
     records, good = parse(str(path), data)
     if records[0].get("plan") != digest:
-        raise JournalError(f"{path}: belongs to another plan; each plan needs a journal of its own")
+        raise JournalError(
+            f"{path}: belongs to another plan: give each plan its own journal, with --journal"
+        )
     return records, good
 
 
@@ -190,9 +194,10 @@ def _line(record: dict[str, Any]) -> bytes:
 
 
 def parse(name: str, data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """Return a journal's records, the first one included, and the length of its good part.
+    """Return a journal's records, including the first, and the length of its intact part.
 
-    What follows the last newline is torn. Every line before it must be right. Raises JournalError.
+    Text after the last newline is a torn line. All earlier lines must be valid. Raises
+    JournalError.
     """
     records: list[dict[str, Any]] = []
     good = 0
@@ -200,8 +205,8 @@ def parse(name: str, data: bytes) -> tuple[list[dict[str, Any]], int]:
         record = _record(raw)
         if record is None or record.get("n") != len(records):
             raise JournalError(
-                f"{name}:{len(records) + 1}: is damaged: nothing is done by guess; compare both "
-                "stores by hand with zkmigrate verify, then make a new plan"
+                f"{name}:{len(records) + 1}: is damaged, so it is not known what was moved: "
+                "compare both stores by hand with zkmigrate verify, then make a new plan"
             )
         records.append(record)
         good += len(raw) + 1

@@ -1,19 +1,21 @@
 """Moves one running group through its modes: gates, locks, barriers. The thread of ``Stores``.
 
-Every step looks at the group first and finds its work done or to be done, so that another process
-can resume what one has begun. The mode is written only if it is still the one that was looked at.
+Every step first checks whether its work on the group is already done, so that another process
+can resume a stage. The mode is written only if it has not changed since it was read. A step never
+moves a group against its direction: ``lock`` leaves a group alone that is in Kafka.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from zkconsumer.admin.reads import children
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.migration.gates import Facts, obstacles
-from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.gates import Facts, may_pass, obstacles
+from zkconsumer.core.migration.modes import Mode, has_reached
 from zkconsumer.core.migration.scripts import read_mode, write_mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, member_id_of
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
@@ -24,7 +26,7 @@ from zkmigrate.stores.offset_znodes import offset_in, offset_partitions
 from zkmigrate.stores.sessions import Stores
 
 _POLL: Final = 0.2
-"""Seconds between two looks at a group that is waited for."""
+"""Seconds between two checks of a group while waiting for it."""
 _NAMED: Final = 5
 
 
@@ -75,39 +77,52 @@ class Step(NamedTuple):
 class LiveMove:
     """One group. ``wait``: seconds to wait for members and offsets at each gate.
 
-    ``say`` is called with each gate that is passed, as text.
+    ``say`` is called with the name of each gate that is passed. Once ``stopped`` is set, a step
+    that waits ends as if its time were over.
     """
 
     def __init__(
-        self, stores: Stores, group: str, wait: float, say: Callable[[str], object]
+        self,
+        stores: Stores,
+        group: str,
+        wait: float,
+        say: Callable[[str], object],
+        stopped: threading.Event | None = None,
     ) -> None:
         self._stores = stores
         self._group = group
         self._paths = LivePaths.of(group)
         self._wait = wait
         self._say = say
+        self._stopped = stopped or threading.Event()
 
-    def check(self, target: Mode) -> Step:
-        """Only look at the gate before ``target``."""
+    def check(self, target: Mode, back: bool = False) -> Step:
+        """Only check the gate before ``target``. ``back``: towards ZooKeeper."""
         facts = look(self._stores, self._group)
         if facts.mode is target:
             return Step(facts.mode, False, self._late(facts))
-        back = target is Mode.LOCKED and facts.mode is Mode.OPEN
-        why = obstacles(facts, Mode.KAFKA if back else target)  # ``back`` goes over it
+        if has_reached(facts.mode, target, back):
+            return Step(facts.mode, False)
+        over = target is Mode.LOCKED and facts.mode is Mode.OPEN
+        why = obstacles(facts, Mode.KAFKA if over else target)  # ``back`` goes over it
         why = tuple(text for text in why if "lock the group's ids" not in text)  # the stage does
         return Step(facts.mode, False, why)
 
     def prepare(self) -> Step:
-        """Give the group a mode. Its members are named that are not migratable."""
+        """Give the group a mode. Members that are not migratable are named in the result."""
         zk = self._stores.zk
         mode, version = zk.run(read_mode(self._paths))
         changed = version < 0 and zk.run(write_mode(self._paths, Mode.ZOOKEEPER, -1))
-        facts = look(self._stores, self._group)
-        why = []
-        legacy = facts.registered - facts.members.keys()
-        if legacy:
-            why.append(f"members that are not migratable: {_named(sorted(legacy))}")
-        return Step(mode, changed, (*why, *self._late(facts)))
+        deadline = time.monotonic() + self._wait
+        while True:
+            facts = look(self._stores, self._group)
+            late = self._late(facts)
+            legacy = facts.registered - facts.members.keys()
+            if legacy:
+                text = f"members that are not migratable: {_named(sorted(legacy))}"
+                return Step(mode, changed, (text, *late))
+            if not late or time.monotonic() >= deadline or self._stopped.wait(_POLL):
+                return Step(mode, changed, late)
 
     def lock(self) -> Step:
         """Keep legacy consumers out, then go to ``locked``; unlock again if that is refused."""
@@ -130,7 +145,7 @@ class LiveMove:
 
     def unlock(self) -> Step:
         """Go to ``zookeeper``, then let legacy consumers in."""
-        step = self.go(Mode.ZOOKEEPER)
+        step = self.go(Mode.ZOOKEEPER, back=True)
         if step.why:
             return step
         was = self._let_in()
@@ -145,13 +160,17 @@ class LiveMove:
         """Go back to ``locked``, over ``kafka`` where the group is ``open``."""
         mode = self._stores.zk.run(read_mode(self._paths))[0]
         if mode is Mode.OPEN:
-            step = self.go(Mode.KAFKA)
+            step = self.go(Mode.KAFKA, back=True)
             if step.why:
                 return step
-        return self.go(Mode.LOCKED)
+        return self.go(Mode.LOCKED, back=True)
 
-    def go(self, target: Mode) -> Step:
-        """Write a mode when its gate is open; wait until all members have acknowledged it."""
+    def go(self, target: Mode, back: bool = False) -> Step:
+        """Write a mode when its gate is open; wait until all members have acknowledged it.
+
+        ``back``: towards ZooKeeper. A group that has passed the mode in this direction is left
+        alone.
+        """
         deadline = time.monotonic() + self._wait
         changed = False
         sealed: int | None = None
@@ -170,6 +189,8 @@ class LiveMove:
                     acted = len(facts.members)
                     self._say(f"mode {target.value}: acknowledged by all {acted} members")
                     return Step(target, changed)
+            elif has_reached(facts.mode, target, back):
+                return Step(facts.mode, changed)
             else:
                 why = obstacles(facts, target)
                 if not why:
@@ -180,11 +201,10 @@ class LiveMove:
                         self._say(f"mode {target.value} is written")
                         deadline = time.monotonic() + self._wait
                     continue
-                if not all(text.endswith(("wait", "of these members")) for text in why):
+                if not may_pass(why):
                     return Step(facts.mode, changed, why)
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or self._stopped.wait(_POLL):
                 return Step(facts.mode, changed, why)
-            time.sleep(_POLL)
 
     def _keep_out(self) -> str | None:
         """Lock the group's ids, also if they are locked; return why that is not possible."""

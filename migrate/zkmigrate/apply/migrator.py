@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait as wait_for
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from queue import SimpleQueue
 from threading import Event
 from typing import Any, Final
 
 from zkconsumer.errors import (
     GroupActiveError,
-    ZkConsumerError,
-    ZkUnavailableError,
     ZooKeeperError,
 )
 from zkconsumer.zk.blocking import or_refusal
@@ -26,9 +22,10 @@ from zkmigrate.apply import ownership
 from zkmigrate.apply.change import back, forward
 from zkmigrate.apply.journal import Effect, Journal, no_effect
 from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.parallel import Parallel
 from zkmigrate.apply.records import begun_by, names_in, recorded, since_plan
 from zkmigrate.apply.steps import Steps
-from zkmigrate.errors import GroupInUseError, GroupRefusedError, JournalError
+from zkmigrate.errors import GroupInUseError, GroupRefusedError
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import GroupPlan, Verdict
@@ -38,7 +35,6 @@ from zkmigrate.text import shown
 _POLL: Final = 0.2
 
 Work = Callable[[Steps, GroupPlan], Result]
-UnderWay = dict[Future[Result | ZkConsumerError | None], tuple[int, GroupPlan]]
 
 
 class Migrator:
@@ -61,13 +57,13 @@ class Migrator:
         parallel: int = 1,
     ) -> None:
         self._stores = stores
-        self._parallel = parallel
-        self._steps: SimpleQueue[Steps] = SimpleQueue()
-        self._stopped = Event()
+        stopped = Event()
         run = uuid.uuid4().hex[:8]
-        for number in range(parallel):
-            own = stores.another() if number else stores
-            self._steps.put(Steps(own, effect, force, lock, run, self._stopped))
+        self._parallel = Parallel(
+            [Steps(own, effect, force, lock, run, stopped) for own in stores.each_thread(parallel)],
+            stopped,
+            lambda: stores.kafka.stop_waiting(),
+        )
 
     # -- plans ---------------------------------------------------------------------------------
 
@@ -115,7 +111,7 @@ class Migrator:
     def rollback(
         self, plan: PlanFile, journal: Journal, execute: bool, on_group: Callable[[Result], object]
     ) -> list[Result]:
-        """Undo every group that was begun; the others were not changed."""
+        """Undo all groups that were started. The others were not changed."""
         begun = begun_by(journal.records)
 
         def one(steps: Steps, group: GroupPlan) -> Result:
@@ -150,8 +146,11 @@ class Migrator:
         waiting: list[tuple[int, GroupPlan]] = []
 
         def attempt(wanted: Iterable[tuple[int, GroupPlan]], over: bool) -> None:
-            with closing(self._some_at_a_time(wanted, work)) as ended:
-                for number, group, found in ended:
+            def one(steps: Steps, item: tuple[int, GroupPlan]) -> Result:
+                return work(steps, item[1])
+
+            with closing(self._parallel.each(wanted, one)) as ended:
+                for (number, group), found in ended:
                     if isinstance(found, GroupInUseError) and not over:
                         waiting.append((number, group))
                         continue
@@ -183,59 +182,6 @@ class Migrator:
             waiting[:] = [one for one in tried if one not in stopped]
             attempt(stopped, over)
         return [results[number] for number in sorted(results)]
-
-    def _some_at_a_time(
-        self, groups: Iterable[tuple[int, GroupPlan]], work: Work
-    ) -> Generator[tuple[int, GroupPlan, Result | ZkConsumerError]]:
-        """Yield the result of each group, as the work on it ends.
-
-        After Ctrl-C, or an error that concerns all groups, the groups in progress are finished
-        without waiting for anything, and no other group is begun.
-        """
-
-        def task(group: GroupPlan) -> Result | ZkConsumerError | None:
-            if self._stopped.is_set():
-                return None
-            steps = self._steps.get()
-            try:
-                return work(steps, group)
-            except (JournalError, ZkUnavailableError):
-                raise
-            except ZkConsumerError as error:
-                return error
-            finally:
-                self._steps.put(steps)
-
-        if self._parallel == 1:
-            for number, group in groups:
-                found = task(group)
-                assert found is not None
-                yield number, group, found
-            return
-        under_way: UnderWay = {}
-        with ThreadPoolExecutor(self._parallel, "zkmigrate") as pool:
-            try:
-                for number, group in groups:
-                    under_way[pool.submit(task, group)] = number, group
-                    if len(under_way) >= 2 * self._parallel:
-                        yield from _ended(under_way)
-                while under_way:
-                    yield from _ended(under_way)
-            except BaseException:
-                self._stopped.set()
-                self._stores.kafka.stop_waiting()
-                raise
-
-
-def _ended(
-    under_way: UnderWay,
-) -> Iterator[tuple[int, GroupPlan, Result | ZkConsumerError]]:
-    """Wait for at least one to end, and take those that did."""
-    for one in wait_for(under_way, return_when=FIRST_COMPLETED).done:
-        place = under_way.pop(one)
-        found = one.result()
-        if found is not None:
-            yield (*place, found)
 
 
 def _skipped(group: GroupPlan) -> Result:

@@ -1,4 +1,4 @@
-"""What became of a group that was to be moved. Values only."""
+"""Outcomes of groups that were to be moved. Values only."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import Enum
 from zkmigrate.errors import REFUSED
 
 NOT_LOCKED = "not locked"
-"""How the remark of a group begins that is moved, and whose old consumers could still start."""
+"""Start of the remark on a group that is moved but whose old consumers could still start."""
 
 
 class Outcome(Enum):
-    """What became of a group. The value is what commands print."""
+    """The outcome of a group. Commands print its value."""
 
     DONE = "done"
     WAS_DONE = "was done before"
@@ -22,7 +22,7 @@ class Outcome(Enum):
     SKIPPED = "skipped"
     """According to the plan, the group is not ready."""
     REFUSED = "refused"
-    """Something has to be done first, such as stopping a consumer."""
+    """Something must be done first, such as stopping a consumer."""
     FAILED = "failed"
     """An error of a server; the same command may succeed later."""
 

@@ -75,7 +75,7 @@ class Hold:
     session_id: int = 0
     nodes: dict[TopicPartition, Node | None] = field(default_factory=dict)
     complete: bool = False
-    """Whether ``nodes`` are all that is claimed."""
+    """Whether exactly ``nodes`` are claimed."""
 
     @property
     def paths(self) -> GroupPaths:
@@ -113,12 +113,12 @@ def _name(op: ZkOp) -> str:
 
 
 def list_members(group: str) -> Script[list[str]]:
-    """Return who is registered."""
+    """Return the registered members."""
     return (yield from children(GroupPaths(group).ids)) or []
 
 
 def migrators(group: str) -> Script[list[str]]:
-    """Return who is registered, and which migrators hold a locked group."""
+    """Return the registered members, and the migrators that hold a locked group."""
     paths = GroupPaths(group)
     ids, owners = yield from children_of([paths.ids, paths.owners])
     return [*ids, *owners]
@@ -336,7 +336,7 @@ def _guards(hold: Hold, marker: int) -> list[dict[TopicPartition, Check]]:
 
 
 def release(hold: Hold) -> Script[list[str]]:
-    """Release all claims and deregister; return who has registered meanwhile."""
+    """Release all claims and deregister; return members that have registered in the meantime."""
     paths = hold.paths
     others = [name for name in (yield from list_members(hold.group)) if name != hold.name]
     failed = False

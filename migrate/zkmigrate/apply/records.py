@@ -1,4 +1,4 @@
-"""What a journal records about each group. Pure.
+"""The records of each group in a journal. Pure.
 
 A group that is planned when it is applied has a record ``plan`` that contains its plan. If nothing
 was written after it, the next run plans the group again, and only the records after the last
@@ -26,7 +26,10 @@ def begun_by(records: Iterable[dict[str, Any]]) -> Mapping[str, Records]:
         if "run" in record:
             continue
         if not isinstance(record.get("group"), str) or not isinstance(record.get("step"), str):
-            raise JournalError("the journal holds a record of no known kind: nothing is done")
+            raise JournalError(
+                "the journal has a record of an unknown kind, perhaps from a newer zkmigrate: "
+                "nothing was changed"
+            )
         begun.setdefault(record["group"], []).append(record)
     return begun
 
@@ -48,10 +51,10 @@ def recorded(records: Records) -> GroupPlan | None:
 
 
 def names_in(records: Records) -> set[str]:
-    """Return the names under which earlier runs took a group over."""
+    """Return the names under which earlier runs claimed a group."""
     return {str(record["name"]) for record in records if "name" in record}
 
 
 def was_locked(records: Records) -> bool:
-    """Whether the group was locked before the first run took it over."""
+    """Whether the group was locked before the first run claimed it."""
     return any(record.get("locked") for record in records if record["step"] == "claim")

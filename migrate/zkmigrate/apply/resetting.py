@@ -1,8 +1,8 @@
 """Sets the offsets of a stopped group in its current store, under the same lock as a move.
 
-The group is claimed as for a move, so that no old consumer can start meanwhile. The new offsets are
-read back. A group that ZooKeeper does not know has no such lock: there the coordinator refuses the
-commit while the group has members. Used from one thread.
+The group is claimed as for a move, so that no old consumer can start in that time. The new offsets
+are read back. A group that ZooKeeper does not know has no such lock: there the coordinator refuses
+the commit while the group has members. Used from one thread.
 """
 
 from __future__ import annotations

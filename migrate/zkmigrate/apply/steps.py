@@ -48,7 +48,7 @@ class Steps:
         effect: called before and after each change outside of this process.
         force: also roll back groups whose offsets were changed after the move.
         lock: keep old consumers of groups that were moved to Kafka from starting.
-        run: names this run among others.
+        run: the name of this run.
         stopped: set when the run ends early.
     """
 
@@ -83,7 +83,7 @@ class Steps:
     def move(
         self, change: Change, records: list[dict[str, Any]], prefix: str, journal: Journal | None
     ) -> Result:
-        """Carry a change out, after earlier runs left ``records``; without a journal only check.
+        """Apply a change, after earlier runs left ``records``; without a journal only check.
 
         ``prefix``: ``undo-`` on the way back. Raises GroupRefusedError.
         """
@@ -218,10 +218,12 @@ class Steps:
             if time.monotonic() >= deadline:
                 raise GroupRefusedError(
                     f"group {group}: the session of an earlier run ({shown(sorted(there))}) is "
-                    "still alive: is that run still at work?"
+                    "still alive: wait until that run has ended, then apply again"
                 )
             if self._stopped.is_set():
-                raise GroupRefusedError(f"group {group}: the run was ended while it waited")
+                raise GroupRefusedError(
+                    f"group {group}: zkmigrate was stopped while it waited: apply again"
+                )
             time.sleep(_POLL)
 
     def _write(self, change: Change, hold: ownership.Hold, held: Held) -> int:
@@ -254,6 +256,6 @@ class Steps:
             raise refused(
                 change.group,
                 f"the coordinator refused {len(failed)} of {len(change.to)} offsets, such as "
-                f"{tp} ({error}); apply again when that is settled",
+                f"{tp} ({error}); remove the cause, then apply again",
             )
         return len(new) + len(gone)

@@ -6,9 +6,10 @@ from functools import partial
 
 import click
 
+from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.tables import How, format_options, no_collector, print_rows
 from zkmigrate.commands.cells import only_problems_option
-from zkmigrate.commands.decisions import decisions
+from zkmigrate.commands.decisions import DECISIONS, decisions
 from zkmigrate.commands.files import write_out
 from zkmigrate.commands.planning import Summary, plan_groups
 from zkmigrate.commands.progress import Progress
@@ -66,11 +67,10 @@ def assess(
     The exit status is then 0, unless --fail-if-left is given.
     """
     if left or fail_if_left:
-        if direction is not Direction.ZK_TO_KAFKA or decisions_out is not None or running:
-            raise click.UsageError(
-                "--left and --fail-if-left are about what is in ZooKeeper: leave out --direction, "
-                "--running and --decisions-out"
-            )
+        flag = "--left" if left else "--fail-if-left"
+        if direction is not Direction.ZK_TO_KAFKA:
+            no_effect(flag, "direction")
+        no_effect(flag, "decisions_out", "running", *DECISIONS)
         _show_left(which, servers, how, only_problems, fail_if_left)
     summary = Summary(how, only_problems, options.skips)
     with (

@@ -1,4 +1,4 @@
-"""How plans and results appear in rows: whole in JSON and CSV, cut short in a table."""
+"""Shows plans and results as rows: complete in JSON and CSV, shortened in a table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def only_problems_option(command: F) -> F:
 
 
 def problem_cells(problem: Problem, how: How) -> tuple[str, str, str]:
-    """Return kind, what and fix of a problem; a table shows the first few names only."""
+    """Return kind, description and fix of a problem; a table shows the first few names only."""
     if how != "table":
         return problem.kind.value, problem.what, problem.fix
     what = problem.text + shown(problem.names)

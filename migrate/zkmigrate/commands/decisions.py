@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -25,6 +25,11 @@ from zkmigrate.plan.options import (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
+DECISIONS: Final = (
+    "on_conflict", "out_of_range", "misplaced", "missing_topics", "unproven_topics",
+    "recreated_topics", "without_offset", "skips", "max_idle_days", "decisions",
+)  # fmt: skip
+"""Parameters that decide about a group's offsets, whichever way they are moved."""
 
 
 def _skips(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[Skip, ...]:

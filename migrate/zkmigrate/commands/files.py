@@ -1,4 +1,4 @@
-"""The files that options name: read whole, written whole."""
+"""Reads and writes the files named by options, always completely."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_file(path: str) -> bytes:
 
 
 def write_out(path: str, lines: Iterable[str], option: str = "--out") -> None:
-    """Write a new file whole, or leave none. Raises ConfigError."""
+    """Write a complete new file, or none. Raises ConfigError."""
     try:
         whole_file.create(Path(path), (line.encode() for line in lines))
     except FileExistsError:

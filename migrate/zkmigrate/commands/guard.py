@@ -1,4 +1,4 @@
-"""``zkmigrate guard``, and what ``release`` shares with it."""
+"""``zkmigrate guard``, and code shared with ``release``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.admin.text import printable
+from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.tables import How, format_options, print_rows
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
@@ -25,7 +26,7 @@ from zkmigrate.commands.servers import Servers, server_options
 from zkmigrate.model import Store
 
 _POLL = 1.0
-"""Seconds between two looks at the groups that are held."""
+"""Seconds between two checks of the groups that are held."""
 
 
 @click.command()
@@ -59,8 +60,7 @@ def guard(
     With --hold, locked groups are skipped, and the command ends when no unlocked group is left.
     """
     if hold:
-        if execute:
-            raise click.UsageError("--hold needs no --execute: it ends with Ctrl-C")
+        no_effect("--hold", "execute", "only_problems", "csv")
         _hold(which, servers, how)
         return
     from zkmigrate.apply import guard as lock

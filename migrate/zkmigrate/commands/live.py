@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from threading import Event
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from zkconsumer.admin.text import printable
+from zkconsumer.cli.exclusive import at_most_one
 from zkconsumer.cli.tables import How, format_options, print_rows
 from zkconsumer.cli.times import duration_option
-from zkconsumer.core.migration.modes import Mode, neighbours
+from zkconsumer.core.migration.modes import Mode, has_reached, neighbours
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.running import parallel_option
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 
 if TYPE_CHECKING:
@@ -42,12 +46,29 @@ def _groups(command: F) -> F:
     return click.option(
         "--all-ready",
         is_flag=True,
-        help="Every group that has migratable members and is ready for this step.",
+        help="Every group that has migratable members and is ready for this step. The others are "
+        "listed with the reason.",
     )(command)
 
 
-def _stage(target: Mode | None, act: Callable[[LiveMove], Step]) -> Callable[[F], F]:
-    """Make a command of a stage. ``target``: the mode whose gate a dry run checks."""
+class _Stage(NamedTuple):
+    """One stage of a move.
+
+    Args:
+        target: the mode whose gate is checked.
+        back: whether it leads towards ZooKeeper.
+        act: carries out the stage.
+        always: whether the stage can be carried out before all members are migratable.
+    """
+
+    target: Mode
+    back: bool
+    act: Callable[[LiveMove], Step]
+    always: bool = False
+
+
+def _command(stage: _Stage) -> Callable[[F], F]:
+    """Make a command of a stage."""
 
     def decorate(function: F) -> F:
         @wraps(function)
@@ -56,14 +77,17 @@ def _stage(target: Mode | None, act: Callable[[LiveMove], Step]) -> Callable[[F]
             all_ready: bool,
             execute: bool,
             wait: float,
+            parallel: int,
             servers: Servers,
             how: How,
         ) -> None:
-            _run(target, act, groups, all_ready, execute, wait, servers, how)
+            _run(stage, groups, all_ready, execute, wait, parallel, servers, how)
 
-        command: Any = format_options(server_options(run))
+        command: Any = format_options(server_options(parallel_option(run)))
         command = duration_option(
-            "--wait", default=60.0, help="How long to wait in each step for members and offsets."
+            "--wait",
+            default=60.0,
+            help="How long to wait for a group's members and offsets in each step.",
         )(command)
         command = click.option(
             "--execute",
@@ -75,122 +99,148 @@ def _stage(target: Mode | None, act: Callable[[LiveMove], Step]) -> Callable[[F]
     return decorate
 
 
-def _names(
-    stores: Stores, groups: tuple[str, ...], all_ready: bool, ready: Callable[[str], bool]
-) -> list[str]:
+def _check_choice(groups: tuple[str, ...], all_ready: bool) -> None:
+    if groups and all_ready:
+        at_most_one(("GROUP", "--all-ready"))
+    if not groups and not all_ready:
+        raise click.UsageError("name groups, or give --all-ready")
+
+
+def _names(stores: Stores, groups: tuple[str, ...], all_ready: bool) -> list[str]:
     from zkconsumer.admin.snapshot import list_groups
 
-    if bool(groups) == all_ready:
-        raise click.UsageError("name groups, or give --all-ready")
     if wrong := [name for name in groups if not is_legal_topic(name)]:
         raise click.UsageError(f"{wrong[0]!r} cannot be the name of a group in ZooKeeper")
     if groups:
         return list(dict.fromkeys(groups))
-    return [name for name in stores.zk.run(list_groups()) if is_legal_topic(name) and ready(name)]
+    return [name for name in stores.zk.run(list_groups()) if is_legal_topic(name)]
+
+
+class _Left(NamedTuple):
+    """A group that ``--all-ready`` leaves alone. ``why``: empty if it has no migratable members."""
+
+    mode: Mode | None
+    why: str
 
 
 def _run(
-    target: Mode | None,
-    act: Callable[[LiveMove], Step],
+    stage: _Stage,
     groups: tuple[str, ...],
     all_ready: bool,
     execute: bool,
     wait: float,
+    parallel: int,
     servers: Servers,
     how: How,
 ) -> None:
+    from zkconsumer.core.migration.gates import may_pass
     from zkmigrate.apply.live import LiveMove, look
+    from zkmigrate.apply.parallel import Parallel
 
+    _check_choice(groups, all_ready)
     if not execute:
         click.echo("dry run: nothing is changed; give --execute to act", err=True)
-    rows: list[tuple[object, ...]] = []
-    good = True
-    with Progress("moving") as progress, open_stores(servers, progress) as stores:
+    stopped = Event()
 
-        def ready(name: str) -> bool:
+    def work(stores: Stores, name: str) -> Step | _Left:
+        def say(text: str) -> None:
+            click.echo(printable(f"group {name}: {text}"), err=True)
+
+        move = LiveMove(stores, name, wait, say, stopped)
+        if all_ready:
             try:
-                facts = look(stores, name)
-                if not facts.members or target is None:
-                    return bool(facts.members)
-                step = LiveMove(stores, name, 0, lambda _: None).check(target)
-            except ZkConsumerError:
-                return False
-            return facts.mode is not target and not step.why
-
-        names = _names(stores, groups, all_ready, ready)
-        progress.total = len(names)
-        for name in names:
-
-            def say(text: str, name: str = name) -> None:
-                click.echo(printable(f"group {name}: {text}"), err=True)
-
-            move = LiveMove(stores, name, wait, say)
-            try:
-                if execute:
-                    step = act(move)
-                elif target is not None:
-                    step = move.check(target)
-                else:
-                    step = move.check(Mode.LOCKED)
-                fine = not step.why
-                outcome = "refused" if not fine else "done" if step.changed else "was done"
-                if fine and not execute:
-                    outcome = "would be done"
-                rows.append((name, outcome, step.mode.value, "; ".join(step.why)))
+                if not look(stores, name).members:
+                    return _Left(None, "")
+                step = move.check(stage.target, stage.back)
             except ZkConsumerError as error:
-                fine = False
-                rows.append((name, "failed", None, str(error)))
-            good = good and fine
-            progress.group(name, fine)
-    print_rows(_COLUMNS, rows, how)
+                return _Left(None, str(error))
+            if step.why and not stage.always and not may_pass(step.why):
+                return _Left(step.mode, "; ".join(step.why))
+        return stage.act(move) if execute else move.check(stage.target, stage.back)
+
+    found: dict[str, tuple[object, ...]] = {}
+    good = True
+    with Progress("moving", changes=execute) as progress, open_stores(servers, progress) as stores:
+        names = _names(stores, groups, all_ready)
+        progress.total = len(names)
+        pool = Parallel(stores.each_thread(parallel), stopped, stores.kafka.stop_waiting)
+        with closing(pool.each(names, work)) as ended:
+            for name, result in ended:
+                fine = True
+                if isinstance(result, ZkConsumerError):
+                    fine = False
+                    found[name] = (name, "failed", None, str(result))
+                elif isinstance(result, _Left):
+                    if result.why:
+                        mode = result.mode and result.mode.value
+                        found[name] = (name, "not ready", mode, result.why)
+                else:
+                    fine = not result.why
+                    outcome = _outcome(result, execute, stage)
+                    found[name] = (name, outcome, result.mode.value, "; ".join(result.why))
+                good = good and fine
+                progress.group(name, fine)
+    print_rows(_COLUMNS, [found[name] for name in names if name in found], how)
     click.get_current_context().exit(0 if good else 1)
+
+
+def _outcome(step: Step, execute: bool, stage: _Stage) -> str:
+    if step.why:
+        return "refused"
+    if step.changed:
+        return "done"
+    return "was done" if execute or has_reached(step.mode, *stage[:2]) else "would be done"
 
 
 @live.command()
 @_groups
+@parallel_option
 @server_options
 @format_options
-def status(groups: tuple[str, ...], all_ready: bool, servers: Servers, how: How) -> None:
+def status(
+    groups: tuple[str, ...], all_ready: bool, parallel: int, servers: Servers, how: How
+) -> None:
     """Show each group's mode, its members, and what prevents its next modes.
 
-    Exit status 1 when a group could not be read.
+    With --all-ready: every group that has migratable members. The exit status is 1 if a group
+    could not be read.
     """
     from zkconsumer.core.migration.gates import obstacles
     from zkmigrate.apply.live import look
+    from zkmigrate.apply.parallel import Parallel
 
-    rows: list[tuple[object, ...]] = []
+    _check_choice(groups, all_ready)
+    found: dict[str, tuple[object, ...]] = {}
     good = True
     with Progress("looking") as progress, open_stores(servers, progress) as stores:
-
-        def ready(name: str) -> bool:
-            try:
-                return bool(look(stores, name).members)
-            except ZkConsumerError:
-                return False
-
-        for name in _names(stores, groups, all_ready, ready):
-            try:
-                facts = look(stores, name)
-            except ZkConsumerError as error:
-                good = False
-                rows.append((name, None, None, None, None, None, None, str(error)))
-                continue
-            acked = sum(number == facts.version for number in facts.members.values())
-            after = [
-                f"{mode.value}: {'; '.join(obstacles(facts, mode)) or 'open'}"
-                for mode in neighbours(facts.mode)
-            ]
-            legacy = len(facts.registered - facts.members.keys())
-            locked = "yes" if facts.ids_locked else "no"
-            cells = (len(facts.members), acked, legacy, len(facts.plain))
-            rows.append((name, facts.mode.value, locked, *cells, " | ".join(after)))
+        names = _names(stores, groups, all_ready)
+        progress.total = len(names)
+        pool = Parallel(stores.each_thread(parallel), Event(), stores.kafka.stop_waiting)
+        with closing(pool.each(names, look)) as ended:
+            for name, facts in ended:
+                progress.group(name, not isinstance(facts, ZkConsumerError))
+                if isinstance(facts, ZkConsumerError):
+                    good = False
+                    found[name] = (name, None, None, None, None, None, None, str(facts))
+                    continue
+                if all_ready and not facts.members:
+                    continue
+                acked = sum(number == facts.version for number in facts.members.values())
+                after = [
+                    f"{mode.value}: {'; '.join(obstacles(facts, mode)) or 'open'}"
+                    for mode in neighbours(facts.mode)
+                ]
+                legacy = len(facts.registered - facts.members.keys())
+                locked = "yes" if facts.ids_locked else "no"
+                cells = (len(facts.members), acked, legacy, len(facts.plain))
+                found[name] = (name, facts.mode.value, locked, *cells, " | ".join(after))
     columns = ("group", "mode", "locked", "members", "acknowledged", "legacy", "plain", "gates")
-    print_rows(columns, rows, how)
+    print_rows(columns, [found[name] for name in names if name in found], how)
     click.get_current_context().exit(0 if good else 1)
 
 
 @live.command()
-@_stage(None, lambda move: move.prepare())
+@_command(_Stage(Mode.LOCKED, False, lambda move: move.prepare(), always=True))
 def prepare() -> None:
     """Give groups a mode and name the members that are not migratable.
 
@@ -200,7 +250,7 @@ def prepare() -> None:
 
 
 @live.command()
-@_stage(Mode.LOCKED, lambda move: move.lock())
+@_command(_Stage(Mode.LOCKED, False, lambda move: move.lock()))
 def lock() -> None:
     """Keep legacy consumers from starting, and plain Kafka consumers from joining.
 
@@ -210,7 +260,7 @@ def lock() -> None:
 
 
 @live.command("to-kafka")
-@_stage(Mode.KAFKA, lambda move: move.go(Mode.KAFKA))
+@_command(_Stage(Mode.KAFKA, False, lambda move: move.go(Mode.KAFKA)))
 def to_kafka() -> None:
     """Let the coordinator assign the partitions; offsets are stored in both stores.
 
@@ -219,7 +269,7 @@ def to_kafka() -> None:
 
 
 @live.command()
-@_stage(Mode.OPEN, lambda move: move.go(Mode.OPEN))
+@_command(_Stage(Mode.OPEN, False, lambda move: move.go(Mode.OPEN)))
 def finalize() -> None:
     """Let plain Kafka consumers join.
 
@@ -229,7 +279,7 @@ def finalize() -> None:
 
 
 @live.command("to-zookeeper")
-@_stage(Mode.LOCKED, lambda move: move.back())
+@_command(_Stage(Mode.LOCKED, True, lambda move: move.back()))
 def to_zookeeper() -> None:
     """Let ZooKeeper assign the partitions again; the group stays locked.
 
@@ -239,7 +289,7 @@ def to_zookeeper() -> None:
 
 
 @live.command()
-@_stage(Mode.ZOOKEEPER, lambda move: move.unlock())
+@_command(_Stage(Mode.ZOOKEEPER, True, lambda move: move.unlock()))
 def unlock() -> None:
     """Let legacy consumers start again. The group is then in ZooKeeper as before.
 

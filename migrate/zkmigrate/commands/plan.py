@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import click
 
+from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.tables import How, format_options, no_collector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import OffsetsFileError
@@ -72,8 +73,8 @@ def plan(
     does not answer.
     """
     summary = Summary(how, only_problems, options.skips)
-    if at_apply and from_file:
-        raise click.UsageError("--at-apply reads the offsets of the source store: no --from-file")
+    if at_apply:
+        no_effect("--at-apply", "from_file")
     offsets = _offsets_in(from_file, which) if from_file else None
     with (
         no_collector(),
@@ -120,6 +121,6 @@ def _offsets_in(file: str, which: Selection) -> dict[str, dict[TopicPartition, i
     for key, offset in offset_csv.parse(file, read_file(file), group).items():
         found.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
     if not found:
-        raise OffsetsFileError([f"{file}: holds no offset"])
+        raise OffsetsFileError([f"{file}: has no offsets"])
     chosen = which.among(sorted(found), file, "name groups of the file, or give --all")
     return {name: found[name] for name in chosen}

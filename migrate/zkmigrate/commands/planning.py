@@ -1,4 +1,4 @@
-"""What ``assess`` and ``plan`` share: planning the chosen groups, and the summary of the plans."""
+"""Shared by ``assess`` and ``plan``: planning the chosen groups, and the summary of the plans."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Summary:
         self.unused = set(skips)
 
     def watch(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
-        """Pass plans on, and keep what is printed about them at the end."""
+        """Yield the plans, and keep the data for the summary at the end."""
         for plan in plans:
             self.verdicts[plan.verdict] += 1
             for note in plan.notes:

@@ -27,7 +27,7 @@ class Progress:
     """Counts groups. Use as a context manager.
 
     Args:
-        verb: what is done to the groups, such as ``moving``.
+        verb: the action on the groups, such as ``moving``.
         total: how many groups there are; may be set later.
         bad: the word for groups that are not as they should be, such as ``failed``.
         changes: whether groups are changed, so that an interrupt prints how many were.
@@ -78,7 +78,7 @@ class Progress:
             self._line(now, after=_cut(name))
 
     def waiting(self, what: str) -> None:
-        """Show what the command waits for. Any thread."""
+        """Show why the command waits. Any thread."""
         if self._bar is not None:
             self._show(f"waiting for {printable(what)}")
         else:

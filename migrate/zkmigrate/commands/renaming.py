@@ -14,13 +14,13 @@ from zkmigrate.errors import MigrationError
 
 
 class Rename(NamedTuple):
-    """Two names, or two patterns with one ``*`` each, which matches the same text in both."""
+    """Two names, or two patterns with one ``*`` each, which stands for the same text in both."""
 
     old: str
     new: str
 
     def of(self, name: str) -> str | None:
-        """Return a group's new name; ``None``: this is not about that group."""
+        """Return a group's new name; ``None`` if the renaming does not apply to that group."""
         head, star, tail = self.old.partition("*")
         if not star:
             return self.new if name == self.old else None
@@ -65,7 +65,10 @@ def new_names(renames: Sequence[Rename], groups: Iterable[str]) -> dict[str, str
             if new is not None:
                 used.add(one)
                 if not is_legal_topic(new):
-                    raise MigrationError(f"--rename {one.old}={one.new}: makes {new!a} of {name}")
+                    raise MigrationError(
+                        f"--rename {one.old}={one.new}: {name} would become {new!a}, "
+                        "which cannot be the name of a group"
+                    )
                 if new != name:
                     found[name] = new
                 break

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from zkconsumer.cli.exclusive import at_most_one, no_effect
 from zkconsumer.cli.tables import How, format_options, no_collector, print_rows
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
 
 _COLUMNS: Final = ("group", "topic", "partition", "store", "before", "after", "why")
+_TARGETS: Final = (
+    "--to-earliest", "--to-latest", "--to-current", "--to-offset", "--to-datetime", "--by-duration",
+    "--shift-by", "--from-file",
+)  # fmt: skip
 _DURATION: Final = re.compile(
     r"P(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d+)?)S)?)?", re.ASCII
 )
@@ -151,15 +156,15 @@ def reset(
         Target(To.FILE) if from_file is not None else None,
     ]
     given = [target for target in targets if target is not None]
-    if len(given) != 1:
-        raise click.UsageError(
-            "choose one of --to-earliest, --to-latest, --to-current, --to-offset, --to-datetime, "
-            "--by-duration, --shift-by and --from-file"
-        )
-    if from_file is None and bool(topics) == all_topics:
+    at_most_one(option for option, one in zip(_TARGETS, targets, strict=True) if one is not None)
+    if not given:
+        raise click.UsageError(f"choose where to set the offsets with one of {', '.join(_TARGETS)}")
+    if from_file is not None:
+        no_effect("--from-file", "topics", "all_topics")
+    elif topics and all_topics:
+        at_most_one(("--topic", "--all-topics"))
+    elif not topics and not all_topics:
         raise click.UsageError("choose partitions with --topic or with --all-topics")
-    if from_file is not None and (topics or all_topics):
-        raise click.UsageError("--from-file names the partitions: no --topic and no --all-topics")
     offsets = _offsets_in(from_file, which) if from_file is not None else None
     rows: list[tuple[object, ...]] = []
     refused: list[str] = []

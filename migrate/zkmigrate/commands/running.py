@@ -1,4 +1,4 @@
-"""What ``apply`` and ``rollback`` share: the plan and its journal, and the results of groups."""
+"""Shared by ``apply`` and ``rollback``: the plan and its journal, and the results of groups."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def journal_option(command: F) -> F:
 
 
 def journal_path(plan_path: str, journal: str | None) -> Path:
-    """Return where a plan's journal is."""
+    """Return the path of a plan's journal."""
     return Path(journal or f"{plan_path}.journal")
 
 
@@ -107,7 +107,7 @@ def open_migrator(
 
 
 def begin(journal: Journal, plan: PlanFile, **options: object) -> None:
-    """Record in a journal that a command begins. Raises JournalError."""
+    """Record the start of a command in a journal. Raises JournalError."""
     context = click.get_current_context()
     journal.begin(
         command=context.command.name,
@@ -129,7 +129,7 @@ def counted(progress: Progress) -> Callable[[Result], None]:
 class PassedGroups:
     """A plan's groups, or the ``chosen`` ones.
 
-    While they are iterated over, it keeps what is printed about them at the end.
+    Iterating over them collects the data for the summary at the end.
     """
 
     def __init__(self, groups: Groups, chosen: set[str] | None) -> None:
@@ -155,7 +155,7 @@ class PassedGroups:
 def print_results(
     results: list[Result], passed: PassedGroups, how: How, only_problems: bool
 ) -> None:
-    """Print what became of each group; exit with the status."""
+    """Print the outcome of each group; exit with the status."""
     rows: list[tuple[object, ...]] = []
     for one in results:
         if only_problems and one.outcome.good:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from zkconsumer.cli.exclusive import at_most_one
 from zkconsumer.cli.tables import print_notes
 from zkmigrate.commands.files import read_file
 from zkmigrate.errors import MigrationError, PlanFileError
@@ -35,7 +36,12 @@ class Selection:
     listed: bool = False
 
     def __post_init__(self) -> None:
-        if bool(self.groups) + (self.regex is not None) + self.everything != 1:
+        by_name = "--groups-from" if self.listed else "--group"
+        by_regex = self.regex is not None
+        ways = ((by_name, self.groups), ("--groups-regex", by_regex), ("--all", self.everything))
+        given = [option for option, chosen in ways if chosen]
+        at_most_one(given)
+        if not given:
             raise click.UsageError(
                 "choose groups with --group and --groups-from, with --groups-regex, or with --all"
             )
@@ -78,8 +84,8 @@ class Selection:
             chosen = [name for name in known if re.fullmatch(self.regex, name)]
         if not chosen:
             raise MigrationError(
-                f"none of the {len(known)} groups in {where} is chosen, so nothing was looked "
-                f"at: {advice}"
+                f"none of the {len(known)} groups in {where} is chosen, so nothing was checked: "
+                f"{advice}"
             )
         return self._without_excluded(chosen)
 
@@ -91,9 +97,7 @@ class Selection:
                 print_notes([f"--exclude {pattern} matches none of the chosen groups"])
             chosen = left
         if not chosen:
-            raise MigrationError(
-                "--exclude leaves none of the chosen groups: nothing was looked at"
-            )
+            raise MigrationError("--exclude leaves out every chosen group: nothing was checked")
         return chosen
 
 
@@ -150,5 +154,5 @@ def _names_in(file: str) -> list[str]:
     names = [line.partition("#")[0].strip() for line in text.splitlines()]
     found = list(dict.fromkeys(filter(None, names)))
     if not found:
-        raise PlanFileError(f"{file}: names no group")
+        raise PlanFileError(f"{file}: has no names of groups: write one on each line")
     return found

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from zkconsumer.admin.text import printable
+from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.tables import How, print_rows
 from zkconsumer.cli.times import duration_option
 from zkconsumer.errors import ZkConsumerError
@@ -41,12 +42,13 @@ def watch_option(command: F) -> F:
 
 
 def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) -> int:
-    """Look and print, once or until Ctrl-C; return the exit status of the last look."""
+    """Check and print, once or until Ctrl-C; return the exit status of the last check."""
     if every is None:
         found = look()
         print_rows(found.columns, found.rows, how)
         click.echo(found.summary, err=True)
         return found.status
+    no_effect("--watch", "csv")
     before: dict[tuple[object, ...], Row] = {}
     status = 1  # nothing is known
     summary = ""

@@ -69,7 +69,7 @@ def parse(name: str, data: bytes) -> tuple[Rule, ...]:
     rules = found.pop("rule", [])
     if found or not isinstance(rules, list):
         odd = next(iter(found), "rule")
-        raise PlanFileError(f"{name}: {odd!a} is not expected: write tables [[rule]]")
+        raise PlanFileError(f"{name}: {odd!a} is not a key of this file: write tables [[rule]]")
     return tuple(_rule(f"{name}: rule {number}", one) for number, one in enumerate(rules, 1))
 
 

@@ -30,7 +30,7 @@ _INT64: Final = 2**63 - 1
 
 
 class Groups(Protocol):
-    """The groups of a plan, in its order, as often as wanted."""
+    """The groups of a plan, in its order. Can be iterated repeatedly."""
 
     def __iter__(self) -> Iterator[GroupPlan]: ...
     def __len__(self) -> int: ...
@@ -38,7 +38,7 @@ class Groups(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A plan as ``apply`` reads it. ``digest`` names exactly this file."""
+    """A plan as ``apply`` reads it. ``digest`` identifies the file's exact content."""
 
     direction: Direction
     made_ms: int
@@ -47,7 +47,7 @@ class PlanFile:
     at_apply: Options | None = None
     """The decisions by which each group is planned when it is applied; ``None``: it is planned."""
     cluster: str | None = None
-    """The id of the cluster that the plan is of, where that is known."""
+    """The id of the plan's cluster, if known."""
 
 
 def render(
@@ -149,8 +149,8 @@ def parse_one(name: str, text: str) -> GroupPlan:
 
 
 def load(path: str) -> PlanFile:
-    """Return the plan in a file, checked whole. Raises PlanFileError, also while its groups are
-    read later, when the file was changed meanwhile.
+    """Return the plan in a file, fully checked. Raises PlanFileError, also while its groups are
+    read later, if the file was changed in the meantime.
     """
     with _open(path) as file:
         stamp = _stamp(file)
@@ -186,7 +186,9 @@ class _StoredGroups:
         with _open(self.path) as file:
             for group in _Reader(self.path, file).groups():
                 if _stamp(file) != self.stamp:
-                    raise PlanFileError(f"{self.path}: was changed while it was read")
+                    raise PlanFileError(
+                        f"{self.path}: changed while it was read: run the command again"
+                    )
                 yield group
 
 

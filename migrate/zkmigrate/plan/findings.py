@@ -50,7 +50,7 @@ class Findings:
         return bool(self._found)
 
     def add(self, kind: Kind, tp: TopicPartition, text: str = "") -> None:
-        """Note one partition; ``text`` follows its name."""
+        """Add one partition; ``text`` follows its name."""
         self._found.setdefault(kind, {})[tp] = f"{tp}{text}"
 
     def problems(self) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Decides what a move would do, from a group's state and the operator's options. Pure."""
+"""Plans a move, from a group's state and the operator's options. Pure."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Planner:
         if not held and not state.misplaced and not state.faults and not moved:
             self._refuse(
                 Kind.NOTHING,
-                f"{self.direction.source.value} holds no offset of the group",
+                f"{self.direction.source.value} has no offset of the group",
                 "check group, chroot and --direction",
             )
         if not moved:
@@ -175,12 +175,12 @@ class _Planner:
         if self.state.foreign:
             self._refuse(
                 Kind.FOREIGN_LAYOUT,
-                "not as the JVM's consumer writes it: ",
-                "move this group with the tool of its own client",
+                "not in the JVM consumer's format: ",
+                "move this group with its own client's tools",
                 self.state.foreign,
             )
         for fault in self.state.faults:
-            self._refuse(Kind.UNKNOWN, fault, "bring that back, then plan again")
+            self._refuse(Kind.UNKNOWN, fault, "make it available again, then plan again")
 
     def _idle(self) -> None:
         """Refuse groups that were idle for a long time: an operator must confirm that they are
@@ -214,7 +214,7 @@ class _Planner:
             self.notes.append(f"was {where} on {day(marker.at_ms)}")
         if self.direction is Direction.ZK_TO_KAFKA and self.retention is not None:
             days = self.retention.minutes / 1440
-            note = f"without a commit the broker forgets what is moved today on {self.expiry()}"
+            note = f"without a commit, the broker deletes what is moved today on {self.expiry()}"
             if days < SOON_DAYS:
                 note += f" ({days:g} days): start consumers, or raise offsets.retention.minutes"
             if not self.retention.known:

@@ -1,4 +1,4 @@
-"""What would be lost if ZooKeeper were switched off: what only it has of a group. Pure."""
+"""The offsets that would be lost if ZooKeeper were switched off, as only it has them. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LAST_MS = 253_402_300_799_000
 
 
 class Left(NamedTuple):
-    """One group. ``lost``: offsets that Kafka does not hold, or holds lower ones of.
+    """One group. ``lost``: offsets that are missing or lower in Kafka.
 
     ``kafka`` compares the whole group: ``none``, ``older``, ``same``, ``newer``, or ``mixed`` where
     partitions differ. ``last_activity``: when an offset was stored last, in UTC; empty if unknown.
@@ -28,7 +28,7 @@ class Left(NamedTuple):
 
     @classmethod
     def unknown(cls, group: str, why: str) -> Left:
-        """Return the row of a group that could not be read, which therefore counts as left."""
+        """Return the row of a group that could not be read and so counts as left behind."""
         return cls(group, True, 0, 0, "", "", why)
 
 

@@ -1,4 +1,4 @@
-"""Which offsets of a group a plan leaves out, and which of these stay behind. Pure."""
+"""The offsets of a group that a plan leaves out, and those of them that stay behind. Pure."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from zkconsumer.core.common.types import TopicPartition
 
 
 class OnConflict(Enum):
-    """What counts when both stores hold different offsets of one partition."""
+    """The rule for partitions whose offsets differ between the two stores."""
 
     REFUSE = "refuse"
     ZOOKEEPER = "zookeeper"
@@ -24,21 +24,21 @@ class OnConflict(Enum):
 
 
 class OutOfRange(Enum):
-    """What to do with an offset outside of the log."""
+    """The rule for offsets outside the log."""
 
     REFUSE = "refuse"
     CLAMP = "clamp"
 
 
 class MissingTopics(Enum):
-    """What happens to offsets of topics and partitions that do not exist."""
+    """The rule for offsets of topics and partitions that do not exist."""
 
     REFUSE = "refuse"
     SKIP = "skip"
 
 
 class Recreated(Enum):
-    """What happens to offsets that were stored before their topic was created."""
+    """The rule for offsets that were stored before their topic was created."""
 
     REFUSE = "refuse"
     SKIP = "skip"
@@ -46,7 +46,7 @@ class Recreated(Enum):
 
 
 class Unproven(Enum):
-    """What to do with offsets if it is not certain that their topic is still the same."""
+    """The rule for offsets if it is not certain that their topic is still the same."""
 
     REFUSE = "refuse"
     TRUST = "trust"
@@ -55,17 +55,17 @@ class Unproven(Enum):
 
 
 class WithoutOffset(Enum):
-    """Where consumers start in partitions that neither store has an offset of."""
+    """Where consumers start in partitions without an offset in either store."""
 
     LEAVE = "leave"
-    """Where their ``auto.offset.reset`` says."""
+    """At the position that their ``auto.offset.reset`` chooses."""
     EARLIEST = "earliest"
     LATEST = "latest"
     REFUSE = "refuse"
 
 
 class Misplaced(Enum):
-    """What happens to offsets that a 1.1.0 broker stored below ``offset`` (not ``offsets``)."""
+    """The rule for offsets that a 1.1.0 broker stored below ``offset`` (not ``offsets``)."""
 
     REFUSE = "refuse"
     IGNORE = "ignore"
@@ -81,12 +81,12 @@ class Skip(NamedTuple):
 
     @property
     def pattern(self) -> str:
-        """Which offsets of the group it means: ``TOPIC``, or ``TOPIC:PARTITION``."""
+        """The offsets of the group that it selects: ``TOPIC``, or ``TOPIC:PARTITION``."""
         return self.topic if self.partition == "*" else f"{self.topic}:{self.partition}"
 
 
 def covers(patterns: frozenset[str], tp: TopicPartition) -> bool:
-    """Whether one of the patterns, ``TOPIC`` or ``TOPIC:PARTITION`` with globs, means ``tp``."""
+    """Whether one of the patterns, ``TOPIC`` or ``TOPIC:PARTITION`` with globs, matches ``tp``."""
     name = f"{tp.topic}:{tp.partition}"
     if tp.topic in patterns or name in patterns:
         return True
@@ -162,7 +162,7 @@ class Options:
         return narrowed._decided(rule for rule in mine if rule.topic == "*") if mine else narrowed
 
     def of_topic(self, topic: str) -> Options:
-        """Return the decisions about a topic. Only of what ``of_group`` returned."""
+        """Return the decisions about a topic. Call it only on the result of ``of_group``."""
         return self._decided(rule for rule in self.rules if _means(rule.topic, topic))
 
     def _decided(self, rules: Iterable[Rule]) -> Options:
@@ -176,6 +176,6 @@ class Options:
 
     @property
     def needs_commit_times(self) -> bool:
-        """Whether anything is decided by the time of commits."""
+        """Whether a decision depends on the time of commits."""
         every = {self.on_conflict, *(rule.on_conflict for rule in self.rules)}
         return OnConflict.NEWEST in every

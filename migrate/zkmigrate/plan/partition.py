@@ -20,7 +20,7 @@ from zkmigrate.plan.values import Entry, Kind
 from zkmigrate.text import day, show
 
 CLOCKS_MS: Final = 60_000
-"""How far the clocks of ZooKeeper and brokers may differ where a rollback set both times."""
+"""How far ZooKeeper's and the brokers' clocks may differ, for times set by a rollback."""
 
 
 class PartitionRules:

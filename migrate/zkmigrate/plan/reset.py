@@ -19,7 +19,7 @@ from zkmigrate.text import shown
 
 
 class To(Enum):
-    """Where to. The value is the name of the option."""
+    """The target of a reset. The value is the name of the option."""
 
     EARLIEST = "--to-earliest"
     LATEST = "--to-latest"
@@ -59,7 +59,7 @@ def store_of(state: GroupState) -> Store:
         return state.marker.moved_to
     if any(one.offset is not None for one in state.zk.values()):
         if any(one.offset >= 0 for one in state.kafka.values()):
-            raise refused(state.group, "both stores hold offsets: say which count with --store")
+            raise refused(state.group, "both stores hold offsets: choose one with --store")
         return Store.ZOOKEEPER
     return Store.KAFKA
 
@@ -90,7 +90,9 @@ def chosen(
     if missing:
         raise refused(state.group, f"{shown(missing)}: there is no such partition")
     if not found:
-        raise refused(state.group, f"{store.value} holds no offset of it: name topics with --topic")
+        raise refused(
+            state.group, f"{store.value} has no offset of the group: name topics with --topic"
+        )
     return sorted(found)
 
 
@@ -102,7 +104,7 @@ def reset(
     ranges: Mapping[TopicPartition, LogRange],
     at_time: Mapping[TopicPartition, int],
 ) -> list[Reset]:
-    """Return what becomes of each partition. ``at_time``: offsets by time, negative where none.
+    """Return the result for each partition. ``at_time``: offsets by time, negative where none.
 
     Raises GroupRefusedError.
     """
@@ -128,7 +130,7 @@ def reset(
             case To.TIME:
                 after = at_time[tp]
                 if after < 0:
-                    after, why = log.latest, "no message is that new: the log's end"
+                    after, why = log.latest, "no message is that recent: the log's end"
             case To.CURRENT | To.SHIFT:
                 if before is None:
                     raise refused(

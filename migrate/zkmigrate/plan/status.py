@@ -1,4 +1,4 @@
-"""Where a group's truth is now, who is alive, and what needs attention. Pure."""
+"""The store that is valid for a group now, its live members, and problems. Pure."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def status_of(
         attention.append("the stores differ, and zkmigrate has not moved the group: plan shows how")
     left = _days_left(state, now_ms, retention) if kafka else None
     if left is not None and left < SOON_DAYS and truth in (Store.KAFKA.value, BOTH):
-        attention.append("the broker forgets the offsets soon: start the new consumers")
+        attention.append("the broker will soon delete the offsets: start the new consumers")
     attention += state.faults
     return (
         Status(

@@ -47,7 +47,7 @@ class Kind(Enum):
 
     @property
     def verdict(self) -> Verdict:
-        """Whether an option of ``plan`` can settle it, or something outside must change first."""
+        """Whether an option of ``plan`` can solve it, or something else must change first."""
         return Verdict.DECIDE if self in _DECIDABLE else Verdict.REFUSED
 
 
@@ -70,7 +70,7 @@ _DECIDABLE = frozenset(
 
 
 LIVE = frozenset({Kind.LIVE_MEMBER, Kind.OWNED, Kind.COORDINATOR_MEMBER})
-"""Problems that are over when the group's members have stopped."""
+"""Problems that disappear when the group's members have stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Problem:
 
     @property
     def fix(self) -> str:
-        """What to do, with all values for ``--skip``."""
+        """The fix, with all values for ``--skip``."""
         return " ".join([self.advice, *(f"--skip {skip}" for skip in self.skips)])
 
 
@@ -147,7 +147,7 @@ class GroupPlan:
     skipped: frozenset[str] = frozenset()
     stays: tuple[StaysBehind, ...] = ()
     made_ms: int | None = None
-    """When this group was planned, if not with the whole plan."""
+    """When this group was planned, if later than the whole plan."""
     moved: bool = False
     """Whether the group was moved to the target before, and nothing is left to write."""
     kafka_group: str = ""

@@ -42,7 +42,7 @@ _UNCHANGED: Final = "has not changed since"
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """One group: its plan, and what became of it.
+    """One group: its plan and its outcome.
 
     ``ended_ms``: of its last step. ``held_s``: for how long the last run held it.
     """
@@ -70,7 +70,7 @@ def _is_decision(entry: Entry) -> bool:
 
 
 def look(plan: PlanFile, begun: Mapping[str, Records]) -> Iterator[GroupReport]:
-    """Yield what became of each group. ``begun``: the journal's records by group."""
+    """Yield the outcome of each group. ``begun``: the journal's records by group."""
     for planned in plan.groups:
         records = begun.get(planned.group, [])
         group = recorded(records) or planned

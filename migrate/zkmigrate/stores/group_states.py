@@ -89,7 +89,7 @@ def read_states(
 
 
 class Held(NamedTuple):
-    """The offsets that both stores hold of a group now, and its migration marker."""
+    """A group's current offsets in both stores, and its migration marker."""
 
     offsets: HeldNow
     marker: MigrationMarker | None
@@ -98,7 +98,7 @@ class Held(NamedTuple):
 def read_offsets(
     stores: Stores, plans: Iterable[GroupPlan]
 ) -> Iterator[tuple[GroupPlan, Held | Problem]]:
-    """Yield each planned group with all that both stores hold of it now.
+    """Yield each planned group with its current data in both stores.
 
     For one that cannot be read, the problem.
     """

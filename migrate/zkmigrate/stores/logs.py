@@ -89,7 +89,7 @@ class Logs:
                     self._topics.pop(name, None)
 
     def of(self, topics: Collection[str]) -> tuple[dict[str, TopicState], Ranges]:
-        """Return those of the topics that exist, and their logs as they were some seconds ago.
+        """Return the topics that exist, and their logs as of a few seconds ago.
 
         Partitions whose leader does not answer have no range.
         """

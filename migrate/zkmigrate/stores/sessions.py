@@ -124,7 +124,7 @@ class Stores:
         self.zk.__exit__(exc_type, exc, traceback)
 
     def another(self) -> Self:
-        """Return the same stores for another thread, with its own connections to coordinators.
+        """Return an object for another thread, with its own connections to coordinators.
 
         They are closed with this one.
         """
@@ -133,6 +133,10 @@ class Stores:
         self._others.append(other)
         return other
 
+    def each_thread(self, count: int) -> list[Self]:
+        """Return this object and more like it, one for each of ``count`` threads."""
+        return [self, *(self.another() for _ in range(count - 1))]
+
     def _check_cluster(self) -> None:
         """Check that ZooKeeper and brokers belong to one cluster, as far as that is known."""
         if not self.zk.has_bootstrap:
@@ -140,8 +144,8 @@ class Stores:
         stored, told = self.zk.cluster_ids()
         if stored is not None and told is not None and stored != told:
             raise MigrationError(
-                f"--bootstrap-server leads to the cluster {told}, and the offsets in {self._where} "
-                f"are of the cluster {stored}, whose logs are others: correct one of them"
+                f"--bootstrap-server is in the cluster {told}, but the offsets in {self._where} "
+                f"belong to the cluster {stored}: correct one of them"
             )
 
     def _brokers(self) -> Sequence[BrokerEndpoint]:

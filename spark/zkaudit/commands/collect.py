@@ -16,9 +16,9 @@ def collect_command(source: str, target: str) -> None:
     SOURCE is the server's dataDir or dataLogDir. Files are hard-linked to TARGET if both are on one
     file system, otherwise copied. The newest closed log is always copied, because a server may cut
     off its end when the leader changes. The log that is being written is left for the next run. Run
-    it more often than autopurge.
+    this command more often than autopurge.
     """
     from zkaudit.collect import collect
 
     kept = collect(Path(source), Path(target))
-    click.echo(f"{kept.linked} linked, {kept.copied} copied, {kept.known} there already")
+    click.echo(f"{kept.linked} linked, {kept.copied} copied, {kept.known} already kept")

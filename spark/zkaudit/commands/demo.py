@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from zkaudit.commands.inputs import spark_session
@@ -23,13 +21,14 @@ from zkaudit.errors import AuditError
 def demo_command(out: str, clean: bool) -> int:
     """Run members with injected faults on an embedded cluster, then audit them.
 
-    It audits ZooKeeper's log and the members' journals. It fails unless all faults are found.
+    It audits ZooKeeper's log and the members' journals, and fails unless all faults are found.
     """
     from zkaudit import demo
     from zkaudit.job.audit import Options, run
+    from zkaudit.job.place import local
     from zkaudit.report.page import write
 
-    place = Path(out)
+    place = local(out)
     if place.exists() and any(place.iterdir()):
         raise AuditError(f"{out}: is not empty: delete it or choose another --out")
     cluster = place / "cluster"
@@ -43,6 +42,9 @@ def demo_command(out: str, clean: bool) -> int:
     found = {row["kind"] for row in summary["findings"]}
     missing = set(() if clean else demo.PLANTED) - found
     if missing or (clean and found):
-        click.echo(f"error: not as planted: {', '.join(sorted(missing or found))}", err=True)
+        click.echo(
+            f"error: findings do not match the faults: {', '.join(sorted(missing or found))}",
+            err=True,
+        )
         return 1
     return 0

@@ -29,7 +29,7 @@ _COLUMNS = (
     type=click.Choice(("table", "json", "csv")),
     default="table",
     show_default=True,
-    help="json: one object a line, with the evidence.",
+    help="json: one object per line, with the evidence.",
 )
 @click.option("--group", metavar="NAME", help="Only findings about this group.")
 @click.option(
@@ -66,8 +66,8 @@ def findings_command(out: str, form: str, group: str | None, severity: str | Non
 def read(out: Path) -> list[dict[str, Any]]:
     """Return the findings of an audit as plain values, worst first, then by transaction.
 
-    Times are ISO in UTC, sessions and zxids hexadecimal. Raises InputMissingError when ``out`` has
-    no finished audit.
+    Times are ISO in UTC; sessions and zxids are hexadecimal. Raises InputMissingError if ``out``
+    does not contain a finished audit.
     """
     import pyarrow.parquet as pq
 
@@ -79,7 +79,7 @@ def read(out: Path) -> list[dict[str, Any]]:
     try:
         rows = pq.read_table(tables / "findings").to_pylist()
     except (OSError, ValueError) as error:
-        raise InputMissingError(f"{out}: holds no audit: {error}") from None
+        raise InputMissingError(f"{out}: there is no audit in this directory: {error}") from None
     rows.sort(key=lambda row: (SEVERITIES.index(row["severity"]), row["zxid"] or 0, row["kind"]))
     directories = summary.get("directories", ())
     return [_plain(row) | {"command": command(row["zxid"], directories)} for row in rows]

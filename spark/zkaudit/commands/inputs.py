@@ -1,4 +1,4 @@
-"""What the commands that audit share: their options, and the Spark session."""
+"""Shared by the commands that audit: their options, and the Spark session."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 
 from zkaudit.findings.limits import Limits
 from zkaudit.text import regex_of
+from zkconsumer.cli.exclusive import at_most_one, only_with
 from zkconsumer.cli.times import duration_option
 
 if TYPE_CHECKING:
@@ -40,13 +41,13 @@ _OPTIONS = (
         multiple=True,
         required=True,
         help="dataLogDir (and dataDir, for snapshots) of each server, one directory for each "
-        "server: --zookeeper-logs zk1 zk2 zk3. Give all servers' directories.",
+        "server: --zookeeper-logs zk1 zk2 zk3. Name the directories of all servers.",
     ),
     click.option(
         "--servers",
         type=click.IntRange(min=1),
         metavar="N",
-        help="How many servers of the ensemble vote, if you do not have the logs of all of them.",
+        help="Number of voting servers in the ensemble, if you do not have all their logs.",
     ),
     click.option(
         "--journals",
@@ -89,14 +90,16 @@ _OPTIONS = (
 
 
 def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what says what to audit; the command gets ``options`` (job.audit.Options) and
-    ``master``."""
+    """Add the options that choose what to audit. The command receives ``options``
+    (job.audit.Options) and ``master``."""
 
     @wraps(command)
     def with_options(groups: tuple[str, ...], groups_regex: str | None, **given: Any) -> Any:
         from zkaudit.job.audit import Options
 
         given["group"] = group_regex(groups, groups_regex)
+        if given["bootstrap"] is None:
+            only_with("--bootstrap-server", "command_config")
         names = ("logs", "servers", "journals", "bootstrap", "command_config", "server_logs",
                  "out", "group")  # fmt: skip
         limits = Limits(**{limit.name: given.pop(limit.name) for limit in fields(Limits)})
@@ -111,7 +114,7 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def group_regex(groups: tuple[str, ...], regex: str | None) -> str | None:
     """Return one Java regex for both options, or ``None`` for all groups."""
     if groups and regex is not None:
-        raise click.UsageError("give either --group or --groups-regex")
+        at_most_one(("--group", "--groups-regex"))
     if groups:
         return regex_of(groups)
     return regex
@@ -121,7 +124,7 @@ def group_regex(groups: tuple[str, ...], regex: str | None) -> str | None:
 def spark_session(master: str, options: Options | None = None) -> Iterator[SparkSession]:
     """Start Spark on a master, or use the submitted session (``submit``); stop it at the end.
 
-    The inputs of ``options`` are looked for before Spark takes its seconds to start.
+    The inputs of ``options`` are checked first, because Spark takes seconds to start.
     """
     from zkaudit.job.inputs import find
     from zkaudit.job.spark import session

@@ -10,6 +10,7 @@ import click
 
 from zkaudit.commands.inputs import audit_options, spark_session
 from zkaudit.commands.summary import print_summary
+from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.times import duration_option
 
 if TYPE_CHECKING:
@@ -19,14 +20,20 @@ if TYPE_CHECKING:
 @click.command("stream")
 @audit_options
 @duration_option("--every", least=1.0, default=60.0, help="How often to read the logs.")
-@click.option("--once", is_flag=True, help="Read once, then exit; the next run resumes there.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Read the logs once, then exit. The next run resumes where this one stopped.",
+)
 def stream_command(options: Options, master: str, every: float, once: bool) -> int:
     """Follow the logs of a running ensemble, and keep tables and report up to date.
 
-    A round audits only the groups that changed. Everything that was read stays in --out, even if
-    ZooKeeper deletes its logs. Stop it with Ctrl-C or SIGTERM; it finishes the current round.
-    Started again with the same --out, it resumes.
+    A round audits only the groups that changed. All data that it has read stays in --out, even if
+    ZooKeeper deletes its logs. Stop it with Ctrl-C or SIGTERM; it finishes the current round first.
+    Started again with the same --out, it resumes where it stopped.
     """
+    if once:
+        no_effect("--once", "every")
     from zkaudit.job.stream import stream
     from zkaudit.report.page import write
 
@@ -36,7 +43,7 @@ def stream_command(options: Options, master: str, every: float, once: bool) -> i
     def on_signal(number: int, _: object) -> None:
         caught.append(number)
         stop.set()
-        signal.signal(number, signal.SIG_DFL)  # the second one ends it at once
+        signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
 
     with spark_session(master, options) as spark:
         for number in (signal.SIGINT, signal.SIGTERM):

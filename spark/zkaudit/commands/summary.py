@@ -1,4 +1,4 @@
-"""What the commands print of an audit's summary, and the exit status that follows from it."""
+"""Prints an audit's summary, and derives the exit status from it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from zkaudit.report.verdict import moves
 from zkaudit.text import no_group, printable
 
 FAILED = 3
-"""Exit status when there are findings of the severity of ``--fail-on`` or worse."""
+"""Exit status if there are findings as severe as ``--fail-on`` or worse."""
 
 
 def print_summary(summary: dict[str, Any]) -> None:
-    """Print what was found, worst first."""
+    """Print the number of findings of each kind, worst first."""
     click.echo(
         f"{summary['intervals']:,} ownership intervals, {summary['commits']:,} writes of offsets, "
         f"{len(summary['log_gaps']):,} log gaps"
@@ -28,12 +28,13 @@ def print_summary(summary: dict[str, Any]) -> None:
     unsure = sum(last - first + 1 for first, last in summary["unconfirmed"])
     if unsure:
         click.echo(
-            f"warning: no majority of the servers' logs holds {unsure:,} transactions, so they may "
-            "never have been committed: give the logs of all servers (--servers 1: there is one)",
+            f"warning: {unsure:,} transactions are not in a majority of the servers' logs and may "
+            "never have been committed: give the logs of all servers, or --servers 1 if there is "
+            "only one",
             err=True,
         )
     if summary["torn_snapshots"]:
-        click.echo(f"left out, not whole: {printable(', '.join(summary['torn_snapshots']))}")
+        click.echo(f"left out, incomplete: {printable(', '.join(summary['torn_snapshots']))}")
     if summary["journals"]:
         click.echo(
             f"{summary['journals']:,} journals, {summary['journal_lines']:,} lines, "
@@ -53,7 +54,7 @@ def print_summary(summary: dict[str, Any]) -> None:
 
 
 def status_of(summary: dict[str, Any], fail_on: str | None) -> int:
-    """Return 3 when something is as bad as ``fail_on``, else 0."""
+    """Return 3 if there is a finding as severe as ``fail_on`` or worse, else 0."""
     if fail_on is None:
         return 0
     bad = SEVERITIES[: SEVERITIES.index(fail_on) + 1]

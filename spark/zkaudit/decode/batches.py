@@ -1,9 +1,9 @@
 """Whole logs and snapshots as Arrow batches in the columns of ``schema``. Pure: no Spark.
 
-A log is read in chunks of some megabytes. In each chunk the chain of lengths is followed from a
-known start, all checksums are computed at once, and ``columns`` takes the bodies apart; the
-end of the file is judged by ``txnlog.judge``. Used in Spark's Python workers and tests; one reader
-belongs to one thread.
+A log is read in chunks of a few megabytes. In each chunk the chain of lengths is followed from a
+known start, all checksums are verified at once, and ``columns`` decodes the bodies.
+``txnlog.judge`` classifies the end of the file. Used in Spark's Python workers and tests; one
+reader belongs to one thread.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ _NOTHING: Final = np.zeros(1, _BETWEEN)[0]
 
 @dataclass(slots=True)
 class LogReader:
-    """One log from ``start`` (0, or a ``LogEnd.position`` of an earlier reading) to its end.
+    """Reads one log from ``start`` (0, or ``LogEnd.position`` of an earlier reader) to its end.
 
-    Iterate ``batches``; afterwards ``end`` says where and why reading stopped, and ``first_zxid``,
-    ``last_zxid`` and ``transactions`` what was read, filters or not. Raises ``LogFormatError``
-    at corruption, after the rows before it, unless ``tolerant``: then ``end`` shows it.
+    Iterate ``batches``. Afterwards ``end`` has the place and reason at which reading stopped.
+    ``first_zxid``, ``last_zxid`` and ``transactions`` count all transactions read, also those
+    filtered out. At corruption it raises ``LogFormatError`` after the rows before it; if
+    ``tolerant``, ``end`` reports the corruption instead.
     """
 
     path: str | Path
@@ -58,9 +59,9 @@ class LogReader:
     filters: Filters = field(default_factory=Filters)
     tolerant: bool = False
     stop_at: int | None = None
-    """Where to stop, at the end of a record (an earlier ``LogEnd.position``); else the end."""
+    """Where to stop: the end of a record (an earlier ``LogEnd.position``); ``None``: the end."""
     columns: Sequence[str] | None = None
-    """Those of ``schema.TXNLOG`` that are wanted, in this order; ``None``: all."""
+    """The wanted columns of ``schema.TXNLOG``, in this order; ``None``: all."""
     chunk: int = CHUNK
     end: LogEnd | None = None
     first_zxid: int | None = None
@@ -92,7 +93,7 @@ class LogReader:
             if self.stop_at is not None:
                 size = min(size, self.stop_at - position)
                 if size <= 0:
-                    self.end = LogEnd(position, Stop.EOF, "as far as was asked for")
+                    self.end = LogEnd(position, Stop.EOF, "the requested end")
                     return
             block = os.pread(descriptor, size, position)
             starts, lengths, wanted = frame(block)
@@ -131,7 +132,8 @@ class LogReader:
 
 
 def end_of_log(path: str | Path, start: int) -> LogEnd:
-    """Walk from ``start`` to the end of a log, checksums on, without decoding. ``OSError``."""
+    """Scan a log from ``start`` to its end, verifying checksums without decoding. Raises
+    ``OSError``."""
     descriptor = os.open(path, os.O_RDONLY)
     position, size = start, CHUNK
     try:
@@ -154,10 +156,10 @@ def end_of_log(path: str | Path, start: int) -> LogEnd:
 
 
 def cuts(path: str | Path, every: int) -> list[int]:
-    """Return where records begin, ``every`` bytes apart or more: where to cut a log. ``OSError``.
+    """Return where to split a log: records at least ``every`` bytes apart. Raises ``OSError``.
 
-    The chain of lengths is followed from the file's first record, since any other place may be
-    inside of a znode's data; checksums are left to who reads the parts.
+    The chain of lengths is followed from the file's first record, because any other position may be
+    inside a znode's data. Checksums are verified by the reader of each part.
     """
     found: list[int] = []
     descriptor = os.open(path, os.O_RDONLY)
@@ -184,12 +186,13 @@ def cuts(path: str | Path, every: int) -> list[int]:
 def frame(block: bytes) -> tuple[np.ndarray, np.ndarray, int]:
     """Follow the chain of lengths from the block's first byte.
 
-    Returns where payloads start, their lengths, and how many bytes the first record that is not
-    whole would need (0: the chain ended with something that is no record).
+    Returns the starts of the payloads, their lengths, and the number of bytes that the first
+    incomplete record needs (0: the chain ended with bytes that are not a record).
 
-    Every record begins behind the last byte of another, so these bytes are looked up all at once.
-    What comes out counts only if it is the chain: each one's end is the next one's beginning, from
-    the first byte on. Where a znode's data looks like records it is not, and the chain is walked.
+    Every record begins after the last byte of another, so all such bytes are searched at once. The
+    candidates are accepted only if they form the chain: each ends where the next begins, from the
+    first byte on. If a znode's data looks like records they do not, and the chain is followed
+    record by record.
     """
     size = len(block)
     if size < _OVERHEAD:
@@ -214,9 +217,9 @@ def frame(block: bytes) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _chain(heads: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
-    """Mark those that follow each other from 0 on; ``None``: walking is quicker.
+    """Mark the candidates that form a chain from 0 on; ``None``: following it by record is faster.
 
-    What begins inside of a record of the chain is that record's data.
+    A candidate that begins inside a record of the chain is that record's data.
     """
     chain = np.ones(len(heads), bool)
     if not len(heads) or heads[0]:
@@ -238,7 +241,7 @@ def _chain(heads: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
 
 
 def _walk(block: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Where records begin, and the lengths of their payloads, one after the other."""
+    """Starts of the records and lengths of their payloads, found record by record."""
     size = len(block)
     heads: list[int] = []
     at = 0
@@ -256,11 +259,11 @@ def _walk(block: bytes) -> tuple[np.ndarray, np.ndarray]:
 def checked(block: bytes, starts: np.ndarray, lengths: np.ndarray) -> int:
     """Return how many of the first records have the right checksum and last byte.
 
-    Adler-32 is linear, so the records' checksums together say which one the block has with zeros
-    between the payloads; that one is computed in one go. Damage to one record shifts both halves
-    of the block's as it would shift its own; several would have to cancel each other out, which
-    is as unlikely as that Adler-32 itself misses one. Only a block that is not as foretold is
-    checked record by record.
+    Adler-32 is linear, so the records' checksums predict the checksum of the block with zeros
+    between the payloads, which is computed in one call. Damage to one record changes both halves of
+    the block's checksum as it would change its own. Damage to several would have to cancel out,
+    which is as unlikely as that Adler-32 itself misses damage. Only a block with another checksum
+    than predicted is checked record by record.
     """
     count = len(starts)
     if not count:
@@ -301,9 +304,9 @@ def read_log(
 def read_snapshot(
     path: str | Path, server: str = "", filters: Filters | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield all znodes of one snapshot in the columns of ``schema.SNAPSHOT``; ``LogFormatError``.
+    """Yield all znodes of one snapshot in the columns of ``schema.SNAPSHOT``.
 
-    Of the filters only the path prefix counts.
+    Of the filters only the path prefix applies. Raises ``LogFormatError``.
     """
     snapshot = open_snapshot(path)
     prefix = (filters or Filters()).path_prefix

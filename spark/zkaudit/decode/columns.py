@@ -1,7 +1,7 @@
-"""Bodies of many transactions at once: numpy finds where each field lies, Arrow gathers them.
+"""Decodes many transactions at once: numpy locates the fields, Arrow gathers them.
 
-Only layouts that fit exactly are taken; any other record goes to ``txnlog.decode_payload``, which
-alone decides whether it is right. Pure; any thread.
+Only records that fit a layout exactly are decoded here. All others go to
+``txnlog.decode_payload``, which alone decides whether a record is valid. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _PLAIN: Final = {pa.int32(): "<i4", pa.int64(): "<i8", _SCHEMA.field("time").typ
 
 
 def schema_of(columns: Iterable[str] | None) -> pa.Schema:
-    """The schema of some columns of ``schema.TXNLOG``, in the order given; ``None``: of all."""
+    """The schema of the given columns of ``schema.TXNLOG``, in that order; ``None``: of all."""
     return _SCHEMA if columns is None else pa.schema([_SCHEMA.field(name) for name in columns])
 
 
 def numbers(values: Numbers, kind: pa.DataType, has: Numbers | None = None) -> pa.Array:
     """Numbers or booleans as a column of ``kind``; null where ``has`` is false.
 
-    Made from the buffers themselves: ``pa.array`` looks for pandas at each call.
+    Built from buffers, because ``pa.array`` looks for pandas at each call.
     """
     if kind == pa.bool_():
         content = np.packbits(values, bitorder="little")
@@ -58,10 +58,10 @@ def numbers(values: Numbers, kind: pa.DataType, has: Numbers | None = None) -> p
 
 
 def gather(block: bytes, at: Numbers, size: Numbers) -> pa.Array:
-    """Binary values at the given places, which must not go backward; a size of -1 is null.
+    """Binary values at the given positions, which must not decrease; a size of -1 is null.
 
-    Arrow sees one array of wanted and unwanted bytes in turn, over the block itself, and copies out
-    the wanted ones.
+    Arrow gets one array over the block, of alternating wanted and unwanted bytes, and copies the
+    wanted ones.
     """
     count = len(at)
     if not count:
@@ -94,7 +94,7 @@ def lists(which: Numbers, found: Sequence[Sequence[str] | None]) -> pa.Array:
 
 
 def texts(values: pa.Array) -> pa.Array:
-    """Bytes as strings; what is not UTF-8 becomes the replacement character, as in Java."""
+    """Bytes as strings; invalid UTF-8 becomes the replacement character, as in Java."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -103,7 +103,7 @@ def texts(values: pa.Array) -> pa.Array:
 
 
 def timestamps(milliseconds: Numbers) -> pa.Array:
-    """Milliseconds since 1970 as UTC; null outside the years 1 to 9999, which no calendar holds."""
+    """Milliseconds since 1970 as UTC; null outside the years 1 to 9999."""
     outside = (milliseconds < _EARLIEST_MS) | (milliseconds > _LATEST_MS)
     values = np.where(outside, 0, milliseconds) if outside.any() else milliseconds
     return numbers(values * 1000, _SCHEMA.field("time").type, ~outside)
@@ -129,7 +129,7 @@ def operations_batch(
 def splice(
     batch: pa.RecordBatch, record: Numbers, extra: pa.RecordBatch, extra_record: Numbers
 ) -> pa.RecordBatch:
-    """Put ``extra``'s rows between the batch's, by their records, which are in order in both."""
+    """Merge ``extra``'s rows into the batch by record number; both are in order."""
     before = np.searchsorted(record, extra_record)
     begins = np.flatnonzero(np.diff(before, prepend=-1))
     ends = np.append(begins[1:], len(before))
@@ -163,7 +163,7 @@ _FIELDS: Final = {
     CREATE_SESSION: 0,
     CLOSE_SESSION: 0,
 }
-_MOST_ACLS: Final = 32  # longer access lists, which nobody has, go the slow way
+_MOST_ACLS: Final = 32  # records with longer access lists, which are rare, are decoded slowly
 
 
 def _table(values: dict[int, Any], missing: Any, dtype: Any) -> Numbers:
@@ -179,10 +179,10 @@ _NAMES: Final = pa.array([TYPES.get(code) for code in range(_LOWEST, max(TYPES) 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which operations are wanted.
+    """The operations that are wanted.
 
-    ``path_prefix`` leaves out operations on other paths; those without a path (sessions, errors)
-    stay, since ephemerals end with them. Zxids are inclusive.
+    ``path_prefix`` leaves out operations on other paths. Operations without a path (sessions,
+    errors) are kept, because the end of a session ends ephemeral znodes. Zxids are inclusive.
     """
 
     path_prefix: str = ""
@@ -192,7 +192,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A batch of the wanted operations out of the first ``records`` records."""
+    """A batch of the wanted operations among the first ``records`` records."""
 
     batch: pa.RecordBatch
     records: int
@@ -201,7 +201,7 @@ class Found:
 
 
 class _Block:
-    """Numbers at any byte of a block; places outside of it read as its edge, checked elsewhere."""
+    """Numbers at any byte of a block. Positions outside it read its edge; callers check them."""
 
     def __init__(self, block: bytes) -> None:
         self.block = block
@@ -218,7 +218,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Ops:
-    """One entry for each operation; ``at`` to ``end`` is what is left of its body."""
+    """One entry for each operation; ``at`` to ``end`` is the rest of its body."""
 
     record: Numbers
     idx: Numbers
@@ -242,16 +242,16 @@ def batch_of(
     filters: Filters,
     columns: Sequence[str] | None = None,
 ) -> Found:
-    """Decode the records whose payloads begin at ``starts`` (checksums are right already).
+    """Decode the records whose payloads begin at ``starts``. Their checksums are already verified.
 
-    ``columns``: those of ``schema.TXNLOG`` that are wanted, all by default.
+    ``columns``: the wanted columns of ``schema.TXNLOG``, all by default.
 
-    ``offset`` is the block's place in the file. Reading stops before the first record whose body
-    is no transaction: ``Found.records`` may be less than were given, down to 0.
+    ``offset`` is the block's position in the file. Decoding stops before the first record whose
+    body is not a transaction, so ``Found.records`` may be less than were given, down to 0.
     """
     data = _Block(block)
     ends = starts + lengths
-    # As bytes first: numpy chooses rows of many fields eight times as slowly.
+    # As bytes first: selecting rows with many fields is eight times slower in numpy.
     places = len(block) - _HEADER.itemsize + 1
     heads = np.ndarray((places,), _HEADER_BYTES, block, strides=(1,))[starts].view(_HEADER)
     codes = heads["type"].astype(np.int64)
@@ -357,7 +357,7 @@ def _operations(
     sizes: Numbers,
     has_digest: Numbers,
 ) -> _Ops:
-    """Open the multis. Those that do not fit are marked in ``bad``."""
+    """Expand the multis. Those that do not fit the layout are marked in ``bad``."""
     single = np.flatnonzero(wanted & (codes != MULTI))
     multi = np.flatnonzero(wanted & (codes == MULTI))
     body = starts + TXN_HEADER.size
@@ -379,7 +379,7 @@ def _operations(
         end = at + 8 + size
         fits = (size >= 0) & (end <= ends[record])
         bad[record[~fits]] = True
-        # Errors too: the operations beside one were undone, which the slow way shows.
+        # Errors too: the other operations were rolled back, which the slow decoder handles.
         odd = (code == MULTI) | (code == CLOSE_SESSION) | (code == CREATE_SESSION) | (code == ERROR)
         bad[record[odd]] = True
         steps = np.full(len(record), step, np.int64)
@@ -403,10 +403,10 @@ def _fields(
     has_digest: Numbers,
     closes: list[tuple[str, ...] | None],
 ) -> dict[str, Numbers]:
-    """Find the fields of every operation; records that do not fit exactly become ``bad``.
+    """Find the fields of every operation; records that do not fit a layout exactly become ``bad``.
 
-    A ``..._size`` of -1 is null. What sessions deleted at their close goes to ``closes``;
-    ``close`` is its place there, -1 for all other operations.
+    A ``..._size`` of -1 is null. Paths deleted by a closeSession go to ``closes``; ``close`` is the
+    index in it, and -1 for all other operations.
     """
     known = (ops.code >= _LOWEST) & (ops.code <= max(TYPES))
     wants = _FIELD_TABLE[np.where(known, ops.code - _LOWEST, len(_FIELD_TABLE) - 1)]
@@ -433,8 +433,8 @@ def _fields(
         at[rows] += width
 
     def sized(name: str, mask: Numbers, least: int) -> None:
-        """Advance over a length and its bytes, in the rows of ``mask``; what does not fit is wrong
-        and stays empty. All others keep a place in order, and never one outside of the block."""
+        """Advance over a length and its bytes, in the rows of ``mask``. A value that does not fit
+        is bad and stays empty. All positions stay in order and within the block."""
         size = data.int32(at)
         fits = mask & (size >= least) & (size <= end - at - 4)
         np.logical_or(wrong, mask ^ fits, out=wrong)
@@ -443,7 +443,7 @@ def _fields(
         np.add(at, np.maximum(size, 0) + 4, out=at, where=mask)
 
     def bounded(rows: Numbers, size: Numbers, least: int) -> None:
-        """Advance some rows over a length and its bytes; what does not fit is wrong."""
+        """Advance some rows over a length and its bytes; values that do not fit are bad."""
         fits = (size >= least) & (size <= end[rows] - at[rows] - 4)
         wrong[rows] |= ~fits
         at[rows] += 4 + np.where(fits, np.maximum(size, 0), 0)

@@ -1,9 +1,9 @@
-"""The digest of the whole tree, computed again from decoded operations (ZooKeeper 3.6+).
+"""The digest of the whole tree, recomputed from decoded operations (ZooKeeper 3.6+).
 
-Each transaction of such a log carries the digest of the tree after it. When a replay of what we
-decoded gives the same number, then paths, contents, versions, zxids, times and owners were all
-decoded as the server meant them. Sequential and in memory: for checks on demand, not for the audit
-itself. Formulas: ZooKeeper 3.9 ``DigestCalculator`` (version 2), ``DataTree``. Any thread.
+Each transaction of such a log carries the digest of the tree after it. If a replay of the decoded
+operations gives the same number, then all paths, contents, versions, zxids, times and owners were
+decoded correctly. Sequential and in memory: used for checks on demand, not by the audit itself.
+Formulas: ZooKeeper 3.9 ``DigestCalculator`` (version 2), ``DataTree``. Any thread.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Node:
 
 
 class Tree:
-    """The znodes of one server, and the running digest of all of them; at first those of a new one.
+    """The znodes of one server and their running digest. It starts as the tree of a new server.
 
     Znodes below ``/zookeeper`` are not part of the digest.
     """
@@ -71,14 +71,14 @@ class Tree:
 
     @classmethod
     def of_snapshot(cls, path: str | Path) -> tuple[Tree, int | None]:
-        """The tree in a snapshot, and the zxid from which on it is exact once all transactions
-        behind the one in its name were applied; ``None``: the snapshot does not show it (to 3.5).
+        """The tree in a snapshot, and the zxid from which it is exact. All transactions after the
+        zxid in its name must be applied first. ``None``: unknown (up to 3.5).
 
         Raises ``LogFormatError``, ``OSError``.
         """
         snapshot = open_snapshot(path)
         tree = cls()
-        newest = 0  # the server notes how far it is after it has changed the znode
+        newest = 0  # the server updates its last zxid after it has changed the znode
         for found in snapshot.nodes():
             newest = max(newest, found.czxid, found.mzxid, found.pzxid)
             name = "" if found.path == "/" else found.path
@@ -101,7 +101,7 @@ class Tree:
         return tree, None if complete is None else max(complete, newest)
 
     def apply(self, op: Operation) -> None:
-        """Do what an operation did."""
+        """Apply an operation to the tree."""
         path = op.path
         if op.type == "closeSession":
             for ephemeral in sorted(self.ephemerals.pop(op.session, set()) | set(op.deleted or ())):
@@ -134,7 +134,7 @@ class Tree:
         parent.cversion = max(parent.cversion, op.parent_cversion or 0)
         parent.pzxid = op.zxid
         self._put(_parent(path), parent)
-        self._take(path)  # a snapshot may have what was created while it was written
+        self._take(path)  # a snapshot may contain znodes that were created while it was written
         node = _Node(op.data, op.zxid, op.zxid, op.zxid, op.time_ms, op.time_ms, owner=owner)
         self._put(path, node)
 
@@ -145,7 +145,7 @@ class Tree:
             self.ephemerals.get(node.owner, set()).discard(path)
         elif _parent(path) not in self.nodes:
             return
-        # Where a snapshot lacks a znode that was there, its parent may be from before.
+        # If a snapshot lacks a znode that existed, its parent may be older than the delete.
         parent = self._take(_parent(path))
         parent.pzxid = max(parent.pzxid, zxid)
         self._put(_parent(path), parent)
@@ -153,7 +153,7 @@ class Tree:
     def _take(self, path: str) -> _Node:
         node = self.nodes.get(path)
         if node is None:
-            return _Node()  # a snapshot may lack what was deleted while it was written
+            return _Node()  # a snapshot may lack znodes that were deleted while it was written
         if not path.startswith(_UNCOUNTED):
             self.digest = (self.digest - node.digest(path)) & _WORD
         return node
@@ -170,15 +170,14 @@ def _parent(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """How many transactions carried the digest that the replay gives (``equal``), and how many
-    carried one that nothing can be compared with (``unknown``): logs and snapshots do not reach
-    back far enough."""
+    """Counts of transactions: those with the digest that the replay gives (``equal``), and those
+    whose digest cannot be checked because logs and snapshots begin too late (``unknown``)."""
 
     equal: int = 0
     unknown: int = 0
 
     def __add__(self, other: Verified) -> Verified:
-        """Both together."""
+        """The sum of both."""
         return Verified(self.equal + other.equal, self.unknown + other.unknown)
 
 
@@ -191,21 +190,22 @@ def verify_digests(
 ) -> Verified:
     """Replay one server's logs, in order of their zxids, and compare all digests.
 
-    The replay begins with the first transaction there ever was, or with a snapshot; behind a log
-    gap, with the next snapshot. ``without``: first and last zxid of proposals that never were
-    committed. Raises ``DigestMismatchError`` at the first other digest, and what reading raises.
+    The replay begins with the ensemble's first transaction or with a snapshot. After a log gap it
+    resumes with the next snapshot. ``without``: first and last zxid of proposals that were never
+    committed. Raises ``DigestMismatchError`` at the first digest that differs, and the errors of
+    the readers.
 
-    ``begin`` and ``later`` make it a section, so that several workers share one server: it begins
-    with the snapshot of that zxid, and ends where one that begins with the first of ``later``
-    compares. The sections of a server compare each digest once: where a snapshot cannot be used,
-    the section before it continues, and the one that would begin with it compares nothing.
+    ``begin`` and ``later`` select a section, so that several workers can share one server. The
+    section begins with the snapshot of zxid ``begin`` and ends where the section of the first of
+    ``later`` starts to compare. The sections of a server compare each digest once: if a snapshot
+    cannot be used, the previous section continues, and the one of that snapshot compares nothing.
     """
     by_zxid = {snapshot_zxid(path) or 0: path for path in snapshots}
     replay = _Replay(by_zxid)
     if begin is not None and not replay.begin_with(begin):
         return Verified()
     ends = ((zxid + 1, _tree(by_zxid[zxid])[1]) for zxid in later)
-    # A snapshot of 3.6+ may say less than its name does: refused writes have no digest.
+    # A snapshot's digest (3.6+) may be older than the zxid in its name: refused writes have none.
     end = next((max(first, sure) for first, sure in ends if sure is not None), None)
     for log in logs:
         for zxid, ops in groupby(read_transactions(log), key=lambda op: op.zxid):
@@ -218,10 +218,10 @@ def verify_digests(
 
 
 def _tree(path: str | Path) -> tuple[Tree | None, int | None]:
-    """``Tree.of_snapshot``, or nothing for a file that is not whole."""
+    """``Tree.of_snapshot``, or ``None`` for an incomplete file."""
     try:
         return Tree.of_snapshot(path)
-    except LogFormatError:  # its server died while it wrote it
+    except LogFormatError:  # the server died while it wrote the file
         return None, None
 
 
@@ -237,8 +237,8 @@ class _Replay:
         self.unknown = 0
 
     def begin_with(self, at: int) -> bool:
-        """Begin a section with a snapshot; ``False`` when it cannot be used. What comes before it
-        is exact belongs to the section before."""
+        """Begin a section with a snapshot; return ``False`` if it cannot be used. Transactions
+        before the tree is exact belong to the previous section."""
         self.last, self.ready[at] = at, _tree(self.snapshots[at])
         sure = self.ready[at][1]
         self.count_from = sure or 0
@@ -267,19 +267,20 @@ class _Replay:
             self.equal += 1
         else:
             reason = (
-                f"the log says digest {digest & _WORD:#x}, replaying it gives {self.tree.digest:#x}"
+                f"the log has digest {digest & _WORD:#x}, "
+                f"but its replay gives {self.tree.digest:#x}"
             )
             raise DigestMismatchError(str(log), zxid, reason)
 
     def _between(self, zxid: int) -> int | None:
-        """The latest snapshot since the last transaction: a server that was away got one."""
+        """The latest snapshot since the last transaction. A server that was down received one."""
         return max((at for at in self.snapshots if self.last <= at < zxid), default=None)
 
     def _begin(self, zxid: int) -> None:
         """Find the tree before a transaction, if it is the first one or follows a snapshot.
 
-        Where that snapshot is not whole, the tree is known only if nothing happened up to it that
-        was not replayed: ZooKeeper does not use such a file either.
+        If that snapshot is incomplete, the tree is known only if all transactions up to it were
+        replayed. ZooKeeper does not use such a file either.
         """
         before = None if self.tree is None else (self.tree, self.sure)
         self.tree, self.sure = None, 0

@@ -1,7 +1,7 @@
 """Records of ``__consumer_offsets`` as rows. Pure; any thread.
 
-Their bytes are decoded by ``zkconsumer.core.coordinator.offset_records``. A record that cannot be
-decoded keeps its place and says what it is.
+``zkconsumer.core.coordinator.offset_records`` decodes their bytes. The row of a record that cannot
+be decoded has its position and the reason.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from zkconsumer.core.coordinator.offset_records import GroupKey, OtherKey
 
 
 def decode(key: bytes | None, value: bytes | None) -> dict[str, Any]:
-    """Return what one record says, in the columns of ``schema.OFFSETS`` but its place.
+    """Return one record's values for the columns of ``schema.OFFSETS``, except its position.
 
-    ``kind`` is offset, group, other (a key this does not know) or damaged, with ``fault``.
+    ``kind`` is offset, group, other (an unknown key) or damaged, with the reason in ``fault``.
     """
     try:
         return _decode(key, value)

@@ -1,7 +1,7 @@
-"""ZooKeeper's snapshots: sessions and znodes, plain, gzip or snappy; every seal checked.
+"""ZooKeeper's snapshots: sessions and znodes, plain, gzip or snappy; every checksum is verified.
 
 Formats: ZooKeeper 3.9 ``FileSnap``, ``DataTree.serialize``, ``SnapStream``. A snapshot is read
-whole, because its checksum covers all of it. Any thread.
+into memory, because its checksum covers the whole file. Any thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zkaudit.errors import AuditError, LogFormatError
 MAGIC: Final = struct.pack(">4si", b"ZKSN", 2)
 GZIP: Final = b"\x1f\x8b"
 SNAPPY: Final = b"\x82SNAPPY\x00"
-"""First bytes of snappy-java's own framing, which is not the standard one."""
+"""First bytes of snappy-java's framing, which differs from the standard one."""
 
 _STAT: Final = struct.Struct(">qqqqiiiqq")
 _SEAL_SIZE: Final = 13  # checksum, length 1, "/"
@@ -28,7 +28,7 @@ _SEAL_SIZE: Final = 13  # checksum, length 1, "/"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotNode:
-    """One znode; fields as the columns of ``schema.SNAPSHOT``, times in milliseconds."""
+    """One znode. Fields are the columns of ``schema.SNAPSHOT``, with times in milliseconds."""
 
     path: str
     data: bytes | None
@@ -46,9 +46,9 @@ class SnapshotNode:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A whole snapshot, not yet taken apart: ``nodes`` walks through it.
+    """A complete snapshot. ``nodes`` decodes its znodes.
 
-    ``digest`` is the tree's digest at ``digest_zxid`` (3.6+); ``last_processed_zxid`` is known from
+    ``digest`` is the tree's digest at ``digest_zxid`` (3.6+). ``last_processed_zxid`` is known from
     3.9 on.
     """
 
@@ -116,10 +116,10 @@ def snapshot_zxid(path: str | Path) -> int | None:
 
 
 def open_snapshot(path: str | Path) -> Snapshot:
-    """Read one snapshot and check all its seals. Raises ``LogFormatError``, ``OSError``.
+    """Read one snapshot and verify all its checksums. Raises ``LogFormatError``, ``OSError``.
 
-    A snapshot without its seal was still being written, or its server died: that is an error too,
-    since ZooKeeper itself does not use such a file.
+    A snapshot without its final checksum was still being written, or its server died. That is an
+    error too, because ZooKeeper itself does not use such a file.
     """
     name = str(path)
     zxid = snapshot_zxid(path)
@@ -140,13 +140,13 @@ def open_snapshot(path: str | Path) -> Snapshot:
         if tail in (20 + _SEAL_SIZE, 20 + 8 + 2 * _SEAL_SIZE):
             digest_zxid, version, digest = jute.int64(), jute.int32(), jute.int64()
             _seal(jute, content)
-            if not version:  # written with digests off
+            if not version:  # written with digests disabled
                 digest_zxid = digest = None
         if tail in (8 + _SEAL_SIZE, 20 + 8 + 2 * _SEAL_SIZE):
             last = jute.int64()
             _seal(jute, content)
         if jute.left:
-            raise BodyError(f"{jute.left} bytes follow the last seal")
+            raise BodyError(f"{jute.left} bytes follow the last checksum")
     except (BodyError, struct.error) as error:
         at = error.args[1] if len(error.args) > 1 else jute.at
         raise LogFormatError(name, at, f"{error.args[0]} (counted uncompressed)") from None

@@ -1,8 +1,8 @@
-"""ZooKeeper's transaction log, one record at a time: what the bytes mean, and where reading stops.
+"""Decodes ZooKeeper's transaction log one record at a time, and classifies the end of a log.
 
-This is the readable decoder: every field of every type, standard library only. ``batches`` does the
-same for many records at once and uses this for rare records and for the end of a file. Formats:
-ZooKeeper 3.9 ``zookeeper.jute``, ``FileTxnLog``, ``SerializeUtils``. Any thread.
+This is the readable decoder: every field of every type, with the standard library only. ``batches``
+does the same for many records at once. It uses this module for rare records and for the end of a
+file. Formats: ZooKeeper 3.9 ``zookeeper.jute``, ``FileTxnLog``, ``SerializeUtils``. Any thread.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from zkaudit.errors import LogFormatError
 from zkaudit.schema import TYPES
 
 FILE_HEADER: Final = struct.pack(">4siq", b"ZKLG", 2, 0)
-"""First bytes of every log; servers write 0 as the last number, the database id."""
+"""First bytes of every log. The last number is the database id, which servers set to 0."""
 
 RECORD_HEADER: Final = 12
-"""Bytes before a payload: checksum (8) and length (4); one byte, ``END_OF_RECORD``, follows it."""
+"""Bytes before a payload: checksum (8) and length (4). One byte, ``END_OF_RECORD``, follows it."""
 
 TXN_HEADER: Final = struct.Struct(">qiqqi")
 """Head of a payload: session, cxid, zxid, time in milliseconds, type."""
 
 END_OF_RECORD: Final = 0x42
 MAX_RECORD: Final = 1 << 28
-"""Longest payload believed, in bytes; servers refuse requests of more than 1 MiB by default."""
+"""Longest plausible payload, in bytes. By default, servers refuse requests of more than 1 MiB."""
 
 DIGEST_SIZE: Final = 12
 _ERROR_SIZE: Final = 4
@@ -47,13 +47,13 @@ class Stop(Enum):
     """Why reading stopped."""
 
     EOF = "eof"
-    """The file ends with a whole record."""
+    """The file ends with a complete record."""
     PADDING = "padding"
-    """Only zeros follow: a server reserves space ahead."""
+    """Only zeros follow: a server preallocates space."""
     TORN = "torn"
-    """The last record is not all there: it is being written, or the server died writing it."""
+    """The last record is incomplete: it is being written, or the server died while writing it."""
     CORRUPT = "corrupt"
-    """What is there cannot be a record; nothing behind it is read."""
+    """The bytes cannot be a record. Nothing after them is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of one transaction; fields as the columns of ``schema.TXNLOG``."""
+    """One operation of one transaction. Fields are the columns of ``schema.TXNLOG``."""
 
     position: int
     zxid: int
@@ -101,7 +101,7 @@ class Operation:
 
 
 class BodyError(ValueError):
-    """The bytes are no transaction; the text says what is wrong."""
+    """The bytes are not a transaction. The message gives the reason."""
 
 
 class Jute:
@@ -126,28 +126,28 @@ class Jute:
         return int.from_bytes(self._take(8), "big", signed=True)
 
     def boolean(self) -> bool:
-        """One byte, 0 or 1 (Java takes any other byte for true)."""
+        """One byte, 0 or 1 (Java reads any other byte as true)."""
         return self._take(1) != b"\0"
 
     def buffer(self) -> bytes | None:
-        """Bytes behind their length; a length of -1 is null."""
+        """Bytes after their length; a length of -1 is null."""
         size = self.int32()
         return None if size == -1 else self._take(size)
 
     def string(self) -> str | None:
-        """A buffer in UTF-8; what is not UTF-8 becomes the replacement character, as in Java."""
+        """A buffer as text; invalid UTF-8 becomes the replacement character, as in Java."""
         data = self.buffer()
         return None if data is None else data.decode("utf-8", "replace")
 
     def count(self) -> int:
-        """Length of a vector; null counts as empty."""
+        """Length of a vector; null is read as empty."""
         size = self.int32()
         if size < -1 or size > self.left:
             raise BodyError(f"a vector of {size} entries does not fit")
         return max(size, 0)
 
     def strings(self) -> tuple[str, ...]:
-        """A vector of strings; null ones become empty."""
+        """A vector of strings; null strings become empty."""
         return tuple(self.string() or "" for _ in range(self.count()))
 
     def acl(self) -> tuple[Acl, ...]:
@@ -166,8 +166,8 @@ class Jute:
 def decode_payload(payload: bytes, position: int = 0) -> list[Operation]:
     """Return the operations of one transaction, in order. Raises ``BodyError``.
 
-    ``position`` only becomes a field. A multi is opened; each operation carries the digest of the
-    whole transaction.
+    ``position`` is only stored as a field. A multi is expanded; each operation carries the digest
+    of the whole transaction.
     """
     if len(payload) < TXN_HEADER.size:
         raise BodyError(f"a transaction of {len(payload)} bytes is too short")
@@ -190,7 +190,7 @@ def decode_payload(payload: bytes, position: int = 0) -> list[Operation]:
                 continue
             bodies.append(_body(sub, inner, whole=True))
             if inner.left:
-                raise BodyError(f"{inner.left} bytes too many in a multi's {bodies[-1][0]}")
+                raise BodyError(f"{inner.left} extra bytes in a multi's {bodies[-1][0]}")
         if any(name == "error" for name, _ in bodies):
             bodies = [
                 (name, fields) if name == "error" else _undone(name, fields)
@@ -204,7 +204,7 @@ def decode_payload(payload: bytes, position: int = 0) -> list[Operation]:
         jute.int32()
         digest = jute.int64()
     if jute.left:
-        raise BodyError(f"{jute.left} bytes too many behind {bodies[-1][0]}")
+        raise BodyError(f"{jute.left} extra bytes after {bodies[-1][0]}")
     return [
         Operation(position, zxid, idx, size, time_ms, session, cxid, name, digest=digest, **fields)  # type: ignore[arg-type]
         for idx, (name, fields) in enumerate(bodies)
@@ -212,12 +212,12 @@ def decode_payload(payload: bytes, position: int = 0) -> list[Operation]:
 
 
 def _undone(name: str, fields: dict[str, object]) -> tuple[str, dict[str, object]]:
-    """Of a multi that failed: what was logged for the operations that did not fail themselves."""
+    """Fields of a failed multi's operations that did not fail themselves, as they were logged."""
     return "error", fields | {"tried": name, "error": 0}
 
 
 def _body(code: int, jute: Jute, *, whole: bool) -> tuple[str, dict[str, object]]:
-    """Read one body; ``whole``: nothing may follow it. A digest behind it is left alone."""
+    """Read one body; ``whole``: nothing may follow it. A digest after it is not read."""
     name = TYPES.get(code)
     if name is None or code == MULTI:
         raise BodyError(f"unknown transaction type {code}")
@@ -236,7 +236,7 @@ def _body(code: int, jute: Jute, *, whole: bool) -> tuple[str, dict[str, object]
             fields["acl"] = jute.acl()
         if name in ("create", "create2"):
             fields["ephemeral"] = jute.boolean()
-            if jute.left in ((4,) if whole else (4, 4 + DIGEST_SIZE)):  # 3.3 wrote none
+            if jute.left in ((4,) if whole else (4, 4 + DIGEST_SIZE)):  # ZooKeeper 3.3 wrote none
                 fields["parent_cversion"] = jute.int32()
         elif name in ("createContainer", "createTTL"):
             fields["ephemeral"] = False
@@ -249,7 +249,7 @@ def _body(code: int, jute: Jute, *, whole: bool) -> tuple[str, dict[str, object]
 
 
 def _close_session(jute: Jute) -> tuple[str, ...] | None:
-    """Three layouts: nothing (to 3.5), a digest alone (3.6+), or deleted paths first (3.6+)."""
+    """Three layouts: nothing (up to 3.5), only a digest (3.6+), or deleted paths first (3.6+)."""
     start = jute.at
     if not jute.left:
         return None
@@ -264,16 +264,16 @@ def _close_session(jute: Jute) -> tuple[str, ...] | None:
 
 
 def close_session(body: bytes) -> tuple[tuple[str, ...] | None, int]:
-    """The deleted paths of a closeSession's body, and how many bytes are left behind them."""
+    """The deleted paths of a closeSession's body, and the number of bytes after them."""
     jute = Jute(body, 0, len(body))
     return _close_session(jute), jute.left
 
 
 def judge(descriptor: int, name: str, position: int) -> LogEnd | None:
-    """Say why no whole record begins at ``position``; ``None``: one does (it was just written).
+    """Classify why no complete record begins at ``position``; ``None``: one does, written just now.
 
-    Bytes are written in order into a file of zeros, so a record that is being written is a prefix
-    with nothing but zeros, or nothing at all, behind it. Everything else is corruption.
+    Bytes are written in order into a file of zeros. So a record that is being written is a prefix
+    followed only by zeros, or by nothing. Everything else is corruption.
     """
     size = os.fstat(descriptor).st_size
     last = _last_written(descriptor, position, size)
@@ -282,13 +282,13 @@ def judge(descriptor: int, name: str, position: int) -> LogEnd | None:
     if last < position:
         if size > position:
             return LogEnd(position, Stop.PADDING, "only zeros follow")
-        return LogEnd(position, Stop.EOF, "the file ends with a whole record")
+        return LogEnd(position, Stop.EOF, "the file ends with a complete record")
     head = os.pread(descriptor, RECORD_HEADER, position)
     checksum, length = struct.unpack(">qi", head.ljust(RECORD_HEADER, b"\0"))
     if checksum >> 32:
         return LogEnd(position, Stop.CORRUPT, "no checksum of a record begins here")
     if last < position + RECORD_HEADER:
-        return LogEnd(position, Stop.TORN, "the last record has no more than its head")
+        return LogEnd(position, Stop.TORN, "the last record is cut off after its head")
     if length == 0 and checksum == 0:
         return LogEnd(position, Stop.CORRUPT, f"zeros, but the file continues at byte {last}")
     if not TXN_HEADER.size <= length <= MAX_RECORD:
@@ -314,7 +314,7 @@ def judge(descriptor: int, name: str, position: int) -> LogEnd | None:
 
 
 def _is_too_long(length: int, written: bytes) -> bool:
-    """Whether a record's own fields end before its length says, so that the length is wrong."""
+    """Whether a record's fields end before its length, which means that the length is wrong."""
     if len(written) < TXN_HEADER.size:
         return False
     code = TXN_HEADER.unpack_from(written)[4]
@@ -329,7 +329,7 @@ def _is_too_long(length: int, written: bytes) -> bool:
         else:
             return False
     except BodyError:
-        return False  # cut off inside of its fields, as a torn record is
+        return False  # cut off within its fields, as a torn record is
     return length - jute.at not in (0, 4, DIGEST_SIZE, 4 + DIGEST_SIZE)
 
 
@@ -337,17 +337,17 @@ def _judge_file_header(head: bytes, name: str, last: int) -> LogEnd | None:
     if head[:8] == FILE_HEADER[:8] and len(head) == len(FILE_HEADER):
         return None
     if last < len(FILE_HEADER) and FILE_HEADER.startswith(head.rstrip(b"\0")):
-        return LogEnd(0, Stop.TORN, "the file's header is not all there")
+        return LogEnd(0, Stop.TORN, "the file's header is incomplete")
     if head[:4] != FILE_HEADER[:4]:
         return LogEnd(
             0, Stop.CORRUPT, f"{name} is not a transaction log: it begins with {head[:4]!r}"
         )
     version = int.from_bytes(head[4:8], "big")
-    return LogEnd(0, Stop.CORRUPT, f"version {version} of the log format is not known")
+    return LogEnd(0, Stop.CORRUPT, f"unknown version {version} of the log format")
 
 
 def _last_written(descriptor: int, start: int, size: int) -> int:
-    """Offset of the last byte from ``start`` on that is not zero; ``start - 1``: there is none."""
+    """Position of the last byte from ``start`` on that is not zero; ``start - 1`` if none is."""
     end = size
     while end > start:
         begin = max(start, end - _BLOCK)
@@ -359,9 +359,9 @@ def _last_written(descriptor: int, start: int, size: int) -> int:
 
 
 def whole_record(descriptor: int, position: int) -> bytes | None:
-    """Return the payload of the record at ``position`` if it is all there and its checksum holds.
+    """Return the payload of the record at ``position`` if it is complete and its checksum is right.
 
-    ``None`` calls for ``judge``.
+    After ``None``, call ``judge`` for the reason.
     """
     head = os.pread(descriptor, RECORD_HEADER, position)
     if len(head) < RECORD_HEADER:
@@ -377,10 +377,10 @@ def whole_record(descriptor: int, position: int) -> bytes | None:
 
 
 def read_transactions(path: str | Path) -> Iterator[Operation]:
-    """Yield the operations of one log, one record at a time; slow and plain.
+    """Yield the operations of one log, one record at a time; slow and simple.
 
-    Raises ``LogFormatError`` where the log is corrupt; a torn end is left out in silence (``judge``
-    tells it).
+    Raises ``LogFormatError`` if the log is corrupt. A torn end is silently left out (``judge``
+    reports it).
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -403,4 +403,4 @@ def read_transactions(path: str | Path) -> Iterator[Operation]:
 
 
 def _wrong(error: BodyError) -> str:
-    return f"checksum right, transaction wrong: {error}"
+    return f"the checksum is right, but the transaction is invalid: {error}"

@@ -1,10 +1,10 @@
-"""The rules: what went wrong, as the tables show it. The driver builds DataFrames.
+"""The rules: they derive findings from the tables. The driver builds DataFrames.
 
-``rules`` puts all findings together; ``base`` has what the rules share::
+``rules`` puts all findings together. ``base`` has the code that the rules share::
 
     ownership  partitions without an owner, foreign releases, sessions, shares
-    offsets    writes of offsets that should not have been
+    offsets    offsets that were written by the wrong session or moved the wrong way
     load       rebalance storms, contention, herds
     journals   overlapping deliveries, views that differ
-    migrations groups that move while they run; ``modes`` judges one of them
+    migrations groups that migrate while they run; ``modes`` checks one group
 """

@@ -1,4 +1,4 @@
-"""What all rules share: the tables they look at, and how a finding is put together.
+"""Code that all rules share: the tables they read, and functions that build a finding.
 
 Runs in the driver's thread and only builds DataFrames.
 """
@@ -19,7 +19,7 @@ PARTITION = (*GROUP, "topic", "partition")
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables that findings are made from, as ``zkaudit.tables.catalog`` describes them."""
+    """The tables from which findings are derived, described in ``zkaudit.tables.catalog``."""
 
     registrations: DataFrame
     ownership: DataFrame
@@ -36,21 +36,21 @@ class Tables:
     end: DataFrame
     """One row: zxid and time of the last transaction of the history."""
     known: tuple[int | None, ...] = (0,)
-    """For each segment between log gaps the zxid from which on every ephemeral is known, as
+    """For each segment between log gaps, the zxid from which all ephemeral znodes are known, as
     ``inputs.known`` returns it."""
     log_gaps: tuple[LogGap, ...] = ()
-    """Where transactions are missing, as ``Stage.log_gaps``."""
+    """Where transactions are missing, as in ``Stage.log_gaps``."""
     moving: Moving = field(default_factory=Moving)
-    """The groups that have a mode."""
+    """The groups that have a migration mode."""
     live_ownership: DataFrame | None = None
-    """That table; ``None``: no group has a mode."""
+    """Table ``live_ownership``; ``None`` if no group has a migration mode."""
     owned_topics: DataFrame | None = None
     """Chroot and topic of all topics that any group ever owned; ``None``: those of ``ownership``.
     A filter may mean a topic that only other groups show."""
 
 
 def text(name: str | Column) -> Column:
-    """A value as text for a sentence; ``?`` when there is none."""
+    """A value as text for a sentence; ``?`` if it is null."""
     return F.coalesce((F.col(name) if isinstance(name, str) else name).cast("string"), F.lit("?"))
 
 
@@ -67,7 +67,7 @@ def tp() -> Column:
 def row(
     table: str, zxid: str | None, idx: str | None, session: str | None, what: Column | str
 ) -> Column:
-    """One row of evidence, from the columns of these names; no name: null."""
+    """One row of evidence, from the columns with these names; null where no name is given."""
     return F.struct(
         F.lit(table).alias("table"),
         (F.col(zxid) if zxid else F.lit(None)).cast("bigint").alias("zxid"),
@@ -87,7 +87,7 @@ def finding(
     basis: Column | str,
     *sentence: Column | str,
 ) -> DataFrame:
-    """Rows as findings: with the columns that all have. ``evidence`` must be there."""
+    """Add the columns that every finding has. ``frame`` must have a column ``evidence``."""
     words = [F.lit(part) if isinstance(part, str) else part for part in sentence]
     return frame.withColumns(
         {
@@ -100,7 +100,7 @@ def finding(
 
 
 def writers(tables: Tables) -> DataFrame:
-    """Which member a session stood for in a group: from its registration, else from its claims."""
+    """The member behind each session of a group, from its registration or else from its claims."""
     known = [
         frame.where("session is not null and member is not null").select(
             *GROUP, "session", "member"
@@ -116,8 +116,8 @@ def writers(tables: Tables) -> DataFrame:
 
 
 def alive(tables: Tables, rows: DataFrame, zxid: str) -> DataFrame:
-    """Add ``alive``: registrations of the group alive just before ``zxid`` of each row; null where
-    the members are not known."""
+    """Add ``alive``: how many members of the group were registered just before ``zxid`` of each
+    row; null where the members are not known."""
     changes = steps(tables.registrations, tables.log_gaps, tables.known).select(
         *GROUP, F.col("zxid").alias("at"), "step"
     )
@@ -135,7 +135,8 @@ def alive(tables: Tables, rows: DataFrame, zxid: str) -> DataFrame:
 
 
 def host_of(member_name: str = "member") -> Column:
-    """The host in a generated consumer id (``group_host-milliseconds-8 digits``), else empty."""
+    """The host in a generated consumer id (``group_host-milliseconds-8 digits``); empty for other
+    ids."""
     return F.expr(
         f"regexp_extract(substring({member_name}, length(`group`) + 2), "
         r"r'(?s)\A(.+)-[0-9]{13}-[0-9a-f]{1,8}\z', 1)"
@@ -143,9 +144,9 @@ def host_of(member_name: str = "member") -> Column:
 
 
 def who(session_name: str = "session", member_name: str = "member") -> Column:
-    """``Member M (host H, session 0x1)``; null where there is no member.
+    """``Member M (host H, session 0x1)``; null if the member is unknown.
 
-    The host is that of a generated consumer id: ``group_host-milliseconds-8 digits``.
+    The host is taken from a generated consumer id: ``group_host-milliseconds-8 digits``.
     """
     named = host_of(member_name)
     host = F.when(named != "", F.concat(F.lit("host "), named, F.lit(", "))).otherwise("")

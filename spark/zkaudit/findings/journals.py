@@ -1,7 +1,8 @@
-"""What members' journals show: two that deliver one partition, two that see different groups.
+"""Findings from members' journals: overlapping deliveries, and members with different views.
 
-Overlaps are found without joining a table with itself: intervals of one owner are merged, then each
-is compared with the latest end before it. Runs in the driver's thread and only builds DataFrames.
+Overlaps are found without joining a table with itself. The intervals of one owner are merged, then
+each is compared with the latest end before it. Runs in the driver's thread and only builds
+DataFrames.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from zkaudit.findings.base import GROUP, PARTITION, Tables, finding, row, text, 
 from zkaudit.findings.limits import Limits
 
 SHOWN = 5
-"""Names of members in a sentence."""
+"""At most this many members are named in a sentence."""
 
 
 def overlaps(
     frame: DataFrame, key: tuple[str, ...], owner: str, keep: tuple[str, ...]
 ) -> DataFrame:
-    """Intervals [a, b) of one owner that overlap one of another owner of the same key.
+    """Intervals [a, b) of one owner that overlap an interval of another owner of the same key.
 
-    One row for each that begins while another lasts: its columns, ``low`` and ``high`` (the first
-    part that both have), and ``other``, a struct of the same columns. Intervals of one owner that
-    touch or overlap are one, with ``keep`` from the first of them.
+    There is one row for each interval that begins during another. It has the interval's columns,
+    ``low`` and ``high`` (the first part that the two share), and ``other``, a struct of the other
+    interval's columns. Intervals of one owner that touch or overlap are merged; ``keep`` is then
+    from the first.
     """
     own = Window.partitionBy(*key, owner).orderBy("a", "b")
     before = F.max("b").over(own.rowsBetween(Window.unboundedPreceding, -1))
@@ -52,7 +54,7 @@ def overlaps(
 
 
 def _line(file: str, line: str) -> Column:
-    """Name of the file (its path is in the table) and line."""
+    """Name of the file and line. The table has the file's path."""
     return F.concat(F.substring_index(F.col(file), "/", -1), F.lit(":"), text(line))
 
 
@@ -61,7 +63,7 @@ def _journal(session: str | None, what: Column) -> Column:
 
 
 def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
-    """Two members that delivered one partition at the same time, or the same messages."""
+    """Two members that delivered from one partition at the same time, or the same messages."""
     keep = ("a_time", "b_time", "start_offset", "end_offset", "session", "file", "line")
     deliveries = tables.deliveries.withColumns(
         {"a_time": F.unix_micros("start_time"), "b_time": F.unix_micros("end_time")}
@@ -89,7 +91,7 @@ def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
     offsets = deliveries.where("start_offset is not null and end_offset is not null").withColumns(
         {"a": F.col("start_offset"), "b": F.col("end_offset")}
     )
-    # What is reported as delivered at the same time is not reported again.
+    # Messages that are reported as delivered at the same time are not reported again.
     here = both.where("shared").select(*PARTITION, _pair().alias("pair"), "from", "to")
     again = overlaps(offsets, PARTITION, "member", keep).withColumn("pair", _pair())
     same = [F.col(f"x.{name}").eqNullSafe(F.col(f"t.{name}")) for name in (*PARTITION, "pair")]
@@ -110,14 +112,14 @@ def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
             both, F.when(F.col("shared"), "critical").otherwise("high"), "overlapping delivery",
             "measured", "Members ", F.col("member"), " and ", F.col("other.member"),
             " were both delivering messages of ", *whose, " for ", F.col("seconds"), " s; ",
-            F.when(F.col("shared"), F.concat("range", F.lit(" went to both.")))
-            .otherwise("their journals show no message that went to both."),
+            F.when(F.col("shared"), F.concat("range", F.lit(" were delivered by both.")))
+            .otherwise("their journals show no message that both delivered."),
         ),
         finding(
             again, "low", "delivered twice", "measured",
-            "Of ", *whose, ", ", text("count"), " messages (offsets ", text("low"), " to ",
+            "In ", *whose, ", ", text("count"), " messages (offsets ", text("low"), " to ",
             text(F.col("high") - 1), ") were delivered by ", F.col("other.member"), " and by ",
-            F.col("member"), ", one after the other.",
+            F.col("member"), ", at different times.",
         ),
     ]  # fmt: skip
 
@@ -134,8 +136,9 @@ def _all_kept_journals(tables: Tables) -> DataFrame:
 
 
 def delivery_gaps(tables: Tables) -> DataFrame:
-    """Messages that no member delivered, although one delivered later ones of the partition."""
-    # Behind a reset neither the first nor the last offset is known for sure.
+    """Messages that no member delivered, although a member delivered later messages of the
+    partition."""
+    # After a reset neither the first nor the last offset is certain.
     reset = F.max(F.coalesce("reset", F.lit(False))).over(Window.partitionBy(*PARTITION))
     known = tables.deliveries.withColumn("reset", reset).where("not reset")
     known = known.where("start_offset is not null and end_offset is not null").join(
@@ -159,15 +162,15 @@ def delivery_gaps(tables: Tables) -> DataFrame:
     )
     return finding(
         gaps, "high", "delivery gap", "measured",
-        "Of ", tp(), " of group ", F.col("group"), " no member delivered ", text("messages"),
+        "In ", tp(), " of group ", F.col("group"), " no member delivered ", text("messages"),
         " messages (offsets ", text("other.end_offset"), " to ", text(F.col("start_offset") - 1),
-        "): ", F.col("other.member"), " had delivered up to there, and ", F.col("member"),
-        " began behind them.",
+        "): ", F.col("other.member"), " stopped before them, and ", F.col("member"),
+        " began after them.",
     )  # fmt: skip
 
 
 def commits_past_delivery(tables: Tables) -> DataFrame:
-    """Members that committed more than any member ever delivered: one finding for each."""
+    """Members that committed an offset past every delivered message: one finding for each."""
     reached = (
         tables.deliveries.join(_all_kept_journals(tables), list(GROUP), "left_semi")
         .groupBy(*PARTITION)
@@ -235,8 +238,8 @@ def _names(members: Column) -> Column:
 def views_apart(tables: Tables, limits: Limits) -> DataFrame:
     """Members that acted on different views of the group for longer than a change takes to spread.
 
-    A view counts from ``view_seconds`` after it was read, so one that is about to be read again is
-    passed over.
+    A view counts only from ``view_seconds`` after it was read, because a member that has not yet
+    reacted to a change is about to read it again.
     """
     wait = int(limits.view_seconds * 1e6)
     views = tables.views.withColumns(

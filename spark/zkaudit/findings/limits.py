@@ -18,13 +18,13 @@ def _limit(default: float, help: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Thresholds. Times are by the leader's clock; each field's ``help`` says what it means."""
+    """Thresholds of the rules, explained by the fields' ``help``. Times: by the leader's clock."""
 
     unowned_seconds: float = _limit(30.0, "Report a partition that has had no owner for this long.")
     storm_rebalances: int = _limit(
-        10, "Report a storm if there are at least this many rebalances within --storm-seconds."
+        10, "Report a rebalance storm at this many rebalances or more within --storm-seconds."
     )
-    storm_seconds: float = _limit(600.0, "Time in which rebalances are counted, in seconds.")
+    storm_seconds: float = _limit(600.0, "Length of the window in which rebalances are counted.")
     storm_per_minute: float = _limit(
         6.0, "A storm with at least this many rebalances a minute is `high`, not `medium`."
     )
@@ -33,7 +33,7 @@ class Limits:
         3,
         "Report a member whose sessions expired at least this often within --flapping-seconds.",
     )
-    flapping_seconds: float = _limit(3600.0, "Time in which expiries are counted, in seconds.")
+    flapping_seconds: float = _limit(3600.0, "Length of the window in which expiries are counted.")
     stalled_seconds: float = _limit(
         300.0,
         "Report an owner that has committed nothing for this long while other members of "

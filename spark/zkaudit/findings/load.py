@@ -1,4 +1,4 @@
-"""What rebalances cost: storms, contention, herds.
+"""The cost of rebalances: storms, contention, herds.
 
 Runs in the driver's thread and only builds DataFrames.
 """
@@ -15,10 +15,10 @@ from zkaudit.findings.members import source_of
 def storms(tables: Tables, limits: Limits) -> DataFrame:
     """Many rebalances in a short time: one finding for each storm.
 
-    A storm is known by its tenth rebalance (that is the limit); those before belong to it. Members
-    that come and go without a pause rebalance the group many times in one burst: as many times as
-    members came or went and a partition was claimed again. Of a burst longer than ``storm_seconds``
-    only that share counts.
+    The tenth rebalance (if ten is the limit) makes it a storm, to which the nine before it belong.
+    If members join and leave without a pause, one burst holds many rebalances: as many as members
+    joined or left, if partitions were claimed again as often. Of a burst longer than
+    ``storm_seconds``, only the share within that time counts.
     """
     span = int(limits.storm_seconds * 1000)
     timed = tables.rebalances.withColumn("ms", F.unix_millis("start_time"))
@@ -76,18 +76,18 @@ def storms(tables: Tables, limits: Limits) -> DataFrame:
         F.when(F.col("rate") >= limits.storm_per_minute, "high").otherwise("medium"),
         "rebalance storm", "inferred",
         "Group ", F.col("group"), " rebalanced ", text("most"),
-        f" times within {limits.storm_seconds:g} s; ", text("changes"),
-        " members joined or left meanwhile. A minute saw ", F.col("claims_a_minute"), " claims, ",
-        F.col("ends_a_minute"), " ends of ownership and ", F.col("changes_a_minute"),
-        " joins and leaves; ", F.format_number("share", 0), " % of the time was rebalancing.",
-        F.coalesce(F.concat(F.lit(" "), text("by_source"), F.lit(" of the joins and leaves were "
-                   "those of "), F.col("source"), F.lit(".")), F.lit("")),
+        f" times within {limits.storm_seconds:g} s; there were ", text("changes"),
+        " joins and leaves. The averages per minute were ", F.col("claims_a_minute"), " claims, ",
+        F.col("ends_a_minute"), " ends of ownership, and ", F.col("changes_a_minute"),
+        " joins and leaves. Rebalances took ", F.format_number("share", 0), " % of the time.",
+        F.coalesce(F.concat(F.lit(" "), text("by_source"), F.lit(" of the joins and leaves came "
+                   "from "), F.col("source"), F.lit(".")), F.lit("")),
     )  # fmt: skip
 
 
 def _culprits(tables: Tables, each: DataFrame) -> DataFrame:
-    """``source``: the host or member with more than half of a storm's joins and leaves, and
-    ``by_source``, how many. None where only one came and went: then it is the group itself."""
+    """The host or member with more than half of a storm's joins and leaves, as ``source``, and how
+    many it had, as ``by_source``. No row if there were at most two joins and leaves."""
     changes = tables.membership.select(
         *GROUP, F.col("zxid").alias("at"), source_of().alias("source")
     )
@@ -105,7 +105,7 @@ def _culprits(tables: Tables, each: DataFrame) -> DataFrame:
 
 
 def contention(tables: Tables, limits: Limits) -> DataFrame:
-    """Rebalances in which members were refused many claims."""
+    """Rebalances in which ZooKeeper refused many claims."""
     hot = tables.rebalances.where(F.col("refused") >= limits.contention).withColumns(
         {
             "zxid": F.col("first_zxid"),
@@ -120,12 +120,13 @@ def contention(tables: Tables, limits: Limits) -> DataFrame:
     return finding(
         hot.drop("members"), "medium", "claim contention", "inferred",
         "In one rebalance of group ", F.col("group"), " ZooKeeper refused ", text("refused"),
-        " writes of members because the znode existed, against ", text("claims"), " claims.",
+        " writes by members because the znode already existed; ", text("claims"),
+        " claims succeeded.",
     )  # fmt: skip
 
 
 def large_herds(tables: Tables, limits: Limits) -> DataFrame:
-    """Changes that woke many members: measured from journals, else an upper bound."""
+    """Changes that woke many members, measured from journals or else as an upper bound."""
     large = tables.herds.where(F.col("notified") >= limits.herd_members)
     large = large.withColumn("evidence", F.array(row("herds", "zxid", "idx", None, F.col("basis"))))
     modelled = F.col("basis") == "modelled"
@@ -137,6 +138,6 @@ def large_herds(tables: Tables, limits: Limits) -> DataFrame:
         "The ", F.col("change"), " of ", text("member"), " made ",
         F.when(modelled, "up to ").when(F.col("basis") == "measured", "")
         .otherwise("at least "),
-        text("notified"), " members of group ", F.col("group"), " look at it: ",
-        text("rebalances"), " rebalances, ", text("reads"), " reads of znodes.",
+        text("notified"), " members of group ", F.col("group"), " react, with ",
+        text("rebalances"), " rebalances and ", text("reads"), " znode reads.",
     )  # fmt: skip

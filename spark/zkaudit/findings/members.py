@@ -1,4 +1,4 @@
-"""Members that trouble their group: sessions that expire again and again, owners that stop.
+"""Members that harm their group: sessions that expire repeatedly, owners that stop committing.
 
 Runs in the driver's thread and only builds DataFrames.
 """
@@ -11,12 +11,13 @@ from zkaudit.findings.base import GROUP, Tables, finding, host_of, row, text
 from zkaudit.findings.limits import Limits
 
 _REGULAR = 5
-"""An owner commits regularly if it committed so many times, and so many times as often as the time
-after which it counts as stalled."""
+"""An owner commits regularly if it committed at least this many times, at intervals this many times
+shorter than the time after which it counts as stalled."""
 
 
 def source_of() -> Column:
-    """Who a member is across restarts: its host, where its consumer id was generated."""
+    """What identifies a member across restarts: its host if its consumer id was generated, else
+    its name."""
     host = host_of("member")
     return F.when(host != "", F.concat(F.lit("host "), host)).otherwise(
         F.concat(F.lit("member "), F.col("member"))
@@ -24,7 +25,7 @@ def source_of() -> Column:
 
 
 def flapping(tables: Tables, limits: Limits) -> DataFrame:
-    """Members whose sessions expired again and again: one finding for each."""
+    """Members whose sessions expired repeatedly: one finding for each."""
     span = int(limits.flapping_seconds * 1000)
     ended = tables.membership.where("change = 'leave' and cause = 'expired'")
     ended = ended.withColumn("ms", F.unix_millis("time"))
@@ -59,7 +60,7 @@ def flapping(tables: Tables, limits: Limits) -> DataFrame:
 
 
 def stalled(tables: Tables, limits: Limits) -> DataFrame:
-    """Owners that stopped to commit while other members of their group continued."""
+    """Owners that stopped committing while other members of their group continued."""
     wait = int(limits.stalled_seconds * 1000)
     now = tables.end.select(F.col("time").alias("last_time"))
     commits = tables.commits.where(
@@ -88,7 +89,7 @@ def stalled(tables: Tables, limits: Limits) -> DataFrame:
         *GROUP, "member", F.col("start_zxid").alias("from_zxid"),
         F.unix_millis(F.coalesce("end_time", "last_time")).alias("until_ms"),
     )  # fmt: skip
-    # A partition that it owned at its last commit and for so long afterwards.
+    # A partition that it owned at its last commit and for the whole time limit afterwards.
     kept = each.join(owned, [*GROUP, "member"]).where(F.col("from_zxid") <= F.col("zxid"))
     kept = kept.where(F.col("until_ms") - F.col("ms") >= wait)
     silent = kept.groupBy(*GROUP, "member", "zxid", "time", "session", "ms", "others_ms").agg(

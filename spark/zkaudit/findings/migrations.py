@@ -1,8 +1,8 @@
-"""Findings about groups that moved while they ran.
+"""Findings about groups that migrated while they ran.
 
-What the modes show is judged in plain Python (``findings.modes``). Two owners at once, one in
-ZooKeeper and one on the coordinator, are looked for in table ``live_ownership``. Only journals
-prove that both delivered (``findings.journals``). A history without modes adds nothing to the plan.
+The modes are checked in plain Python (``findings.modes``). Partitions with two owners at once, one
+in ZooKeeper and one on the coordinator, are found in table ``live_ownership``. Only journals prove
+that both delivered (``findings.journals``). A history without modes adds nothing to the plan.
 Runs in the driver's thread and only builds DataFrames.
 """
 
@@ -24,15 +24,15 @@ from zkaudit.tables.migrations import Moving, as_frame, time_of
 def migrations(
     tables: Tables, limits: Limits, keep: Callable[[str, DataFrame], DataFrame]
 ) -> list[DataFrame]:
-    """All findings about moves; none, and no work, without a group that has a mode. ``keep``: see
-    ``rules.findings``."""
+    """All findings about live migrations. If no group has a mode there are none, at no cost.
+    ``keep``: see ``rules.findings``."""
     if not tables.moving:
         return []
     found = list(_judged(tables.moving, limits, tables))
     spark = tables.end.sparkSession
     parts = [as_frame(spark, FINDINGS.spark_type(), found)] if found else []
     if tables.live_ownership is not None:
-        # Planned alone: mostly it has no rows, and is then nothing in the plan of all findings.
+        # Planned alone: it rarely has rows, and without rows it adds nothing to the findings' plan.
         both = keep("two_owners", two_owners(tables, tables.live_ownership, limits))
         parts.append(both)
     return parts
@@ -65,8 +65,8 @@ def two_owners(tables: Tables, owned: DataFrame, limits: Limits) -> DataFrame:
     """Partitions that the coordinator had assigned to a plain consumer while a member still had
     the owner znode.
 
-    Their times are of different clocks. A member that the coordinator has expelled stops by itself,
-    so this is no proof; one whose session expired had stopped before.
+    The two times are from different clocks. It does not prove that both delivered: a member that
+    the coordinator expels stops by itself, and a member whose session expired had stopped before.
     """
     now = tables.end.select(F.unix_micros("time").alias("now"))
     times = (
@@ -113,6 +113,6 @@ def two_owners(tables: Tables, owned: DataFrame, limits: Limits) -> DataFrame:
         both, "medium", "two owners during a move", "inferred",
         tp(), " of group ", F.col("group"), " was assigned to ", F.col("plain"),
         " by the coordinator while member ", F.col("member"), " had its owner znode, for ",
-        F.col("seconds"), " s by two clocks: both may have delivered, unless the member had "
-        "stopped. Journals would show it.",
+        F.col("seconds"), " s (measured with two clocks). Both may have delivered, unless the "
+        "member had stopped. Journals would show which.",
     )  # fmt: skip

@@ -1,8 +1,9 @@
-"""Rules about groups that move while they run, from the modes of one group. Plain Python.
+"""Rules about groups that migrate while they run, from the modes of one group. Plain Python.
 
-Only what the logs show: which mode was written when and by which session, who was registered, who
-had acknowledged. Whether a member delivered what it should not is in the members' journals only
-(``findings.journals``). The protocol: docs/adr/0006-live-move.md. No Spark; the driver's thread.
+The rules use only facts in the logs: which mode was written when and by which session, and which
+members were registered and had acknowledged it. Only members' journals show whether a member
+delivered messages that it should not have (``findings.journals``). docs/adr/0006-live-move.md
+describes the protocol. No Spark; runs in the driver's thread.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from zkaudit.history.modes import (
 from zkconsumer.core.migration.modes import RULES, Mode, neighbours
 
 LOOK_US: Final = 30_000_000
-"""A tool that reads a large group for so long does not see a member that registers meanwhile."""
+"""Longest time, in microseconds, that a tool may take to read a large group. It can miss a member
+that registers in that time."""
 PROBE: Final = "_zkmigrate-probe"
-"""How the consumer id ends under which zkmigrate tries whether a group is locked."""
+"""Suffix of the consumer id with which zkmigrate tests whether a group is locked."""
 SHOWN: Final = 5
-"""Names of members in a sentence."""
+"""At most this many members are named in a sentence."""
 _ORDER: Final = {mode: number for number, mode in enumerate(Mode)}
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A finding: the columns of table ``findings`` that it has, and its evidence as (table, zxid,
-    idx, session, what)."""
+    """A finding: columns of table ``findings``, and its evidence as tuples (table, zxid, idx,
+    session, what)."""
 
     severity: str
     kind: str
@@ -55,10 +57,10 @@ def judge(
     closed: Mapping[int, int | None],
     log_gaps: LogGaps = (),
 ) -> Iterator[Found]:
-    """Yield what is wrong with a group's moves.
+    """Yield the findings about a group's live migrations.
 
-    ``last``: the history's last transaction; ``closed``: at which transaction each session that
-    wrote a mode was closed, if it was.
+    ``last``: the history's last transaction. ``closed``: for each session that wrote a mode, the
+    zxid at which it was closed, or ``None``.
     """
     yield from _too_early(group, log_gaps)
     yield from _out_of_order(group)
@@ -70,10 +72,10 @@ def judge(
 
 
 def _too_early(group: Group, log_gaps: LogGaps) -> Iterator[Found]:
-    """Modes that were written while a member had not acknowledged the one before.
+    """Modes that were written while a member had not acknowledged the previous mode.
 
-    The tool has looked at the group since it read the mode before, so it must have seen a member
-    that was registered then. One that registered later may have come after its look.
+    The tool reads the group after it has read the previous mode, so it must have seen a member that
+    was registered by then. A member that registered later may have joined after that read.
     """
     for span, following in pairwise(group.spans):
         end = span.end
@@ -92,7 +94,7 @@ def _too_early(group: Group, log_gaps: LogGaps) -> Iterator[Found]:
                 "mode written too early",
                 "proven" if sure else "inferred",
                 f"Mode {following.mode.value} of group {group.name} was written while "
-                f"{_named(names)} had not acknowledged mode {span.mode.value}: members may have "
+                f"{_named(names)} had not acknowledged mode {span.mode.value}. Members may have "
                 "acted on modes that are two steps apart.",
                 following.start,
                 None,
@@ -103,8 +105,8 @@ def _too_early(group: Group, log_gaps: LogGaps) -> Iterator[Found]:
 
 
 def _out_of_order(group: Group) -> Iterator[Found]:
-    """Modes that cannot follow the one before, contents that are no mode, and a mode that was
-    deleted while members followed it."""
+    """Modes that must not follow the previous one, contents that are not a mode, and modes that
+    were deleted while members followed them."""
 
     def wrong(span: Span, text: str, begin: Moment, session: int | None) -> Found:
         evidence = (_wrote(span),)
@@ -119,13 +121,13 @@ def _out_of_order(group: Group) -> Iterator[Found]:
         if span.created:
             earlier = Mode.ZOOKEEPER
         if span.mode is None:
-            text = f"The mode znode of group {group.name} was written with a content that is not a "
-            text += "mode: its members cannot act on it."
+            text = f"The mode znode of group {group.name} was given a value that is not a mode. "
+            text += "Its members cannot act on it."
             yield wrong(span, text, span.start, span.session)
         elif known and earlier and span.mode not in (earlier, *neighbours(earlier)):
             text = f"Mode {span.mode.value} of group {group.name} was written after mode "
-            text += f"{earlier.value}: only neighbouring modes are safe, and zkmigrate writes no "
-            text += "others."
+            text += f"{earlier.value}. Only a change to a neighbouring mode is safe, and zkmigrate "
+            text += "makes no others."
             yield wrong(span, text, span.start, span.session)
         if span.ended == "deleted" and span.end and span.mode not in (None, Mode.ZOOKEEPER):
             assert span.mode is not None
@@ -149,8 +151,8 @@ def _by_members(group: Group) -> Iterator[Found]:
                 "high",
                 "mode written by a member",
                 "proven",
-                f"Member {writer.member} of group {group.name} wrote mode {span.mode.value}: only "
-                "zkmigrate may, since it looks at the whole group first.",
+                f"Member {writer.member} of group {group.name} wrote mode {span.mode.value}. Only "
+                "zkmigrate may do so, because it checks the whole group first.",
                 span.start,
                 None,
                 (_wrote(span),),
@@ -162,7 +164,7 @@ def _by_members(group: Group) -> Iterator[Found]:
 def _two_operators(
     group: Group, closed: Mapping[int, int | None], log_gaps: LogGaps
 ) -> Iterator[Found]:
-    """Modes that were taken back by another session while the one that wrote them was open."""
+    """Modes that another session reverted while the session that wrote them was open."""
     for (first, span), (_, following) in pairwise(pairwise(group.spans)):
         if not (first.ended == span.ended == "next mode"):
             continue
@@ -182,10 +184,10 @@ def _two_operators(
                 "medium",
                 "two operators",
                 "inferred",
-                f"Session {_hex(following.session)} took group {group.name} back from mode "
+                f"Session {_hex(following.session)} moved group {group.name} back from mode "
                 f"{span.mode.value} to {following.mode.value} while session {_hex(span.session)}, "
-                f"which had written {span.mode.value}, was still open: two operators may work on "
-                "the group.",
+                f"which had written {span.mode.value}, was still open. Two operators may be "
+                "working on the group.",
                 following.start,
                 None,
                 (_wrote(span), _wrote(following)),
@@ -194,7 +196,7 @@ def _two_operators(
 
 
 def _unlocked(group: Group) -> Iterator[Found]:
-    """Locks of ``ids`` that were lifted in a mode that keeps legacy consumers out."""
+    """Locks of ``ids`` that were removed in a mode that keeps legacy consumers out."""
     for lock in group.locks:
         span = group.span_at(lock.at.zxid)
         if lock.locked or span is None or span.ended == "unknown":
@@ -205,7 +207,7 @@ def _unlocked(group: Group) -> Iterator[Found]:
                 "unlocked during a move",
                 "proven",
                 f"Session {_hex(lock.session)} unlocked the ids of group {group.name} in mode "
-                f"{span.mode.value}: legacy consumers could register, although members do not "
+                f"{span.mode.value}. Legacy consumers could register, although members do not "
                 "share partitions with them in this mode.",
                 lock.at,
                 None,
@@ -215,7 +217,7 @@ def _unlocked(group: Group) -> Iterator[Found]:
 
 
 def _closed_spans(group: Group) -> list[Span]:
-    """Times in which legacy consumers are kept out; modes that follow each other as one."""
+    """Times in which legacy consumers are kept out. Successive modes count as one."""
     merged: list[Span] = []
     joined = False
     for span in group.spans:
@@ -229,7 +231,7 @@ def _closed_spans(group: Group) -> list[Span]:
 
 
 def _legacy(group: Group) -> Iterator[Found]:
-    """Members that are not migratable, in a mode that keeps them out."""
+    """Members that are not migratable but registered in a mode that keeps them out."""
     for span in _closed_spans(group):
         for one in _of(group, False):
             if one.start is None or one.session is None or not _consumer(one):
@@ -253,8 +255,8 @@ def _legacy(group: Group) -> Iterator[Found]:
                 "high",
                 "legacy member in a locked group",
                 "proven" if one.logged else "inferred",
-                f"Member {one.member} of group {group.name}, which is not migratable, {how}: it "
-                "follows ZooKeeper's assignment whatever the mode is.",
+                f"Member {one.member} of group {group.name}, which is not migratable, {how}. It "
+                "follows ZooKeeper's assignment in every mode.",
                 begin,
                 min(ends, key=lambda end: end.zxid) if ends else None,
                 (_wrote(mode), _registered(one.member, one.start, one.session)),
@@ -264,7 +266,8 @@ def _legacy(group: Group) -> Iterator[Found]:
 
 
 def _standing(group: Group, last: Moment, limit_us: int, log_gaps: LogGaps) -> Iterator[Found]:
-    """Modes that a member did not acknowledge for long, and groups left between two modes."""
+    """Modes that a member did not acknowledge for a long time, and groups left in the middle of a
+    migration."""
     for span in group.spans:
         if span.mode is None or (span.created and span.mode is Mode.ZOOKEEPER):
             continue  # a group that was never moved
@@ -283,8 +286,8 @@ def _standing(group: Group, last: Moment, limit_us: int, log_gaps: LogGaps) -> I
                 "migration stands still",
                 "proven",
                 f"Mode {span.mode.value} of group {group.name} was not acknowledged by "
-                f"{_named(names)} for {_seconds(longest.begin, longest.end or last):,.1f} s: the "
-                "next mode cannot be written meanwhile.",
+                f"{_named(names)} for {_seconds(longest.begin, longest.end or last):,.1f} s. Until "
+                "then the next mode cannot be written.",
                 min((wait.begin for wait in waits), key=lambda begin: begin.zxid),
                 max(ends, key=lambda end: end.zxid) if len(ends) == len(waits) else None,
                 (_wrote(span), *_waited(waits)),
@@ -316,12 +319,12 @@ def _of(group: Group, migratable: bool) -> Sequence[Registration]:
 
 
 def _consumer(one: Registration) -> bool:
-    """Whether a registration is not one of zkmigrate's own."""
+    """Whether a consumer, not zkmigrate, made the registration."""
     return one.wants and not one.member.endswith(PROBE)
 
 
 def _seconds(begin: Moment, end: Moment) -> float:
-    """Time between two transactions by the leader's clock; 0 where it is not known."""
+    """Seconds between two transactions by the leader's clock; 0 if unknown."""
     return 0.0 if begin.us is None or end.us is None else max(0, end.us - begin.us) / 1e6
 
 

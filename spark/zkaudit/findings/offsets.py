@@ -1,10 +1,10 @@
-"""Writes of offsets that should not have been, each rated by what followed from it.
+"""Findings about offsets that were written by the wrong session or moved the wrong way.
 
-An offset matters only if a member starts from it. So each write by another session than the
-owner's, and each that took the owner itself back, is followed to the next claim of its partition.
-There is one finding for each such write, or for several by the same session in a row. Windows are
-over partitions with such a write only, and end at log gaps. Runs in the driver's thread and only
-builds DataFrames.
+Each is rated by its consequence: an offset matters only if a member starts from it. So each write
+by a session other than the owner's, and each that moved the owner's own offset back, is followed to
+the next claim of its partition. There is one finding for each such write, or for several in a row
+by the same session. Windows cover only partitions with such a write, and end at log gaps. Runs in
+the driver's thread and only builds DataFrames.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from zkaudit.history.staging import known_at, segment_of
 
 KEY = (*PARTITION, "segment")
 AFTER_ALL = 2**31 - 1
-"""Index of a claim that only a snapshot shows."""
+"""``idx`` of a claim that is known only from a snapshot."""
 
 
 def offsets(tables: Tables, keep: Callable[[str, DataFrame], DataFrame]) -> list[DataFrame]:
-    """Findings about single offsets, in either store."""
+    """Findings about single offsets in ZooKeeper or Kafka."""
     rows = keep("offset_histories", _history(tables))
     history, claims = rows.where("not claimed and kind != 'claim'"), _claims(rows)
     return [
@@ -47,7 +47,7 @@ def offsets(tables: Tables, keep: Callable[[str, DataFrame], DataFrame]) -> list
 
 
 def _suspicious(tables: Tables, strangers: DataFrame) -> DataFrame:
-    """Partitions with a write that may be at fault: the others' histories need no window."""
+    """Partitions with a write that may be wrong. The histories of the others need no window."""
     stored = tables.commits.where("store = 'zookeeper' and kind != 'claim'")
     lowered = (F.col("offset") < F.col("previous")) & (F.col("kind") == "commit")
     foreign = (F.col("owner_state") != "unknown") & ~F.col("owner_session").eqNullSafe(
@@ -63,8 +63,9 @@ def _with_role(tables: Tables, writes: DataFrame) -> DataFrame:
     """Add ``member`` and ``role`` of the writer.
 
     ``owner``; ``zombie``: another member, or a session that may be one, while there was an owner;
-    ``orphan``: the same while there was none; ``mover``; ``tool``: no member for sure, because all
-    registrations are known, or the session began in the logs; ``unknown``: maybe the owner.
+    ``orphan``: the same while there was no owner; ``mover``: a migration; ``tool``: certainly not a
+    member, because all registrations are known or the session began in the logs; ``unknown``: it
+    may be the owner.
     """
     began = tables.sessions.where("created_zxid is not null").select("session", "created_zxid")
     writes = (
@@ -89,13 +90,13 @@ def _with_role(tables: Tables, writes: DataFrame) -> DataFrame:
 
 
 def _history(tables: Tables) -> DataFrame:
-    """Writes and claims with what was before and behind them.
+    """Writes and claims, each with the state before it and the next write.
 
-    Claims have ``claimed``. Writes have ``epoch``, the number of claims before; ``position``: where
-    the partition's member was (offset; ``start``: it had just claimed; ``setter``: the role of the
-    session that had stored it); ``own``: the last write of the same session in the epoch;
-    ``delivered``: the highest offset that any member wrote before; ``over``: the next write of the
-    epoch.
+    Claims have ``claimed``. Writes have ``epoch``, the number of earlier claims; ``position``, the
+    position of the partition's owner (``offset``; ``start``: it had just claimed the partition;
+    ``setter``: the role of the session that had stored the offset); ``own``, the last write of the
+    same session in the epoch; ``delivered``, the highest offset that any member had written;
+    ``over``, the next write of the epoch.
     """
     strangers = tables.sessions.where("created_zxid is not null").select("session")
     groups = tables.commits.where("owner_state = 'unknown'").select(*GROUP, "session").distinct()
@@ -173,8 +174,8 @@ def _history(tables: Tables) -> DataFrame:
 
 
 def _claims(rows: DataFrame) -> DataFrame:
-    """For each epoch that ended with a claim: ``claim``, and ``began``: that owner's first
-    commit."""
+    """For each epoch that ended with a claim, that claim (``claim``) and the new owner's first
+    commit (``began``)."""
     first = F.struct("zxid", "idx", "offset")
     wrote = ~F.col("claimed") & (F.col("kind") != "claim")
     return (
@@ -217,8 +218,9 @@ _RESET = [*GROUP, "topic", "session"]
 
 
 def _whole_topics(tables: Tables, bad: DataFrame) -> DataFrame:
-    """Sessions of ``_RESET`` that wrote every partition of a topic (of two or more), and ``every``:
-    how many. A tool that moves a whole topic of a stopped group does so on purpose."""
+    """Sessions of ``_RESET`` that wrote every partition of a topic with two or more partitions, and
+    their number (``every``). A tool that resets a whole topic of a stopped group does so on
+    purpose."""
     stored = tables.commits.where("store = 'zookeeper'").groupBy(*GROUP, "topic")
     every = stored.agg(F.count_distinct("partition").alias("every"))
     wrote = bad.where("role = 'tool'").groupBy(*_RESET)
@@ -228,8 +230,8 @@ def _whole_topics(tables: Tables, bad: DataFrame) -> DataFrame:
 
 
 def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
-    """Writes by sessions that did not own the partition: one finding for each writer and owner (or
-    time without owner)."""
+    """Writes by sessions that did not own the partition: one finding for each writer and owner, or
+    for each writer and unowned interval."""
     late = late_writes(tables).select(*PARTITION, "zxid", "idx")
     bad = history.where("role in ('zombie', 'orphan', 'tool')")
     bad = bad.join(late, [*PARTITION, "zxid", "idx"], "left_anti")
@@ -271,7 +273,7 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     )
     bad = bad.withColumn("whole", F.coalesce("whole", F.lit(False)))
     role, written = F.col("role"), F.col("last_offset")
-    # Where the partition's members were, and where the next one began.
+    # The position that the partition's owners had reached, and where the next owner began.
     bad = bad.withColumns(
         {
             "reached": F.when(role == "orphan", F.greatest("position_before", "highest")).otherwise(
@@ -370,8 +372,8 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     reset = F.col("began") < written
     purpose = F.when(
         F.col("whole"),
-        " The session wrote every partition of the topic while the group was stopped, so probably "
-        "on purpose.",
+        " The session wrote every partition of the topic while the group was stopped, so this was "
+        "probably intended.",
     ).otherwise("")
     did = (
         F.when(skipped, "skipped")
@@ -427,7 +429,8 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
 
 
 def _not_recreated(tables: Tables, back: DataFrame) -> DataFrame:
-    """Leave out what a topic's re-creation explains: its messages begin at 0 again."""
+    """Leave out offsets that went back because the topic was recreated: its messages begin at 0
+    again."""
     made = tables.partitions.where("deleted_zxid is not null").select(
         "chroot", "topic", "partition", "deleted_zxid"
     )
@@ -439,7 +442,7 @@ def _not_recreated(tables: Tables, back: DataFrame) -> DataFrame:
 
 
 def recreated(tables: Tables) -> DataFrame:
-    """Offsets of a deleted topic that a member of the topic's successor started from."""
+    """Offsets of a deleted topic from which a member started to read the recreated topic."""
     made = tables.partitions.where("deleted_zxid is not null and gone_zxid is null").select(
         "chroot", "topic", "partition", "deleted_zxid", F.col("zxid").alias("made_zxid")
     )
@@ -500,7 +503,7 @@ def jumps(tables: Tables, limits: Limits) -> DataFrame:
     )
     fast = writes.join(steps.select(*PARTITION, "zxid", "idx"), [*PARTITION, "zxid", "idx"])
     fast = fast.join(began, [*PARTITION, "owner_start_zxid"], "left")
-    # Where the owner is unknown, a session that wrote twice in a row is taken for it.
+    # If the owner is unknown, a session that wrote twice in a row is treated as the owner.
     fast = fast.where("owner_state = 'owner' or writer_before = session")
     since = F.greatest("before", "start_time")
     fast = fast.withColumn(
@@ -522,15 +525,15 @@ def jumps(tables: Tables, limits: Limits) -> DataFrame:
         "The committed offset of ", tp(), " of group ", F.col("group"), " rose by ",
         text("messages"), " within ", F.format_number("seconds", 1), " s, written by its owner, ",
         F.coalesce(who(), F.concat(F.lit("session "), session("session"))),
-        ": no consumer reads so fast, so a reset may have skipped these messages.",
+        ". No consumer reads so fast, so a reset may have skipped these messages.",
     )  # fmt: skip
 
 
 def _owners(tables: Tables, history: DataFrame) -> DataFrame:
-    """Owners that committed less than where they were: they deliver messages again.
+    """Owners that committed an offset below their position and so deliver messages again.
 
-    An owner that only undoes what another session had stored went nowhere. One that did not start
-    from what a tool had stored is in the finding about that write.
+    An owner that only overwrites another session's offset has not moved. An owner that did not
+    start from the offset of a tool is part of the finding about the tool's write.
     """
     replaced = F.col("position.start") & F.coalesce(
         F.col("position.setter") == "tool", F.lit(False)
@@ -552,7 +555,7 @@ def _owners(tables: Tables, history: DataFrame) -> DataFrame:
 
 
 def _unknown(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
-    """Offsets that went back while the owner is not known: rated as if there was one."""
+    """Offsets that went back while the owner is unknown, rated as if there was an owner."""
     undone = F.coalesce(F.col("offset") >= F.col("own"), F.lit(False))
     back = history.where((F.col("role") == "unknown") & (F.col("offset") < F.col("previous")))
     tool = F.coalesce(F.col("setter") == "tool", F.lit(False))  # that write is a finding itself
@@ -607,21 +610,21 @@ def _in_kafka(tables: Tables) -> DataFrame:
         back.withColumn("evidence", F.array(row("commits", "zxid", "idx", "session", what))),
         "medium", "offset regression", "proven",
         "The committed offset of ", tp(), " of group ", F.col("group"), " in Kafka went back from ",
-        text("previous"), " to ", text("offset"), ": Kafka does not record by whom.",
+        text("previous"), " to ", text("offset"), ". Kafka does not record which client wrote it.",
     )  # fmt: skip
 
 
 def movers(tables: Tables) -> DataFrame:
-    """Sessions that moved a group, as ``GROUP`` and ``session``: a migration registers with no
-    topic at all, or writes the migration marker."""
+    """Sessions of migrations, as ``GROUP`` and ``session``: a migration registers without any topic
+    or writes the migration marker."""
     empty = tables.registrations.where("size(subscription) = 0").select(*GROUP, "session")
     every = empty.unionByName(tables.moves.select(*GROUP, "session"))
     return every.where("session is not null").distinct()
 
 
 def late_writes(tables: Tables) -> DataFrame:
-    """Rows of ``commits`` behind a move to Kafka that the migration did not write, and ``last``:
-    the move before each."""
+    """Rows of ``commits`` after a move to Kafka that the migration did not write. ``last`` is the
+    latest move before each."""
     moved = tables.moves.groupBy(*GROUP).agg(F.min("zxid").alias("first_zxid"))
     writes = tables.commits.where("store = 'zookeeper' and kind = 'commit'").join(
         F.broadcast(moved), list(GROUP)
@@ -666,5 +669,5 @@ def commits_past_moves(tables: Tables) -> DataFrame:
         F.coalesce(F.col("member"), F.concat(F.lit("Session "), session("session"))),
         " wrote ", text("times"), " times to the offset of ", tp(), " of group ", F.col("group"),
         " in ZooKeeper, the last time ", text("newest"),
-        ", after the group had been moved to Kafka: no member will read it.",
+        ", after the group had been moved to Kafka. No member will read it.",
     )  # fmt: skip

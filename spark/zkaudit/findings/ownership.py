@@ -1,7 +1,7 @@
-"""Who owned what: partitions without an owner, foreign releases, sessions, shares.
+"""Findings about owners: partitions without an owner, foreign releases, sessions, shares.
 
-Filters are matched by Python in Spark's workers, once for each text; the rest builds DataFrames in
-the driver's thread.
+Topic filters are matched by Python in Spark's workers, once for each distinct filter. Everything
+else builds DataFrames in the driver's thread.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SHARES: Final = 32
-"""Tasks that match filters with topics."""
+"""Number of Spark tasks that match filters with topics."""
 
 
 def foreign_releases(tables: Tables) -> DataFrame:
-    """Owner znodes deleted by another session than their own.
+    """Owner znodes that were deleted by a session other than their own.
 
-    Less than critical where both sessions are of one member: it has no rival then. A znode older
-    than the logs belonged to another session than one that began in them.
+    Less than critical if both sessions belong to one member, because then no other member consumes
+    the partition. A znode older than the logs cannot belong to a session that began in them.
     """
     owned = tables.ownership.where(
         "ended = 'foreign delete' or "
@@ -83,7 +83,8 @@ def foreign_releases(tables: Tables) -> DataFrame:
             F.coalesce(who("owner_session", "owner"),
                        F.concat(F.lit("session "), session("owner_session")),
                        F.lit("a session that had claimed it before the logs begin")),
-            F.lit(": from then on that member may have had a rival."),
+            F.lit(". From then on another member could claim the partition while that member "
+                  "still consumed it."),
         )),
     )  # fmt: skip
     return foreign.withColumns(
@@ -97,11 +98,11 @@ def foreign_releases(tables: Tables) -> DataFrame:
 
 
 def two_sessions(tables: Tables) -> DataFrame:
-    """An owner znode with a member's name in one session, that member's registration in another.
+    """Owner znodes that name a member in one session while it is registered in another.
 
-    A member's registrations follow one another on one path. So they are numbered, and an ownership
-    is joined with those numbers that lie in its time: a member that comes and goes a thousand times
-    is not a million pairs.
+    A member's registrations follow one another on one path. They are numbered, and an ownership is
+    joined only with the numbers within its time. So a member that joins and leaves a thousand times
+    does not make a million pairs.
     """
     last = F.lit(2**63 - 1)
     mine = [*GROUP, "member"]
@@ -166,7 +167,7 @@ def two_sessions(tables: Tables) -> DataFrame:
         "proven",
         "Member ", F.col("member"), " of group ", F.col("group"), " was registered in session ",
         session("other"), " while ", tp(), " was owned under its name by session ",
-        session("session"), ": the owner znode goes when that session ends.",
+        session("session"), ". The owner znode disappears when that session ends.",
     )  # fmt: skip
 
 
@@ -183,7 +184,7 @@ def _begun(rows: DataFrame, registered: DataFrame, zxid: Column, name: str) -> D
 
 
 def topics_of_filter(pattern: str, regex: str, topics: list[str]) -> list[str]:
-    """Return the topics that a filter means, as a member sees it; none for a broken filter.
+    """Return the topics that a member's filter matches; none for an invalid filter.
 
     Internal topics are left out, as members do by default.
     """
@@ -194,14 +195,14 @@ def topics_of_filter(pattern: str, regex: str, topics: list[str]) -> list[str]:
 
 
 def _matched(filters: DataFrame, topics: DataFrame) -> DataFrame:
-    """Columns chroot, pattern, name and topic: each filter with the topics that it means.
+    """Columns chroot, pattern, name and topic: each filter with the topics that it matches.
 
-    A task gets a share of the filters, and all topics once.
+    Each task gets a share of the filters and a copy of all topics.
     """
     share = F.pmod(F.xxhash64("pattern", "name"), F.lit(SHARES)).alias("share")
     filters = filters.select("*", share)
     shares = filters.select("chroot", "share").distinct()
-    # Other names: Spark takes two columns of one origin for the same column.
+    # Renamed, because Spark treats two columns of one origin as the same column.
     topics = topics.distinct().join(shares, "chroot").select("chroot", "share", "topic")
     topics = topics.toDF("in_chroot", "in_share", "topic")
     found = filters.groupBy("chroot", "share").cogroup(topics.groupBy("in_chroot", "in_share"))
@@ -223,7 +224,7 @@ def _match(filters: pa.Table, topics: pa.Table) -> pa.Table:
 
 
 def wanted(tables: Tables) -> DataFrame:
-    """Lifetimes of registrations, one row for each topic that they mean, with ``streams``."""
+    """Lifetimes of registrations, one row for each subscribed topic, with ``streams``."""
     lifetimes = tables.registrations.where("subscription is not null and start_zxid is not null")
     named = lifetimes.select(
         *GROUP,
@@ -248,10 +249,10 @@ def wanted(tables: Tables) -> DataFrame:
 
 
 def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
-    """Partitions without owner while a member that names the topic stayed registered.
+    """Partitions that had no owner while a member that subscribes to the topic stayed registered.
 
-    A member that was there for the whole time without owner is the witness. A deleted topic has no
-    partitions; those of a recreated one are without an owner from its creation on.
+    The proof is a member that was registered for the whole time. A deleted topic has no
+    partitions. Those of a recreated topic have no owner from its creation on.
     """
     order = Window.partitionBy(*PARTITION).orderBy(F.coalesce("start_zxid", "end_zxid"))
     now = tables.end.select(F.col("zxid").alias("last_zxid"), F.col("time").alias("last_time"))
@@ -280,7 +281,7 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
             "until": F.coalesce("next_zxid", "last_zxid"),
         }
     ).where(F.col("seconds") >= limits.unowned_seconds)  # fmt: skip
-    if tables.log_gaps:  # who claimed and released in one is unknown
+    if tables.log_gaps:  # claims and releases within a log gap are unknown
         free = free.where(~log_gap_between(F.col("end_zxid"), F.col("until"), tables.log_gaps))
     wants = wanted(tables).alias("w")
     same = [F.col(f"u.{n}") == F.col(f"w.{n}") for n in (*GROUP, "topic")]
@@ -324,7 +325,7 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
 
 
 def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
-    """Partitions that no member ever owned although one that wants the topic was registered."""
+    """Partitions that no member ever owned although a subscribed member was registered."""
     now = tables.end.select(F.col("time").alias("last_time"))
     sure = 2**63 - 1 if tables.known[-1] is None else tables.known[-1]
     wants = wanted(tables).where(F.col("from_zxid") >= sure)
@@ -332,7 +333,7 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
         "chroot", "topic", "partition", F.col("zxid").alias("made_zxid"),
         F.col("time").alias("made_time"),
     )  # fmt: skip
-    # First the partitions without an owner, then the members: these may have come and gone often.
+    # First the partitions without an owner, then the members, which may have joined and left often.
     free = (
         wants.select(*GROUP, "topic").distinct().join(listed, ["chroot", "topic"])
         .join(tables.ownership.select(*PARTITION), list(PARTITION), "left_anti")
@@ -366,8 +367,8 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
     never = never.withColumn(
         "evidence",
         F.array(
-            row("registrations", "registered", None, None, "a member that wants the topic"),
-            row("partitions", "zxid", None, None, "both there"),
+            row("registrations", "registered", None, None, "a subscribed member"),
+            row("partitions", "zxid", None, None, "member and partition exist"),
         ),
     )
     return finding(
@@ -375,18 +376,19 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
         F.when(F.col("live"), "high").otherwise("medium"),
         F.when(F.col("live"), "orphan partition").otherwise("unowned interval"),
         "proven",
-        tp(), " of group ", F.col("group"), " never had an owner, although members that want it "
-        "were registered for ", F.format_number("seconds", 1), " s.",
+        tp(), " of group ", F.col("group"), " never had an owner, although members that subscribe "
+        "to the topic were registered for ", F.format_number("seconds", 1), " s.",
     )  # fmt: skip
 
 
 def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
     """Members at the end of the history that own fewer partitions than any assignment gives them.
 
-    With n partitions and t streams, both of the old strategies give each stream n / t, rounded down
-    (roundrobin over all topics together, and then all members name the same ones). Only where every
-    partition has an owner: others are findings of their own. A group that has rebalanced within
-    ``unowned_seconds`` of the end may not be done.
+    With n partitions and t streams, both of the old strategies give each stream at least n / t
+    partitions, rounded down. (roundrobin counts all topics together, and then all members subscribe
+    to the same topics.) Topics are skipped where a partition has no owner, which is a finding of
+    its own, and groups that rebalanced within ``unowned_seconds`` of the end, as they may not have
+    finished.
     """
     now = tables.end.select(F.col("time").alias("last_time"))
     owned = tables.ownership.where("ended = 'still held'")
@@ -417,7 +419,7 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
         F.min((F.unix_millis("last_time") - F.unix_millis("since")) / 1000).alias("seconds"),
     )  # fmt: skip
     short = fair.where("whole and own < share").where(F.col("seconds") >= limits.unowned_seconds)
-    # Without the topic's znode, what others own shows that there is something to own.
+    # Without the topic's znode, only the partitions of other members show that there are any.
     crowded = owned.groupBy(*GROUP, "topic", "member", "stream").count().where("count >= 2")
     idle = (
         each.where("n is null and own is null")

@@ -1,7 +1,7 @@
-"""Where the bytes of each finding are, and whether they were surely committed.
+"""Where the transactions of each finding are stored, and whether they were certainly committed.
 
-Looks up the transactions that findings name, so that a reader gets from a sentence to the file and
-the byte. Driver's thread; only builds DataFrames.
+Looks up the transactions that findings name, so that a reader can get from a sentence to the file
+and the byte. Runs in the driver's thread and only builds DataFrames.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from zkaudit.findings.base import session
 from zkaudit.findings.limits import SEVERITIES
 
 UNCONFIRMED = (
-    " A majority of the servers' logs is needed to prove that these transactions were committed; "
-    "the logs given do not have one for all of them."
+    " These transactions may never have been committed: not all of them are in the logs of a "
+    "majority of the servers."
 )
 
 
 def located(found: DataFrame, transactions: DataFrame, sessions: DataFrame) -> DataFrame:
     """Add ``server``, ``file`` and ``position`` to findings and their evidence, and ``address``.
 
-    ``found`` must be stored, and have a ``number`` for each finding. ``transactions``: rows with
-    server, file, position, zxid and confirmed. A finding that rests on a transaction that may never
-    have been committed is ``inferred``, one severity lower, and says so.
+    ``found`` must be stored (not computed again), and have a ``number`` for each finding.
+    ``transactions`` has server, file, position, zxid and confirmed. If a transaction may never have
+    been committed, a finding that depends on it becomes ``inferred``, one severity lower, and its
+    sentence says so.
     """
     of = F.col
     parts = found.select("number", F.posexplode_outer("evidence").alias("at", "part"))

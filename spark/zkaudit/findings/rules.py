@@ -1,7 +1,7 @@
-"""What went wrong, from the tables: each finding with severity, evidence and a sentence.
+"""All findings, derived from the tables: each with a severity, evidence and a sentence.
 
-Only what the log proves, or what is labelled ``inferred``; nothing is claimed beyond a log gap.
-An owner znode is one path, so it never has two owners: overlaps need evidence of other kinds, such
+A finding is proven by the logs or labelled ``inferred``. None depends on what happened in a log
+gap. An owner znode is a single path and never has two owners, so overlaps need other evidence, such
 as a commit. Runs in the driver's thread and only builds DataFrames.
 """
 
@@ -35,10 +35,10 @@ LASTING = (
     "legacy member in a locked group",
     "migration stands still",
 )
-"""Kinds of findings that have no end where they last to the end of the logs."""
+"""Kinds of findings that have no end if they last to the end of the logs."""
 
 PLACE = ("server", "file", "position", "address")
-"""Columns that ``places`` fills in afterwards."""
+"""Columns that ``places`` fills in later."""
 
 
 def findings(
@@ -46,8 +46,8 @@ def findings(
     limits: Limits,
     keep: Callable[[str, DataFrame], DataFrame] = lambda _, frame: frame,
 ) -> DataFrame:
-    """Table ``findings``. ``keep`` stores what is used several times, under a name, and returns
-    what was stored."""
+    """Table ``findings``. ``keep`` stores a frame that is used several times under a name, and
+    returns the stored frame."""
     parts = [
         *offsets(tables, keep),
         recreated(tables),
@@ -94,7 +94,7 @@ def waiting(tables: Tables, limits: Limits, found: DataFrame) -> DataFrame:
 
 
 def _fit(part: DataFrame) -> DataFrame:
-    """The columns of the table; null where a finding has no such thing."""
+    """Shape the rows as the table; columns that a finding does not have are null."""
     part = part.drop(*PLACE)
     there = set(part.columns)
     missing = [c.name for c in FINDINGS.columns if c.name not in there]

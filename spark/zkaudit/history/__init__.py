@@ -1,5 +1,5 @@
 """One history from the logs of all servers. The driver builds DataFrames; no Python on executors.
 
-``committed`` decides which proposals were committed and what is missing, ``staging`` cuts the rest
-down to events of groups, and ``lifetimes`` follows each znode.
+``committed`` decides which proposals were committed and which zxids are missing, ``staging`` keeps
+only the events of groups, and ``lifetimes`` follows each znode.
 """

@@ -1,16 +1,17 @@
-"""One history from the logs of many servers: what was committed, what is missing, what is unsure.
+"""One history from the logs of many servers: committed, missing and unconfirmed transactions.
 
-A server's log holds proposals, and one that a killed leader had logged alone stays in its log
-although it never happened. Which ones are real is decided from zxids only, never from time. The
-decision is pure; ``apply`` hands it to Spark as a filter, without a shuffle. Driver's thread.
+A server's log contains proposals. If a leader is killed after it alone has logged a proposal, the
+proposal stays in its log although it was never committed. Proposals are judged only by zxid, never
+by time. The decision is pure; ``apply`` gives it to Spark as a filter, without a shuffle. Driver's
+thread.
 
 A zxid is an epoch (upper 32 bits, one for each leader) and a counter from 1. A commit needs a
-majority that logged it, and commits of an epoch are a prefix of its proposals. So:
+majority that logged it, and the commits of an epoch are a prefix of its proposals. So:
 
-- What a majority logged was committed, and so was all before it in its epoch.
-- A server that continues with counter 1 of a later epoch has logged nothing behind its last zxid.
-  If so many servers did not log a proposal that no majority is left, it never was committed.
-- Everything else stays, marked as unconfirmed.
+- A proposal that a majority logged was committed, and so were all earlier ones in its epoch.
+- A server that continues with counter 1 of a later epoch has logged nothing after its last zxid.
+  If too few servers for a majority can have logged a proposal, it was never committed.
+- All others are kept and marked as unconfirmed.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ Range = tuple[int, int]
 _COUNTER: Final = 0xFFFFFFFF
 _PIECE: Final = 16
 MAX_TESTS: Final = 100
-"""With more ranges than this, rows are joined with them instead of compared with each."""
+"""With more ranges than this, rows are joined with the ranges instead of compared with each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Zxids that one server logged one after the other, all of one epoch."""
+    """Consecutive zxids of one epoch in the log of one server."""
 
     server: str
     first: int
@@ -45,15 +46,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the servers' logs amount to together."""
+    """The history that the servers' logs have together."""
 
     take: Mapping[str, tuple[Range, ...]]
-    """Which zxids to read from which server: each exactly once, and no dropped one."""
+    """The zxids to read from each server: each zxid exactly once, without the dropped ones."""
     log_gaps: tuple[Range, ...]
-    """Zxids that existed and that no log holds. Before the first and behind the last log, and how
-    many an epoch had at its end, is unknown."""
+    """Zxids that existed but are in no log. Unknown are zxids before the first log, after the last
+    log, and after the last one of each epoch."""
     dropped: tuple[Range, ...]
-    """Proposals that never were committed, since too many servers did not log them."""
+    """Proposals that were never committed, because too many servers did not log them."""
     unconfirmed: tuple[Range, ...]
     """Proposals that may or may not have been committed."""
 
@@ -69,11 +70,11 @@ def counter(zxid: int) -> int:
 
 
 def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
-    """Decide what the logs amount to.
+    """Combine the logs into one history.
 
-    ``ensemble`` is the number of voting servers. By default, the logs are those of all of them; but
-    then what a server continued from is not dropped, in case there are more. The log of one server
-    one of three or more: alone it proves no commit.
+    ``ensemble`` is the number of voting servers. By default it is the number of logs, but then
+    proposals from which a server continued are not dropped, in case there are more servers. If the
+    only log has epochs of a leader, its server is treated as one of three: it proves no commit.
     """
     by_server: dict[str, list[Range]] = defaultdict(list)
     for run in runs:
@@ -117,7 +118,7 @@ def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Ranges in order, those that touch in one epoch as one."""
+    """Ranges in order; those that touch in one epoch are merged."""
     ranges_: list[Range] = []
     for first, last in sorted(ranges):
         if ranges_ and first <= ranges_[-1][1] + 1 and epoch(first) == epoch(ranges_[-1][1]):
@@ -128,7 +129,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def held_by(servers: Iterable[list[Range]], majority: int) -> int:
-    """The largest zxid that at least ``majority`` of the servers logged; -1: none."""
+    """The largest zxid that at least ``majority`` servers logged; -1: there is none."""
     edges = sorted(
         edge
         for ranges in servers
@@ -144,7 +145,7 @@ def held_by(servers: Iterable[list[Range]], majority: int) -> int:
 
 
 def _changes(ranges: list[Range]) -> list[Range]:
-    """Last zxid before and first one behind each change to an epoch's first transaction."""
+    """The last zxid before and the first zxid after each change to an epoch's first transaction."""
     return [
         (last, first)
         for (_, last), (first, _) in pairwise(ranges)
@@ -153,16 +154,16 @@ def _changes(ranges: list[Range]) -> list[Range]:
 
 
 def _witnessed(changes: list[Range], number: int) -> Iterable[int]:
-    """Where one server's log of an epoch ended, if the first zxid of a later epoch follows."""
+    """Last zxid of each epoch in one server's log, if the first zxid of a later epoch follows."""
     for last, first in changes:
         if epoch(last) <= number < epoch(first):
             yield max(last, number << 32)
 
 
 def _kept(changes: list[Range], number: int) -> Iterable[int]:
-    """Where a server's log of an epoch ended that it still had when it continued with a later one.
+    """Last zxid of each epoch that a server still had when it continued with a later epoch.
 
-    A leader has its followers cut off what it lacks, so it had this too.
+    A leader makes its followers truncate proposals that it does not have, so the leader had these.
     """
     for last, first in changes:
         if epoch(last) == number < epoch(first):
@@ -174,7 +175,7 @@ def _cover(
 ) -> dict[str, tuple[Range, ...]]:
     """Take each zxid from the first server, by name, that logged it.
 
-    So a log that grows changes nothing of what is taken for zxids that it has not logged just now.
+    So a log that grows does not change which server earlier zxids are taken from.
     """
     take: dict[str, tuple[Range, ...]] = {}
     taken: list[Range] = []
@@ -200,7 +201,7 @@ def subtracted(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
 
 
 def _without(whole: Range, dropped: list[Range]) -> list[Range]:
-    """A range less those dropped, which reach to the end of their epoch."""
+    """A range without the dropped ranges, which extend to the end of their epoch."""
     first, last = whole
     for begin, end in dropped:
         if epoch(begin) == epoch(first) and begin <= last <= end:
@@ -209,7 +210,7 @@ def _without(whole: Range, dropped: list[Range]) -> list[Range]:
 
 
 def _near(whole: Range, ranges: Sequence[Range]) -> Sequence[Range]:
-    """Of disjoint ranges in order those that overlap."""
+    """Those of the disjoint, ordered ranges that overlap a given range."""
     begin = bisect_left(ranges, whole[0], key=lambda r: r[1])
     return ranges[begin : bisect_right(ranges, whole[1], key=lambda r: r[0])]
 
@@ -221,7 +222,7 @@ def _overlaps(whole: Range, ranges: Iterable[Range]) -> Iterable[Range]:
 
 
 def _log_gaps(union: list[Range]) -> Iterable[Range]:
-    """What lies between ranges: within an epoch, and before an epoch's first one."""
+    """The gaps between ranges: within an epoch, and before an epoch's first range."""
     for (_, last), (first, _) in pairwise(union):
         begin = last + 1 if epoch(last) == epoch(first) else first & ~_COUNTER | 1
         if begin < first:
@@ -229,10 +230,11 @@ def _log_gaps(union: list[Range]) -> Iterable[Range]:
 
 
 def apply(frame: DataFrame, history: History) -> DataFrame:
-    """Keep each operation once, without those never committed; unsure ones are not ``confirmed``.
+    """Keep each operation once, without those never committed; add ``confirmed``.
 
-    ``frame`` has the columns of ``schema.TXNLOG``. No shuffle: which server a zxid is taken from is
-    decided already. Order the result by zxid and idx where order matters, never by time.
+    ``frame`` has the columns of ``schema.TXNLOG``. No shuffle is needed, because each zxid is
+    already assigned to one server. Where order matters, order the result by zxid and idx, never by
+    time.
     """
     from functools import reduce
     from operator import or_
@@ -254,9 +256,9 @@ def apply(frame: DataFrame, history: History) -> DataFrame:
 
 
 def _joined(frame: DataFrame, history: History) -> DataFrame:
-    """``apply`` for many ranges, which would be too large an expression: a broadcast join.
+    """``apply`` for too many ranges for one expression: a broadcast join.
 
-    Ranges are cut where a zxid's upper bits change, so that few are compared with each row.
+    Ranges are split where a zxid's upper bits change, so that few are compared with each row.
     """
     from pyspark.sql import functions as F
 
@@ -279,7 +281,7 @@ def _joined(frame: DataFrame, history: History) -> DataFrame:
 
 
 def _split(whole: Range, unsure: tuple[Range, ...]) -> Iterable[tuple[int, int, bool]]:
-    """Cut a range into what is confirmed and what is not. ``unsure`` is in order."""
+    """Split a range into confirmed and unconfirmed parts. ``unsure`` is ordered."""
     at, end = whole
     for first, last in _overlaps(whole, _near(whole, unsure)):
         if at < first:

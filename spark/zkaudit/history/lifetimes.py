@@ -1,12 +1,12 @@
-"""Lifetimes of registrations and owner znodes, and commits with the owner of that transaction.
+"""Lifetimes of registrations and owner znodes, and commits with the owner at that transaction.
 
-Equal to the plain replay in tests/audit/tables/test_intervals.py on every history: read it first.
-No order dependence beyond one window for each path, no self-join, no Python on the executors. Runs
-in the driver's thread, builds DataFrames.
+The results equal those of the plain replay in tests/audit/tables/test_intervals.py, which is easier
+to read first. Order matters only within one window for each path; there is no self-join, and no
+Python on the executors. Runs in the driver's thread and only builds DataFrames.
 
-A lifetime ends at the next create or delete on its path or at its own session's close, whichever is
-first. Session closes are joined by session: as rows on the path, an old session's close could end
-the lifetime of a new owner.
+A lifetime ends at the next create or delete on its path or at the close of its own session,
+whichever is first. Session closes are joined by session. If they were rows on the path, an old
+session's close could end the lifetime of a new owner.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _position(zxid: str, idx: str) -> Column:
 
 
 def closes(stage: Stage) -> DataFrame:
-    """One row for each session that ended: the first closeSession counts."""
+    """One row for each session that ended. Only its first closeSession counts."""
     first = F.min_by(F.struct("time", "cxid"), "zxid")
     return (
         stage.sessions.where("type = 'closeSession'")
@@ -43,13 +43,13 @@ def lifetimes(stage: Stage, tree: str) -> DataFrame:
     """Lifetimes of the znodes of one ``tree`` (``ids`` or ``owners``).
 
     Columns: key, chroot, group, name, topic, partition, path, session, data, the columns of a
-    lifetime (``tables.catalog``), and sure, end_segment for ``commits``.
+    lifetime (``tables.catalog``), and ``sure`` and ``end_segment`` for ``commits``.
     """
     events = stage.events.where((F.col("tree") == tree) & F.col("act").isin("create", "delete"))
     ended = closes(stage)
     holder = F.when((F.col("act") == "create") & F.col("ephemeral"), F.col("session"))
     events = events.withColumn("holder", holder)
-    # Deletes have no holder: joined, all of them would go to one task.
+    # Deletes have no holder. In the join all of them would go to one task.
     alone = events.where("holder is null")
     events = (
         events.where("holder is not null")
@@ -96,7 +96,7 @@ def lifetimes(stage: Stage, tree: str) -> DataFrame:
                 beyond, F.greatest(last_of(F.col("sure"), stage.log_gaps), "start_zxid")
             ),
             "ended": F.when(beyond, "unknown").otherwise(F.col("how")),
-            # A close that is known says nothing of the path beyond a log gap: another may hold it.
+            # A known close proves nothing about the path after a log gap: it may have a new owner.
             "end_segment": F.when(~(beyond & F.col("by_close")), F.col("end_segment")),
         }
     ).drop("how", "by_close")
@@ -125,7 +125,7 @@ def lifetimes(stage: Stage, tree: str) -> DataFrame:
 
 
 def owners(lifetimes_: DataFrame) -> DataFrame:
-    """Add member and stream from the text of the owner znode."""
+    """Add member and stream from the content of the owner znode."""
     text = text_of(F.col("data"))
     return lifetimes_.withColumns(
         {
@@ -136,7 +136,7 @@ def owners(lifetimes_: DataFrame) -> DataFrame:
 
 
 def registrations(lifetimes_: DataFrame) -> DataFrame:
-    """Add what the registration says."""
+    """Add the columns read from the registration's content."""
     content = F.from_json(text_of(F.col("data")), _REGISTRATION)
     return lifetimes_.withColumn("content", content).withColumns(
         {
@@ -148,10 +148,11 @@ def registrations(lifetimes_: DataFrame) -> DataFrame:
 
 
 def commits(stage: Stage, owned: DataFrame) -> DataFrame:
-    """Writes of offsets, each with what is known of the owner at that transaction.
+    """Writes of offsets, each with the owner at that transaction as far as it is known.
 
-    ``owned``: ``owners(lifetimes(stage, "owners"))``. Both are put in one order for each partition,
-    and each write looks back at the last lifetime that began (or, with an unknown begin, ended).
+    ``owned``: ``owners(lifetimes(stage, "owners"))``. For each partition, writes and lifetimes are
+    ordered together. Each write then gets the last lifetime that began before it, or that ended
+    before it if its start is unknown.
     """
     lifetime = F.struct(
         "session", "member", "start_zxid", "end_zxid", "end_idx", "sure", "end_segment"

@@ -1,9 +1,9 @@
-"""The modes of groups that move between ZooKeeper and the coordinator while they run.
+"""The modes of groups that migrate between ZooKeeper and the coordinator while they run.
 
-``group_of`` turns what members and operators wrote into intervals of modes with their
-acknowledgements. Plain Python: a move is a few transactions for each member, so the driver's thread
-holds those of all groups. Formats: ``zkconsumer.core.migration.znodes``; the record of a lock:
-``zkmigrate.apply.guard``. No Spark; any thread.
+``group_of`` turns the writes of members and operators into intervals of modes with their
+acknowledgements. Plain Python: a migration is a few transactions for each member, so those of all
+groups fit into the driver's memory. Formats: ``zkconsumer.core.migration.znodes``; record of a
+lock: ``zkmigrate.apply.guard``. No Spark; any thread.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from zkconsumer.core.migration.znodes import decode_member, decode_mode, member_
 from zkconsumer.errors import ZnodeFormatError
 
 LogGaps: TypeAlias = Sequence[tuple[int, int]]
-"""As ``Stage.log_gaps``."""
+"""Where transactions are missing, as in ``Stage.log_gaps``."""
 FROM_SNAPSHOT: Final = 2**31 - 1
-"""``idx`` of a znode that only a snapshot shows: its content may be newer than its creation."""
+"""``idx`` of a znode known only from a snapshot: its content may be newer than its creation."""
 COORDINATIONS: Final[Mapping[Mode, str]] = {m: rule.follows.value for m, rule in RULES.items()}
-"""Whose assignment members follow in a mode: ``zookeeper`` or ``coordinator``."""
+"""The coordination whose assignment members follow in each mode: ``zookeeper`` or
+``coordinator``."""
 
 
 class Moment(NamedTuple):
-    """A transaction. ``us``: microseconds since 1970 by the leader's clock, if they are known."""
+    """A transaction. ``us``: microseconds since 1970 by the leader's clock; ``None`` if unknown."""
 
     zxid: int
     us: int | None = None
@@ -49,9 +50,9 @@ class Act(NamedTuple):
 class Registration(NamedTuple):
     """A lifetime of a registration: a row of table ``registrations``.
 
-    ``logged``: whether its begin is in the logs. ``sure``: with ``ended`` = unknown, the last
-    transaction at which it is known to have existed. ``wants``: whether it names topics or a
-    filter; a tool that keeps others out names none.
+    ``logged``: whether its start is in the logs. ``sure``: if ``ended`` is unknown, the last
+    transaction at which it is known to have existed. ``wants``: whether it subscribes to topics or
+    has a filter; a tool that keeps others out does neither.
     """
 
     member: str
@@ -64,7 +65,7 @@ class Registration(NamedTuple):
     wants: bool
 
     def there(self, zxid: int) -> bool:
-        """Whether it is known to have existed just before a transaction."""
+        """Whether the registration is known to have existed just before a transaction."""
         if self.start is None or self.start.zxid >= zxid:
             return False
         if self.ended == "unknown":
@@ -73,7 +74,7 @@ class Registration(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """A member stored that it acts on a mode."""
+    """A member recorded that it acts on a mode."""
 
     member: str
     session: int
@@ -103,20 +104,20 @@ class Lock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One write of the mode znode, and what followed until the next one.
+    """One write of the mode znode, and the events until the next write.
 
     Args:
         mode: ``None``: the content is not a mode.
         version: number of the mode; ``None``: unknown.
-        start: when it was written.
+        start: the transaction that wrote it.
         idx: index of the write in its multi.
-        session: which session wrote it; 0: unknown.
+        session: the session that wrote it; 0: unknown.
         created: whether this write created the znode.
         end: the next write, or the znode's deletion.
         ended: ``next mode``, ``deleted``, ``still`` or ``unknown`` (modes may be missing).
-        members: how many migratable members were registered when it was written.
-        acknowledged: in the order of the transactions.
-        waits: of each member until it acknowledged.
+        members: number of migratable members that were registered when it was written.
+        acknowledged: acknowledgements in the order of their transactions.
+        waits: one for each member that had not acknowledged yet.
         settled: first transaction at which all registered members had acknowledged.
     """
 
@@ -142,7 +143,8 @@ class Span:
 
 
 class Phase(NamedTuple):
-    """While a member's session followed one coordination; ``begin`` and ``end``: unlimited."""
+    """A time in which a member's session followed one coordination. ``None`` as ``begin`` or
+    ``end``: unlimited."""
 
     session: int
     begin: Moment | None
@@ -158,10 +160,10 @@ class Group:
         chroot: path before ``/consumers``.
         name: the group's id.
         spans: its modes in order.
-        registrations: of all its members, legacy members among them.
-        migratable: member and session of those that are migratable.
+        registrations: registrations of all its members, including legacy members.
+        migratable: member and session of each migratable member.
         member_ids: their ids on the coordinator.
-        locks: changes of the record of a lock, in order.
+        locks: changes of the lock's record, in order.
     """
 
     chroot: str
@@ -180,9 +182,9 @@ class Group:
         return None
 
     def phases(self) -> list[Phase]:
-        """Which coordination each migratable session followed when.
+        """The coordination that each migratable session followed over time.
 
-        A new registration begins with the mode that holds; later modes count from the moment at
+        A new registration begins with the current mode. Later modes count from the transaction at
         which the member acknowledged them.
         """
         changes: dict[int, list[tuple[Moment, str]]] = {}
@@ -221,7 +223,7 @@ def group_of(
     last: int,
     log_gaps: LogGaps = (),
 ) -> Group:
-    """Put a group's history together. ``last``: zxid of the history's last transaction."""
+    """Build a group's history. ``last``: zxid of the history's last transaction."""
     ordered = sorted(acts, key=lambda act: (act.zxid, act.idx))
     of_members = [a for a in ordered if a.tree == "members" and a.act in ("create", "set")]
     members = tuple(registrations)
@@ -262,7 +264,7 @@ def _spans(acts: Sequence[Act], last: int, log_gaps: LogGaps) -> list[Span]:
         elif later.act == "delete":
             ended = "unknown" if gap else "deleted"
         elif later.act == "set" and version is not None and later.version == version + 1:
-            ended = "next mode"  # the versions show that none is missing in between
+            ended = "next mode"  # the versions show that no mode is missing in between
         else:
             ended = "unknown"
         end = Moment(later.zxid, later.us) if later else None
@@ -289,7 +291,7 @@ def _acknowledged(act: Act) -> int | None:
 def _with_members(
     span: Span, ours: Sequence[Registration], stored: Sequence[Acknowledgement]
 ) -> Span:
-    """Add who acknowledged a mode, and who had not for how long."""
+    """Add the members that acknowledged a mode, and how long the others had not."""
     first: dict[tuple[str, int], Acknowledgement] = {}
     for ack in stored:
         first.setdefault((ack.member, ack.session), ack)
@@ -305,7 +307,7 @@ def _with_members(
 
 def _wait(span: Span, one: Registration, stored: Sequence[Acknowledgement]) -> Wait | None:
     if one.start is None or one.session is None:
-        return None  # whether it was there is not known
+        return None  # it is unknown whether it was registered
     begin = one.start if one.start.zxid > span.start.zxid else span.start
     gone = one.end
     if one.ended == "unknown" and one.sure is not None:
@@ -339,7 +341,7 @@ def _settled(span: Span, waits: Sequence[Wait]) -> Moment | None:
 
 
 def _locks(acts: Iterable[Act]) -> tuple[Lock, ...]:
-    """Where the record of a lock comes and goes; writing it again changes nothing."""
+    """Transactions that add or remove the lock's record. Writing it again changes nothing."""
     locks: list[Lock] = []
     for act in acts:
         if act.act in ("create", "set", "delete"):
@@ -350,7 +352,7 @@ def _locks(acts: Iterable[Act]) -> tuple[Lock, ...]:
 
 
 def is_lock_record(data: bytes | None) -> bool:
-    """Return whether a group's ``ids`` znode has the record of ``zkmigrate``'s lock."""
+    """Return whether a group's ``ids`` znode contains the record of ``zkmigrate``'s lock."""
     try:
         found = json.loads((data or b"").decode())
     except (ValueError, RecursionError):

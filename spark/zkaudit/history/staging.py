@@ -1,4 +1,4 @@
-"""From rows of the transaction log to events of groups; no state yet.
+"""Turns rows of the transaction log into events of groups, without state.
 
 Keeps only what an audit of groups needs (znodes below ``/consumers``, sessions, refused writes) and
 numbers the segments between log gaps. Runs in the driver's thread and only builds DataFrames.
@@ -21,7 +21,7 @@ BUCKETS: Final = 256
 """How many buckets the groups of a stream are divided into, by a hash."""
 
 MAX_LOG_GAPS: Final = 10_000
-"""More log gaps than this are no history: the logs of some server are missing."""
+"""With more log gaps than this, the logs of some server are missing."""
 
 NODE_EXISTS: Final = -110
 _PATH: Final = (
@@ -35,27 +35,27 @@ _PARTITION: Final = r"\A([^/]+)/(0|[1-9][0-9]{0,9})\z"
 
 @dataclass(frozen=True)
 class Stage:
-    """What the tables are made from."""
+    """The frames from which the tables are built."""
 
     names: DataFrame
     """One row for each znode of a group: path, chroot, group, tree, name, topic, partition, key.
-    ``tree`` is ids, owners, offsets, migration (the marker of a move), or what a live move writes:
-    mode, members (each with what it has acknowledged), lock (the znode ``ids`` itself, whose data
-    names the access list that it had); ``key`` is a hash for each partition, member and other
-    znode of each group, quicker to sort by than their names."""
+    ``tree`` is ids, owners, offsets, migration (the migration marker), or a znode of a live
+    migration: mode, members (each with the mode that it has acknowledged), lock (the znode ``ids``
+    itself, whose data has its original access list). ``key`` is a hash for each partition, member
+    and other znode of each group. Rows sort faster by it than by names."""
     events: DataFrame
     """One row for each create, delete and write of a znode that is not an offset: the columns of
     ``names``, zxid, idx, time, session, cxid, act, data, ephemeral, version, segment, sure,
     listed.
     ``listed``: a delete known only from the list in the closeSession of the znode's own session."""
     writes: DataFrame
-    """The same of offsets, which are most: key, zxid, idx, time, session, act, data, segment."""
+    """Writes of offsets, which are most rows: key, zxid, idx, time, session, act, data, segment."""
     sessions: DataFrame
-    """createSession and closeSession rows, as they are in the log."""
+    """Rows of type createSession and closeSession, unchanged."""
     refused: DataFrame
-    """Error rows with the code of an existing znode."""
+    """Rows of type error with the code for a znode that exists (-110)."""
     topics: DataFrame
-    """The same of topics (``/brokers/topics/T``): chroot, topic, zxid, idx, time, act, data."""
+    """Events of topics (``/brokers/topics/T``): chroot, topic, zxid, idx, time, act, data."""
     used: DataFrame
     """Sessions that did any of this in a group: chroot, group, session; not distinct."""
     log_gaps: tuple[LogGap, ...]
@@ -67,16 +67,16 @@ class Stage:
 
 
 def _numbers(values: Sequence[int | None]) -> Column:
-    """An array of numbers, made in one call instead of one for each number."""
+    """An array of numbers, built in one call instead of one call for each number."""
     text = ",".join("" if value is None else str(value) for value in values)
     return F.split(F.lit(text), ",").cast("array<string>").try_cast("array<bigint>")
 
 
 def _up_to(zxid: Column, numbers: Sequence[int]) -> Column:
-    """How many of ``numbers``, which are in order, are not greater than a zxid.
+    """How many of the sorted ``numbers`` are not greater than a zxid.
 
-    Spark cannot search in an array, so a row is compared with the begin of each block and then
-    with the numbers of one block: with 200 of 10,000.
+    Spark has no binary search in arrays. So a row is compared with the start of each block and then
+    with the numbers of one block: 200 comparisons for 10,000 numbers.
     """
     size = math.isqrt(len(numbers)) + 1
     blocks = F.size(F.filter(_numbers(numbers[::size]), lambda number: number <= zxid))
@@ -93,14 +93,14 @@ def segment_of(zxid: Column, log_gaps: Sequence[LogGap]) -> Column:
 
 
 def last_of(segment: Column, log_gaps: Sequence[LogGap]) -> Column:
-    """Last zxid of a segment, known only where a log gap follows."""
+    """Last zxid of a segment; known only if a log gap follows."""
     if not log_gaps:
         return F.lit(None).cast("bigint")
     return F.get(_numbers([after for after, _ in sorted(log_gaps)]), segment)
 
 
 def log_gap_between(first: Column, last: Column, log_gaps: Sequence[LogGap]) -> Column:
-    """Whether transactions are missing between a zxid that is known and a later one."""
+    """Whether transactions are missing between a known zxid and a later one."""
     if not log_gaps:
         return F.lit(False)
     ends = [after for after, _ in sorted(log_gaps)]
@@ -113,13 +113,14 @@ def first_of(segment: Column, log_gaps: Sequence[LogGap]) -> Column:
 
 
 def known_at(zxid: Column, log_gaps: Sequence[LogGap], known: Sequence[int | None]) -> Column:
-    """Whether every ephemeral of that time is known; ``known`` as ``inputs.known`` returns."""
+    """Whether all ephemeral znodes at that zxid are known; ``known`` is as ``inputs.known``
+    returns it."""
     firsts = _numbers(known)
     return F.coalesce(zxid >= F.get(firsts, segment_of(zxid, log_gaps)), F.lit(False))
 
 
 def text_of(data: Column) -> Column:
-    """Bytes as text; what is not UTF-8 becomes U+FFFD."""
+    """Bytes as text; invalid UTF-8 becomes U+FFFD."""
     return F.make_valid_utf8(data.cast("string"))
 
 
@@ -131,14 +132,14 @@ def stage(
     paths: DataFrame | None = None,
     keep: Callable[[str, DataFrame], DataFrame] = lambda _, frame: frame,
 ) -> Stage:
-    """Cut a history (``schema.TXNLOG``, each transaction once) down to groups.
+    """Reduce a history (``schema.TXNLOG``, each transaction once) to the events of groups.
 
-    ``log_gaps``: (after, before) where all zxids strictly between are missing; a history that does
-    not reach back to the first transaction begins with (0, its first zxid).
+    ``log_gaps``: pairs (after, before); all zxids strictly between the two are missing. A history
+    that does not reach back to the first transaction begins with (0, its first zxid).
     ``snapshots`` (``schema.SNAPSHOT``) add znodes whose create is not in the logs. ``group``: a
-    Java regex; only groups that match it as a whole. ``paths``: all paths below ``/consumers``, or
-    more, where they are known without reading ``rows``. ``keep`` stores what is used several times,
-    under a name, and returns what was stored.
+    Java regex that must match a group's whole name. ``paths``: at least all paths below
+    ``/consumers``, if they are known without reading ``rows``. ``keep`` stores a frame that is used
+    several times under a name, and returns the stored frame.
     """
     if len(log_gaps) > MAX_LOG_GAPS:
         raise AuditError(
@@ -232,7 +233,8 @@ def _topics(rows: DataFrame, snapshots: DataFrame | None) -> DataFrame:
 
 
 def _names(paths: DataFrame, group: str | None) -> DataFrame:
-    """``Stage.names`` of the paths of groups: regexes see each path once, not each write."""
+    """``Stage.names`` from the paths of groups. Regexes are applied once to each path, not to each
+    write."""
     part = [F.regexp_extract("path", _PATH, number) for number in range(1, 6)]
     live = part[4].startswith(_MEMBERS)
     alone = (
@@ -271,8 +273,8 @@ def _names(paths: DataFrame, group: str | None) -> DataFrame:
 def _partition_key() -> Column:
     """``Stage.names.key`` of a partition, from columns chroot, group, topic and partition.
 
-    Not ranked in one window, which would be a single task. Of 10 million names two have the same
-    hash with a probability of 1 in 400,000.
+    Ranking in one window would be a single task. With 10 million names, the probability that any
+    two have the same hash is 1 in 400,000.
     """
     return F.xxhash64("chroot", "group", "topic", "partition")
 
@@ -280,8 +282,8 @@ def _partition_key() -> Column:
 def _writes(logged: DataFrame, group: str | None) -> DataFrame:
     """Operations on the offsets of partitions, with their ``key``.
 
-    These are most of a log, and may have as many names: so each row is taken apart by itself, by
-    its last slashes, instead of being shuffled to its name.
+    These are most rows of a log, and nearly every row may have another name. So each path is split
+    at its last slashes, in place, instead of being joined with its name in a shuffle.
     """
     last = F.substring_index("path", "/", -5)  # consumers/GROUP/offsets/TOPIC/PARTITION
     part = F.split(last, "/")
@@ -305,8 +307,8 @@ def _writes(logged: DataFrame, group: str | None) -> DataFrame:
 def _with_listed(
     events: DataFrame, rows: DataFrame, names: DataFrame, log_gaps: Sequence[LogGap]
 ) -> DataFrame:
-    """Add the ends of ephemerals that a closeSession lists (ZooKeeper 3.6+) and whose create is not
-    in the logs: so members that registered before the logs begin are known by their end."""
+    """Add the ends of ephemeral znodes that a closeSession lists (ZooKeeper 3.6+) and whose create
+    is not in the logs. They show members that registered before the logs begin."""
     listed = rows.where("type = 'closeSession' and deleted is not null").select(
         F.explode("deleted").alias("path"), "zxid", F.lit(0).alias("idx"), "time", "session",
         "cxid",
@@ -323,7 +325,7 @@ def _with_listed(
 def _with_snapshots(
     events: DataFrame, snapshots: DataFrame, log_gaps: Sequence[LogGap]
 ) -> DataFrame:
-    """Add creates that only snapshots know, and how far each znode is sure to have lived."""
+    """Add creates known only from snapshots, and until when each znode certainly existed."""
     owner = F.col("ephemeral_owner")
     ephemerals = (
         snapshots.where(F.col("path").rlike("/consumers/[^/]+/(ids|owners|live/members)/"))

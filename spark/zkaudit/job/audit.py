@@ -1,7 +1,7 @@
 """The audit as one Spark job: from log directories to Parquet tables and a summary.
 
-Runs in the driver's thread; collects nothing but log gaps, counts, and the modes of groups that
-moved while they ran.
+Runs in the driver's thread. It collects only log gaps, counts, and the modes of groups that
+migrated while they ran.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from zkaudit.tables.migrations import Moving
 from zkaudit.text import no_group
 
 Snapshots: TypeAlias = tuple[DataFrame | None, Sequence[Piece]]
-"""The rows of ``inputs.snapshots``, and the files that were read for them just now."""
+"""Returns the rows of ``inputs.snapshots``, and the files that were read for them in this call."""
 QUIET_MS = 5_000
-"""A rebalance ends when nothing happened in the group for so long."""
+"""A rebalance ends if nothing happens in the group for this long."""
 
 
 @dataclass(frozen=True)
 class Options:
     """What to audit. ``start`` and ``end`` (ISO times, UTC) choose findings by the leader's clock.
-    The history before ``start`` is read all the same, since it says who owned what; logs that begin
-    an hour after ``end`` are not."""
+    The history before ``start`` is read too, because it shows the owners; logs that begin an hour
+    or more after ``end`` are not read."""
 
     logs: Sequence[str]
     out: str
@@ -59,19 +59,18 @@ class Options:
     verify: bool = False
     """Whether to compare the tree's digest after every transaction."""
     servers: int | None = None
-    """How many servers vote; by default those whose logs are given."""
+    """Number of voting servers; by default the number of servers whose logs are given."""
     growing: bool = False
-    """Whether the logs may still grow: it is not an error then that they have no such group yet."""
+    """Whether the logs may still grow. Then a group that is not in them yet is not an error."""
 
 
 def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     """Audit; write all tables; return the summary, which is also in ``OUT/summary.json``.
 
-    An earlier audit in ``OUT`` is replaced when this one is finished; one that fails leaves it.
+    An earlier audit in ``OUT`` is replaced when this one is finished, and kept if this one fails.
 
-    Raises InputMissingError for inputs that are not there, also for a ``group`` or a time that
-    nothing in them matches; AuditError for damaged logs and for an ``OUT`` that holds something
-    else.
+    Raises InputMissingError if inputs do not exist or nothing in them matches ``group`` or the
+    time; AuditError for damaged logs, and for an ``OUT`` that contains anything but an audit.
     """
     out = prepare(options.out)
     logs, snapshots = inputs.find(options.logs)
@@ -112,10 +111,10 @@ def audit(
     snapshots: Sequence[Piece],
     read_snapshots: Callable[[Sequence[LogGap]], Snapshots],
 ) -> dict[str, Any]:
-    """Make all tables from the rows of ``inputs.transactions``; return the summary.
+    """Build all tables from the rows of ``inputs.transactions``; return the summary.
 
-    ``plan``: the history of all servers. ``read_snapshots`` is called if there are log gaps.
-    Readers of ``OUT`` see an earlier audit until this one is finished.
+    ``read_snapshots`` is called if there are log gaps. Until this audit is finished, readers of
+    ``OUT`` see the earlier one.
     """
     out, spark = Path(options.out), store.spark
     table = store.table
@@ -225,7 +224,7 @@ def audit(
 
 
 def check_times(rows: DataFrame, options: Options) -> None:
-    """Raise InputMissingError when the whole history lies outside of ``start`` and ``end``."""
+    """Raise InputMissingError if the whole history is before ``start`` or after ``end``."""
     if options.start is None and options.end is None:
         return
     found = rows.agg(
@@ -244,7 +243,8 @@ def check_times(rows: DataFrame, options: Options) -> None:
 
 
 def within(found: DataFrame, last: DataFrame, start: str | None, end: str | None) -> DataFrame:
-    """Findings of a time; what has not ended lasts to the end of the logs (``last``: one row)."""
+    """Findings within a time range. Those without an end last to the end of the logs (``last``: one
+    row)."""
     if start is not None:
         now = last.select(F.col("time").alias("now"))
         until = F.coalesce("end_time", F.when(F.col("kind").isin(*LASTING), F.col("now")), "time")
@@ -270,11 +270,11 @@ def _summary(
         for row in store.every(catalog.FINDINGS, found)
         .groupBy("severity", "kind")
         .count()
-        .collect()  # a dozen kinds
+        .collect()  # there are only a dozen kinds
     }
     last = tables.end.select("zxid", F.unix_millis("time").alias("ms")).first()
     assert last is not None
-    # A time that Spark hands over would be one of this machine's zone.
+    # Read as milliseconds, because Spark would return a time in this machine's time zone.
     last_time = None if last["ms"] is None else datetime.fromtimestamp(last["ms"] / 1000, UTC)
     return {
         "logs": len(logs),

@@ -1,4 +1,4 @@
-"""What an audit reads: logs and snapshots of all servers, as rows, runs of zxids and log gaps.
+"""The inputs of an audit: logs and snapshots of all servers, as rows, runs of zxids and log gaps.
 
 Only builds DataFrames on ``sources.zookeeper``; ``runs_of`` collects. Driver's thread.
 """
@@ -25,16 +25,17 @@ from zkaudit.sources.zookeeper import register
 from zkaudit.text import names_of
 
 AFTER_END: Final = timedelta(hours=1)
-"""What a wrong offset did shows later: so much is read behind the time of the last finding."""
+"""How much of the logs is read after the end of the time range: the effect of a wrong offset shows
+only later."""
 MAX_RUNS: Final = 200_000
-"""More runs of zxids than this are no history."""
+"""With more runs of zxids than this, logs are missing."""
 
 
 def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
     """Return the logs and the snapshots below the servers' data directories, in order of zxids.
 
-    Each directory is one server: ``dataDir`` or ``dataLogDir``, or their ``version-2``. Raises
-    InputMissingError when one does not exist or nothing is found.
+    Each directory belongs to one server: ``dataDir`` or ``dataLogDir``, or their ``version-2``.
+    Raises InputMissingError if one does not exist or no file is found.
     """
     servers = parse_servers("", _listed(directories))
     for place in (place for places in servers.values() for place in places):
@@ -56,10 +57,10 @@ def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
 
 
 def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
-    """Return the last zxid to read for findings before ``end`` (ISO, UTC), ``None``: all.
+    """Return the last zxid to read for findings before ``end`` (ISO, UTC); ``None``: read all.
 
-    That is where a log begins ``AFTER_END`` later, so whole logs are left out. Each server's logs
-    are looked at up to the first such one. ``None`` also when all of them begin later.
+    It is the start of a log that begins at least ``AFTER_END`` later, so only whole logs are left
+    out. Each server's logs are checked up to the first such log. ``None`` also if all begin later.
     """
     if end is None:
         return None
@@ -80,11 +81,11 @@ def transactions(
     group: str | None = None,
     end: int | None = None,
 ) -> DataFrame:
-    """Rows of ``schema.TXNLOG_GROUPS``, runs among them; duplicates are still in it.
+    """Rows of ``schema.TXNLOG_GROUPS``, including runs and duplicates.
 
-    ``group``: a Java regex. Rows of other groups are left out where that is certain from how the
-    regex begins; all rows of groups that match are there, and maybe some others. ``end``: the last
-    zxid to read.
+    ``group``: a Java regex. Rows of other groups are left out if the start of the regex rules them
+    out. So all rows of matching groups are returned, and maybe others. ``end``: the last zxid to
+    read.
     """
     register(spark)
     load = spark.read.format("zookeeper_txnlog").option("table", "groups")
@@ -97,9 +98,9 @@ def transactions(
 
 
 def group_begins(regex: str) -> tuple[str, ...]:
-    """Return texts, one of which the path of every matching group has behind ``/consumers/``.
+    """Return prefixes: the path of every matching group has one of them after ``/consumers/``.
 
-    A name that the regex spells out ends with ``/``. Empty when the regex is not so simple.
+    A complete group name ends with ``/``. Empty if the regex is too complex.
     """
     names = names_of(regex)
     if names is not None:  # a comma separates the texts of the source's option
@@ -122,11 +123,11 @@ def group_begins(regex: str) -> tuple[str, ...]:
 
 
 def behind(found: Sequence[Piece], log_gaps: Sequence[tuple[int, int]]) -> list[Piece]:
-    """Return the snapshots to read: the first two zxids behind each log gap and the last one inside
-    it, of every server.
+    """Return the snapshots to read, of every server: the first two after each log gap and the last
+    one inside it.
 
-    The logs show what happened after the first one; the second is for the case that the first is
-    not whole. The one inside names members that were there before the logs continue.
+    The logs show all changes after the first one; the second is read in case the first is
+    incomplete. The one inside the gap has members that were registered before the logs continue.
     """
     borders = [*sorted(log_gaps), (2**63 - 1, 2**63 - 1)]
     chosen: set[int] = set()
@@ -141,10 +142,10 @@ def behind(found: Sequence[Piece], log_gaps: Sequence[tuple[int, int]]) -> list[
 def snapshots(
     spark: SparkSession, directories: Sequence[str | Path], files: Sequence[Piece] = ()
 ) -> DataFrame:
-    """Of the snapshots, as rows of ``schema.SNAPSHOT``: topics, migration markers, modes, all
-    ephemerals of groups, and the root. ``files``: of these snapshots only.
+    """Rows of the snapshots, as in ``schema.SNAPSHOT``: topics, migration markers, modes, all
+    ephemeral znodes of groups, and the root. ``files``: read only these snapshots.
 
-    Of a file that is not whole there is no row: ZooKeeper does not use such a one either.
+    An incomplete file gives no rows: ZooKeeper does not use such a file either.
     """
     register(spark)
     source = spark.read.format("zookeeper_snapshot").option("corruption", "stop")
@@ -162,7 +163,7 @@ def snapshots(
 
 
 def whole(rows: DataFrame) -> dict[tuple[str, str], int]:
-    """Return server, file and zxid of the snapshots that ``snapshots`` gave rows of."""
+    """Return server, file and zxid of the snapshots that have rows in ``snapshots``."""
     roots = rows.where("path = '/'").select("server", "file", "zxid").distinct()
     return {(row[0], row[1]): int(row[2]) for row in roots.collect()}
 
@@ -172,7 +173,7 @@ def _listed(directories: Sequence[str | Path]) -> str:
 
 
 def log_gaps_of(history: History) -> list[tuple[int, int]]:
-    """Return the log gaps as (last zxid before, first zxid behind), as ``staging`` wants them.
+    """Return the log gaps as (last zxid before, first zxid after), the form ``staging`` takes.
 
     A history that does not begin with the first transaction of an ensemble begins with a log gap.
     """
@@ -182,7 +183,7 @@ def log_gaps_of(history: History) -> list[tuple[int, int]]:
 
 
 def runs_of(rows: DataFrame) -> list[Run]:
-    """Collect the runs; there are as many as files and log gaps. Raises AuditError for too many."""
+    """Collect the runs, about as many as files and log gaps. Raises AuditError for too many."""
     found = rows.where(f"type = '{RUN}'").select("server", "zxid", "last_zxid").take(MAX_RUNS + 1)
     if len(found) > MAX_RUNS:
         raise AuditError(
@@ -192,10 +193,10 @@ def runs_of(rows: DataFrame) -> list[Run]:
 
 
 def known(log_gaps: Sequence[tuple[int, int]], snapshots: Iterable[int]) -> tuple[int | None, ...]:
-    """Return for each segment between log gaps the zxid from which on every ephemeral is known.
+    """Return the zxid from which all ephemeral znodes are known, for each segment between log gaps.
 
-    That is its begin for the first segment, and the first snapshot taken in it for those behind a
-    log gap; ``None``: nowhere in it. ``snapshots`` are the zxids in their names.
+    That is the start of the first segment. In a segment after a log gap it is the zxid of the first
+    snapshot taken in it; ``None``: there is none. ``snapshots`` are the zxids in their names.
     """
     taken = sorted(snapshots)
     borders = [*sorted(log_gaps), (2**63 - 1, 2**63 - 1)]

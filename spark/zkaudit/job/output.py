@@ -1,4 +1,4 @@
-"""What an audit writes and reads back with Spark. Driver's thread; executors write the tables."""
+"""Writes an audit's tables and reads them back with Spark. Driver's thread; executors write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from zkaudit.tables import catalog, migrations
 
 @contextmanager
 def staged(out: Path) -> Iterator[None]:
-    """Remove what is written on the way, however it ends."""
+    """Remove the temporary files at the end, also after an error."""
     try:
         yield
     finally:
@@ -33,10 +33,10 @@ def staged(out: Path) -> Iterator[None]:
 
 
 def kept(out: Path, name: str, frame: DataFrame) -> DataFrame:
-    """Write a frame below ``out`` and return what was written.
+    """Write a frame below ``out`` and return the stored frame.
 
-    Most audits have no journals, no moves, no offsets in Kafka. Spark leaves out of a plan what
-    follows from rows that it knows to be none, and planning is what a small audit waits for.
+    Most audits have no journals, no moves and no offsets in Kafka. If Spark knows that a frame is
+    empty, it drops everything computed from it from the plan, and planning dominates a small audit.
     """
     place = out / name
     frame.write.mode("overwrite").parquet(str(place))
@@ -48,7 +48,7 @@ def kept(out: Path, name: str, frame: DataFrame) -> DataFrame:
 def put(
     out: Path, name: str, spark: SparkSession, columns: StructType, rows: list[dict[str, Any]]
 ) -> DataFrame:
-    """Write rows that the driver has, without a job of Spark; return what was written."""
+    """Write rows in the driver's memory without a Spark job; return the stored frame."""
     place = out / name
     place.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pylist(rows, schema=to_arrow_schema(columns, timezone="UTC"))
@@ -59,7 +59,7 @@ def put(
 
 
 def empty(spark: SparkSession, columns: StructType) -> DataFrame:
-    """Return no rows, in a way that shows it to Spark's optimizer."""
+    """Return an empty frame that Spark's optimizer knows to be empty."""
     return spark.createDataFrame(to_arrow_schema(columns, timezone="UTC").empty_table(), columns)
 
 
@@ -117,7 +117,7 @@ class Store:
 def load(spark: SparkSession, out: str | Path) -> tuple[dict[str, Any], dict[str, DataFrame]]:
     """Return the summary and the tables of the newest finished audit in ``out``.
 
-    Raises InputMissingError.
+    Raises InputMissingError if there is none.
     """
     summary, place = finished(out)
     try:
@@ -127,5 +127,7 @@ def load(spark: SparkSession, out: str | Path) -> tuple[dict[str, Any], dict[str
         }
     except PySparkException as error:
         reason = str(error).partition("\n")[0]
-        raise InputMissingError(f"{out}: holds no whole audit: run it again: {reason}") from None
+        raise InputMissingError(
+            f"{out}: the audit in this directory is incomplete: run it again: {reason}"
+        ) from None
     return summary, frames

@@ -1,8 +1,8 @@
-"""The directory ``OUT`` of an audit: what is in it, and how a finished audit gets there. No Spark.
+"""The directory ``OUT`` of an audit: its contents, and how a finished audit is published. No Spark.
 
-``tables`` is a link to the newest finished audit's tables, ``tables-NNNNNN``, which also hold its
-summary: one switch of the link replaces everything a reader sees. ``summary.json`` is a copy;
-``report.html`` is written behind it; ``staging`` is there while an audit runs. Driver's thread.
+``tables`` is a link to ``tables-NNNNNN``, the newest finished audit's tables and summary. Changing
+the link replaces everything a reader sees at once. ``summary.json`` is a copy of the summary;
+``report.html`` is written afterwards; ``staging`` exists while an audit runs. Driver's thread.
 """
 
 from __future__ import annotations
@@ -17,15 +17,30 @@ from typing import Any, Final
 from zkaudit.errors import AuditError, InputMissingError
 
 _NUMBERED: Final = re.compile(r"tables-([0-9]{6,})")
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+
+
+def local(place: str) -> Path:
+    """Return the path of a place on this machine. Raises AuditError when it is a URL."""
+    url = _URL.match(place)
+    if url is None:
+        return Path(place)
+    fix = "mount it and give its path"
+    if url[1].lower() == "file":
+        fix = "give the path without file:"
+    raise AuditError(f"{place}: is a URL, and only local or mounted directories work here: {fix}")
 
 
 def prepare(place: str) -> Path:
-    """Make the directory of an audit. Raises AuditError when something else is in it."""
-    out = Path(place)
+    """Create the directory of an audit.
+
+    Raises AuditError if it contains anything else, or if ``place`` is a URL.
+    """
+    out = local(place)
     if out.exists() and not out.is_dir():
         raise AuditError(f"{out}: is not a directory: choose another --out")
     if out.exists() and any(out.iterdir()) and not (out / "summary.json").is_file():
-        raise AuditError(f"{out}: is not empty and holds no audit: choose another --out")
+        raise AuditError(f"{out}: is not empty and contains no audit: choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "summary.json").exists():
         (out / "summary.json").write_text("{}")
@@ -33,21 +48,21 @@ def prepare(place: str) -> Path:
 
 
 def new_tables(out: Path) -> Path:
-    """Return the directory for the tables of an audit that begins."""
+    """Return the directory for the tables of a new audit."""
     found = [_NUMBERED.fullmatch(place.name) for place in out.iterdir()]
     number = max((int(name[1]) for name in found if name), default=0) + 1
     return out / f"tables-{number:06}"
 
 
 def publish(out: Path, tables: Path, summary: dict[str, Any], keep: bool) -> None:
-    """Make a finished audit the one that readers of ``out`` see, all at once.
+    """Publish a finished audit: readers of ``out`` see all of it at once.
 
-    ``keep``: the tables before it stay until the next audit, for readers that have opened them.
+    ``keep``: keep the previous tables until the next audit, for readers that have opened them.
     """
     text = json.dumps(summary, indent=1) + "\n"
     (tables / "summary.json").write_text(text)
     link = out / "tables"
-    if link.is_dir() and not link.is_symlink():  # of an audit by an older zkaudit
+    if link.is_dir() and not link.is_symlink():  # from an audit by an older zkaudit
         link.rename(out / "tables-000000")
         before = "tables-000000"
     else:
@@ -66,18 +81,18 @@ def publish(out: Path, tables: Path, summary: dict[str, Any], keep: bool) -> Non
 
 
 def finished(place: str | Path) -> tuple[dict[str, Any], Path]:
-    """Return the summary and the tables of the newest finished audit; both are of the same one.
+    """Return the summary and the tables of the newest finished audit, both of the same audit.
 
-    Raises InputMissingError.
+    Raises InputMissingError if there is none.
     """
     out = Path(place)
-    tables = (out / "tables").resolve()  # what the link means now, whatever it means later
+    tables = (out / "tables").resolve()  # the link's current target; it may change later
     file = tables / "summary.json"
     try:
         text = (file if file.exists() else out / "summary.json").read_text()
         summary: dict[str, Any] = json.loads(text)
     except (OSError, ValueError) as error:
-        raise InputMissingError(f"{out}: holds no audit: {error}") from None
+        raise InputMissingError(f"{out}: there is no audit in this directory: {error}") from None
     if "findings" not in summary:
         raise InputMissingError(f"{out}: the audit did not finish: run it again")
     return summary, tables

@@ -1,4 +1,4 @@
-"""The Spark session, and its workers' errors as ``AuditError``. Driver's thread."""
+"""Starts the Spark session and converts its workers' errors to ``AuditError``. Driver's thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zkaudit.errors import AuditError, no_file
 from zkaudit.text import group_option
 
 SMALL_BYTES: Final = 16 << 20
-"""Logs of fewer bytes (some 130,000 transactions) take less time to read than to plan for."""
+"""Logs of fewer bytes (about 130,000 transactions) take less time to read than Spark to plan."""
 _SMALL: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -25,8 +25,7 @@ _SMALL: Final = {
     "spark.sql.constraintPropagation.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
 }
-"""No Java is compiled, no filter is derived from another, and nothing is planned again while it
-runs."""
+"""Settings for little data: no code generation, no derived filters, no adaptive execution."""
 _SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?")
 """The last line of a traceback for an ``OSError``."""
 
@@ -35,7 +34,7 @@ def session(master: str | None = None) -> SparkSession:
     """Return the running Spark session (``spark-submit``), or start one on ``master``."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("zkaudit")
-    # spark-submit sets SPARK_CONF_DIR. Where such a file is, users say what is logged.
+    # spark-submit sets SPARK_CONF_DIR. If this file exists, users choose the log level there.
     place = os.environ.get("SPARK_CONF_DIR") or Path(os.environ.get("SPARK_HOME", ""), "conf")
     quiet = not Path(place, "log4j2.properties").is_file()
     if master is not None:
@@ -54,13 +53,13 @@ def session(master: str | None = None) -> SparkSession:
     spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
     if master is not None and master.startswith("local"):
         _share_out(spark)
-    if quiet and master is None:  # spark-submit's JVM runs already
+    if quiet and master is None:  # spark-submit's JVM is already running
         spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
 def _share_out(spark: SparkSession) -> None:
-    """Choose the number of shuffle partitions, unless the user has (``spark-defaults.conf``)."""
+    """Set the number of shuffle partitions, unless the user has (``spark-defaults.conf``)."""
     name = "spark.sql.shuffle.partitions"
     if not spark.sparkContext.getConf().contains(name):
         spark.conf.set(name, str(8 * (os.cpu_count() or 2)))
@@ -68,9 +67,9 @@ def _share_out(spark: SparkSession) -> None:
 
 @contextmanager
 def planned_for(spark: SparkSession, size: int) -> Iterator[None]:
-    """Plan for little data where ``size`` (bytes of logs) is small and Spark runs in this process.
+    """Use settings for little data if ``size`` (bytes of logs) is small and Spark runs locally.
 
-    The session's settings are as before when it ends.
+    The session's settings are restored at the end.
     """
     if size >= SMALL_BYTES or not spark.sparkContext.master.startswith("local"):
         yield
@@ -89,10 +88,10 @@ def planned_for(spark: SparkSession, size: int) -> Iterator[None]:
 
 
 def bytes_of(files: Iterable[str | Path]) -> int:
-    """Return how many bytes were written: a server reserves space ahead, which takes no blocks."""
+    """Return the number of bytes written. Space that a server preallocates takes no blocks."""
     total = 0
     for file in files:
-        with suppress(OSError):  # purged meanwhile
+        with suppress(OSError):  # purged in the meantime
             found = Path(file).stat()
             total += min(found.st_size, found.st_blocks * 512)
     return total
@@ -100,7 +99,7 @@ def bytes_of(files: Iterable[str | Path]) -> int:
 
 @contextmanager
 def errors_named() -> Iterator[None]:
-    """Raise AuditError for one of our errors or an ``OSError`` that a worker of Spark raised."""
+    """Raise AuditError for zkaudit's own errors and ``OSError`` raised in Spark's workers."""
     try:
         yield
     except PySparkException as error:
@@ -114,10 +113,10 @@ def errors_named() -> Iterator[None]:
 
 
 def check_group(spark: SparkSession, group: str | None) -> None:
-    """Raise AuditError when Java does not take ``--group`` for a regex."""
+    """Raise AuditError if Java rejects ``--groups-regex``."""
     try:
         spark.sql("select '' rlike :group", {"group": group or ""}).collect()
     except PySparkException:
         raise AuditError(
-            f"{group_option(group or '')}: not a regex of Java: see java.util.regex.Pattern"
+            f"{group_option(group or '')}: not a valid Java regex: see java.util.regex.Pattern"
         ) from None

@@ -1,8 +1,8 @@
 """``--verify``: replays every server's logs and compares the tree's digest after each transaction.
 
-A server's transactions follow one another, but a snapshot shows the tree in between: so its logs
-are cut at snapshots, and each section is a task with a tree in its worker's memory, as it was in
-ZooKeeper's. Driver's thread and Spark's Python workers.
+A server's transactions must be replayed in order, but a snapshot has the tree at one point. So each
+server's logs are split at snapshots. Each section is one Spark task, which holds the tree in its
+worker's memory as ZooKeeper did. Driver's thread and Spark's Python workers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _Ranges: TypeAlias = tuple[tuple[int, int], ...]
 SECTION_BYTES: Final = 64 << 20
-"""A section has so many bytes of logs or more: to load its snapshot takes time too."""
+"""Minimum bytes of logs in a section, because loading its snapshot takes time too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What one task replays, as ``verify_digests`` takes it."""
+    """The section that one task replays: the arguments of ``verify_digests``."""
 
     logs: tuple[str, ...]
     snapshots: tuple[str, ...]
@@ -43,7 +43,7 @@ def sections(
     dropped: _Ranges = (),
     size: int = SECTION_BYTES,
 ) -> Iterator[Section]:
-    """Cut each server's logs at snapshots, ``size`` bytes or more in each section."""
+    """Split each server's logs at snapshots into sections of at least ``size`` bytes."""
     of: dict[str, tuple[list[Piece], list[Piece]]] = defaultdict(lambda: ([], []))
     for place, pieces in enumerate((logs, snapshots)):
         for piece in sorted(pieces, key=lambda piece: piece.zxid):
@@ -60,7 +60,7 @@ def sections(
                 cuts.append(snapshot.zxid)
                 first = at
         for number, begin in enumerate([None, *cuts]):
-            # The log that holds the first transaction behind the snapshot, and all later ones.
+            # The log with the first transaction after the snapshot, and all later logs.
             start = 0 if begin is None else max(0, bisect_right(begins, begin + 1) - 1)
             yield Section(paths[start:], tuple(p.path for p in taken), begin, tuple(cuts[number:]))
 
@@ -72,7 +72,7 @@ def verify(
     dropped: _Ranges = (),
     size: int = SECTION_BYTES,
 ) -> Verified:
-    """Compare all digests of all servers; ``dropped``: proposals that never were committed.
+    """Compare all digests of all servers. ``dropped``: proposals that were never committed.
 
     Raises AuditError at the first digest that differs, and for damaged logs and snapshots.
     """

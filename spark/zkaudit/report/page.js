@@ -39,7 +39,7 @@ function fill(id, values, then = draw) {
   byId(id).addEventListener("change", () => { then(); remember(); });
 }
 function fillGroups(searched) {
-  const found = data.groups.map((g, i) => [i, names[i].trim() + (g.worst ? ` (${g.worst})` : "")])
+  const found = data.groups.map((g, i) => [i, names[i].trim() + (g.worst ? ` (${g.worst})` : "") + (g.mode ? `, mode ${g.mode}` : "")])
     .filter(([i]) => names[i].toLowerCase().includes(searched.toLowerCase()));
   options("group", searched && found.length ? found : [[ALL, "all"], ...found]);
   fillTopics();

@@ -169,7 +169,11 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
     times = spans.agg(F.min("a"), F.max("b")).first()
     begin, end = (int(times[0]), int(times[1])) if times and times[0] is not None else (0, 1)
     width = max(1, -(-(end - begin + 1) // BUCKETS))
-    groups = _groups(tables, owned)
+    modes = _modes(summary)
+    groups = [
+        group | {"mode": modes.get((group["chroot"], group["group"]))}
+        for group in _groups(tables, owned)
+    ]
     chosen = _as_frame(found.sparkSession, groups)
     rows = _rows(found, owned, chosen)
     members: dict[str, int] = {}
@@ -191,6 +195,15 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
         "members": list(members),
         "herds": _herds(tables["herds"], chosen),
         "changes": tables["herds"].count(),
+    }
+
+
+def _modes(summary: dict[str, Any]) -> dict[tuple[str, str], str]:
+    """The mode of each group that still has one, by chroot and name (see ``docs/adr/0006``)."""
+    return {
+        (row["chroot"], row["group"]): row["mode"]
+        for row in summary.get("migrations", ())
+        if row["mode"] and row["ended"] == "still"
     }
 
 

@@ -1,6 +1,6 @@
-"""Which files a source reads: found by name, chosen by zxid, packed into tasks. Pure.
+"""The files that a source reads: found by name, chosen by zxid, packed into tasks. Pure.
 
-Runs where Spark plans, in a Python worker of the driver.
+Runs during planning, in a Python worker of the driver.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BYTES_PER_TASK: Final = 192 << 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of one file: bytes ``start`` to ``stop`` (``None``: to its end)."""
+    """A part of one file: from byte ``start`` to byte ``stop`` (``None``: to its end)."""
 
     server: str
     path: str
@@ -36,7 +36,7 @@ class Piece:
 
 
 def log_zxid(path: Path) -> int | None:
-    """Return the zxid in a log's name, ``None`` when it is no such name."""
+    """Return the zxid in a log's name; ``None`` if it is not the name of a log."""
     kind, dot, number = path.name.partition(".")
     if kind != "log" or not dot or len(number) > 16:
         return None
@@ -49,11 +49,11 @@ def log_zxid(path: Path) -> int | None:
 def parse_servers(text: str, several: str | None = None) -> dict[str, list[Path]]:
     """Read the options ``path`` and ``paths``: the places of each server.
 
-    In ``path``, places are separated by commas and each may be ``name=place``. ``paths`` is what
-    Spark makes of ``load([PLACE, ...])``: a list in JSON, of places as they are. A place is a
-    directory, a file, or a glob of either, as a path or a ``file:`` URI. Without a name, a
-    directory is its own server's name; files belong to the server named by their directory.
-    Raises ``ConfigError``, ``InputMissingError``.
+    In ``path``, places are separated by commas and each may be ``name=place``. ``paths`` is a JSON
+    list, which Spark makes from ``load([PLACE, ...])``; its places have no names. A place is a
+    directory, a file, or a glob, given as a path or a ``file:`` URI. Without a name, the server is
+    named after the directory, or after the directory of the file. Raises ``ConfigError``,
+    ``InputMissingError``.
     """
     named: list[tuple[str | None, str]] = []
     for part in filter(None, (item.strip() for item in text.split(","))):
@@ -63,7 +63,7 @@ def parse_servers(text: str, several: str | None = None) -> dict[str, list[Path]
         try:
             named += [(None, str(item)) for item in json.loads(several)]
         except (ValueError, TypeError):
-            raise ConfigError([f"paths: {several!r} is not a list in JSON"]) from None
+            raise ConfigError([f"paths: {several!r} is not a JSON list"]) from None
     if not named:
         raise ConfigError(["path: name the servers' directories: load('DIR,DIR,...')"])
     servers: dict[str, list[Path]] = {}
@@ -75,7 +75,7 @@ def parse_servers(text: str, several: str | None = None) -> dict[str, list[Path]
             known = servers.setdefault(server, [])
             if place in known or (known and not (of_file and all(p.is_file() for p in known))):
                 raise ConfigError([f"path: {server} is named twice: give each server another name"])
-            known.append(place)  # absolute: executors may run elsewhere
+            known.append(place)  # absolute: executors may run in other directories
     return servers
 
 
@@ -84,13 +84,13 @@ def _is_glob(text: str) -> bool:
 
 
 def _places(text: str) -> list[Path]:
-    """The directories or files that a path, a glob or a URI means."""
+    """The directories or files to which a path, a glob or a URI refers."""
     scheme, colon, rest = text.partition(":")
     local = text
     if colon and rest.startswith("/") and scheme.isidentifier():
         if scheme.lower() != "file":
             raise ConfigError(
-                [f"path: {text}: only files of this machine can be read, not {scheme}: mount them, "
+                [f"path: {text}: only local files can be read, not {scheme}: mount them, "
                  "or copy them"]
             )  # fmt: skip
         parsed = urlsplit(text)
@@ -110,7 +110,7 @@ def _places(text: str) -> list[Path]:
 def find(servers: Mapping[str, Sequence[Path]], snapshots: bool = False) -> dict[str, list[Piece]]:
     """Return all logs (or all snapshots) of each server, in order of the zxids in their names.
 
-    A place is a file, or ``dataDir`` or ``dataLogDir``, or the ``version-2`` in one of them.
+    A place is a file, a ``dataDir`` or ``dataLogDir``, or the ``version-2`` in one of them.
     """
     found: dict[str, list[Piece]] = {}
     for server, places in servers.items():
@@ -118,7 +118,7 @@ def find(servers: Mapping[str, Sequence[Path]], snapshots: bool = False) -> dict
         for path in (path for place in places for path in _files(place)):
             zxid = snapshot_zxid(path) if snapshots else log_zxid(path)
             if zxid is not None and path.is_file():
-                size = path.stat().st_blocks * 512  # reserved space is not there yet
+                size = path.stat().st_blocks * 512  # preallocated space is not counted
                 pieces.append(Piece(server, str(path), zxid, size))
         found[server] = sorted(pieces, key=lambda piece: (piece.zxid, piece.path))
     return found
@@ -133,7 +133,7 @@ def _files(place: Path) -> Iterator[Path]:
 
 
 def within(pieces: list[Piece], filters: Filters) -> Iterator[Piece]:
-    """Leave out the logs of one server that cannot hold a wanted zxid."""
+    """Leave out the logs of one server that cannot contain a wanted zxid."""
     for piece, following in zip(pieces, [*pieces[1:], None], strict=True):
         if filters.end_zxid is not None and piece.zxid > filters.end_zxid:
             continue
@@ -147,10 +147,10 @@ def within(pieces: list[Piece], filters: Filters) -> Iterator[Piece]:
 
 
 def split(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> Iterator[Piece]:
-    """Cut logs that are longer than two tasks into pieces of one task each.
+    """Split logs that are longer than two tasks into pieces of one task each.
 
-    Servers begin a new log every 100,000 transactions or so, so there are few such files; each is
-    walked once, a second for a gigabyte.
+    Servers begin a new log about every 100,000 transactions, so such files are rare. Each is
+    scanned once, which takes about one second for a gigabyte.
     """
     for piece in pieces:
         if piece.size <= 2 * most:
@@ -164,7 +164,7 @@ def split(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> Iterator[Piece
 
 
 def pack(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> list[tuple[Piece, ...]]:
-    """Put pieces together, in order, until a task has ``most`` bytes."""
+    """Combine pieces, in order, until a task has ``most`` bytes."""
     tasks: list[tuple[Piece, ...]] = []
     task: list[Piece] = []
     size = 0

@@ -1,8 +1,8 @@
 """Members' journals (JSON Lines) as rows, and the Spark data source ``zkaudit_journal``.
 
-Every line gives one row in the columns of ``schema.journal_columns``: one that cannot be read keeps
-its number, its text and the reason, and the lines behind it are read all the same, because a line
-end cannot be part of a line. Reading runs in Spark's Python workers.
+Every line gives one row with the columns of ``schema.journal_columns``. A line that cannot be read
+keeps its number, its text and the reason. Later lines are still read, because a newline is never
+part of a line. Runs in Spark's Python workers.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known to a session."""
+    """Register the source with a session."""
     spark.dataSource.register(ZkauditJournal)
 
 
 def read_journal_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """Yield one row for each line. Raises ``OSError``.
 
-    A last line without its end is being written, or its writer was killed: it is a fault as well.
+    A last line without a newline is still being written, or its writer was killed. It is a fault
+    too.
     """
     with Path(path).open("rb") as file:
         number = 0
@@ -56,18 +57,18 @@ def read_journal_rows(path: str | Path) -> Iterator[dict[str, Any]]:
 
 def _parse(line: bytes) -> tuple[dict[str, Any], str]:
     if not line.endswith(b"\n"):
-        return {}, "the line has no end: cut off, or longer than 16 MiB"
+        return {}, "the line has no newline: it is cut off, or longer than 16 MiB"
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return {}, f"no JSON: {error}"
+        return {}, f"invalid JSON: {error}"
     fault = check_entry(entry)
     if not fault:
         values = [v for value in entry.values() for v in _numbers(value)]
         if any(value not in _INT64 for value in values):
             fault = "a number does not fit into 64 bits"
         elif "\\ud" in line.decode("ascii", "ignore").lower() and not _is_text(entry):
-            fault = "half a character: a lone surrogate"
+            fault = "invalid text: a lone surrogate"
     return entry, fault
 
 
@@ -85,7 +86,7 @@ def _is_text(entry: Any) -> bool:
 
 
 def read_journal_batches(path: str | Path) -> Iterator[pa.RecordBatch]:
-    """Yield a journal's lines in the columns of ``schema.journal_columns``. ``OSError``."""
+    """Yield a journal's lines in the columns of ``schema.journal_columns``. Raises ``OSError``."""
     import pyarrow as pa
 
     columns = schema.arrow_schema(schema.journal_columns())
@@ -106,11 +107,11 @@ class _Journal(InputPartition):
 
 
 class ZkauditJournal(DataSource):
-    """Journals: ``load`` names files, or directories (all ``*.jsonl`` below), with commas."""
+    """Journals. ``load`` takes files or directories (all ``*.jsonl`` below), comma-separated."""
 
     @classmethod
     def name(cls) -> str:
-        """Name for ``spark.read.format``."""
+        """The name for ``spark.read.format``."""
         return "zkaudit_journal"
 
     def schema(self) -> StructType:
@@ -118,7 +119,7 @@ class ZkauditJournal(DataSource):
         return schema.spark_type(schema.journal_columns())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read all journals that are there now."""
+        """Read all journals that exist now."""
         return _JournalReader(self.options.get("path", ""))
 
 

@@ -1,7 +1,8 @@
 """Offset commits in Kafka: the Spark data source ``zkaudit_offsets`` over ``__consumer_offsets``.
 
-Planning asks the brokers where each partition begins and ends; a task reads one partition up to
-that end, with kafka-python, in Spark's Python workers. What a transaction aborted is left out.
+Planning asks the brokers for the first and last offset of each partition. A task reads one
+partition up to that end, with kafka-python, in Spark's Python workers. Records of aborted
+transactions are left out.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "__consumer_offsets"
 LAST_MS: Final = 32_503_680_000_000
-"""The year 3000; any client can write any number, and what is not a time is left out."""
+"""The start of the year 3000. Any client can write any number, so later times are left out."""
 _CONNECT_SECONDS: Final = 10.0
 _STALL_SECONDS: Final = 60.0
-"""A partition that gives nothing for so long cannot be read."""
+"""A partition that returns nothing for this long counts as unreadable."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known to a session."""
+    """Register the source with a session."""
     spark.dataSource.register(ZkauditOffsets)
 
 
@@ -49,22 +50,24 @@ def read(
 ) -> DataFrame:
     """Rows of ``schema.OFFSETS``; none without ``bootstrap``. ``group``: a Java regex.
 
-    ``command_config`` is the path of a file of client properties. Spark is given the path only,
-    so that no secret is in a plan, a log or the web page of Spark.
+    ``command_config`` is the path of a file of client properties. Spark gets only the path, so that
+    no secret appears in a plan, a log or Spark's web UI.
     """
     if bootstrap is None:
         return spark.createDataFrame([], schema.spark_type(schema.OFFSETS))
     register(spark)
     reader = spark.read.format(ZkauditOffsets.name()).option("bootstrap", bootstrap)
     if command_config is not None:
-        connect(bootstrap, command_config)  # a wrong secret ends the job before Spark's tasks
+        connect(
+            bootstrap, command_config
+        )  # with a wrong secret the job ends before Spark starts tasks
         reader = reader.option("config", os.path.abspath(command_config))
     rows = reader.load()
     return rows if group is None else rows.where(F.col("group").rlike(rf"\A(?:{group})\z"))
 
 
 def commits(rows: DataFrame) -> DataFrame:
-    """Rows of the table ``commits`` with ``store`` = kafka, in the columns that it has there.
+    """The rows of table ``commits`` with ``store`` = kafka, with the columns that apply to Kafka.
 
     ``kind`` is commit, same, or deleted (a tombstone: the offset expired or was deleted).
     """
@@ -103,10 +106,10 @@ def commits(rows: DataFrame) -> DataFrame:
 
 
 def connect(bootstrap: str, config: str | None) -> dict[str, Any]:
-    """Return kafka-python's arguments of security, once a broker has accepted them.
+    """Return kafka-python's security arguments, after a broker has accepted them.
 
-    kafka-python itself would ask again and again with a wrong secret. Raises ConfigError,
-    AuthenticationError; BrokerError when no broker of ``bootstrap`` answers.
+    kafka-python itself would retry indefinitely with a wrong secret. Raises ConfigError,
+    AuthenticationError, and BrokerError if no broker of ``bootstrap`` answers.
     """
     from zkconsumer.broker.connection import BrokerConnection
     from zkconsumer.broker.metadata import fetch_metadata
@@ -133,14 +136,14 @@ def connect(bootstrap: str, config: str | None) -> dict[str, Any]:
             return security.for_kafka_python()
         finally:
             connection.close()
-    assert failed is not None  # there is a server
+    assert failed is not None  # a server answered
     raise failed
 
 
 def consumer(bootstrap: str, config: str | None = None) -> KafkaConsumer:
-    """A consumer that joins no group and commits nothing.
+    """A consumer that does not join a group and does not commit.
 
-    Raises AuditError, and what ``connect`` raises.
+    Raises AuditError, and the errors of ``connect``.
     """
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
@@ -170,14 +173,14 @@ class _Range(InputPartition):
 
 
 class ZkauditOffsets(DataSource):
-    """``__consumer_offsets`` as it is now; option ``bootstrap``: HOST:PORT,...
+    """The current content of ``__consumer_offsets``. Option ``bootstrap``: HOST:PORT,...
 
     Option ``config``: path of a file of client properties.
     """
 
     @classmethod
     def name(cls) -> str:
-        """Name for ``spark.read.format``."""
+        """The name for ``spark.read.format``."""
         return "zkaudit_offsets"
 
     def schema(self) -> StructType:
@@ -185,7 +188,7 @@ class ZkauditOffsets(DataSource):
         return schema.spark_type(schema.OFFSETS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read what is there at planning."""
+        """Read the records that exist at planning."""
         bootstrap = self.options.get("bootstrap")
         if not bootstrap:
             raise ConfigError(["bootstrap: name the brokers: HOST:PORT,..."])
@@ -198,7 +201,7 @@ class _OffsetsReader(DataSourceReader):
         self.config = config
 
     def partitions(self) -> list[InputPartition]:
-        """One task for each partition that holds anything."""
+        """One task for each partition that is not empty."""
         from kafka import TopicPartition
 
         with closing(consumer(self.bootstrap, self.config)) as found:
@@ -249,6 +252,6 @@ def _records(bootstrap: str, config: str | None, part: _Range) -> Iterator[list[
                 at, deadline = moved, time.monotonic() + _STALL_SECONDS
             elif time.monotonic() > deadline:
                 raise AuditError(
-                    f"{TOPIC}-{part.partition} gives nothing behind offset {at} of {part.end}: "
-                    "see whether it has a leader"
+                    f"{TOPIC}-{part.partition} returns nothing after offset {at} of {part.end}: "
+                    "check that it has a leader"
                 )

@@ -1,6 +1,6 @@
 """Options of the data sources over logs and snapshots: read and checked.
 
-``OPTIONS`` describes them; ``reference`` prints them. Runs where Spark plans, in a Python worker of
+``OPTIONS`` describes them; ``reference`` prints them. Runs during planning, in a Python worker of
 the driver. Pure.
 """
 
@@ -29,7 +29,7 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the sources. ``logs_only``: ``zookeeper_snapshot`` has no use for it."""
+    """An option of the sources. ``logs_only``: ``zookeeper_snapshot`` does not have it."""
 
     name: str
     default: str
@@ -81,7 +81,7 @@ OPTIONS: Final = (
         "pushFilters",
         "false",
         "`true`: conditions on `zxid` and `path` in a query narrow what is decoded. Needs "
-        "`spark.sql.python.filterPushdown.enabled=true`; Otherwise Spark refuses it.",
+        "`spark.sql.python.filterPushdown.enabled=true`; otherwise Spark refuses it.",
         True,
     ),
 )
@@ -90,7 +90,7 @@ _OPTIONS: Final = tuple(option.name for option in OPTIONS)
 
 @dataclass(frozen=True)
 class Settings:
-    """A source's options, read and checked; pickled to the workers."""
+    """A source's checked options, pickled for the workers."""
 
     servers: dict[str, list[Path]]
     table: str
@@ -101,7 +101,7 @@ class Settings:
     push_filters: bool
     group_begins: tuple[str, ...] = ()
     files: frozenset[str] = frozenset()
-    """Names of the files to read; empty: all."""
+    """Names of the files to read; empty: all files."""
 
     @property
     def names(self) -> list[str]:
@@ -110,10 +110,10 @@ class Settings:
 
 
 def parse_options(source: str, options: dict[str, str]) -> Settings:
-    """Read the options of a source; names count without case. Raises ``ConfigError``."""
+    """Read the options of a source. Names are case-insensitive. Raises ``ConfigError``."""
     given = {name.lower(): value for name, value in options.items()}
     faults = [
-        f"{name}: no such option; there are {', '.join(_OPTIONS)}"
+        f"{name}: no such option; the options are {', '.join(_OPTIONS)}"
         for name in given.keys() - {option.lower() for option in _OPTIONS}
     ]
     tables = TABLES[source]

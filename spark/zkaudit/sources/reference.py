@@ -14,7 +14,7 @@ _MEANINGS: Final = {
     "unique in one server's logs; two servers' logs hold the same transactions.",
     "files": "One row for each log: how far it can be read, and why reading stopped.",
     "runs": "One row for each unbroken run of zxids in each log.",
-    "groups": "What an audit of groups reads: operations on znodes below `/consumers` and "
+    "groups": "The rows that an audit of groups reads: operations on znodes below `/consumers` and "
     f"`/brokers/topics`, sessions and errors. Rows of type `{schema.RUN}` (one for each unbroken "
     f"run of zxids) and `{schema.PATH}` (one for each path below `/consumers`) are not operations.",
     "nodes": "One row for each znode of each snapshot. Snapshots are fuzzy: a znode may be newer "

@@ -1,6 +1,6 @@
 """Rows of each table of ``zookeeper_txnlog``, from pieces of logs.
 
-Runs in the executors' Python workers; no Spark in it.
+Runs in the executors' Python workers and does not use Spark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WITHOUT_PATH: Final = pa.array(["createSession", "closeSession", "error"])
 
 
 def rows_of(settings: Settings, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the table asked for, and of no other column than asked for."""
+    """Yield the rows of the requested table, with only the requested columns."""
     make = {"files": _file, "runs": _runs, "groups": _groups}.get(settings.table, _transactions)
     for piece in pieces:
         yield from make(settings, piece)
@@ -119,13 +119,13 @@ def _batch(settings: Settings, rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 class Runs:
-    """Unbroken runs of zxids of one log: first, last, and the last one's time."""
+    """The unbroken runs of zxids in one log: first zxid, last zxid, and the time of the last."""
 
     def __init__(self) -> None:
         self.found: list[tuple[int, int, datetime | None]] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Go on with the next rows of the log; columns ``zxid`` and ``time``."""
+        """Continue with the next rows of the log: columns ``zxid`` and ``time``."""
         zxids, times = batch["zxid"].to_numpy(), batch["time"]
         steps = np.diff(zxids)
         breaks = ((steps != 0) & (steps != 1)) | (np.diff(zxids >> 32) != 0)

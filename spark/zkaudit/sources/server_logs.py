@@ -1,6 +1,6 @@
-"""Addresses of sessions' clients, from the text that ZooKeeper's servers write.
+"""Client addresses of sessions, from the text logs of ZooKeeper's servers.
 
-Two lines name both: "Established session 0x1... with negotiated timeout 30000 for client
+Two kinds of lines name both: "Established session 0x1... with negotiated timeout 30000 for client
 /10.0.0.7:51442" (server log; from 3.6 on at level DEBUG) and "session=0x1... user=... ip=10.0.0.7"
 (audit log, 3.6+). Transaction logs have no addresses. Driver's thread; only builds DataFrames.
 """
@@ -20,7 +20,7 @@ _AUDITED = r"session=0x([0-9a-f]{1,16})\s.*\bip=(\S+)"
 
 
 def check(places: Sequence[str]) -> None:
-    """Raise InputMissingError for a file, directory or glob that is not there."""
+    """Raise InputMissingError for a file, directory or glob that does not exist."""
     for place in places:
         if not Path(place).exists() and not glob(place):
             raise InputMissingError(f"--server-logs {place}: no such file or directory")
@@ -29,8 +29,8 @@ def check(places: Sequence[str]) -> None:
 def addresses(spark: SparkSession, places: Sequence[str]) -> DataFrame | None:
     """Return ``session`` and ``address``, one row for each session that a line names.
 
-    ``None`` without places. A session that was resumed from another address has the last one's
-    text in order of the alphabet, which is as good as any: the lines have no common order.
+    ``None`` without places. A session that was resumed from another address gets the
+    alphabetically last address, because the lines of different servers have no common order.
     """
     if not places:
         return None

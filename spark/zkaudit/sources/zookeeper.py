@@ -1,8 +1,8 @@
 """Spark data sources ``zookeeper_txnlog`` and ``zookeeper_snapshot``.
 
-``register(spark)`` makes them known to a session; importing this module starts nothing. Planning
-runs in a Python worker of the driver, ``read`` in the executors' Python workers; zkaudit has to be
-installed in both.
+``register(spark)`` registers them with a session; importing this module starts nothing. Planning
+runs in a Python worker of the driver, ``read`` in the executors' Python workers. zkaudit must be
+installed on both.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make both sources known to a session."""
+    """Register both sources with a session."""
     spark.dataSource.register(ZookeeperTxnlog)
     spark.dataSource.register(ZookeeperSnapshot)
 
@@ -58,15 +58,15 @@ class ZookeeperTxnlog(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Name for ``spark.read.format``."""
+        """The name for ``spark.read.format``."""
         return "zookeeper_txnlog"
 
     def schema(self) -> StructType:
-        """Columns of the table asked for."""
+        """The columns of the requested table."""
         return schema.spark_type(parse_options(self.name(), self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read all logs that are there now."""
+        """Read all logs that exist now."""
         settings = parse_options(self.name(), self.options)
         return PushingLogReader(settings) if settings.push_filters else BatchLogReader(settings)
 
@@ -86,35 +86,36 @@ class ZookeeperSnapshot(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Name for ``spark.read.format``."""
+        """The name for ``spark.read.format``."""
         return "zookeeper_snapshot"
 
     def schema(self) -> StructType:
-        """Columns of the table asked for."""
+        """The columns of the requested table."""
         return schema.spark_type(parse_options(self.name(), self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read all snapshots that are there now."""
+        """Read all snapshots that exist now."""
         return SnapshotReader(parse_options(self.name(), self.options))
 
 
 @dataclass
 class Task(InputPartition):
-    """What one Spark task reads."""
+    """The pieces of files that one Spark task reads."""
 
     pieces: tuple[Piece, ...]
 
 
 class BatchLogReader(DataSourceReader):
-    """Plans once, one task for some files; reads them without any state."""
+    """Plans once, with several small files in one task; reads them without state."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     def partitions(self) -> list[InputPartition]:
-        """Choose the files by zxid, cut the long ones, pack the small ones.
+        """Choose the files by zxid, split the long ones, pack the small ones.
 
-        A table of files has whole ones; where damage ends a file, its parts would all end there.
+        Tables with one row for each file read whole files, because each part of a damaged file
+        would report the damage.
         """
         most = self.settings.bytes_per_task
         found = find(self.settings.servers).values()
@@ -131,10 +132,10 @@ class BatchLogReader(DataSourceReader):
 
 
 class PushingLogReader(BatchLogReader):
-    """Takes zxid ranges and path prefixes out of a query's own filters; Spark checks them again."""
+    """Takes zxid ranges and path prefixes from a query's filters, which Spark applies as well."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow the options; every filter stays with Spark too."""
+        """Narrow the options, and return every filter so that Spark applies it too."""
         mine = self.settings.filters
         for found in filters:
             column = getattr(found, "attribute", None)
@@ -163,10 +164,10 @@ class PushingLogReader(BatchLogReader):
 
 
 class StreamLogReader(DataSourceStreamReader):
-    """Follows each server's logs: an offset is the file it is in, and the byte it has reached.
+    """Follows each server's logs. An offset is the current file and the byte reached in it.
 
-    A file's size says nothing, since servers reserve space ahead: the tail is walked, and a record
-    that is not whole yet waits for the next batch. A file is left once the next one exists.
+    A file's size is meaningless because servers preallocate space. So the tail is scanned, and an
+    incomplete record waits for the next batch. A file is finished once the next one exists.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -177,13 +178,13 @@ class StreamLogReader(DataSourceStreamReader):
         return {server: {"file": "", "position": 0} for server in self.settings.servers}
 
     def latestOffset(self, start: Any, limit: Any) -> dict[str, dict[str, Any]]:
-        """Walk on from ``start`` to the end of what is whole."""
+        """Scan from ``start`` to the end of the last complete record."""
         latest = {}
         for server, pieces in find(self.settings.servers).items():
             at = start.get(server, {"file": "", "position": 0})
             pieces = [piece for piece in pieces if piece.zxid >= _zxid(at["file"])]
             if pieces:
-                # The list was made before: the last one's predecessors are finished.
+                # The list is older than this scan: all files before its last one are finished.
                 last = pieces[-1]
                 name = Path(last.path).name
                 begin = at["position"] if name == at["file"] else 0
@@ -218,19 +219,19 @@ class StreamLogReader(DataSourceStreamReader):
 
 
 class SnapshotReader(DataSourceReader):
-    """One task for some snapshots."""
+    """Plans tasks of several snapshots each."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     def partitions(self) -> list[InputPartition]:
-        """Pack all snapshots."""
+        """Pack all snapshots into tasks."""
         found = find(self.settings.servers, snapshots=True).values()
         pieces = [piece for pieces in found for piece in pieces if _named(self.settings, piece)]
         return [Task(task) for task in pack(pieces, self.settings.bytes_per_task)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Decode one task's snapshots; a damaged one gives no row at all when tolerated."""
+        """Decode one task's snapshots. A damaged one, if tolerated, gives no rows."""
         assert isinstance(partition, Task)
         settings = self.settings
         for piece in partition.pieces:
@@ -241,7 +242,7 @@ class SnapshotReader(DataSourceReader):
                     batches = read_snapshot(piece.path, piece.server, settings.filters)
                 for batch in batches:
                     yield batch.select(settings.names)
-            except (LogFormatError, FileNotFoundError):  # damaged, or purged meanwhile
+            except (LogFormatError, FileNotFoundError):  # damaged, or purged in the meantime
                 if not settings.tolerant:
                     raise
 

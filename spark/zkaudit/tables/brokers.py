@@ -1,7 +1,7 @@
-"""Groups on the brokers: their generations, and who was assigned what. Driver's thread.
+"""Consumer groups on the brokers: their generations and assignments. Driver's thread.
 
-Only builds DataFrames on the rows of ``sources.offsets``. A group's records lie in one partition of
-``__consumer_offsets``, so their offsets order them.
+Only builds DataFrames on the rows of ``sources.offsets``. All records of a group are in one
+partition of ``__consumer_offsets``, so their offsets order them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def generations(stored: DataFrame) -> DataFrame:
 
 
 def ownership(generations_: DataFrame) -> DataFrame:
-    """Table ``broker_ownership``: a partition's rows in order, equal ones one after another as one.
+    """Table ``broker_ownership``: consecutive equal assignments of a partition are one row.
 
-    A generation that is repeated (its leader stored the assignment later) is one row of it.
+    So is a generation that is recorded twice, because its leader stored the assignment later.
     """
     every = generations_.withColumn(
         "next_time",

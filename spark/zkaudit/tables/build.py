@@ -1,4 +1,4 @@
-"""Tables that follow from the intervals: sessions, membership, refused claims, rebalances.
+"""Tables derived from the intervals: sessions, membership, refused claims, rebalances.
 
 Runs in the driver's thread and only builds DataFrames.
 """
@@ -17,8 +17,8 @@ GROUP = ("chroot", "group")
 def sessions(
     stage: Stage, addresses: DataFrame | None = None, used: DataFrame | None = None
 ) -> DataFrame:
-    """Table ``sessions``. ``addresses``: session and address of its client, where known. ``used``:
-    all sessions that did something in a group; by default those of ``stage``."""
+    """Table ``sessions``. ``addresses``: sessions and, where known, the address of their client.
+    ``used``: all sessions that did something in a group; by default those of ``stage``."""
     begun = F.col("type") == "createSession"
     first = F.min_by(F.struct("time", "timeout"), F.when(begun, F.col("zxid")))
     last = F.min_by(F.struct("time", "cxid"), F.when(~begun, F.col("zxid")))
@@ -51,8 +51,8 @@ def sessions(
 def steps(
     registered: DataFrame, log_gaps: Sequence[LogGap], known: Sequence[int | None]
 ) -> DataFrame:
-    """What changes the number of registrations, by ``step``: the rows of table ``membership``, and
-    rows with a null ``change`` where a registration is no longer sure, or is known only by its end.
+    """Changes of the number of registrations, by ``step``: the rows of table ``membership``, and
+    rows with a null ``change`` where a registration is no longer certain, or only its end is known.
     ``known``: as ``job.inputs.known`` returns it."""
     begun = F.col("start_zxid").isNotNull()
     beyond = F.col("end_after_zxid").isNotNull()
@@ -103,9 +103,9 @@ def failed_claims(stage: Stage, registered: DataFrame) -> DataFrame:
 def rebalances(
     owned: DataFrame, changes: DataFrame, refused: DataFrame, quiet_ms: int
 ) -> DataFrame:
-    """Table ``rebalances``: bursts of claims and ends, cut where ``quiet_ms`` passed without one.
+    """Table ``rebalances``: bursts of claims and releases, separated by ``quiet_ms`` without any.
 
-    Joins and leaves count when they come in a burst or at most ``quiet_ms`` before its begin.
+    A join or leave counts if it is in a burst or at most ``quiet_ms`` before its start.
     """
 
     def part(frame: DataFrame, act: str, zxid: str = "zxid", time: str = "time") -> DataFrame:
@@ -128,7 +128,7 @@ def rebalances(
         .unionByName(part(refused, "refused"))
     )
     order = Window.partitionBy(*GROUP).orderBy("zxid")
-    # The clock may step back at a change of leader; such a step never opens a new burst.
+    # The clock may step back when the leader changes; such a step never starts a new burst.
     rows = rows.withColumn("pause", F.col("ms") - F.lag("ms").over(order))
     opens = F.when(F.col("pause").isNull() | (F.col("pause") > quiet_ms), 1).otherwise(0)
     rows = rows.withColumn("burst", F.sum(opens).over(order))
@@ -173,7 +173,7 @@ def moves(stage: Stage) -> DataFrame:
 
 
 def partitions(stage: Stage) -> DataFrame:
-    """Table ``partitions``: what the topics' znodes list, up to each topic's last deletion."""
+    """Table ``partitions``: the partitions in the topics' znodes, up to the topic's deletion."""
     gone = stage.topics.groupBy("chroot", "topic").agg(
         F.max(F.when(F.col("act") == "delete", F.col("zxid"))).alias("gone_zxid"),
         F.max(F.when(F.col("act") != "delete", F.col("zxid"))).alias("content_zxid"),

@@ -1,7 +1,7 @@
-"""Every table of an audit, described once: its grain, its columns, what they mean.
+"""Every table of an audit, described once: its grain, its columns and their meaning.
 
-The pipeline builds its DataFrames to these schemas, the job checks them before it writes, and
-``page`` prints docs/reference/audit-tables.md. Data only: no Spark until ``spark_type`` is called.
+The pipeline builds its DataFrames to these schemas, and the job checks them before it writes.
+``page`` renders docs/reference/audit-tables.md. Data only: no Spark until ``spark_type`` is called.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table, written as Parquet below ``OUT/tables``."""
+    """One table, stored as Parquet below ``OUT/tables``."""
 
     name: str
     grain: str
@@ -42,7 +42,7 @@ class Table:
         return ", ".join(f"`{c.name}` {c.type}" for c in self.columns)
 
     def spark_type(self) -> StructType:
-        """Return the schema; Spark reads it, so a session must run."""
+        """Return the Spark schema. Spark parses it, so a session must be running."""
         from pyspark.sql.types import StructType
 
         return StructType.fromDDL(self.ddl)
@@ -70,11 +70,19 @@ _PARTITION: Final = (
 _AT: Final = (
     _c("zxid", "bigint", "the transaction"),
     _c("idx", "int", "index in its multi; 0 otherwise"),
-    _c("time", "timestamp", "time of the transaction, by the leader's clock; never used for order"),
+    _c(
+        "time",
+        "timestamp",
+        "time of the transaction, by the leader's clock; never used to order rows",
+    ),
 )
 _LIFE: Final = (
     _c("start_zxid", "bigint", "transaction that created the znode; null: before the logs begin"),
-    _c("start_idx", "int", "index in that multi; null: known only from a snapshot"),
+    _c(
+        "start_idx",
+        "int",
+        "index in that multi; 2147483647: known only from a snapshot; null: before the logs begin",
+    ),
     _c("start_time", "timestamp", "time of that transaction, by the leader's clock"),
     _c("end_zxid", "bigint", "first transaction known to be after its end; null: unknown"),
     _c("end_idx", "int", "index in that multi"),
@@ -82,7 +90,7 @@ _LIFE: Final = (
     _c(
         "end_after_zxid",
         "bigint",
-        "with `ended` = unknown: last transaction at which it is known to have existed; it "
+        "if `ended` is `unknown`: last transaction at which it is known to have existed; it "
         "ended some time later",
     ),
     _c(
@@ -90,7 +98,7 @@ _LIFE: Final = (
         "string",
         "`released` (its session deleted it), `closed` (the client closed the session), `expired` "
         "(the server ended the session), `foreign delete` (another session deleted it), "
-        "`still held`, `unknown` (the logs have a log gap in between, or do not reach back)",
+        "`still held`, `unknown` (there is a log gap in between, or the logs begin later)",
     ),
     _c("ended_by", "bigint", "session of the delete or close that ended it"),
 )
@@ -104,10 +112,16 @@ SESSIONS: Final = Table(
         _c("created_time", "timestamp", "time of that transaction, by the leader's clock"),
         _c("timeout_ms", "int", "session timeout that the server granted"),
         _c(
-            "closed_zxid", "bigint", "transaction that closed it; null: still open, or in a log gap"
+            "closed_zxid",
+            "bigint",
+            "transaction that closed it; null: it is still open, or was closed in a log gap",
         ),
         _c("closed_time", "timestamp", "time of that transaction, by the leader's clock"),
-        _c("closed_by", "string", "`client` or `server` (expiry: the request has no number)"),
+        _c(
+            "closed_by",
+            "string",
+            "`client` or `server` (the session expired: the request has no number)",
+        ),
         _c("address", "string", "address of its client, from `--server-logs`; null: unknown"),
     ),
 )
@@ -131,8 +145,8 @@ OWNERSHIP: Final = Table(
     "ownership",
     (
         *_PARTITION,
-        _c("member", "string", "consumer id in the znode's text; null: unknown"),
-        _c("stream", "string", "number of the stream in the znode's text"),
+        _c("member", "string", "consumer id stored in the znode; null: unknown"),
+        _c("stream", "string", "stream number stored in the znode"),
         _c("session", "bigint", "session that the znode belongs to; null: unknown"),
         *_LIFE,
     ),
@@ -141,8 +155,7 @@ OWNERSHIP: Final = Table(
 COMMITS: Final = Table(
     "commits",
     "one row for each write of an offset znode (`/consumers/G/offsets/T/P`), and for each "
-    "record of an offset in `__consumer_offsets`; of these records, compaction keeps only the "
-    "last ones",
+    "offset record in `__consumer_offsets`, of which compaction keeps only the last ones",
     (
         *_PARTITION,
         _c(
@@ -151,7 +164,7 @@ COMMITS: Final = Table(
             "`zookeeper` or `kafka`; an offset in Kafka has no transaction, session or owner",
         ),
         *_AT,
-        _c("session", "bigint", "session that wrote"),
+        _c("session", "bigint", "session that wrote it"),
         _c("offset", "bigint", "the offset; null: the data is not a number"),
         _c(
             "previous",
@@ -171,12 +184,12 @@ COMMITS: Final = Table(
         _c(
             "free_since_zxid",
             "bigint",
-            "with `owner_state` = none: transaction at which the last owner znode was gone; "
+            "if `owner_state` is `none`: transaction by which the last owner znode was gone; "
             "null: there was no earlier one",
         ),
         _c("log_partition", "int", "kafka: partition of `__consumer_offsets`"),
         _c("log_offset", "bigint", "kafka: offset of the record, the order of a group's commits"),
-        _c("metadata", "string", "kafka: text that the member stored with the offset"),
+        _c("metadata", "string", "kafka: metadata that the member stored with the offset"),
     ),
 )
 
@@ -249,8 +262,8 @@ REBALANCES: Final = Table(
     "time separates two bursts",
     (
         *_GROUP,
-        _c("first_zxid", "bigint", "first change of an owner or member"),
-        _c("last_zxid", "bigint", "last one"),
+        _c("first_zxid", "bigint", "first change of an owner or of the membership"),
+        _c("last_zxid", "bigint", "last such change"),
         _c("start_time", "timestamp", "when it began"),
         _c("end_time", "timestamp", "when it ended"),
         _c("claims", "bigint", "owner znodes created"),
@@ -324,7 +337,7 @@ BROKER_OWNERSHIP: Final = Table(
         _c("member", "string", "id of the member"),
         _c("host", "string", "the member's host, as the coordinator recorded it"),
         _c("first_generation", "int", "first generation with this assignment"),
-        _c("last_generation", "int", "last one"),
+        _c("last_generation", "int", "last generation with this assignment"),
         _c("start_time", "timestamp", "when the first of them was written"),
         _c(
             "end_time",
@@ -349,7 +362,7 @@ MIGRATIONS: Final = Table(
         _c("version", "bigint", "number of the mode: the znode's version; null: unknown"),
         _c("start_zxid", "bigint", "transaction that wrote it"),
         _c("start_time", "timestamp", "time of that transaction, by the leader's clock"),
-        _c("end_zxid", "bigint", "first transaction known to be after its end; null: none is"),
+        _c("end_zxid", "bigint", "first transaction known to be after its end; null: unknown"),
         _c("end_time", "timestamp", "time of that transaction, by the leader's clock"),
         _c(
             "ended",
@@ -432,7 +445,8 @@ DELIVERIES: Final = Table(
         _c(
             "ended",
             "string",
-            "`stopped` (released), `dropped` (lost at once), `open` (the journal ends)",
+            "`stopped` (released), `dropped` (stopped at once because it was lost), `open` (the "
+            "journal ends)",
         ),
         _c("start_offset", "bigint", "first offset known to be delivered; null: unknown"),
         _c("end_offset", "bigint", "offset after the last one known to be consumed; null: none"),
@@ -443,7 +457,7 @@ DELIVERIES: Final = Table(
             "reset, and the first one may be lower",
         ),
         _c("file", "string", "journal"),
-        _c("line", "bigint", "its line where delivery began"),
+        _c("line", "bigint", "line at which delivery began"),
     ),
 )
 

@@ -1,7 +1,8 @@
-"""Tables from members' journals: deliveries, views, herds, lines that cannot be read.
+"""Tables from members' journals: deliveries, views, herds, unreadable lines.
 
-A journal belongs to the group of its first line's settings, else of the znodes that the member
-used. Times are the members' own clocks. Runs in the driver's thread and only builds DataFrames.
+The group of a journal is in the settings on its first line, or else in the paths of the znodes that
+the member used. Times are by the members' own clocks. Runs in the driver's thread and only builds
+DataFrames.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from zkconsumer.core.migration.modes import RULES, Follows
 
 GROUP = ("chroot", "group")
 LAST_US = 32_503_680_000_000_000
-"""The year 3000, microseconds since 1970."""
+"""The start of the year 3000, in microseconds since 1970."""
 HERD_US = 30_000_000
-"""What a member does later than this after a change is not counted as caused by it."""
+"""Actions of a member later than this after a change do not count as caused by the change."""
 
 _ON_COORDINATOR = [
     mode.value for mode, rule in RULES.items() if rule.follows is Follows.COORDINATOR
@@ -37,7 +38,7 @@ _ACTS = {
 
 
 def read(spark: SparkSession, places: Sequence[str | Path]) -> DataFrame:
-    """Rows of ``schema.journal_columns`` of all journals at or below ``places``, each file once."""
+    """Rows as in ``schema.journal_columns`` for all journals in ``places``, each file once."""
     if not places:
         return spark.createDataFrame([], schema.spark_type(schema.journal_columns()))
     register(spark)
@@ -46,7 +47,7 @@ def read(spark: SparkSession, places: Sequence[str | Path]) -> DataFrame:
 
 
 def check(places: Sequence[str | Path]) -> None:
-    """Raise InputMissingError for a place that is not there, or has a comma in its name."""
+    """Raise InputMissingError for a path that does not exist or contains a comma."""
     for place in places:
         if not Path(place).exists():
             raise InputMissingError(f"{place}: no such journal or directory of journals")
@@ -55,7 +56,7 @@ def check(places: Sequence[str | Path]) -> None:
 
 
 def refuse_virtual(rows: DataFrame) -> None:
-    """Raise AuditError for the journal of a simulation: its clock is no clock of the logs."""
+    """Raise AuditError for the journal of a simulation: its clock is unrelated to the logs'."""
     found = rows.where("kind = 'run' and clock != 'epoch'").select("file").first()
     if found is not None:
         raise AuditError(f"{found['file']}: is the journal of a simulation: leave it out")
@@ -72,9 +73,9 @@ def lines(
     group: str | None = None,
     chroots: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Lines of members, with chroot and group. ``group``: a Java regex over whole names.
+    """Lines of members, with chroot and group. ``group``: a Java regex that matches whole names.
 
-    ``chroots``: of groups whose members on the coordinator name none.
+    ``chroots``: chroots of the groups whose members on the coordinator do not record one.
     """
     connect = F.col("settings")["zookeeper.connect"]
     runs = rows.where("kind = 'run'").select(
@@ -83,7 +84,7 @@ def lines(
         F.regexp_extract(connect, r"(?s)\A[^/]*(/.*?)?/?\z", 1).alias("at_chroot"),
     )
     runs = runs.groupBy("file").agg(F.min("named").alias("named"), F.min("at_chroot").alias("at"))
-    # Anybody can write any number: what is no time of a clock is left out.
+    # A file may contain any number: lines without a plausible time are left out.
     entries = rows.where(f"fault is null and member is not null and at between 0 and {LAST_US}")
     used = F.regexp_extract("path", r"(?s)\A/consumers/([^/]+)/", 1)
     whose = entries.groupBy("file", "member").agg(F.min(F.nullif(used, F.lit(""))).alias("used"))
@@ -118,10 +119,11 @@ def _time(name: str) -> Column:
 
 
 def deliveries(lines_: DataFrame) -> DataFrame:
-    """Table ``deliveries``: from each start of fetching to the next end of the same partition."""
+    """Table ``deliveries``: from each start of fetching a partition to the next end of fetching
+    it."""
     acts = F.create_map(*[F.lit(x) for pair in _ACTS.items() for x in pair])
     by_line = Window.partitionBy("file", "member").orderBy("line")
-    # "mode kafka, version 2": what a migratable member follows from here on.
+    # "mode kafka, version 2": the mode that a migratable member follows from here on.
     mode = F.when(F.col("name") == "Report", F.regexp_extract("detail", r"\Amode ([a-z]+),", 1))
     last = F.max("at").over(Window.partitionBy("file", "member")).alias("last")
     actions = (
@@ -134,7 +136,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
     follows = F.when(
         F.col("generation").isNotNull() | F.col("mode").isin(*_ON_COORDINATOR), "coordinator"
     ).otherwise("zookeeper")
-    # Where a line names offsets only, these are its partitions.
+    # If a line has only offsets, these are its partitions.
     named = F.coalesce("partitions", F.map_keys("offsets"), F.array().cast("array<string>"))
     each = actions.select(
         *GROUP, "member", "file", "line", "at", "act", "shut", "last",
@@ -159,7 +161,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
         return F.min(F.when(F.col("act") == act, F.col("at")))
 
     start = F.when(F.col("act") == "start", F.col("at"))
-    # After a reset it resumed elsewhere: only what follows the reset is one range.
+    # After a reset it resumed elsewhere: only the messages after the reset are one range.
     moved = F.max(F.when(F.col("act") == "reset", F.col("line")))
     samples = F.collect_list(
         F.when(
@@ -182,7 +184,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
     )
     fits = F.filter("samples", lambda s: s["line"] > F.coalesce("moved", F.lit(-1)))
     ended = F.when(F.col("stop").isNotNull(), "stopped").when(F.col("drop").isNotNull(), "dropped")
-    # A gate that was shut before the session was known to be lost let nothing through since.
+    # If delivery was shut before the session was known to be lost, nothing was delivered since.
     gone = F.when(F.col("shut") >= F.col("start"), F.least("shut", "drop")).otherwise(F.col("drop"))
     end = F.coalesce(
         F.when(F.col("stop").isNotNull(), F.least(F.coalesce("final", "stop"), gone)), gone, "last"
@@ -200,7 +202,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
 
 
 def views(lines_: DataFrame) -> DataFrame:
-    """Table ``views``: from each reading of the group to the next one, or to the end."""
+    """Table ``views``: from each time a member reads the group to the next, or to the end."""
     ends = ("SessionLost", "Close", "CloseRequested")
     every = Window.partitionBy(*GROUP, "member", "file")
     readings = lines_.withColumn("last", F.max("at").over(every)).where(
@@ -223,9 +225,9 @@ def views(lines_: DataFrame) -> DataFrame:
 
 
 def herds(steps: DataFrame, lines_: DataFrame) -> DataFrame:
-    """Table ``herds``, from ``build.steps``: measured where members kept journals, else modelled.
+    """Table ``herds``, from ``build.steps``: measured if members kept journals, else modelled.
 
-    A line belongs to the last change before it, by time, for at most 30 s.
+    A journal line counts towards the last change before it, if that was at most 30 s ago.
     """
     kept = lines_.select(*GROUP, "member").distinct().withColumn("kept", F.lit(1))
     order = Window.partitionBy(*GROUP).orderBy("zxid", "idx", "member")

@@ -1,7 +1,7 @@
-"""Groups that moved while they ran: their modes, and who had which partition by which coordination.
+"""Groups that migrated while they ran: their modes, and the owners under each coordination.
 
-Only groups with a mode znode are looked at. What they and their operators wrote about it is
-collected and put in order in plain Python (``history.modes``). Runs in the driver's thread.
+Covers only groups with a mode znode. Everything that their members and operators wrote about modes
+is collected and ordered in plain Python (``history.modes``). Runs in the driver's thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from zkaudit.history.staging import Stage
 
 GROUP = ("chroot", "group")
 OWN_PROTOCOL: Final = "zkconsumer-live-"
-"""How the strategy's name begins while all members on the coordinator are migratable
+"""Prefix of the strategy's name while all members on the coordinator are migratable
 (``zkconsumer.core.migration.group.OWN_PREFIX``)."""
 _NEVER: Final = Moment(0)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,10 +46,10 @@ class Moving:
     """All groups that have, or had, a mode.
 
     Args:
-        groups: in the order of chroots and names.
+        groups: the groups, ordered by chroot and name.
         last: the history's last transaction.
-        closed: when each session that wrote a mode was closed, if it was.
-        addresses: of the clients of these sessions, where known.
+        closed: zxid at which each session that wrote a mode was closed; ``None`` if it was not.
+        addresses: client addresses of these sessions, where known.
     """
 
     groups: tuple[Group, ...] = ()
@@ -61,13 +61,14 @@ class Moving:
         return bool(self.groups)
 
     def chroots(self) -> dict[str, str]:
-        """The chroot of each group whose name is unique: brokers and their journals name none."""
+        """The chroot of each group whose name is unique. Brokers, and journals of members on the
+        coordinator, do not record it."""
         names = [group.name for group in self.groups]
         return {g.name: g.chroot for g in self.groups if names.count(g.name) == 1}
 
 
 def count(stage: Stage) -> tuple[int, int]:
-    """Return how many groups the history has, and how many of them a mode znode."""
+    """Return the number of groups in the history, and how many of them have a mode znode."""
     group = F.struct(*GROUP)
     found = stage.names.agg(
         F.count_distinct(F.when(F.col("tree") != "lock", group)).alias("groups"),
@@ -78,10 +79,10 @@ def count(stage: Stage) -> tuple[int, int]:
 
 
 def collect(stage: Stage, registered: DataFrame, sessions: DataFrame, last: DataFrame) -> Moving:
-    """Collect what groups with a mode wrote about it.
+    """Collect all writes that concern modes, for the groups that have one.
 
-    ``registered``, ``sessions``: these tables; ``last``: one row, the last transaction's zxid and
-    time.
+    ``registered`` and ``sessions`` are tables. ``last`` has one row: zxid and time of the last
+    transaction.
     """
     moved = F.broadcast(stage.names.where("tree = 'mode'").select(*GROUP).distinct())
     acts: dict[tuple[str, str], list[Act]] = {}
@@ -143,7 +144,7 @@ def _moment(zxid: int | None, us: int | None) -> Moment | None:
 
 
 def time_of(moment: Moment | None) -> datetime | None:
-    """A transaction's time; ``None`` where it is not known."""
+    """A transaction's time; ``None`` if unknown."""
     if moment is None or moment.us is None:
         return None
     return _EPOCH + timedelta(microseconds=moment.us)
@@ -191,7 +192,7 @@ def _row(span: Span, moving: Moving) -> dict[str, Any]:
 
 
 def summary(moving: Moving) -> list[dict[str, Any]]:
-    """What the summary says of each group: its last mode, since when, and who has not
+    """The summary's entry for each group: its last mode, since when, and the members that have not
     acknowledged it."""
     found = []
     for group in moving.groups:
@@ -215,7 +216,7 @@ def summary(moving: Moving) -> list[dict[str, Any]]:
 def as_frame(
     spark: SparkSession, columns: StructType, rows_: Iterable[Mapping[str, Any]]
 ) -> DataFrame:
-    """Rows that the driver has, as a frame."""
+    """Rows in the driver's memory, as a frame."""
     schema = to_arrow_schema(columns, timezone="UTC")
     names = columns.fieldNames()
     made = [{name: row.get(name) for name in names} for row in rows_]
@@ -229,11 +230,10 @@ def ownership(
     generations: DataFrame,
     deliveries: DataFrame,
 ) -> DataFrame:
-    """Table ``live_ownership``: intervals of the tables ``ownership``, ``broker_ownership`` and
-    ``deliveries``, cut where a member began to follow the other coordination.
+    """Table ``live_ownership``: the intervals of tables ``ownership``, ``broker_ownership`` and
+    ``deliveries``, split where a member began to follow the other coordination.
 
-    Migratable members own partitions by their znodes in every mode; plain consumers are on the
-    coordinator only.
+    Migratable members have owner znodes in every mode. Plain consumers are only on the coordinator.
     """
     spark = owned.sparkSession
     phases = as_frame(spark, StructType.fromDDL(_PHASES), _phases(moving.groups))
@@ -271,7 +271,7 @@ def ownership(
 
 
 def _plain(moving: Moving, on_brokers: DataFrame, generations: DataFrame) -> DataFrame:
-    """What the coordinator assigned to consumers that are not migratable."""
+    """Partitions that the coordinator assigned to consumers that are not migratable."""
     chroots = [{"group": g, "chroot": c} for g, c in moving.chroots().items()]
     ours = [
         {"group": group.name, "member": name}
@@ -298,7 +298,7 @@ def _plain(moving: Moving, on_brokers: DataFrame, generations: DataFrame) -> Dat
 
 
 def _journals(moving: Moving, deliveries: DataFrame) -> DataFrame:
-    """What consumers on the coordinator delivered that were never registered in ZooKeeper."""
+    """Deliveries by consumers on the coordinator that were never registered in ZooKeeper."""
     ours = [
         {"chroot": group.chroot, "group": group.name, "member": one.member}
         for group in moving.groups

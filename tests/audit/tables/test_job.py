@@ -218,13 +218,13 @@ def test_inputs_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture
         ),
         (
             AnalysisException("[PATH_NOT_FOUND] Path does not exist: file:/o.\nJVM stacktrace:\n"),
-            "Spark failed; --out may not be whole: fix the cause, then run again: "
+            "Spark failed and --out may be incomplete: fix the cause, then run again: "
             "[PATH_NOT_FOUND] Path does not exist: file:/o.",
         ),
         (Py4JError("Java\nis gone"), "then run again: Java"),
         (
             PermissionError(13, "Permission denied", "/logs/log.1"),
-            "/logs/log.1: Permission denied: let this user read and write it",
+            "/logs/log.1: Permission denied: give this user permission to read and write it",
         ),
     ],
 )
@@ -256,19 +256,20 @@ def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path:
     file.write_text("")
     with pytest.raises(AuditError, match="file: is not a directory: choose another --out"):
         job.run(spark, job.Options([str(logs)], str(file)))
-    with pytest.raises(AuditError, match=r"--groups-regex '\(\?P<n>g\)': not a regex of Java"):
+    with pytest.raises(AuditError, match=r"--groups-regex '\(\?P<n>g\)': not a valid Java regex"):
         job.run(spark, job.Options([str(logs)], str(tmp_path / "o"), group="(?P<n>g)"))
     check_group(spark, r"\p{L}+")
     journal = tmp_path / "a.jsonl"
     journal.symlink_to("/proc/self/mem")  # even root cannot read its first page
     with (
-        pytest.raises(AuditError, match="Input/output error: fix this, then run again"),
+        pytest.raises(AuditError, match="Input/output error: fix the cause, then run again"),
         errors_named(),
     ):
         journals.read(spark, [journal]).count()
     (tmp_path / "o" / "summary.json").write_text('{"findings": []}')
     with pytest.raises(
-        AuditError, match=r"o: holds no whole audit: run it again: .*PATH_NOT_FOUND"
+        AuditError,
+        match=r"o: the audit in this directory is incomplete: run it again: .*PATH_NOT_FOUND",
     ):
         load(spark, tmp_path / "o")
 
@@ -314,8 +315,8 @@ def test_transactions_without_a_majority_are_a_warning(capsys: pytest.CaptureFix
                "unconfirmed": [(5, 9), (20, 20)]}  # fmt: skip
     print_summary(summary)
     told = capsys.readouterr().err
-    assert "no majority of the servers' logs holds 6 transactions" in told
-    assert "give the logs of all servers (--servers 1: there is one)" in told
+    assert "6 transactions are not in a majority of the servers' logs" in told
+    assert "give the logs of all servers, or --servers 1 if there is only one" in told
 
 
 @pytest.mark.parametrize(

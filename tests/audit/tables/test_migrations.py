@@ -263,7 +263,7 @@ def test_what_went_wrong_is_found_with_its_transactions(audited: Audited) -> Non
         assert row["evidence"][0]["position"] is not None
     (twice,) = [row for row in found if row["kind"] == "overlapping delivery"]
     assert (twice["severity"], twice["basis"]) == ("critical", "measured")
-    assert "offsets 40 to 79 went to both" in twice["sentence"]
+    assert "offsets 40 to 79 were delivered by both" in twice["sentence"]
 
 
 def test_the_summary_and_the_report_name_moves(audited: Audited) -> None:

@@ -76,6 +76,21 @@ def test_the_page_draws_its_findings(browse: Any, tmp_path: Path) -> None:
     assert places == sorted(places)
 
 
+def test_a_group_shows_the_mode_of_its_live_move(browse: Any, tmp_path: Path) -> None:
+    """The group's row has the mode that holds. A mode that was deleted or lies before a log gap is
+    not shown."""
+    moves = [
+        {"chroot": "", "group": name, "mode": "kafka", "ended": ended}
+        for name, ended in (("orders", "still"), ("gone", "deleted"), ("gap", "unknown"))
+    ]
+    modes = report._modes({"migrations": moves})
+    assert modes == {("", "orders"): "kafka"}
+    shown = data("orders")
+    shown["groups"][0]["mode"] = modes["", "orders"]
+    choices = part(browse(render(shown), tmp_path), "group").strip("|").split("||")
+    assert choices == ["all", "orders (critical), mode kafka"]
+
+
 def test_hostile_names_stay_text(browse: Any, tmp_path: Path) -> None:
     """Markup, control and bidi characters in a name run nothing, and no character is invisible."""
     page = render(data(EVIL))

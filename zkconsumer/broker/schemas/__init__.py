@@ -1,1 +1,1 @@
-"""Kafka messages that kafka-python has no schema of, in the format of Kafka's own schemas."""
+"""Kafka messages for which kafka-python has no schema, in the format of Kafka's schemas."""

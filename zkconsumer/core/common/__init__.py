@@ -1,1 +1,1 @@
-"""What members of both kinds of group share: no IO, no time, no threads."""
+"""Shared by members of both kinds of group: no IO, no time, no threads."""

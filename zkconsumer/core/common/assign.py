@@ -20,7 +20,7 @@ from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 
 
 class RoundRobinHash(Enum):
-    """The text of a partition that roundrobin hashes. All members must use the same one."""
+    """The text of a partition that roundrobin hashes. All members must use the same text."""
 
     DASH = "topic-partition"
     """Kafka 1.0 and later: ``commands-0``."""
@@ -29,11 +29,11 @@ class RoundRobinHash(Enum):
     """Kafka 0.10.2 and 0.11: ``[commands,0]``."""
 
     BRACKETS_0_8_2 = "[topic,partition]-0.8.2"
-    """Kafka 0.8.2 to 0.10.1: the same text. Only ties between topics are broken otherwise."""
+    """Kafka 0.8.2 to 0.10.1: the same text, but ties between topics are broken differently."""
 
 
 def java_hash(text: str) -> int:
-    """Return what Java's ``text.hashCode()`` returns: signed, 32 bits, over UTF-16 code units."""
+    """Return the same as Java's ``text.hashCode()``: signed, 32 bits, over UTF-16 code units."""
     return _signed(java_hash_bits(0, text))
 
 

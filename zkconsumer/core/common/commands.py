@@ -31,7 +31,7 @@ class StopFetching:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Drop partitions at once, because they are not owned any more. Answer: ``Dropped``, no
+    """Drop partitions immediately, because they are no longer owned. Answer: ``Dropped``, no
     token."""
 
     partitions: frozenset[TopicPartition]
@@ -102,7 +102,7 @@ class AnswerCommit:
 
 
 class Outcome(Enum):
-    """How the first rebalance ended."""
+    """The result of the first rebalance."""
 
     SETTLED = "settled"
     REBALANCE_FAILED = "rebalance failed"
@@ -121,7 +121,7 @@ class AnswerStart:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Something an operator wants to know. ``event`` is a fixed name, counted in the metrics."""
+    """A message for operators. ``event`` is a fixed name, counted in the metrics."""
 
     event: str
     text: str
@@ -137,7 +137,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The member has left (or cannot any more). ``faults``: what went wrong."""
+    """The member has left, or can no longer leave. ``faults``: the errors."""
 
     faults: tuple[str, ...] = ()
 

@@ -46,7 +46,7 @@ class CommitQueue:
         self._waiting.append(request)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Positions of these are out of date: released, committed later, or reset.
+        """Positions of these partitions are outdated: released, committed later, or reset.
 
         Positions that a user has named stay.
         """
@@ -62,7 +62,7 @@ class CommitQueue:
             self.left = {tp: at for tp, at in self.left.items() if tp not in partitions}
 
     def next(self, obstacle: Callable[[TopicPartition, int], str | None]) -> bool:
-        """Choose what to send now, as ``sent``; whether there is anything.
+        """Choose the positions to send now, as ``sent``; return whether there are any.
 
         ``obstacle`` returns why a position cannot be committed, "" when it is committed already,
         ``None`` when it is to be sent. Only the positions that a user has named are refused for it.

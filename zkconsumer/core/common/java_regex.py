@@ -30,9 +30,9 @@ import regex
 from zkconsumer.core.common.name_sets import LISTS, NameList, Program
 
 MAX_LENGTH: Final = 8_192
-"""Most characters of a pattern, unless it only lists names."""
+"""Maximum length of a pattern, unless it only lists names."""
 MAX_COPIES: Final = 20_000
-"""Most parts that repetitions may add when they are expanded."""
+"""Maximum number of parts that repetitions may add when they are expanded."""
 MAX_NESTING: Final = 100
 """Deepest nesting of groups, and of classes; fixed, so that all members refuse the same."""
 
@@ -67,7 +67,7 @@ _IS_NAMES: Final = {"Letter": "L", "Digit": "Nd", "Punctuation": "P", "Control":
 
 
 class InvalidRegexError(ValueError):
-    """The text is not a regex that Java would compile; the message says where."""
+    """The text is not a regex that Java would compile. The message has the position."""
 
 
 @lru_cache(maxsize=16)

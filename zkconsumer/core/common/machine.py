@@ -35,7 +35,7 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
     ANYWHERE: ClassVar[Mapping[type, Handler]]
     """Events that are not answers, and their handlers; legal in every state but the last."""
     ANSWERS: ClassVar[Mapping[Any, Mapping[type, Handler]]]
-    """Which answers each state waits for, and their handlers."""
+    """The answers that each state waits for, and their handlers."""
 
     def __init__(self, state: StateT) -> None:
         self.state = state
@@ -67,7 +67,7 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
         return False
 
     def on(self, event: EventT) -> list[CommandT]:
-        """Take in one event; return the commands that follow from it."""
+        """Handle one event; return the resulting commands."""
         self._commands = []
         if self._ended(event):
             return self._commands

@@ -26,13 +26,13 @@ import regex
 ALPHABET: Final = string.ascii_letters + string.digits + "._-"
 """The characters of topics' names."""
 MAX_WAYS: Final = 1_000
-"""In how many ways a regex may match a name that the ``regex`` library has to match."""
+"""Maximum number of ways in which a regex may match a name, if the ``regex`` library is used."""
 MAX_CLASSES: Final = 200
-"""How many different classes of characters a regex may have."""
+"""Maximum number of different character classes in a regex."""
 MAX_STEPS: Final = 25_000
-"""How much work a regex may be for all names together; some 20 ms."""
+"""Maximum number of steps of a regex for all names together, about 20 ms."""
 MAX_LIST_STEPS: Final = 200_000
-"""The same for a regex that lists names; its steps are smaller."""
+"""The maximum for a regex that lists names, whose steps are smaller."""
 _STEP_BITS: Final = 1 << 14
 """A step counts once more for every this many characters of names."""
 _LONGEST: Final = 255
@@ -88,7 +88,7 @@ class Names:
         return found
 
     def ending_at(self, ends: int) -> list[bool]:
-        """Of each name whether its end is in the set."""
+        """For each name, whether its end is in the set."""
         bits = f"{ends & self.ends:0{self.size}b}"[::-1] if self.size else ""
         found, end = [], -1
         for name in self.names:
@@ -121,7 +121,7 @@ class Program:
             self._library = regex.compile("".join(pieces), regex.V1 | regex.ASCII)
 
     def matches(self, names: Names) -> list[bool]:
-        """Of each name whether the regex matches the whole. Raises TooManyStepsError."""
+        """For each name, whether the regex matches all of it. Raises TooManyStepsError."""
         if self._library is not None:
             return [self._library.fullmatch(name) is not None for name in names.names]
         return names.ending_at(_Walk(names).go(self._node, names.starts, False))
@@ -147,7 +147,7 @@ class NameList:
             self._wanted.setdefault(len(name), {}).setdefault(places, set()).add(name)
 
     def matches(self, names: Names) -> list[bool]:
-        """Of each name whether it is in the list. Raises TooManyStepsError."""
+        """For each name, whether it is in the list. Raises TooManyStepsError."""
         steps, found = 0, []
         for name in names.names:
             rows = self._wanted.get(len(name), {})

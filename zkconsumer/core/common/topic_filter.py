@@ -2,8 +2,8 @@
 
 A filter (white list or black list) is a regex over whole topic names. Every member evaluates every
 other member's filter against its own list of topics, so the result must be the same everywhere.
-Patterns are foreign input: the steps of matching are limited, see `name_sets`. Pure functions; any
-thread may call them.
+Patterns are untrusted input: the steps of matching are limited, see `name_sets`. Pure functions;
+any thread may call them.
 """
 
 from __future__ import annotations

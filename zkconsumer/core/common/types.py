@@ -50,7 +50,7 @@ class Pattern(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member subscribes to.
+    """One member's subscription.
 
     ``topics`` maps topic to number of streams for ``STATIC``; for a filter it has exactly one
     entry, the cleaned regex and the number of streams.

@@ -1,4 +1,4 @@
-"""What a KIP-848 member does about each error code, for each request: data.
+"""The reaction of a KIP-848 member to each error code, for each request: data.
 
 Source: ConsumerHeartbeatRequestManager and CommitRequestManager of Kafka 4.0, but for
 UNRELEASED_INSTANCE_ID, which the Java consumer does not send again.
@@ -19,7 +19,7 @@ NAMES: Final[Mapping[Request, str]] = {
     Request.JOIN: "ConsumerGroupHeartbeat (joining)",
     Request.HEARTBEAT: "ConsumerGroupHeartbeat",
 }
-"""Names of the requests in this table."""
+"""The requests in this table."""
 
 
 def _each(reaction: Reaction, **others: Reaction) -> dict[Request, Reaction]:
@@ -161,7 +161,7 @@ HINTS: Final[Mapping[int, str]] = {
     "of migratable members gets one from the first classic member after zkmigrate live finalize",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "raise the broker's group.consumer.max.size",
 }
-"""What to do about an error that ends the member."""
+"""The reaction to an error that ends the member."""
 
 
 def markdown() -> str:

@@ -13,7 +13,7 @@ from zkconsumer.core.coordinator.strategies import topics_of
 
 
 class Goal(Enum):
-    """What to do once the coordinator is known and the pause is over."""
+    """The next action once the coordinator is known and the pause is over."""
 
     LOAD = "join"
     SYNC = "send the same SyncGroup again"

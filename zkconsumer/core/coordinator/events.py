@@ -73,7 +73,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsFetched:
-    """Committed offsets; ``None`` if there is none."""
+    """Committed offsets; ``None`` for a partition without one."""
 
     token: int
     offsets: Mapping[TopicPartition, int | None]

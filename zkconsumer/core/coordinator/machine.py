@@ -18,7 +18,7 @@ from zkconsumer.core.coordinator.data import Goal, Purpose, Round
 from zkconsumer.core.coordinator.reactions import UNREACHABLE, Reaction, Request, name_of
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import BETWEEN, State
-from zkconsumer.core.coordinator.strategies import MemberState, assign_to_streams
+from zkconsumer.core.coordinator.strategies import MemberState, Strategy, assign_to_streams
 from zkconsumer.core.coordinator.wire import decode_assignment
 from zkconsumer.errors import ZnodeFormatError
 
@@ -71,7 +71,7 @@ class MembershipMachine(GroupMachine):
         self._lookup.unproved = False
         self.member_id, self.generation = event.member_id, event.generation
         self._round = Round(event.leader == event.member_id, event.protocol, event.members)
-        if self.spec.strategy(event.protocol) is None:
+        if self._strategy(event.protocol) is None:
             text = f"the group uses the strategy {event.protocol!r}, which is not offered"
             self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)
             return
@@ -86,12 +86,16 @@ class MembershipMachine(GroupMachine):
         else:
             self._emit(commands.LoadTopics(self._await(State.LEADING), tuple(sorted(wanted))))
 
+    def _strategy(self, name: str) -> Strategy | None:
+        """The strategy that this member offered under a name; ``None``: it did not."""
+        return self.spec.strategy(name)
+
     def _group_loaded(self, event: events.TopicsLoaded) -> None:
         self._round.topics = dict(event.partitions)
         self._assign()
 
     def _assign(self) -> None:
-        strategy = self.spec.strategy(self._round.protocol)
+        strategy = self._strategy(self._round.protocol)
         assert strategy is not None
         self._round.assignments = strategy.assign(self._round.members, self._round.topics)
         self._go(Goal.SYNC)

@@ -29,7 +29,7 @@ class Request(Enum):
 
 
 class Reaction(Enum):
-    """What follows from an answer."""
+    """The member's reaction to an answer."""
 
     PROCEED = "continue"
     RETRY = "wait `rebalance.backoff.ms`, then send it again"
@@ -182,7 +182,7 @@ def codes_of(
 
 
 def worst(codes: Iterable[int], rows: Mapping[int, Row] = _BY_CODE) -> tuple[Reaction, int]:
-    """What follows from a commit whose partitions are answered differently, and from which code."""
+    """The reaction to a commit whose partitions have different codes, and the deciding code."""
     found = {reaction(Request.COMMIT, code, rows): code for code in codes}
     what = next((one for one in _WORST_FIRST if one in found), Reaction.PROCEED)
     return what, found.get(what, ErrorCode.NONE)

@@ -34,11 +34,11 @@ class GroupSpec:
 
     @property
     def cooperative(self) -> bool:
-        """Whether partitions are kept while joining: only if all strategies can."""
+        """Whether partitions are kept while joining: only if all strategies support it."""
         return all(strategy.cooperative for strategy in self.strategies)
 
     def release_timeout(self, leaving: bool) -> float:
-        """Seconds after its first failure for which the commit before a release is tried again.
+        """Seconds for which the commit before a release is retried after its first failure.
 
         Half the rebalance timeout, so that the other half is left for the listener and for joining
         in time. A member that leaves has its session timeout, which ``shutdown`` waits for.
@@ -54,7 +54,7 @@ class GroupSpec:
         return None
 
     def topics(self, known: Mapping[str, int]) -> dict[str, int]:
-        """Topic to number of streams, given the topics there are."""
+        """Topic to number of streams, for the existing topics."""
         return expand("", self.subscription, tuple(known), self.exclude_internal)
 
     def strategy(self, name: str) -> Strategy | None:

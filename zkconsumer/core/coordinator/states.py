@@ -1,4 +1,4 @@
-"""The states of a member on the coordinator and which answer is legal where: data."""
+"""The states of a member on the coordinator and their legal answers, as data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """The states of a member. The value says what it does or waits for."""
+    """The states of a member. The value describes what the member does or waits for."""
 
     NEW = "not started"
     FINDING = "asking a broker for the coordinator"

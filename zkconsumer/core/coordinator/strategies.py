@@ -28,10 +28,10 @@ from zkconsumer.core.coordinator.wire import (
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """What a member reports about itself. ``topics`` maps topic to number of streams.
+    """The data that a member reports about itself. ``topics`` maps topic to number of streams.
 
-    ``owned`` is what it keeps while it joins; ``before`` the last assignment and its generation,
-    which eager members have released.
+    ``owned``: partitions that it keeps while it joins; ``before`` the last assignment and its
+    generation, which eager members have released.
     """
 
     consumer_id: str
@@ -92,7 +92,8 @@ class RangeStrategy:
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinStrategy:
-    """All partitions in order to a ring of all members; a member without the topic is skipped.
+    """Assigns partitions in order to the members in rotation. Members without the topic are
+    skipped.
 
     Source: Kafka 3.9 RoundRobinAssignor.
     """
@@ -181,7 +182,7 @@ def assign_to_streams(
 ) -> dict[TopicPartition, ConsumerThreadId]:
     """Which stream of this member gets each partition that it does not hold yet.
 
-    As the user data of a legacy strategy says; otherwise consecutive runs of each topic's
+    According to the user data of a legacy strategy; otherwise consecutive runs of each topic's
     partitions, or, where some are held already, always the stream with the fewest of the topic.
     Partitions of topics that are not subscribed are left out.
     """

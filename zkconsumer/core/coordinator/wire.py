@@ -74,7 +74,7 @@ def decode_assignment(raw: bytes) -> AssignmentData:
 
 
 def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
-    """The user data of the sticky strategy: the member's partitions, and in which generation."""
+    """The user data of the sticky strategy: the member's partitions and their generation."""
     return _partitions(owned) + _INT.pack(generation)
 
 

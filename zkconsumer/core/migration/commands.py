@@ -14,7 +14,7 @@ from zkconsumer.core.migration.modes import Mode, Offer
 
 @dataclass(frozen=True, slots=True)
 class FromGroup:
-    """An event of the coordinator's side."""
+    """An event from the coordinator's side."""
 
     event: Any
 
@@ -30,7 +30,7 @@ class LiveRegistered:
 
 @dataclass(frozen=True, slots=True)
 class ModeLoaded:
-    """Answer to ``ReadMode``. ``fault``: why the mode cannot be used, if it cannot."""
+    """Answer to ``ReadMode``. ``fault``: the reason if the mode cannot be used."""
 
     mode: Mode
     version: int
@@ -39,7 +39,7 @@ class ModeLoaded:
 
 @dataclass(frozen=True, slots=True)
 class AckStored:
-    """Answer to ``StoreAck``. ``fault``: why it is not stored, if it is not."""
+    """Answer to ``StoreAck``. ``fault``: the reason if it is not stored."""
 
     version: int
     fault: str = ""
@@ -60,7 +60,7 @@ class RulesChanged:
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """Stop these at once and release them without a commit: others may have delivered them."""
+    """Stop these immediately and release them without a commit: others may have delivered them."""
 
     partitions: frozenset[TopicPartition]
 
@@ -94,6 +94,6 @@ class StoreAck:
 
 @dataclass(frozen=True, slots=True)
 class NeedGroup:
-    """Deliver only while the coordinator treats the member as live as well, or not."""
+    """Whether to deliver only while the coordinator also treats the member as live."""
 
     needed: bool

@@ -6,7 +6,7 @@ the version of these facts. Anything that the tool does not know is an obstacle,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the tool has read about a group.
+    """The state of a group as read by the tool.
 
     Args:
         mode: the group's mode.
@@ -97,6 +97,11 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
                 f"offsets are lower in ZooKeeper than in Kafka: {_named(behind)}: {_until(facts)}"
             )
     return tuple(found)
+
+
+def may_pass(why: Sequence[str]) -> bool:
+    """Whether these obstacles may all disappear by themselves, so that waiting can help."""
+    return all(text.endswith((": wait", "of these members")) for text in why)
 
 
 def _until(facts: Facts) -> str:

@@ -19,12 +19,12 @@ from zkconsumer.core.coordinator.events import GroupMember
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
-from zkconsumer.core.coordinator.strategies import LegacyStrategy, MemberState
+from zkconsumer.core.coordinator.strategies import LegacyStrategy, MemberState, Strategy
 from zkconsumer.core.migration.commands import OfferChanged
 from zkconsumer.core.migration.modes import Offer
 
 OWN_PREFIX: Final = "zkconsumer-live-"
-"""How the names of strategies begin that only migratable members know."""
+"""Prefix of the names of strategies that only migratable members know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class OwnStrategy:
 class LiveMembership(MembershipMachine):
     """A member of the coordinator's group whose offer changes with the mode.
 
-    ``offer``: the one in the current generation; ``None``: not a member. It keeps its partitions
-    while it joins plain consumers for the first time: it was in a group of migratable members, in
-    which owner znodes protect them.
+    ``offer``: the one in the current generation; ``None``: not a member. While it joins, it keeps
+    its partitions only if all strategies that it offers are cooperative. With any other, the leader
+    may assign them to a plain consumer, which delivers at once and ignores owner znodes.
     """
 
     def __init__(self, spec: GroupSpec) -> None:
@@ -76,6 +76,8 @@ class LiveMembership(MembershipMachine):
         self._offered = self._wanted = Offer.OWN
         self._joined_with: Offer | None = None
         self._own = spec.strategies
+        self._sent = spec
+        """With the strategies of the last JoinGroup."""
         self._changing = False
 
     @property
@@ -97,19 +99,21 @@ class LiveMembership(MembershipMachine):
         if self.state is State.STABLE:
             self._rejoin()
 
-    def _rejoin(self) -> None:
-        if self.offer is Offer.OWN:
-            self._go(Goal.LOAD)
-        else:
-            super()._rejoin()
-
     def _join(self) -> None:
+        if self.held and not self.spec.cooperative:
+            self._rejoin()  # the offer has changed since this join began: release first
+            return
         self._offered = self._wanted
+        self._sent = self.spec
         super()._join()
 
     def _joined(self, event: events.Joined) -> None:
         self._joined_with = self._offered
         super()._joined(event)
+
+    def _strategy(self, name: str) -> Strategy | None:
+        # The offer may have changed since. The member completes the round and then joins again.
+        return self._sent.strategy(name)
 
     def _join_failed(self, event: events.RequestFailed) -> None:
         if event.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:

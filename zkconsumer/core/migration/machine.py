@@ -50,14 +50,14 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The member is not in the coordinator's group any more; ``expelled``: without its doing."""
+    """The member has left the coordinator's group; ``expelled``: the coordinator removed it."""
 
     expelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """These owner znodes are the member's now."""
+    """The member now has these owner znodes."""
 
     partitions: Partitions
 
@@ -77,7 +77,7 @@ Event = SessionLost | ModeRead | Joined | Left | Held | Acknowledged
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Claim by this assignment. ``assigned``: the coordinator's, if that one is followed."""
+    """Claim by this assignment. ``assigned``: the coordinator's assignment, if followed."""
 
     follows: Follows
     assigned: Partitions
@@ -111,7 +111,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Note in ZooKeeper that the member acts on this mode."""
+    """Record in ZooKeeper that the member acts on this mode."""
 
     version: int
 
@@ -145,7 +145,7 @@ class LiveMachine:
         self._commands: list[Command] = []
 
     def on(self, event: Event) -> list[Command]:
-        """Take in one event; return the commands that follow from it."""
+        """Handle one event; return the resulting commands."""
         self._commands = []
         handler = self.ANYWHERE.get(type(event))
         if handler is not None:

@@ -151,7 +151,7 @@ class LiveMember:
     # -- events ----------------------------------------------------------------------------------
 
     def on(self, event: Any) -> list[Any]:
-        """Take in one event; return the commands that follow from it."""
+        """Handle one event; return the resulting commands."""
         self._out = []
         self._take(event)
         self._settle()

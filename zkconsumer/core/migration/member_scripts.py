@@ -51,7 +51,7 @@ Scripts = Callable[[Any, ScriptContext], MemberScript[Any]]
 
 
 def scripts_of(paths: LivePaths, live: LiveMachine) -> Scripts:
-    """Which script carries out which command of a migratable member."""
+    """The script for each command of a migratable member."""
 
     def select(command: Any, ctx: ScriptContext) -> MemberScript[Any]:
         try:

@@ -27,24 +27,24 @@ class Mode(Enum):
 
 
 class Follows(Enum):
-    """Whose assignment a migratable member follows."""
+    """The coordination whose assignment a migratable member follows."""
 
     ZOOKEEPER = "zookeeper"
     COORDINATOR = "coordinator"
 
 
 class Offer(Enum):
-    """Which assignment strategies a migratable member offers to the coordinator."""
+    """The assignment strategies that a migratable member offers to the coordinator."""
 
     OWN = "own"
-    """Only one that no other client knows, so that the coordinator refuses plain consumers."""
+    """Only a strategy unknown to other clients, so that the coordinator refuses plain consumers."""
     USUAL = "usual"
     """Those of its configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What holds in a mode. ``legacy``: whether legacy consumers can register.
+    """The rules of a mode. ``legacy``: whether legacy consumers can register.
 
     ``refusing``: whether only a member whose offer keeps plain consumers out may claim and deliver.
     """
@@ -68,6 +68,16 @@ def neighbours(mode: Mode) -> tuple[Mode, ...]:
     """The modes that may be written next."""
     at = _ORDER.index(mode)
     return _ORDER[max(at - 1, 0) : at] + _ORDER[at + 1 : at + 2]
+
+
+def has_reached(mode: Mode, target: Mode, back: bool) -> bool:
+    """Whether a group in ``mode`` is at ``target`` or has already passed it.
+
+    Args:
+        back: the group moves towards ZooKeeper; otherwise it moves towards Kafka.
+    """
+    at, wanted = _ORDER.index(mode), _ORDER.index(target)
+    return at <= wanted if back else at >= wanted
 
 
 def may_claim(mode: Mode, joined: Offer | None, assigned: bool) -> bool:

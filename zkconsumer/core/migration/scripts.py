@@ -53,7 +53,7 @@ def write_mode(paths: LivePaths, target: Mode, version: int) -> Script[bool]:
 def read_members(paths: LivePaths) -> Script[dict[str, int | None]]:
     """Return each migratable member with the version of the mode that it has acknowledged.
 
-    Raises ZnodeFormatError: a member whose znode cannot be read may hold anything.
+    Raises ZnodeFormatError: a member whose znode cannot be read may own anything.
     """
     reply = yield from read(GetChildren(paths.members))
     if isinstance(reply, Failed):

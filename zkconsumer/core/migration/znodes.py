@@ -1,7 +1,7 @@
 """Znodes of a group that can be moved while it runs: paths and texts, byte by byte. Pure.
 
 ``/consumers/GROUP/live/mode``: the group's mode, persistent. It is written only if its version is
-the one that was looked at; its version numbers the mode. A group without it is in ZooKeeper.
+the one that was read; its version is the number of the mode. A group without it is in ZooKeeper.
 ``/consumers/GROUP/live/members/MEMBER``: a migratable member, ephemeral, with the number of the
 mode that it has acknowledged. Legacy consumers look at neither.
 """
@@ -22,11 +22,11 @@ FORMAT: Final = 1
 MAX_BYTES: Final = 64 * 1024
 _INT32: Final = 2**31 - 1
 LIVE_USER: Final = "zkconsumer-live:member"
-"""The digest user as whom migratable members log in to ZooKeeper. It is not a secret. It only
+"""The digest user with which migratable members log in to ZooKeeper. It is not a secret. It only
 distinguishes them from legacy consumers, which do not know it, while the group's ``ids`` are
 locked."""
 LIVE_CREDENTIAL: Final = "zkconsumer-live:" + b64encode(sha1(LIVE_USER.encode()).digest()).decode()
-"""The same in an access list of ZooKeeper's scheme ``digest``."""
+"""That user as an entry of an access list, with ZooKeeper's scheme ``digest``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,14 +62,14 @@ class ClusterView:
 
 
 def is_cluster_path(path: str, ids_only: bool = False) -> bool:
-    """Whether brokers know the content of this znode. ``ids_only``: if it is about brokers."""
+    """Whether brokers have the data of this znode. ``ids_only``: only if it is about brokers."""
     if ids_only:
         return path == BROKER_IDS or path.startswith(BROKER_IDS + "/")
     return path == CLUSTER_ID or path.startswith("/brokers/")
 
 
 def is_of_cluster(op: ZkOp | OffsetOp, ids_only: bool = False) -> bool:
-    """Whether an operation reads such znodes. One that reads several reads either these or not."""
+    """Whether an operation reads such znodes. Each operation reads only such znodes or none."""
     if isinstance(op, GetMany):
         return bool(op.paths) and is_cluster_path(op.paths[0], ids_only)
     if isinstance(op, Exists | GetData | GetChildren):
@@ -78,7 +78,7 @@ def is_of_cluster(op: ZkOp | OffsetOp, ids_only: bool = False) -> bool:
 
 
 def watched_by(op: ZkOp | OffsetOp) -> tuple[str, ...]:
-    """Return the paths that an operation leaves a watch on."""
+    """Return the paths on which an operation sets watches."""
     if isinstance(op, GetMany):
         return op.paths if op.watch else ()
     if isinstance(op, Exists | GetData | GetChildren):

@@ -46,7 +46,7 @@ class Register:
 
 
 class Scope(Enum):
-    """How much ``LoadView`` reads: the legacy order reads twice, before and after the release."""
+    """The scope of ``LoadView``. The legacy order reads twice, before and after the release."""
 
     ALL = "everything"
     OWN = "own registration and brokers"
@@ -57,8 +57,8 @@ class Scope(Enum):
 class LoadView:
     """Read the group and set the watches. Answer: ``ViewLoaded``.
 
-    ``epoch`` is the version of this member's registration unless another process wrote to it. What
-    is ``known`` is not read again.
+    ``epoch`` is the version of this member's registration unless another process wrote to it. Data
+    in ``known`` is not read again.
     """
 
     token: int

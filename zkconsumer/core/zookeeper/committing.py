@@ -23,7 +23,7 @@ EPOCHS = 64
 
 
 class Committing(Machine[State, Event, Command]):
-    """A member's claims, the commits of their positions, and how far partitions got."""
+    """A member's claims, the commits of their positions, and the progress of partitions."""
 
     def __init__(self, spec: MemberSpec) -> None:
         super().__init__(State.NEW)

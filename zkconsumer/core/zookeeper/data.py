@@ -26,7 +26,7 @@ class Registration:
     """The session and its registration.
 
     ``session`` is ``None`` between sessions, ``number`` counts them. ``confirmed``: as far as is
-    known, the registration is this session's. ``refusals`` in a row, by another session's.
+    known, the registration is this session's. ``refusals``: consecutive refusals by another's.
     """
 
     session: int | None = None
@@ -68,7 +68,7 @@ class Release:
 
 @dataclass(slots=True)
 class Closing:
-    """``wanted``: as soon as fetching has stopped. ``faults`` on the way out."""
+    """``wanted``: leave as soon as fetching has stopped. ``faults``: errors while leaving."""
 
     wanted: bool = False
     faults: list[str] = field(default_factory=list)

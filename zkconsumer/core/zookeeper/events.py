@@ -74,7 +74,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class ScriptFailed:
-    """A script could not finish: the session ended, or ZooKeeper or Kafka refused.
+    """A script could not finish: the session ended, or ZooKeeper or Kafka refused an operation.
 
     ``path`` is the znode; ``detail`` explains more if there is none.
     """
@@ -107,7 +107,7 @@ class RegistrationRefused:
 
 @dataclass(frozen=True, slots=True)
 class ViewLoaded:
-    """One pass of reads over the group is complete; ``known`` is what it was made from."""
+    """One pass of reads over the group is complete; ``known`` is the data it was built from."""
 
     token: int
     view: GroupView

@@ -1,4 +1,4 @@
-"""What a member has read about its group, and when it must read it again. Pure.
+"""A member's copy of its group's data, and when it must read it again. Pure.
 
 After a change of the group, every member reads it again. Most of the group has not changed, and the
 member can know that without reading it:
@@ -45,7 +45,7 @@ class Known:
     topics: Mapping[str, Node] = field(default_factory=dict)
 
     def registrations_still(self, now: Listing) -> Mapping[str, Node]:
-        """Those of ``registrations`` that are the same in a list of members read later."""
+        """The ``registrations`` that are unchanged in a list of members read later."""
         before = self.listing
         if before is None or before.czxid != now.czxid:
             return {}
@@ -63,7 +63,7 @@ NOTHING = Known()
 
 
 class Knowledge:
-    """What the member ``own`` can leave out of its next ``LoadView``. It must be told every event,
+    """What member ``own`` can skip in its next ``LoadView``. It must receive every event,
     in order."""
 
     def __init__(self, own: str) -> None:
@@ -84,7 +84,7 @@ class Knowledge:
         self._reconnected = True
 
     def force_refresh(self) -> None:
-        """It is time for the periodic reading."""
+        """It is time for the periodic read."""
         self._refresh_forced = True
 
     def forget(self) -> None:
@@ -94,7 +94,7 @@ class Knowledge:
         self._reconnected = self._refresh_forced = False
 
     def ask(self) -> Known:
-        """What the requested view need not read."""
+        """The data that the requested view does not need to read."""
         known = self._known
         if self._refresh_forced:
             self._rotation = (self._rotation + 1) % ROTATION

@@ -74,7 +74,7 @@ class RebalanceMachine(Committing):
 
     @property
     def registered(self) -> bool:
-        """Whether the present session is known to have registered the member."""
+        """Whether the current session is known to have registered the member."""
         return self._registration.confirmed
 
     # -- session -------------------------------------------------------------------------------
@@ -574,6 +574,7 @@ class RebalanceMachine(Committing):
         self.blocked = {}
         self.quarantined = {}
         self.held.clear()
+        self._unknown_claims.clear()
         self.fetching.clear()
         self._emit(commands.Close(tuple(self._closing.faults)))
 

@@ -14,7 +14,7 @@ from zkconsumer.core.common.types import TopicPartition
 
 
 class SessionEvent(Enum):
-    """What happened to a ZooKeeper session, as its client reports it."""
+    """A change of a ZooKeeper session, as reported by its client."""
 
     OPENED = "opened"
     RESUMED = "resumed"
@@ -152,7 +152,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class AclEntry:
-    """Who (``scheme`` and ``who``) may do what (``perms``, ZooKeeper's bits) with a znode."""
+    """The permissions (``perms``, ZooKeeper's bits) of an identity (``scheme``, ``who``)."""
 
     perms: int
     scheme: str
@@ -169,7 +169,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class GetAcl:
-    """Reply: ``Acl``. Only tools use it, and the simulator does not know it."""
+    """Reply: ``Acl``. Only tools use it; the simulator does not support it."""
 
     path: str
 
@@ -249,7 +249,7 @@ Value = (
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """The operation was applied; ``value`` is what its class says."""
+    """The operation was applied; ``value`` is described in the operation's class."""
 
     value: Value = None
 

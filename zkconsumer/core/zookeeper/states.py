@@ -1,4 +1,4 @@
-"""The machine's states and which event is legal where: data, from which the docs are generated."""
+"""The machine's states and their legal events, as data from which the docs are generated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """The states of a member. The value says what it does or waits for."""
+    """The states of a member. The value describes what the member does or waits for."""
 
     NEW = "no session yet"
     SESSIONLESS = "the session is lost; waiting for a new one"

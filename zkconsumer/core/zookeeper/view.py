@@ -1,4 +1,4 @@
-"""What one member believes about its group, and the decision it draws from that. Pure.
+"""One member's view of its group, and the decision it derives from it. Pure.
 
 A ``GroupView`` is put together from many separate reads, so two members may hold different views at
 the same time (a torn view). Owner znodes arbitrate; a decision is only a claim on partitions.
@@ -40,7 +40,7 @@ class MemberSpec:
     ``offsets.storage=kafka`` and ``dual.commit.enabled``. Times are in seconds. ``max_attempts`` is
     ``rebalance.max.retries`` and is used only in the ``scala`` profile. ``bootstrap``: members
     learn the cluster from its brokers (``zkconsumer.brokers=bootstrap``), and members whose
-    registration does not say that they use this library are left out.
+    registration does not show that they use this library are left out.
     """
 
     paths: GroupPaths
@@ -71,7 +71,7 @@ _Assignment = tuple[
 class GroupView:
     """The group as one pass of reads showed it.
 
-    ``registered`` says whether this member's own registration was there. ``members`` maps consumer
+    ``registered``: whether this member's own registration existed. ``members`` maps consumer
     id to topic to number of streams, filters already expanded, members and topics in the order in
     which ZooKeeper lists them (of a static registration: of its JSON). ``quarantined`` maps the
     path of each znode that could not be used (registration, topic, broker) to the reason; its

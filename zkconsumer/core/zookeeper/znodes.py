@@ -23,9 +23,9 @@ MAX_ZNODE_BYTES: Final = 64 * 1024
 MAX_TOPIC_ZNODE_BYTES: Final = 1024 * 1024
 """Largest topic znode that is read: ZooKeeper's own default limit, as partitions can be many."""
 MAX_TOPICS: Final = 1_000
-"""Most topics in one registration."""
+"""Maximum number of topics in one registration."""
 MAX_STREAMS: Final = 1_000
-"""Most streams for one topic in one registration."""
+"""Maximum number of streams for one topic in one registration."""
 MAX_DEPTH: Final = 16
 """Deepest nesting of JSON that is accepted."""
 
@@ -47,9 +47,9 @@ def is_legal_topic(name: str) -> bool:
 
 
 def child_number(name: str) -> int | None:
-    """Return the broker or partition that a child's name means, or ``None``.
+    """Return the broker or partition number in a child's name, or ``None``.
 
-    Other names are foreign, also those that only Python takes for a number, such as ``01``.
+    Other names are not valid, nor are those that only Python reads as numbers, such as ``01``.
     """
     if not (name.isascii() and name.isdigit()) or len(name) > 10:
         return None
@@ -225,7 +225,7 @@ def decode_registration(path: str, data: bytes) -> Subscription:
 
 
 def is_ours(data: bytes) -> bool:
-    """Return whether a registration says that its member uses this library."""
+    """Return whether a registration shows that its member uses this library."""
     try:
         return _parse_object("", data, MAX_ZNODE_BYTES).get("client") == _CLIENT
     except ZnodeFormatError:

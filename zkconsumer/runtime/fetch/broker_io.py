@@ -26,12 +26,12 @@ _T = TypeVar("_T")
 
 
 class BrokerIO:
-    """``BrokerPort`` with real brokers; keeps a connection to the one that was asked last.
+    """``BrokerPort`` with real brokers; keeps a connection to the broker that was asked last.
 
     Args:
         config: the keys in ``FetchConfig``.
         client_id: sent to brokers.
-        counts: what is sent and received is added here.
+        counts: the counters for bytes sent and received.
         security: of all connections.
     """
 
@@ -85,14 +85,14 @@ class BrokerIO:
         )
 
     def abort(self) -> None:
-        """Wake the thread that asks and refuse all further use. Any thread."""
+        """Wake the thread that waits for an answer, and refuse further use. Any thread."""
         with self._lock:
             self._aborted = True
             if self._connection is not None:
                 self._connection.abort()
 
     def close(self) -> None:
-        """Close the connection. The thread that asks calls it."""
+        """Close the connection. Called by the thread that sends requests."""
         if self._connection is not None:
             self._connection.close()
 

@@ -11,7 +11,7 @@ from zkconsumer.core.common.types import TopicPartition
 
 
 class FetchEventKind(Enum):
-    """What happened to a partition or a broker."""
+    """Events of a partition or a broker."""
 
     LEADER_FOUND = "leader found"
     """The partition is fetched from ``broker`` from now on."""
@@ -24,7 +24,7 @@ class FetchEventKind(Enum):
     BROKER_FAILED = "broker failed"
     """A request to ``broker`` failed as a whole."""
     METADATA_FAILED = "metadata failed"
-    """No broker returned the leader; asked again after ``refresh.leader.backoff.ms``."""
+    """No broker returned the leader. The next attempt is after ``refresh.leader.backoff.ms``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class LeaderFinder:
         """Brokers that have been asked since the last answer, in vain."""
 
     def choose(self) -> LeadersRequest | Wait:
-        """Return what to do next."""
+        """Return the next action."""
         now = self._clock()
         infos, again = self._table.due(now)
         brokers = list(self._table.brokers.values())

@@ -1,4 +1,4 @@
-"""What workers and the leader finder do next: ask a broker something, or wait. Data only."""
+"""Next actions of workers and the leader finder: a request to a broker, or a wait. Data only."""
 
 from __future__ import annotations
 
@@ -93,4 +93,4 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """The worker has been idle for long: end it, if the table agrees."""
+    """The worker has been idle for a long time: end it, if the table has no work for it."""

@@ -31,7 +31,7 @@ class WorkerKey(NamedTuple):
 
 
 LEADER_FINDER: Final = WorkerKey(-1, -1)
-"""Names the leader finder among those that have news."""
+"""Stands for the leader finder in a set of workers with new work."""
 
 
 class PartitionFetchState:
@@ -52,13 +52,13 @@ class PartitionFetchState:
 
 
 class Work(NamedTuple):
-    """What one worker can fetch now."""
+    """The partitions that one worker can fetch now."""
 
     endpoint: BrokerEndpoint
     states: Sequence[PartitionFetchState]
-    """In the order to ask for them: those that were served last are at the end."""
+    """In request order: partitions that were served last are at the end."""
     left_out: int
-    """How many more partitions the worker has, whose queues are full."""
+    """Number of the worker's other partitions, whose queues are full."""
 
 
 class _Share:
@@ -161,13 +161,13 @@ class FetchTable:
             )
 
     def take_news(self) -> set[WorkerKey]:
-        """Return who has got work since the last call: the caller wakes their threads."""
+        """Return the workers with new work since the last call. The caller wakes their threads."""
         with self._lock:
             news, self._news = self._news, set()
             return news
 
     def busy(self) -> set[WorkerKey]:
-        """Return who has something to do, at this moment."""
+        """Return the workers that have something to do now."""
         with self._lock:
             busy = {key for key, share in self._shares.items() if share.states}
             return busy | {LEADER_FINDER} if self._leaderless else busy
@@ -181,7 +181,7 @@ class FetchTable:
             return self._brokers
 
     def due(self, now: float) -> tuple[Sequence[PartitionTopicInfo], float | None]:
-        """Return the partitions to look for leaders of; if none, also when there will be some.
+        """Return the partitions whose leaders to find; if there are none, also when there will be.
 
         ``None`` means not before the table changes. Without brokers nothing is due.
         """
@@ -196,7 +196,7 @@ class FetchTable:
     ) -> list[PartitionTopicInfo]:
         """Assign partitions to the workers of their leaders.
 
-        Returns those that were assigned: some may have been stopped meanwhile.
+        Returns those that were assigned: some may have been stopped in the meantime.
         """
         assigned: list[PartitionTopicInfo] = []
         with self._lock:
@@ -248,7 +248,7 @@ class FetchTable:
     ) -> list[PartitionTopicInfo]:
         """Take partitions from worker ``key``; their leaders are looked for from ``retry_at`` on.
 
-        Returns those that the worker had: some may have been stopped meanwhile.
+        Returns those that the worker had: some may have been stopped in the meantime.
         """
         lost: list[PartitionTopicInfo] = []
         with self._lock:
@@ -268,7 +268,7 @@ class FetchTable:
                 self._take_from_worker(state)
 
     def retire(self, key: WorkerKey) -> bool:
-        """Forget a worker; false when it has got something to do meanwhile."""
+        """Remove a worker; false if it has received work in the meantime."""
         with self._lock:
             share = self._shares.get(key)
             if share is not None and share.states:

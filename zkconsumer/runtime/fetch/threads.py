@@ -45,7 +45,7 @@ _AFTER_OWN_ERROR_S: Final = 1.0
 
 
 class ConsumerFetcherManager:
-    """Fetches partitions into the queues of streams until told to stop.
+    """Fetches partitions into the queues of streams until stopped.
 
     Args:
         config: the keys in ``FetchConfig``.
@@ -232,7 +232,7 @@ class _Thread(threading.Thread):
         self._aborted = False
 
     def choose(self) -> FetchRequest | OffsetsRequest | LeadersRequest | Wait | Retire:
-        """Return what to do next."""
+        """Return the next action."""
         try:
             chosen: FetchRequest | Wait = self.worker.choose()
         except BaseException:  # noqa: BLE001 - also a SystemExit must not end the thread

@@ -72,7 +72,7 @@ class FetchWorker:
         """Scala profile: chunks of the last answer that found no room yet, in order."""
 
     def choose(self) -> FetchRequest | OffsetsRequest | Wait | Retire:
-        """Return what to do next."""
+        """Return the next action."""
         now = self._clock()
         if not self._enqueue_backlog():
             return Wait(None)  # until a queue has room, or a partition is stopped
@@ -103,7 +103,7 @@ class FetchWorker:
         request: FetchRequest | OffsetsRequest,
         answer: Sequence[Got] | Mapping[TopicPartition, int | BrokerError],
     ) -> None:
-        """Handle the answer to ``request``. Partitions that were stopped meanwhile are ignored."""
+        """Handle the answer to ``request``. Partitions stopped in the meantime are ignored."""
         if isinstance(request, FetchRequest):
             self._take_records(request, cast(Sequence[Got], answer))
         else:

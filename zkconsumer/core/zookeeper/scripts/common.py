@@ -1,4 +1,4 @@
-"""What all scripts share: reads that survive a lost connection, parents, bounded packets."""
+"""Shared by all scripts: reads that survive a lost connection, parents, bounded packets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SessionGone(Exception):
 
 
 class Refused(Exception):
-    """ZooKeeper or Kafka refuses in a way that trying again at once will not change."""
+    """ZooKeeper or Kafka refuses, and an immediate retry would not help."""
 
     def __init__(self, code: Code, path: str, detail: str = "") -> None:
         super().__init__(detail or f"{path}: {code.value}")
@@ -65,7 +65,7 @@ class CommitCounts:
 
 @dataclass(slots=True)
 class ScriptContext:
-    """What scripts of one member know in addition to their command.
+    """Data of one member that its scripts use in addition to their command.
 
     ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
     seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
@@ -139,7 +139,7 @@ def attempt_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
 
 
 def one_by_one(script: MemberScript[T]) -> Generator[ZkOp | OffsetOp, Reply, T]:
-    """The same script, for a driver that carries out a single operation at a time."""
+    """The script converted for a driver that runs a single operation at a time."""
     reply: Reply | None = None
     while True:
         try:
@@ -157,7 +157,7 @@ def one_by_one(script: MemberScript[T]) -> Generator[ZkOp | OffsetOp, Reply, T]:
 
 
 def read(op: ZkOp) -> Script[Reply]:
-    """Run a read, again after a lost connection (the driver holds it back until reconnected)."""
+    """Run a read; retry it after a lost connection (the driver waits until reconnected)."""
     while True:
         reply = yield from attempt(op)
         if not (isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS):
@@ -165,7 +165,7 @@ def read(op: ZkOp) -> Script[Reply]:
 
 
 def read_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
-    """Run reads together, and again those that a lost connection leaves without an answer."""
+    """Run reads together, and repeat those that a lost connection left without an answer."""
     replies = yield from attempt_all(ops)
     for index, reply in enumerate(replies):
         if isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS:

@@ -72,7 +72,7 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
 
 
 def confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
-    """What of the order is still owned by this session."""
+    """The ordered partitions that this session still owns."""
     partitions = sorted(command.positions)
     nodes = yield from read_many([ctx.spec.paths.owner(tp) for tp in partitions])
     fenced = frozenset(

@@ -44,7 +44,7 @@ from zkconsumer.errors import ZnodeFormatError
 
 
 def own_check(ctx: ScriptContext, epoch: int) -> Check:
-    """A check that holds in a multi exactly while the session that registered lives."""
+    """A check that succeeds in a multi only while the session that registered is alive."""
     return Check(ctx.spec.paths.member(ctx.spec.consumer_id), epoch)
 
 
@@ -131,8 +131,8 @@ class _Claiming:
 
 
 def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
-    """Claim the free partitions, and return who blocks the others. Each partition is claimed or not
-    on its own.
+    """Claim the free partitions, and return the members that block the others. Each partition is
+    claimed or not on its own.
 
     Owner znode and offset are read first. Then packets of partitions are claimed in one multi each.
     If a packet fails, its remaining partitions are read again. The reads decide, so a lost answer,

@@ -1,4 +1,4 @@
-"""Which script carries out which command."""
+"""The script for each command."""
 
 from __future__ import annotations
 

@@ -155,8 +155,8 @@ def _foreign(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str,
         if shares and not is_ours(node.data):
             reason = (
                 "is a member of the JVM's consumer, or of an older zkconsumer, which finds brokers "
-                "in ZooKeeper only: all members of a group with zkconsumer.brokers=bootstrap have "
-                "to be of this library; stop it"
+                "in ZooKeeper only: all members of a group with zkconsumer.brokers=bootstrap "
+                "must use this release of zkconsumer: stop it"
             )
             found[path] = str(ZnodeFormatError(path, reason))
     return found
@@ -333,7 +333,7 @@ def check_owners(command: commands.CheckOwners, ctx: ScriptContext) -> Script[ev
 def watch_blockers(
     command: commands.WatchBlockers, ctx: ScriptContext
 ) -> MemberScript[events.BlockersWatched]:
-    """Set a watch on each blocking owner znode; report when one was deleted meanwhile."""
+    """Set a watch on each blocking owner znode; report when one was deleted in the meantime."""
     owners = (ctx.spec.paths.owner(tp) for tp in sorted(command.partitions))
     replies = yield from read_all([Exists(owner, watch=True) for owner in owners])
     gone = any(isinstance(reply, Ok) and reply.value is None for reply in replies)

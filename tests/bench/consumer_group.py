@@ -7,7 +7,8 @@ the new one, alternately.
 
 Throughput: one stream reads a whole topic.
 
-Restarts: six members under load, one of them restarted every few seconds.
+Restarts: six members under load, one of them restarted every few seconds. Members and producer
+share a process, so the producer's own silence is printed too.
 
 Broker and members have default settings, except for the broker's assignment interval and the
 heartbeats of classic members (100 ms). Heartbeats of the new protocol are 5 s apart, which is the
@@ -129,12 +130,12 @@ def restarts(cluster: LocalCluster, protocol: str, seconds: float, rate: int, se
     and pauses."""
     chance, topic, group = random.Random(seed), fresh("load"), fresh("load")
     cluster.create_topic(topic, 24)
-    acked: set[tuple[int, int]] = set()
+    acked: dict[tuple[int, int], float] = {}
     end = threading.Event()
 
     def delivered(error: object, message: object) -> None:
         if error is None:
-            acked.add((message.partition(), message.offset()))  # type: ignore[attr-defined]
+            acked[message.partition(), message.offset()] = time.monotonic()  # type: ignore[attr-defined]
 
     def produce() -> None:
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
@@ -168,23 +169,24 @@ def restarts(cluster: LocalCluster, protocol: str, seconds: float, rate: int, se
     thread.join()
     times = Counter((one.partition, one.offset) for r in readers for one in r.deliveries)
     deadline = time.monotonic() + 60
-    while not times.keys() >= acked and time.monotonic() < deadline:
+    while not times.keys() >= acked.keys() and time.monotonic() < deadline:
         time.sleep(0.5)
         times = Counter((one.partition, one.offset) for r in readers for one in r.deliveries)
     for member in members:
         member.shutdown()
     at = sorted(one.at for r in readers for one in r.deliveries)
     silent = max(b - a for a, b in pairwise(at))
+    unsent = max(b - a for a, b in pairwise(sorted(acked.values())))
     each: dict[int, list[float]] = {}
     for reader in readers:
         for one in reader.deliveries:
             each.setdefault(one.partition, []).append(one.at)
     longest = max(b - a for found in each.values() for a, b in pairwise(sorted(found)))
-    repeats = sum(n - 1 for n in times.values())
+    repeats, lost = sum(n - 1 for n in times.values()), len(acked.keys() - times.keys())
     return (
-        f"{protocol}: {len(acked)} sent, {count} restarts, lost {len(acked - times.keys())}, "
+        f"{protocol}: {len(acked)} sent, {count} restarts, lost {lost}, "
         f"repeated {repeats}, longest silence of the group {silent:.2f} s, "
-        f"of a partition {longest:.2f} s, seed {seed}"
+        f"of the producer {unsent:.2f} s, of a partition {longest:.2f} s, seed {seed}"
     )
 
 

@@ -1,0 +1,92 @@
+"""Works on several groups at a time, each in a thread that uses its own connections.
+
+The calling thread submits the groups and gets the results. Other threads do the work, unless there
+is only one worker: then the calling thread does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from queue import SimpleQueue
+from threading import Event
+from typing import Generic, TypeVar
+
+from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
+from zkmigrate.errors import JournalError
+
+Item = TypeVar("Item")
+Worker = TypeVar("Worker")
+Result = TypeVar("Result")
+
+
+class Parallel(Generic[Worker]):
+    """Works on as many items at a time as there are workers.
+
+    Args:
+        workers: each is used by one thread at a time.
+        stopped: is set after Ctrl-C, or after an error that concerns all items.
+        stop_waiting: makes workers fail instead of waiting; called once ``stopped`` is set.
+    """
+
+    def __init__(
+        self, workers: Sequence[Worker], stopped: Event, stop_waiting: Callable[[], object]
+    ) -> None:
+        self._count = len(workers)
+        self._workers: SimpleQueue[Worker] = SimpleQueue()
+        for worker in workers:
+            self._workers.put(worker)
+        self._stopped = stopped
+        self._stop_waiting = stop_waiting
+
+    def each(
+        self, items: Iterable[Item], work: Callable[[Worker, Item], Result]
+    ) -> Generator[tuple[Item, Result | ZkConsumerError]]:
+        """Yield each item with its result or its error, as the work on it ends.
+
+        JournalError and ZkUnavailableError concern all items and are raised. After one of these or
+        Ctrl-C, the items in progress are finished without waiting for anything, and no other item
+        is begun.
+        """
+
+        def task(item: Item) -> tuple[Item, Result | ZkConsumerError] | None:
+            if self._stopped.is_set():
+                return None
+            worker = self._workers.get()
+            try:
+                return item, work(worker, item)
+            except (JournalError, ZkUnavailableError):
+                raise
+            except ZkConsumerError as error:
+                return item, error
+            finally:
+                self._workers.put(worker)
+
+        if self._count == 1:
+            for item in items:
+                found = task(item)
+                assert found is not None
+                yield found
+            return
+        under_way: set[Future[tuple[Item, Result | ZkConsumerError] | None]] = set()
+
+        def ended() -> Iterator[tuple[Item, Result | ZkConsumerError]]:
+            """Wait for at least one to end, and take those that did."""
+            for one in wait(under_way, return_when=FIRST_COMPLETED).done:
+                under_way.remove(one)
+                found = one.result()
+                if found is not None:
+                    yield found
+
+        with ThreadPoolExecutor(self._count, "zkmigrate") as pool:
+            try:
+                for item in items:
+                    under_way.add(pool.submit(task, item))
+                    if len(under_way) >= 2 * self._count:
+                        yield from ended()
+                while under_way:
+                    yield from ended()
+            except BaseException:
+                self._stopped.set()
+                self._stop_waiting()
+                raise

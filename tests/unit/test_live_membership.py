@@ -1,0 +1,100 @@
+"""The coordinator's side of a migratable member while its offer changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zkconsumer.core.common.commands import NotifyStarting, SetTimer, StartFetching, StopFetching
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.sticky import StickyStrategy
+from zkconsumer.core.coordinator.strategies import Strategy
+from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
+from zkconsumer.core.migration.commands import OfferChanged
+from zkconsumer.core.migration.group import LiveMembership, OwnStrategy
+from zkconsumer.core.migration.modes import Offer
+
+OWN = OwnStrategy()
+EAGER, COOPERATIVE = StickyStrategy(False), StickyStrategy(True)
+TP = TopicPartition("t", 0)
+BEAT = "heartbeat"
+
+
+class Member:
+    """A member that has sent its first JoinGroup with ``strategies``. The test answers."""
+
+    def __init__(self, offer: Offer, *strategies: Strategy) -> None:
+        subscription = Subscription(Pattern.STATIC, {"t": 1})
+        self.machine = LiveMembership(
+            GroupSpec("g", "c", None, subscription, True, (OWN,), True, 30, 12, 3, 0.1, 30)
+        )
+        self.machine.on(OfferChanged(offer, strategies))
+        self.done: list[Any] = []
+        self.on(events.Started())
+        self.on(events.CoordinatorFound(self.token))
+        self.loaded()
+
+    @property
+    def token(self) -> int:
+        """The token of the last command."""
+        return int(self.done[-1].token)
+
+    def on(self, event: Any) -> None:
+        self.done += self.machine.on(event)
+
+    def loaded(self) -> None:
+        self.on(events.TopicsLoaded(self.last(commands.LoadTopics).token, {"t": 1}))
+
+    def last(self, kind: type[Any]) -> Any:
+        """The last command of a kind."""
+        return [one for one in self.done if isinstance(one, kind)][-1]
+
+    def joined(self, protocol: str) -> None:
+        """A generation begins, and this member gets the only partition."""
+        token = self.last(commands.JoinGroup).token
+        self.on(events.Joined(token, "m", 1, "another", protocol))
+        given = encode_assignment(AssignmentData(frozenset({TP})))
+        self.on(events.Synced(self.last(commands.SyncGroup).token, given))
+        self.on(events.OffsetsFetched(self.last(commands.FetchOffsets).token, {TP: 5}))
+        self.on(events.ListenerDone(self.last(NotifyStarting).token))
+        self.on(events.FetchingStarted(self.last(StartFetching).token))
+
+
+def test_a_round_is_completed_with_the_strategy_that_was_offered() -> None:
+    """The mode changes while JoinGroup is on its way, and the group chooses a strategy that the
+    member no longer offers. The member completes this round and then joins again."""
+    member = Member(Offer.USUAL, OWN, EAGER)
+    member.on(OfferChanged(Offer.OWN, (OWN,)))
+    member.joined("sticky")
+    assert member.machine.offer is Offer.USUAL
+    member.loaded()
+    names = [name for name, _ in member.last(commands.JoinGroup).protocols]
+    assert names == [OWN.name]
+
+
+@pytest.mark.parametrize("strategy", [EAGER, COOPERATIVE])
+@pytest.mark.parametrize("loading", [False, True])
+def test_partitions_are_released_before_a_join_with_an_eager_strategy(
+    strategy: StickyStrategy, loading: bool
+) -> None:
+    """With an eager strategy the leader may assign the member's partition to a plain consumer,
+    which delivers at once. With a cooperative one it may not."""
+    member = Member(Offer.OWN, OWN)
+    member.joined(OWN.name)
+    assert set(member.machine.held) == {TP}
+    if loading:  # the member has begun to join again when the offer changes
+        (timer,) = [one for one in member.done if isinstance(one, SetTimer) and one.name == BEAT]
+        member.on(events.TimerFired(timer.token, BEAT))
+        beat = member.last(commands.Heartbeat)
+        member.on(events.HeartbeatAnswered(beat.token, ErrorCode.REBALANCE_IN_PROGRESS))
+    count = sum(isinstance(one, commands.JoinGroup) for one in member.done)
+    member.on(OfferChanged(Offer.USUAL, (OWN, strategy)))
+    if loading or strategy.cooperative:
+        member.loaded()
+    joins = sum(isinstance(one, commands.JoinGroup) for one in member.done) - count
+    stops = sum(isinstance(one, StopFetching) for one in member.done)
+    assert (joins, stops) == ((1, 0) if strategy.cooperative else (0, 1))

@@ -1,0 +1,72 @@
+"""Options that exclude each other, or have an effect only with another: one error for all commands.
+
+Each function raises ``click.UsageError`` (exit status 2), which names the options as they are
+typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def was_typed(parameter: str) -> bool:
+    """Whether an option of the present command is on the command line."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
+def at_most_one(options: Iterable[str]) -> None:
+    """Refuse two or more of the options that were given."""
+    given = list(dict.fromkeys(options))
+    if len(given) > 1:
+        names = f"{', '.join(given[:-1])} and {given[-1]}"
+        raise click.UsageError(f"{names} exclude each other: give one of them")
+
+
+def no_effect(other: str, *parameters: str) -> None:
+    """Refuse parameters of the present command that were typed but do nothing with ``other``."""
+    for option in _typed(parameters):
+        raise click.UsageError(f"{option} has no effect with {other}: leave it out")
+
+
+def only_with(other: str, *parameters: str) -> None:
+    """Refuse parameters of the present command that were typed although ``other`` was not."""
+    for option in _typed(parameters):
+        raise click.UsageError(f"{option} goes with {other}")
+
+
+def _typed(parameters: Iterable[str]) -> Iterable[str]:
+    for one in click.get_current_context().command.params:
+        if one.name in parameters and was_typed(one.name):
+            is_option = isinstance(one, click.Option)
+            yield one.opts[0] if is_option else one.human_readable_name.strip("[].")
+
+
+def flags(parameter: str, default: str | None, helps: Mapping[str, str]) -> Callable[[F], F]:
+    """Add flags that exclude each other.
+
+    The command gets ``parameter``: the name of the flag that was given (``json`` for ``--json``),
+    or the default.
+    """
+
+    def note(context: click.Context, option: click.Parameter, given: bool) -> None:
+        context.params.setdefault(parameter, default)
+        if given:
+            found = context.meta.setdefault(f"{__name__}.{parameter}", [])
+            found.append(option.opts[0])
+            at_most_one(found)
+            context.params[parameter] = option.name
+
+    def add(command: F) -> F:
+        for name, text in reversed(list(helps.items())):
+            command = click.option(
+                f"--{name}", is_flag=True, expose_value=False, callback=note, help=text
+            )(command)
+        return command
+
+    return add
