@@ -1,4 +1,4 @@
-"""What a round of a stream has to audit, without Spark: from recorded files and the last round."""
+"""What a round of a stream has to audit, and which files it writes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 from zkaudit import schema
 from zkaudit.history import committed
 from zkaudit.job import buckets, stream
 from zkaudit.job.audit import Options
+from zkaudit.tables import catalog
 
 ROWS = pa.schema([f.with_nullable(True) for f in schema.arrow_schema(schema.TXNLOG_GROUPS)])
 EPOCH = 1 << 32
@@ -129,3 +131,53 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path, audited: tuple[int, .
     assert found is not None
     assert replace(found, audited=audited) == state
     assert found.audited is None if audited is None else list(found.audited or ()) == [3, 4]
+
+
+def test_small_directories_are_put_together(tmp_path: Path, monkeypatch: Any) -> None:
+    """Sixteen of one size are, however large those before are; a large one waits for others."""
+    sizes = dict.fromkeys(range(23), 1000)
+    monkeypatch.setattr(buckets.Batches, "bytes", lambda one: sizes[one.first])
+    found = [buckets.Batches(n, n, tmp_path) for n in range(23)]
+    assert buckets.together(found[:15]) == ()
+    assert buckets.together(found) == found
+    sizes[0] = 1 << 30
+    assert buckets.together(found[:16]) == ()
+    assert buckets.together(found[:17]) == found[1:17]
+    sizes[5] = 1 << 24
+    assert buckets.together(found[:21]) == ()
+    assert buckets.together(found[:22]) == found[6:22]
+    sizes |= dict.fromkeys(range(1, 17), 1 << 24)
+    assert buckets.together(found[:20]) == found[1:20]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_only_audited_buckets_are_written(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """The others' files are links to those of the round before, or copies where the file system has
+    no links. Rows of an audited bucket that are gone do not stay."""
+    spec = catalog.MOVES
+    groups = [f"g{number}" for number in range(6)]
+    columns = spec.spark_type()
+
+    def frame(rows: dict[str, int]) -> Any:
+        found = [{"chroot": "", "group": g, "zxid": zxid} for g, zxid in rows.items()]
+        return spark.createDataFrame([dict.fromkeys(columns.names) | row for row in found], columns)
+
+    number = dict(frame(dict.fromkeys(groups, 0)).select("group", buckets.bucket()).collect())
+    assert len(set(number.values())) == len(groups), "each group has a bucket of its own"
+    state = buckets.State(0, {}, [], 1)
+    first = buckets.BucketStore(spark, tmp_path, None, None, state)
+    first.table(spec, frame(dict.fromkeys(groups, 1)))
+    first.close()
+    if not links:
+        monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError(95, "no links")))
+    touched = frozenset(number[group] for group in ("g1", "g2"))
+    second = buckets.BucketStore(spark, tmp_path, touched, first.place, state)
+    audited = second.table(spec, frame({"g1": 2}))
+    assert audited.select("group", "zxid").collect() == [("g1", 2)]
+    every = dict(second.every(spec, audited).select("group", "zxid").collect())
+    assert every == {"g0": 1, "g1": 2, "g3": 1, "g4": 1, "g5": 1}
+    assert second.count(spec) == len(every)
+    (old,) = (first.place / spec.name).glob(f"bucket-{number['g0']}-*")
+    assert old.stat().st_nlink == 1 + links

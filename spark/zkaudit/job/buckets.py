@@ -12,6 +12,7 @@ tables is for the next round only: which sessions each bucket used, which topics
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -48,8 +49,8 @@ RUNS: Final = BUCKETS + 1
 REST: Final = BUCKETS + 2
 """Bucket of rows that no table is made from."""
 MERGED: Final = 16
-"""So many directories of one size are put together. So a row is written again each time that the
-history is sixteen times as long."""
+"""How many directories of one size are put together into one."""
+_SMALL_BYTES: Final = 1 << 20
 _PLACE: Final = re.compile(r"batches-([0-9]{10})-([0-9]{10})")
 _FILE: Final = re.compile(r"bucket-([0-9]+)-.*\.parquet")
 _STATE: Final = ".state"
@@ -71,6 +72,10 @@ class Batches:
         """The files of one bucket."""
         return sorted((self.place / f"bucket={number}").glob("*.parquet"))
 
+    def bytes(self) -> int:
+        """How many bytes its files have."""
+        return sum(file.stat().st_size for file in self.place.rglob("*.parquet"))
+
     def buckets(self) -> set[int]:
         """The buckets that have rows."""
         return {int(place.name[7:]) for place in self.place.glob("bucket=*")}
@@ -91,6 +96,20 @@ def recorded(folder: Path) -> list[Batches]:
     )
 
 
+def together(found: Sequence[Batches]) -> Sequence[Batches]:
+    """The last directories that are to be put into one; none while there are few of their size.
+
+    Sizes are in classes, each ``MERGED`` times as large as the one before.
+    """
+    classes = [max(0, math.ceil(math.log(max(one.bytes(), 1) / _SMALL_BYTES, MERGED)))
+               for one in found]  # fmt: skip
+    for most in sorted(set(classes)):
+        begin = max((i + 1 for i, number in enumerate(classes) if number > most), default=0)
+        if classes[begin:].count(most) >= MERGED:
+            return found[begin:]
+    return ()
+
+
 class Recorder:
     """Writes each batch of Spark's stream to a directory of its own, and puts these together."""
 
@@ -99,15 +118,18 @@ class Recorder:
         self.new = False
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """Write one batch, whether or not it was written before."""
-        if any(b.first <= number <= b.last and b.first < b.last for b in recorded(self.folder)):
-            return  # it was put into a larger directory just before a crash
-        self._save(rows, number, number)
+        """Write one batch, unless it was written before a crash: it had the same transactions.
+
+        Earlier batches are put together first. Their rounds are over, so this does not change which
+        groups are audited.
+        """
         self.new = True
-        size = MERGED
-        while (number + 1) % size == 0:
-            self.merge(rows.sparkSession, number + 1 - size, number)
-            size *= MERGED
+        found = recorded(self.folder)
+        if any(one.first <= number <= one.last for one in found):
+            return
+        if small := together(found):
+            self.merge(rows.sparkSession, small[0].first, small[-1].last)
+        self._save(rows, number, number)
 
     def merge(self, spark: SparkSession, first: int, last: int) -> None:
         """Put the directories of batches ``first`` to ``last`` into one, then delete them."""
@@ -118,10 +140,9 @@ class Recorder:
         paths = rows.where(of == schema.PATH).dropDuplicates(["path"])
         others = rows.where(~of.isin(schema.PATH, schema.RUN))
         self._save(others.unionByName(paths).unionByName(runs), first, last)
-        for place in list(self.folder.iterdir()):
-            name = _PLACE.fullmatch(place.name)
-            span = (int(name[1]), int(name[2])) if name else None
-            if span and span != (first, last) and first <= span[0] and span[1] <= last:
+        stay = {one.place for one in recorded(self.folder)}
+        for place in list(self.folder.iterdir()):  # also those that an earlier crash left
+            if _PLACE.fullmatch(place.name) and place not in stay:
                 shutil.rmtree(place)
 
     def _save(self, rows: DataFrame, first: int, last: int) -> None:

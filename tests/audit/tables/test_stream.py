@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,29 @@ def test_what_is_purged_stays_and_nothing_is_left_undone(
     ((begun,),) = found.select("start_zxid").collect()
     assert 0 < begun < int(log.name[4:], 16)
     assert look() == 2
+
+
+def test_a_server_is_added(
+    spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
+) -> None:
+    """The logs of the first server begin late. Those of another one, which has all, are added: the
+    tables are those of one run over both."""
+    files = sorted((grown[0] / "version-2").glob("log.*"), key=lambda p: int(p.name[4:], 16))
+    second, first = tmp_path / "b", tmp_path / "a"
+    for place, logs in ((second, files[1:]), (first, files)):
+        place.mkdir()
+        for log in logs:
+            shutil.copy(log, place)
+    told: list[dict[str, Any]] = []
+    options = job.Options([str(second)], str(tmp_path / "out"))
+    for logs in ([str(second)], [str(second), str(first)]):
+        options = replace(options, logs=logs)
+        job_stream.stream(spark, options, 1, threading.Event(), told.append, once=True)
+    assert told[0]["log_gaps"]
+    assert not told[1]["log_gaps"]
+    run = replace(options, out=str(tmp_path / "run"))
+    assert job.run(spark, run) == told[1]
+    same(load(spark, options.out)[1], load(spark, run.out)[1])
 
 
 def test_a_stream_keeps_to_its_directories(
