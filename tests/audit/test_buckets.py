@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from zkaudit import schema
 from zkaudit.history import committed
-from zkaudit.job import buckets, stream
+from zkaudit.job import buckets, retention, stream
 from zkaudit.job.audit import Options
 from zkaudit.tables import catalog
 
@@ -97,10 +97,11 @@ def test_what_all_groups_depend_on_touches_all(tmp_path: Path) -> None:
         batches = buckets.recorded(tmp_path / "recorded")
         runs = buckets.runs_of(batches)
         plan = committed.plan(buckets.as_runs(runs))
-        now = replace(stream._state(options, batches, runs, plan), always=(7,), **change)
+        history = stream._History(batches, runs, plan, (None, ()), ([], []))
+        now = replace(stream._state(options, history), always=(7,), **change)
         if not (tables / ".state" / "state.json").exists():
             now.write(tables)
-        return stream._touched(options, batches, plan, tables, now)
+        return stream._touched(options, history, tables, now)
 
     assert touched() == {7}
     new = run("a", 10, 12, 2), run("b", 10, 11, 2)
@@ -119,7 +120,8 @@ def test_what_all_groups_depend_on_touches_all(tmp_path: Path) -> None:
     replace(state, last=1, unconfirmed=[[EPOCH + 10, EPOCH + 11]]).write(tables)
     assert touched() is None
     (tables / ".state" / "state.json").unlink()
-    assert stream._touched(options, [], committed.plan([]), tables, state) is None
+    nothing = stream._History([], [], committed.plan([]), (None, ()), ([], []))
+    assert stream._touched(options, nothing, tables, state) is None
 
 
 @pytest.mark.parametrize("audited", [None, (3, 4)])
@@ -148,6 +150,40 @@ def test_small_directories_are_put_together(tmp_path: Path, monkeypatch: Any) ->
     assert buckets.together(found[:22]) == found[6:22]
     sizes |= dict.fromkeys(range(1, 17), 1 << 24)
     assert buckets.together(found[:20]) == found[1:20]
+
+
+def test_directories_are_deleted_whole_and_rarely(tmp_path: Path) -> None:
+    """The first ones that are old enough, if that is an eighth of what is kept; never the last."""
+    folder = tmp_path / "recorded"
+    for number in range(4):
+        rows = [run("a", 10 * number + 1, 10 * number + 10, 10 * number + 10)]
+        batch(folder, number, number, {buckets.RUNS: rows})
+    late = run("b", 1, 12, 12)
+    batch(folder, 4, 4, {buckets.RUNS: [late]})
+    found = buckets.recorded(folder)
+    end = stream._end_us(buckets.runs_of(found))
+    assert end is not None
+    old = retention.Begin(EPOCH + 20, end - 20_000_000)
+    nothing = retention.Begin()
+    assert retention.too_old(found, nothing, end, 20) == old
+    assert retention.too_old(found, nothing, end, 19.9) == old
+    assert retention.too_old(found, nothing, end, 20.1) == replace(
+        old, zxid=EPOCH + 10, time_us=end - 30_000_000
+    )
+    assert retention.too_old(found, nothing, end, 31) is None
+    assert retention.too_old(found, nothing, None, 1) is None
+    just = retention.Begin(EPOCH + 10, end - 30_000_000)
+    assert retention.too_old(found, just, end, 20) == old
+    assert retention.too_old(found, old, end, 20) is None
+    before = retention.Begin(EPOCH + 15, end - 22_000_000)
+    assert retention.too_old(found, before, end, 20) is None
+    clipped = retention.after([run("a", 1, 10), run("a", 11, 20), late], EPOCH + 10)
+    assert clipped == [run("a", 11, 20), late | {"zxid": EPOCH + 11}]
+    (folder / "begin.json").write_text(f'{{"zxid": {EPOCH + 20}, "time_us": 1}}')
+    retention.clean(folder)
+    assert [one.first for one in buckets.recorded(folder)] == [2, 3, 4]
+    retention.clean(folder)
+    assert [one.first for one in buckets.recorded(folder)] == [2, 3, 4]
 
 
 @pytest.mark.parametrize("links", [True, False])

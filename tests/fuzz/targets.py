@@ -984,6 +984,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "spark/zkaudit/history/modes.py": ("group-lock-seen",),
     "spark/zkaudit/job/buckets.py": OWN,
     "spark/zkaudit/job/place.py": OWN,
+    "spark/zkaudit/job/retention.py": OWN,
     "spark/zkaudit/job/stream.py": OWN,
     "spark/zkaudit/sources/files.py": "options of a job, from its user",
     "spark/zkaudit/sources/journal.py": ("journal-rows",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,12 +26,20 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Read the logs once, then exit. The next run resumes where this one stopped.",
 )
-def stream_command(options: Options, master: str, every: float, once: bool) -> int:
+@duration_option(
+    "--retention",
+    least=60.0,
+    help="How much history to keep. Older history is deleted. By default, all of it is kept.",
+)
+def stream_command(
+    options: Options, master: str, every: float, once: bool, retention: float | None
+) -> int:
     """Follow the logs of a running ensemble, and keep tables and report up to date.
 
-    A round audits only the groups that changed. All data that it has read stays in --out, even if
-    ZooKeeper deletes its logs. Stop it with Ctrl-C or SIGTERM; it finishes the current round first.
-    Started again with the same --out, it resumes where it stopped.
+    A round audits only the groups that changed. All data that it has read stays in --out until it
+    is older than --retention, even if ZooKeeper deletes its logs. Stop it with Ctrl-C or SIGTERM;
+    it finishes the current round first. Started again with the same --out, it resumes where it
+    stopped.
     """
     if once:
         no_effect("--once", "every")
@@ -53,5 +62,5 @@ def stream_command(options: Options, master: str, every: float, once: bool) -> i
             print_summary(summary)
             click.echo(f"report: {write(spark, options.out)}")
 
-        stream(spark, options, every, stop, on_summary, once)
+        stream(spark, replace(options, retention=retention), every, stop, on_summary, once)
     return 130 if signal.SIGINT in caught else 0

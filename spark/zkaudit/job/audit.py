@@ -62,6 +62,8 @@ class Options:
     """Number of voting servers; by default the number of servers whose logs are given."""
     growing: bool = False
     """Whether the logs may still grow. Then a group that is not in them yet is not an error."""
+    retention: float | None = None
+    """How many seconds of history a stream keeps, at least; ``None``: all."""
 
 
 def run(spark: SparkSession, options: Options) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 ``OUT/recorded`` holds what the audit needs of the logs (``job.buckets``), and of snapshots;
 ``OUT/checkpoint`` how far the logs were read; the tables, what the next round has to know. A batch
-that is repeated after a crash replaces itself, so each transaction is recorded once, and what
-ZooKeeper purges later stays. Runs in the driver's thread; Spark calls ``Recorder`` on a thread of
+that Spark repeats after a crash is recorded once, and what ZooKeeper purges later stays, until
+``job.retention`` deletes it. Runs in the driver's thread; Spark calls ``Recorder`` on a thread of
 its own while the driver's thread waits.
 
 After any round the tables are those of one run over the whole history. Nearly everything in them
@@ -29,20 +29,20 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit import schema
 from zkaudit.errors import AuditError
 from zkaudit.history import committed
 from zkaudit.history.committed import subtracted
 from zkaudit.history.staging import BUCKETS, LogGap
-from zkaudit.job import inputs
+from zkaudit.job import inputs, retention
 from zkaudit.job.audit import Options, Snapshots, audit, check_times
 from zkaudit.job.buckets import (
     REST,
@@ -155,52 +155,89 @@ def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
     """Bring all tables to what is recorded; return the summary."""
     options = replace(options, growing=True)
     out = Path(options.out)
-    logs, snapshots = inputs.find(options.logs)
-    batches = recorded(out / "recorded")
-    runs = runs_of(batches)
-    plan = committed.plan(as_runs(runs), options.servers)
-    log_gaps = inputs.log_gaps_of(plan)
     before = (out / "tables").resolve()
     with errors_named(), staged(out):
-        taken = _snapshots(spark, options, snapshots, log_gaps) if log_gaps else (None, ())
-        state = _state(options, batches, runs, plan)
-        touched = _touched(options, batches, plan, before, state)
+        retention.clean(out / "recorded")
+        history = _history(spark, options)
+        if options.retention is not None and _dropped(spark, options, history):
+            retention.clean(out / "recorded")
+            history = _history(spark, options)
+        state = _state(options, history)
+        touched = _touched(options, history, before, state)
         try:
-            return _round(spark, options, (logs, snapshots, taken), batches, plan, state, touched)
+            return _round(spark, options, history, state, touched)
         except NewTopicError:
-            return _round(spark, options, (logs, snapshots, taken), batches, plan, state, None)
+            return _round(spark, options, history, state, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """What is recorded, and the history that it makes together."""
+
+    batches: Sequence[Batches]
+    runs: Sequence[dict[str, Any]]
+    plan: committed.History
+    snapshots: Snapshots
+    files: tuple[Sequence[Piece], Sequence[Piece]]
+    """The logs and snapshots that are there now."""
+
+
+def _history(spark: SparkSession, options: Options) -> _History:
+    folder = Path(options.out) / "recorded"
+    begin = retention.begin_of(folder).zxid
+    logs, snapshots = inputs.find(options.logs)
+    batches = recorded(folder)
+    runs = retention.after(runs_of(batches), begin)
+    plan = committed.plan(as_runs(runs), options.servers)
+    log_gaps = inputs.log_gaps_of(plan)
+    usable = [piece for piece in snapshots if piece.zxid >= begin]
+    taken = _snapshots(spark, options, usable, log_gaps, begin) if log_gaps else (None, ())
+    return _History(batches, runs, plan, taken, (logs, snapshots))
+
+
+def _dropped(spark: SparkSession, options: Options, history: _History) -> bool:
+    """Delete what is older than ``options.retention``; whether there was anything to delete."""
+    out = Path(options.out)
+    assert options.retention is not None
+    begin = retention.begin_of(out / "recorded")
+    last = retention.too_old(history.batches, begin, _end_us(history.runs), options.retention)
+    if last is None:
+        return False
+    with planned_for(spark, _PACKED * bytes_of(_files(history.batches, range(REST + 1)))):
+        known, _ = history.snapshots
+        return retention.drop(out, history.batches, last, history.plan, known, spark)
+
+
+def _files(batches: Sequence[Batches], numbers: Iterable[int]) -> list[Path]:
+    wanted = list(numbers)
+    return [file for one in batches for number in wanted for file in one.files(number)]
 
 
 def _round(
     spark: SparkSession,
     options: Options,
-    files: tuple[Sequence[Piece], Sequence[Piece], Snapshots],
-    batches: Sequence[Batches],
-    plan: committed.History,
+    history: _History,
     state: State,
     touched: frozenset[int] | None,
 ) -> dict[str, Any]:
     """Audit the groups of some buckets; ``None``: of all."""
     out = Path(options.out)
-    logs, snapshots, taken = files
     numbers = range(REST + 1) if touched is None else (*sorted(touched), SHARED, RUNS)
-    chosen = [file for one in batches for number in numbers for file in one.files(number)]
+    chosen = _files(history.batches, numbers)
     with planned_for(spark, _PACKED * bytes_of(chosen)):
-        whole = [one.place for one in batches]
+        whole = [one.place for one in history.batches]
         rows = read(spark, whole if touched is None else chosen)
         if touched is None:
             check_times(rows, options)
         store = BucketStore(spark, out, touched, (out / "tables").resolve(), state)
-        return audit(store, options, rows, plan, logs, snapshots, lambda _: taken)
+        return audit(
+            store, options, rows, history.plan, *history.files, lambda _: history.snapshots
+        )
 
 
-def _state(
-    options: Options,
-    batches: Sequence[Batches],
-    runs: Sequence[dict[str, Any]],
-    plan: committed.History,
-) -> State:
+def _state(options: Options, history: _History) -> State:
     """What is known of a round before it begins."""
+    plan = history.plan
     names = [one.name for one in sorted((Path(options.out) / "recorded" / "snapshots").glob("*"))]
     asked = {name: str(value) for name, value in asdict(options).items() if name != "out"}
     same = {
@@ -211,19 +248,21 @@ def _state(
         "dropped": [list(part) for part in plan.dropped],
         "snapshots": names,
     }
-    ends = sorted((row["last_zxid"], row["time"]) for row in runs if row["time"] is not None)
-    end_us = int(ends[-1][1].timestamp() * 1e6) if ends else None
-    return State(batches[-1].last, same, [list(part) for part in plan.unconfirmed], end_us)
+    unconfirmed = [list(part) for part in plan.unconfirmed]
+    return State(history.batches[-1].last, same, unconfirmed, _end_us(history.runs))
+
+
+def _end_us(runs: Sequence[dict[str, Any]]) -> int | None:
+    """Time of the last transaction, in microseconds since 1970."""
+    ends = [(row["last_zxid"], row["time"]) for row in runs if row["time"] is not None]
+    return int(max(ends)[1].timestamp() * 1e6) if ends else None
 
 
 def _touched(
-    options: Options,
-    batches: Sequence[Batches],
-    plan: committed.History,
-    tables: Path,
-    now: State,
+    options: Options, history: _History, tables: Path, now: State
 ) -> frozenset[int] | None:
     """The buckets that a round has to audit; ``None``: all of them."""
+    plan = history.plan
     before = State.of(tables)
     if before is None or before.same != now.same:
         return None
@@ -231,7 +270,7 @@ def _touched(
         return None
     if before.end_us is None or now.end_us is None or now.end_us < before.end_us:
         return None
-    new = [one for one in batches if one.last > before.last]
+    new = [one for one in history.batches if one.last > before.last]
     was = [(first, last) for first, last in before.unconfirmed]
     changed = subtracted(was, plan.unconfirmed) + subtracted(plan.unconfirmed, was)
     if subtracted(changed, covered(runs_of(new))):
@@ -241,19 +280,24 @@ def _touched(
 
 
 def _snapshots(
-    spark: SparkSession, options: Options, found: Sequence[Piece], log_gaps: Sequence[LogGap]
+    spark: SparkSession,
+    options: Options,
+    found: Sequence[Piece],
+    log_gaps: Sequence[LogGap],
+    begin: int = 0,
 ) -> Snapshots:
     """Record what is needed of the snapshots that are there; return what was ever recorded.
 
     That is the first one behind each log gap: the logs show what happened later. Those that are
-    read with it are kept too.
+    read with it are kept too. Snapshots before ``begin`` do not count.
     """
     folder = Path(options.out) / "recorded" / "snapshots"
     wanted = schema.spark_type(schema.SNAPSHOT)
+    late = F.col("zxid") >= begin
 
     def known() -> DataFrame | None:
         places = [str(place.parent) for place in sorted(folder.glob("*/_SUCCESS"))]
-        return spark.read.schema(wanted).parquet(*places) if places else None
+        return spark.read.schema(wanted).parquet(*places).where(late) if places else None
 
     def segment(zxid: int) -> int:
         return sum(before <= zxid + 1 for _, before in log_gaps)
@@ -265,7 +309,7 @@ def _snapshots(
         first[segment(zxid)] = min(zxid, first.get(segment(zxid), zxid))
     new = any(piece.zxid < first.get(segment(piece.zxid), piece.zxid + 1) for piece in found)
     if new:
-        place = folder / f"{len(list(folder.glob('*'))):010}"
+        place = retention.new_snapshots(folder.parent)
         inputs.snapshots(spark, options.logs).write.parquet(str(place))
         new_files = inputs.whole(spark.read.schema(wanted).parquet(str(place)))
         if new_files.keys() <= before.keys():

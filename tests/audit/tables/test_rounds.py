@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class Growing:
         self.content = log.read_bytes().rstrip(b"\0")
         rows = [row for batch in LogReader(log).batches() for row in batch.to_pylist()]
         self.positions = sorted({row["position"] for row in rows})
+        self.rows = {row["position"]: row for row in rows}
         self.server, self.place = place / "server", place
         self.server.mkdir()
         self.log = self.server / log.name
@@ -50,6 +52,10 @@ class Growing:
         count = round(share * len(self.positions))
         end = (*self.positions, len(self.content))[count]
         self.log.write_bytes(self.content[:end])
+
+    def last(self, share: float) -> dict[str, Any]:
+        """The last transaction of this share."""
+        return self.rows[self.positions[round(share * len(self.positions)) - 1]]
 
     def round(self, spark: SparkSession) -> dict[str, Any]:
         """Record what is new and audit it."""
@@ -101,3 +107,46 @@ def test_rounds_over_the_incidents(
     growing.grow(1)
     states.append(growing.check(spark))
     assert any(state and state.audited for state in states), "every round audited all groups"
+
+
+def test_old_history_is_deleted_and_its_owners_stay_known(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The first half of the history is deleted. What was there at that time or later is as in a run
+    over the whole logs."""
+    (log,) = directories(tmp_path)["whole"].glob("log.*")
+    growing = Growing(log, tmp_path)
+    half, last = growing.last(0.5), growing.last(1)
+    kept = (last["time"] - half["time"]).total_seconds() - 0.001
+    growing.options = replace(growing.options, retention=kept)
+    growing.grow(0.5)
+    stream.record(spark, growing.options)
+    recorded = Path(growing.options.out) / "recorded"
+    (first,) = buckets.recorded(recorded)
+    growing.grow(1)
+    summary = growing.round(spark)
+    assert [one.first for one in buckets.recorded(recorded)] == [1]
+    assert not first.place.exists()
+    begin = half["zxid"] + 1
+    assert summary["log_gaps"] == [(0, begin)]
+    run = tmp_path / "run"
+    job.run(spark, replace(growing.options, out=str(run)))
+    whole, found = load(spark, run)[1], load(spark, growing.options.out)[1]
+
+    def rows(tables: dict[str, Any], name: str, where: str, columns: str) -> list[str]:
+        return sorted(map(str, tables[name].where(where).selectExpr(*columns.split()).collect()))
+
+    lasting = f"(end_zxid is null or end_zxid >= {begin})"
+    for name, where, columns in (
+        ("ownership", lasting, "group topic partition start_zxid session member end_zxid ended"),
+        ("registrations", lasting, "group member start_zxid session subscription end_zxid ended"),
+        ("membership", f"zxid >= {begin}", "group member zxid change members"),
+        ("partitions", "gone_zxid is null", "topic partition"),
+        ("commits", f"zxid >= {begin} and owner_state = 'owner'",
+         "group topic partition zxid offset kind owner_member owner_start_zxid"),
+    ):  # fmt: skip
+        columns = columns.replace("group", "`group`")
+        expected = rows(whole, name, where, columns)
+        assert expected, name
+        assert rows(found, name, where, columns) == expected, name
+    assert not rows(found, "ownership", f"end_zxid < {begin}", "*")

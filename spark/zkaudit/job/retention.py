@@ -1,0 +1,208 @@
+"""Deletes what a stream recorded long ago, as ZooKeeper purges its logs. Driver's thread.
+
+Directories of ``recorded`` (``job.buckets``) are deleted whole, the oldest first. Before that, the
+state after their last transaction is recorded like a snapshot, so the owners at that time stay
+known. ``recorded/begin.json`` is written in between: from then on the history begins after that
+transaction. Rows of earlier ones that stay, such as copies from a slower server, do not count.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+
+from zkaudit import schema
+from zkaudit.history import committed
+from zkaudit.history.lifetimes import closes
+from zkaudit.history.staging import stage
+from zkaudit.job import inputs
+from zkaudit.job.buckets import Batches, read, recorded, runs_of
+from zkaudit.job.output import kept
+
+PARTS: Final = 8
+"""History is deleted in parts of at least this fraction of the time that is kept, because after
+each deletion all groups are audited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where the history begins.
+
+    Args:
+        zxid: the last one that does not count.
+        time_us: the time of the last deleted transaction, in microseconds since 1970.
+    """
+
+    zxid: int = 0
+    time_us: int | None = None
+
+
+def begin_of(folder: Path) -> Begin:
+    """Where the history of ``recorded`` begins."""
+    file = folder / "begin.json"
+    return Begin(**json.loads(file.read_text())) if file.exists() else Begin()
+
+
+def after(runs: Iterable[Mapping[str, Any]], zxid: int) -> list[dict[str, Any]]:
+    """Runs without the transactions up to a zxid."""
+    return [{**row, "zxid": max(row["zxid"], zxid + 1)} for row in runs if row["last_zxid"] > zxid]
+
+
+def too_old(
+    batches: Sequence[Batches], begin: Begin, end_us: int | None, seconds: float
+) -> Begin | None:
+    """Return the last transaction of the first directories that were too old at ``end_us``;
+    ``None`` if they are too few to be deleted."""
+    if end_us is None:
+        return None
+    found = begin
+    for one in batches:
+        ends = [(row["last_zxid"], row["time"]) for row in runs_of([one])]
+        if not ends or any(time is None for _, time in ends):
+            break
+        zxid, time = max(ends)
+        time_us = int(time.timestamp() * 1e6)
+        if time_us > end_us - seconds * 1e6:
+            break
+        if zxid > found.zxid:
+            found = Begin(zxid, time_us)
+    if found.time_us is None or found == begin:
+        return None
+    if begin.time_us is not None and found.time_us - begin.time_us < seconds * 1e6 / PARTS:
+        return None
+    return found
+
+
+def drop(
+    out: Path,
+    batches: Sequence[Batches],
+    last: Begin,
+    plan: committed.History,
+    snapshots: DataFrame | None,
+    spark: SparkSession,
+) -> bool:
+    """Let the history begin after the transaction ``last``; ``clean`` then deletes the rest.
+
+    Returns False, and changes nothing, if not all ephemeral znodes at that time are known.
+    """
+    log_gaps = inputs.log_gaps_of(plan)
+    taken = [] if snapshots is None else inputs.whole(snapshots).values()
+    known = inputs.known(log_gaps, taken)[sum(first <= last.zxid for _, first in log_gaps)]
+    later = [
+        max(first, last.zxid + 1)
+        for ranges in plan.take.values()
+        for first, end in ranges
+        if end > last.zxid
+    ]
+    if known is None or known > last.zxid or not later:
+        return False
+    if any(last.zxid <= before and first <= min(later) for before, first in log_gaps):
+        return False
+    begin = replace(last, zxid=min(later) - 1)  # a later epoch's: no zxid is in between
+    rows = read(spark, [one.place for one in batches])
+    folder = out / "recorded"
+    state = state_at(rows, plan, begin.zxid, snapshots, partial(kept, out / "staging"))
+    state.write.parquet(str(new_snapshots(folder)))
+    part = folder / ".begin.json"
+    part.write_text(json.dumps(asdict(begin)))
+    part.replace(folder / "begin.json")
+    return True
+
+
+def new_snapshots(folder: Path) -> Path:
+    """Return the directory for the next rows of snapshots in ``recorded``."""
+    numbers = [int(place.name) for place in (folder / "snapshots").glob("[0-9]*")]
+    return folder / "snapshots" / f"{max(numbers, default=-1) + 1:010}"
+
+
+def clean(folder: Path) -> None:
+    """Delete what is before the begin of the history. The last directory stays: it shows how far
+    the logs were read."""
+    begin = begin_of(folder)
+    if not begin.zxid:
+        return
+    unused = [one.place for one in recorded(folder)[:-1] if not after(runs_of([one]), begin.zxid)]
+    for done in (folder / "snapshots").glob("*/_SUCCESS"):
+        files = list(done.parent.glob("*.parquet"))
+        zxids = [pq.read_table(file, columns=["zxid"])["zxid"] for file in files]
+        if max((pc.max(zxid).as_py() or 0 for zxid in zxids), default=0) < begin.zxid:
+            unused.append(done.parent)
+    for place in unused:
+        (place / "_SUCCESS").unlink()  # it no longer counts, even if it is only half deleted
+        shutil.rmtree(place)
+
+
+def state_at(
+    rows: DataFrame,
+    plan: committed.History,
+    zxid: int,
+    snapshots: DataFrame | None,
+    keep: Callable[[str, DataFrame], DataFrame],
+) -> DataFrame:
+    """Return rows of ``schema.SNAPSHOT``, as ``inputs.snapshots`` chooses them: the znodes after a
+    transaction. ``rows``: what was recorded, with all runs."""
+    log_gaps = [gap for gap in inputs.log_gaps_of(plan) if gap[1] <= zxid]
+    if snapshots is not None:
+        earlier = (F.col("zxid") <= zxid) & (F.greatest("czxid", "mzxid") <= zxid)
+        snapshots = snapshots.where(earlier) if log_gaps else None
+    found = rows.where(~F.col("type").isin(schema.RUN, schema.PATH) & (F.col("zxid") <= zxid))
+    paths = rows.where(F.col("type") == schema.PATH)
+    events = stage(committed.apply(found, plan), log_gaps, snapshots, None, paths, keep)
+    at = F.struct("zxid", "idx")
+    created, written = F.col("act") == "create", F.col("act") != "delete"
+    last = F.max_by("act", F.when(F.col("act") != "set", at)).alias("last")
+    values = F.max_by(F.struct("zxid", "time", "data"), F.when(written, at)).alias("written")
+    znodes = events.events.groupBy("path").agg(
+        last,
+        values,
+        F.max_by("version", F.when(written, at)).alias("version"),
+        F.max_by(
+            F.struct("zxid", "time", "session", "ephemeral", "sure"), F.when(created, at)
+        ).alias("created"),
+    )
+    znodes = znodes.join(closes(events), F.col("created.session") == F.col("session"), "left")
+    held = F.coalesce(F.col("created.ephemeral"), F.lit(False))
+    ended = F.coalesce(F.col("close_zxid") > F.col("created.zxid"), F.lit(False))
+    sure = F.col("created.sure") >= events.last_segment
+    moved = F.col("path").endswith("/migration") | F.col("path").endswith("/live/mode")
+    exists = F.coalesce(F.col("last") != "delete", F.lit(True)) & F.col("written").isNotNull()
+    owner = F.when(held, F.col("created.session")).otherwise(0).alias("ephemeral_owner")
+    znodes = znodes.where(exists & F.when(held, ~ended & sure).otherwise(moved)).select(
+        "path", "created", "written", "version", owner
+    )
+    topics = events.topics.groupBy("chroot", "topic").agg(last, values)
+    topics = topics.where("written is not null and coalesce(last != 'delete', true)").select(
+        F.concat("chroot", F.lit("/brokers/topics/"), "topic").alias("path"), "written"
+    )
+    root = rows.sparkSession.range(1).select(F.lit("/").alias("path"))
+    every = znodes.unionByName(topics, allowMissingColumns=True)
+    every = every.unionByName(root, allowMissingColumns=True)
+    values_of: dict[str, Column] = {
+        "server": F.lit(""),
+        "file": F.lit(f"state.{zxid:x}"),
+        "zxid": F.lit(zxid),
+        "complete_zxid": F.lit(zxid),
+        "data": F.col("written.data"),
+        "czxid": F.coalesce("created.zxid", "written.zxid", F.lit(0)),
+        "mzxid": F.coalesce("written.zxid", F.lit(0)),
+        "ctime": F.col("created.time"),
+        "mtime": F.col("written.time"),
+    }
+    columns = schema.spark_type(schema.SNAPSHOT)
+    return every.select(
+        *[
+            values_of.get(c.name, F.col(c.name) if c.name in every.columns else F.lit(None))
+            .cast(c.dataType)
+            .alias(c.name)
+            for c in columns
+        ]
+    ).na.fill(0)
