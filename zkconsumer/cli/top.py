@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
@@ -207,25 +207,41 @@ def _live(stack: ExitStack) -> Callable[[Sequence[TopRow]], None]:
     live = stack.enter_context(Live(screen=False, auto_refresh=False))
 
     def draw(rows: Sequence[TopRow]) -> None:
-        live.update(_table(rows), refresh=True)
+        live.update(_table(rows, live.console.width), refresh=True)
 
     return draw
 
 
-def _table(rows: Sequence[TopRow]) -> Table:
+_DROPPED = ("partitions", "moves", "unowned", "rate", "members", "rebalances")
+"""Columns that a narrow terminal does not show, in this order."""
+_GROUP_WIDTH = 12
+"""A longer name of a group is shortened before a column is dropped."""
+
+
+def _table(rows: Sequence[TopRow], width: int) -> Table:
+    """Return the table in at most ``width`` columns of characters, if the lags fit."""
     from rich.table import Table
     from rich.text import Text
 
+    cells = {name: [_cell(row[place]) for row in rows] for place, name in enumerate(TopRow._fields)}
+    widths = {name: max(map(len, (name, *column))) for name, column in cells.items()}
+    least = widths | {"group": min(widths["group"], _GROUP_WIDTH)}
+    for name in _DROPPED:
+        if sum(least.values()) + 3 * (len(least) - 1) > width:
+            del least[name]
     table = Table(show_edge=False, pad_edge=False)
-    for name in TopRow._fields:
-        table.add_column(
-            name.upper(), justify="left" if name in ("group", "state") else "right", no_wrap=True
-        )
-    for row in rows:
+    room = width - sum(least.values()) - 3 * (len(least) - 1)
+    least["group"] = min(widths["group"], least["group"] + max(room, 0))
+    for name, size in least.items():
+        justify: Literal["left", "right"] = "left" if name in ("group", "state") else "right"
+        table.add_column(name.upper(), justify=justify, no_wrap=True, width=size)
+    for row, *found in zip(rows, *(cells[name] for name in least), strict=True):
         style = "" if row.state == "Stable" and not row.unowned else "yellow"
-        cells = [
-            "-" if cell is None else f"{cell:,}" if isinstance(cell, int | float) else str(cell)
-            for cell in row
-        ]
-        table.add_row(*[Text(printable(cell)) for cell in cells], style=style)
+        table.add_row(*map(Text, found), style=style)
     return table
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    return printable(value) if isinstance(value, str) else f"{value:,}"
