@@ -47,7 +47,7 @@ class _Group:
                     if not gone:
                         classic.append(record)
                 case "group epoch":
-                    self._epoch = None if gone else record["generation"]
+                    self._epoch = record["generation"]  # a tombstone has none
                     deleted = deleted or (gone and not classic)
                 case "member":
                     _put(self._members, record)
