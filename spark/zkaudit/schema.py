@@ -218,8 +218,14 @@ OFFSETS: Final = (
     _c("log_partition", Kind.INT, "partition of `__consumer_offsets`", False),
     _c("log_offset", Kind.LONG, "offset of the record", False),
     _c("time", Kind.TIMESTAMP, "timestamp of the record"),
-    _c("kind", Kind.STRING, "offset, group, other (an unknown key), damaged", False),
-    _c("fault", Kind.STRING, "the unknown key, or how the record is damaged"),
+    _c(
+        "kind",
+        Kind.STRING,
+        "offset; group (classic); of KIP-848 groups: group epoch, member, target epoch, target "
+        "(the partitions that a member is to have), current (those that it has); other; damaged",
+        False,
+    ),
+    _c("fault", Kind.STRING, "other: the version of its key; damaged: how"),
     _c("group", Kind.STRING, "group id"),
     _c("topic", Kind.STRING, "topic"),
     _c("partition", Kind.INT, "partition"),
@@ -233,13 +239,24 @@ OFFSETS: Final = (
         "when the coordinator stored the offset or changed the group, ms since 1970",
     ),
     _c("expire_ms", Kind.LONG, "when it expires (Kafka 0.8.2 to 2.0), ms since 1970"),
-    _c("generation", Kind.INT, "group: generation"),
+    _c("member", Kind.STRING, "member, target, current: id of the member"),
+    _c("generation", Kind.INT, "group: generation; KIP-848: epoch of the group, target or member"),
     _c("members", Kind.STRINGS, "group: ids of its members"),
     _c("protocol_type", Kind.STRING, "group: `consumer`, or another type that its members use"),
-    _c("protocol", Kind.STRING, "group: the assignor, which all members support"),
+    _c(
+        "protocol",
+        Kind.STRING,
+        "group: the assignor, which all members support; member: the assignor it asks for, if any",
+    ),
     _c("leader", Kind.STRING, "group: the leader"),
-    _c("hosts", Kind.TEXTS, "group: the host of each member, as the coordinator recorded it"),
-    _c("assignment", Kind.TEXTS, "consumer group: the member id of each `topic-partition`"),
+    _c("hosts", Kind.TEXTS, "the host of each member, as the coordinator recorded it"),
+    _c("clients", Kind.TEXTS, "the client id of each member"),
+    _c(
+        "assignment",
+        Kind.TEXTS,
+        "the member id of each `topic-partition`, also of those that a member has yet to release; "
+        "KIP-848 records have topic ids: a topic that the brokers no longer have keeps its id",
+    ),
 )
 """One row for each record of ``__consumer_offsets``: (log_partition, log_offset) is unique."""
 

@@ -545,9 +545,17 @@ def _offsets_seeds() -> tuple[bytes, ...]:
     group = struct.pack(">h", 2) + b"\0\1g"
     state = struct.pack(">h", 3) + b"\0\x08consumer" + struct.pack(">i", 1) + b"\0\5range\0\1m"
     state += struct.pack(">qi", 5, 0)
-    return tuple(
-        bytes((len(k),)) + k + (v or b"") for k, v in ((key, value), (key, None), (group, state))
+    members = [struct.pack(">h", part) + b"\0\1g\0\1m" for part in (5, 7, 8)]
+    epochs = [struct.pack(">h", part) + b"\0\1g" for part in (3, 6)]
+    places = b"\2" + bytes(16) + b"\2" + struct.pack(">i", 1) + b"\1\0\5\2\0\0\0\3"
+    parts = (
+        b"\0\0\0\0\2c\2h\2\2t\0\0\0\0\1\0\1\0\1\0",
+        b"\0\0" + places + b"\0",
+        b"\0\0" + struct.pack(">iib", 3, 2, 1) + places + places + b"\0",
     )
+    every = [(key, value), (key, None), (group, state), *zip(members, parts, strict=True)]
+    every += [(one, b"\0\0\0\0\0\3\0") for one in epochs]
+    return tuple(bytes((len(k),)) + k + (v or b"") for k, v in every)
 
 
 _SUBSCRIPTION: Final = wire.encode_subscription(wire.SubscriptionData(("a", "b"), b"xyz"))

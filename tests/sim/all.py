@@ -7,6 +7,7 @@ each violation with the command that replays it; the exit status is then 1.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -18,20 +19,25 @@ from zkconsumer.sim.runs import COORDINATIONS, run
 _CHUNK = 10
 
 
-def play(which: tuple[int, str]) -> tuple[int, str]:
+def play(which: tuple[int, str, int]) -> tuple[int, str]:
     """Play one run. Return the number of delivered records, and the verdict if a rule was
     broken."""
-    seed, coordination = which
-    result = run(seed, coordination=coordination)
+    seed, coordination, events = which
+    result = run(seed, coordination=coordination, events=events)
     return result.deliveries, str(result) if result.violations else ""
 
 
 def main(arguments: list[str]) -> int:
     """Play all runs."""
-    first, count = map(int, (arguments or ["0:10000"])[0].split(":"))
-    kinds = arguments[1:] or [kind for kind in COORDINATIONS if kind != "live"]
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.all", description=__doc__)
+    parser.add_argument("seeds", nargs="?", default="0:10000", metavar="FIRST:COUNT")
+    parser.add_argument("kinds", nargs="*", metavar="KIND")
+    parser.add_argument("--events", type=int, default=EVENTS, help="number of troubles of a run")
+    options = parser.parse_args(arguments)
+    first, count = map(int, options.seeds.split(":"))
+    kinds = options.kinds or [kind for kind in COORDINATIONS if kind != "live"]
     seeds = range(first, first + -(-count // len(kinds)))
-    runs = [(seed, kind) for seed in seeds for kind in kinds][:count]
+    runs = [(seed, kind, options.events) for seed in seeds for kind in kinds][:count]
     begun, broken, records = time.monotonic(), 0, 0
     with Pool(os.cpu_count()) as pool:
         for done, (deliveries, verdict) in enumerate(pool.imap_unordered(play, runs, _CHUNK), 1):
@@ -42,7 +48,7 @@ def main(arguments: list[str]) -> int:
             if done % 500 == 0 or done == count:
                 seconds = time.monotonic() - begun
                 sys.stdout.write(
-                    f"{done} runs of {EVENTS} troubles in {seconds:.0f} s: {broken} broke a rule, "
+                    f"{done} runs of {options.events} troubles in {seconds:.0f} s: {broken} broke a rule, "
                     f"{records} records were delivered\n"
                 )
                 sys.stdout.flush()

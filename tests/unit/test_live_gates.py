@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.migration.gates import Facts, obstacles
+from zkconsumer.core.migration.gates import Facts, may_pass, obstacles
 from zkconsumer.core.migration.modes import Mode
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -48,6 +48,18 @@ def test_every_member_has_to_acknowledge_the_present_mode(
     facts = replace(READY, mode=mode, members={"g_a": 3, "g_b": number})
     (found,) = obstacles(facts, target)
     assert f"mode {mode.value} is not acknowledged by g_b:" in found
+
+
+@pytest.mark.parametrize("target", [Mode.LOCKED, Mode.OPEN])
+def test_plain_members_that_keep_a_member_from_acknowledging_are_named(target: Mode) -> None:
+    """A plain consumer may have joined just before the mode went back to kafka. Then a member that
+    offers only its own strategies cannot join. Waiting helps if the member is gone already."""
+    facts = replace(
+        READY, mode=Mode.KAFKA, members={"g_a": 3, "g_b": 2}, plain=frozenset({"rdkafka-1"})
+    )
+    (found,) = obstacles(facts, target)
+    assert "stop the plain members on the coordinator (rdkafka-1)" in found
+    assert may_pass([found])
 
 
 def test_a_group_without_a_mode_has_nothing_to_acknowledge() -> None:

@@ -9,6 +9,14 @@ from zkaudit.decode.offsets_topic import decode
 
 from zkconsumer.broker import offset_times
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator.offset_records import (
+    CurrentValue,
+    EpochValue,
+    MemberValue,
+    Part,
+    TargetValue,
+    decode_consumer_group,
+)
 
 
 def text(value: str) -> bytes:
@@ -82,10 +90,94 @@ def test_a_stored_group() -> None:
         (None, "damaged"),
         (key()[:-1], "damaged"),
         (struct.pack(">hh", 1, -1) + text("t") + struct.pack(">i", 2), "damaged"),
-        (struct.pack(">h", 3) + text("g"), "other"),
+        (struct.pack(">h", 4) + text("g"), "other"),
+        (struct.pack(">h", 16) + text("g") + text("t.*"), "other"),
+        (struct.pack(">h", 99), "other"),
+        (struct.pack(">h", 8) + text("g"), "damaged"),
     ],
 )
 def test_a_key_that_names_no_offset(about: bytes | None, kind: str) -> None:
     """The audit keeps its row, and the migrator skips it."""
     assert decode(about, offset_value(3))["kind"] == kind
     assert offset_times._commit(about, offset_value(3)) is None
+
+
+TOPIC_ID = "tBQDs9sSTjSPsgUuXfERSw"
+_THREE = [(TOPIC_ID, 3), (TOPIC_ID, 4), (TOPIC_ID, 5)]
+_ID = "b41403b3db124e348fb2052e5df1114b"
+OF_KAFKA_4 = [
+    # written by a broker of Kafka 4.4
+    (Part.EPOCH, "0000000000030100084dcae0a16e35abda", EpochValue(3)),
+    (Part.TARGET_EPOCH, "00000000000300", EpochValue(3)),
+    (
+        Part.MEMBER,
+        "000000000674687265650b2f3132372e302e302e310206746f70696301000493e00001000100",
+        MemberValue(None, None, "three", "/127.0.0.1", ["topic"], "", 300_000, None, False),
+    ),
+    (
+        Part.MEMBER,
+        "00000000046f6e650b2f3132372e302e302e310206746f70696301000493e00001002a0100001770"
+        "020672616e67651c0003000000010005746f7069630000000000000000ffffffff00000000",
+        MemberValue(None, None, "one", "/127.0.0.1", ["topic"], "", 300_000, None, True),
+    ),
+    (
+        Part.TARGET,
+        "000002b41403b3db124e348fb2052e5df1114b040000000000000001000000020000",
+        TargetValue([(TOPIC_ID, 0), (TOPIC_ID, 1), (TOPIC_ID, 2)]),
+    ),
+    (
+        Part.CURRENT,
+        "000000000005000000050102b41403b3db124e348fb2052e5df1114b040000000000000001000000"
+        "0201000d0400000005000000050000000502b41403b3db124e348fb2052e5df1114b040000000300"
+        "0000040000000501000d0400000004000000040000000400",
+        CurrentValue(5, 5, 1, [(TOPIC_ID, 0), (TOPIC_ID, 1), (TOPIC_ID, 2)], _THREE),
+    ),
+    # in the format of Kafka 4.0, which has no epoch for each partition
+    (
+        Part.CURRENT,
+        f"0000 00000007 00000006 02 02 {_ID} 04 000000030000000400000005 00 01 00",
+        CurrentValue(7, 6, 2, _THREE, []),
+    ),
+    # with all fields, and one of a later release
+    (
+        Part.MEMBER,
+        "0000 0269 0272 0263 0268 03 0261 0262 0474 2e2a 00000001 0575 6e69 66 01 07 02 abcd",
+        MemberValue("i", "r", "c", "h", ["a", "b"], "t.*", 1, "unif", False),
+    ),
+]
+
+
+@pytest.mark.parametrize(("part", "value", "expected"), OF_KAFKA_4)
+def test_a_part_of_a_kip_848_group(part: Part, value: str, expected: object) -> None:
+    """Each field, also those after a tagged field inside a list."""
+    assert decode_consumer_group(part, bytes.fromhex(value)) == expected
+
+
+@pytest.mark.parametrize(("part", "value", "expected"), OF_KAFKA_4)
+def test_a_damaged_part_is_a_row(part: Part, value: str, expected: object) -> None:
+    """A record that is cut anywhere, or that a later release wrote, gives the reason."""
+    about = struct.pack(">h", part) + text("g")
+    if part not in (Part.EPOCH, Part.TARGET_EPOCH):
+        about += text("m")
+    whole = bytes.fromhex(value)
+    assert decode(about, whole)["kind"] != "damaged"
+    for end in range(len(whole)):
+        found = decode(about, whole[:end])
+        assert (found["kind"], bool(found["fault"])) == ("damaged", True), (end, expected)
+    later = decode(about, b"\0\1" + whole[2:])
+    assert later == {"kind": "damaged", "fault": f"value version 1 of key {part:d} is not known"}
+
+
+def test_rows_of_a_kip_848_group() -> None:
+    """A member keeps a partition until it has released it. Topics have names where known."""
+    about = struct.pack(">h", 8) + text("g") + text("m")
+    current = bytes.fromhex(next(value for _, value, found in OF_KAFKA_4 if found[-1] == _THREE))
+    found = decode(about, current, {TOPIC_ID: "t"}.get)  # type: ignore[arg-type]
+    assert found == {
+        "kind": "current", "group": "g", "member": "m", "deleted": False, "generation": 5,
+        "assignment": {f"t-{number}": "m" for number in range(6)},
+    }  # fmt: skip
+    assert f"{TOPIC_ID}-0" in decode(about, current)["assignment"]
+    gone = decode(about, None)
+    assert gone == {"kind": "current", "group": "g", "member": "m", "deleted": True}
+    assert offset_times._commit(about, current) is None

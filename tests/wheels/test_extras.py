@@ -98,7 +98,7 @@ def use(python: Path, extra: str, cwd: Path) -> tuple[int, str]:
     """Use the feature; return the exit status and all output."""
     cwd.mkdir()
     (cwd / "logs").mkdir()
-    packed = ROOT / "tests" / "audit" / "corpus" / "recorded" / "log.1.gz"
+    packed = ROOT / "tests" / "audit" / "corpus" / "recorded" / "with_rules" / "log.1.gz"
     (cwd / "logs" / "log.1").write_bytes(gzip.decompress(packed.read_bytes()))
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(

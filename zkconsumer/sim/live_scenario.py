@@ -503,6 +503,9 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         last = self.operator(goal, 30.0)
         while not last.reached and self.kernel.now < until:
             if not last.alive:
+                if any("stop the plain members" in why for why in last.why):
+                    for plain in self.plain:
+                        self._stop(plain)
                 last = self.operator(goal, 30.0)
             for member in self.live:
                 if not self.auto_commit:  # else an offset in one store alone stays there

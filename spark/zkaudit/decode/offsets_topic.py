@@ -6,27 +6,56 @@ be decoded has its position and the reason.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from zkconsumer.core.coordinator import offset_records
-from zkconsumer.core.coordinator.offset_records import GroupKey, OtherKey
+from zkconsumer.core.coordinator.offset_records import (
+    ConsumerGroupKey,
+    CurrentValue,
+    EpochValue,
+    GroupKey,
+    MemberValue,
+    OtherKey,
+    Part,
+)
+
+KINDS: Final = {
+    Part.EPOCH: "group epoch",
+    Part.MEMBER: "member",
+    Part.TARGET_EPOCH: "target epoch",
+    Part.TARGET: "target",
+    Part.CURRENT: "current",
+}
+"""``kind`` of the records of KIP-848 groups."""
 
 
-def decode(key: bytes | None, value: bytes | None) -> dict[str, Any]:
+def _same(topic_id: str) -> str:
+    return topic_id
+
+
+def decode(
+    key: bytes | None, value: bytes | None, topic_name: Callable[[str], str] = _same
+) -> dict[str, Any]:
     """Return one record's values for the columns of ``schema.OFFSETS``, except its position.
 
-    ``kind`` is offset, group, other (an unknown key) or damaged, with the reason in ``fault``.
+    ``kind`` is offset, group, one of ``KINDS``, other (another key) or damaged, with the reason in
+    ``fault``. ``topic_name`` returns the name of a topic's id, or the id.
     """
     try:
-        return _decode(key, value)
+        return _decode(key, value, topic_name)
     except ValueError as error:
         return {"kind": "damaged", "fault": f"{error}"[:200]}
 
 
-def _decode(key: bytes | None, value: bytes | None) -> dict[str, Any]:
+def _decode(
+    key: bytes | None, value: bytes | None, topic_name: Callable[[str], str]
+) -> dict[str, Any]:
     about = offset_records.decode_key(key)
     if isinstance(about, OtherKey):
         return {"kind": "other", "fault": f"key version {about.version}"}
+    if isinstance(about, ConsumerGroupKey):
+        return _part(about, value, topic_name)
     row: dict[str, Any] = {**about._asdict(), "deleted": value is None}
     if isinstance(about, GroupKey):
         row["kind"] = "group"
@@ -36,3 +65,32 @@ def _decode(key: bytes | None, value: bytes | None) -> dict[str, Any]:
         return row
     found = offset_records.decode_offset(value)._asdict()
     return row | found | {"committed": found.pop("offset")}
+
+
+def _part(
+    key: ConsumerGroupKey, value: bytes | None, topic_name: Callable[[str], str]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "kind": KINDS[key.part],
+        "group": key.group,
+        "member": key.member,
+        "deleted": value is None,
+    }
+    if value is None:
+        return row
+    found = offset_records.decode_consumer_group(key.part, value)
+    if isinstance(found, EpochValue):
+        return row | {"generation": found.epoch}
+    assert key.member is not None
+    if isinstance(found, MemberValue):
+        return row | {
+            "hosts": {key.member: found.host},
+            "clients": {key.member: found.client},
+            "protocol": found.assignor,
+        }
+    if isinstance(found, CurrentValue):
+        row["generation"] = found.epoch
+        places = found.assigned + found.revoking
+    else:
+        places = found.partitions
+    return row | {"assignment": {f"{topic_name(t)}-{p}": key.member for t, p in places}}

@@ -245,6 +245,7 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
             F.min_by("time", place).alias("time"),
             F.max_by("time", place).alias("last_time"),
             F.min_by("offset", place).alias("first_offset"),
+            F.min_by("previous", place).alias("before"),
             F.max_by("offset", place).alias("last_offset"),
             F.max("offset").alias("highest"),
             F.min_by("position.offset", place).alias("position_before"),
@@ -285,6 +286,12 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
             ),
         }
     )
+    # A tool's write that the next owner started from, although no owner's position is known. If it
+    # is the first offset of a partition that had no owner before, it only set the beginning.
+    began_there = (role == "tool") & F.col("started").isNotNull() & F.col("reached").isNull()
+    new = F.col("before").isNull() & (F.col("epoch") == 0)
+    complete = known_at(F.col("zxid"), tables.log_gaps, tables.known)
+    bad = bad.where(~(began_there & new & complete))
     delivered_to = F.greatest("reached", "delivered")
     again = F.coalesce(F.col("started") < F.col("reached"), F.lit(False))
     tool = role == "tool"
@@ -375,12 +382,13 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
         " The session wrote every partition of the topic while the group was stopped, so this was "
         "probably intended.",
     ).otherwise("")
+    undone = tool & written.eqNullSafe(F.col("reached")) & (F.col("first_offset") != written)
     did = (
         F.when(skipped, "skipped")
         .when(lost, "lost")
         .when(again, "repeated")
-        .when(resumed, "unknown")
-        .when(F.col("over").isNotNull(), "repaired")
+        .when(resumed | began_there, "unknown")
+        .when(F.col("over").isNotNull() | F.coalesce(undone, F.lit(False)), "repaired")
         .when(written.eqNullSafe(F.col("reached")), "none")
         .when(F.col("claim").isNull() & (F.col("owner_state") != "owner"), "none")
         .when(F.col("claim").isNotNull(), "none")
@@ -410,6 +418,7 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
             F.lit("; the next commit is "), text("over.offset"), F.lit(": the owner may have "
             "continued from there."),
         ))
+        .when(undone, F.lit("; its last write restored the offset."))
         .when(orphan | written.eqNullSafe(F.col("reached")), F.lit("."))
         .when(F.col("over").isNotNull(), _overwritten())
         .when(F.col("claim").isNull() & tool, F.lit("; no member has started from it."))
@@ -492,6 +501,8 @@ def jumps(tables: Tables, limits: Limits) -> DataFrame:
     steps = tables.commits.where("store = 'zookeeper' and kind = 'commit'")
     steps = steps.where((F.col("offset") - F.col("previous")) >= limits.jump_rate)
     steps = steps.where("owner_state = 'unknown' or owner_session = session")
+    # A migration owns the partitions while it writes the offsets of the other store.
+    steps = steps.join(movers(tables), [*GROUP, "session"], "left_anti")
     chosen = steps.select(*PARTITION).distinct()
     order = Window.partitionBy(*PARTITION).orderBy("zxid", "idx")
     writes = tables.commits.where("store = 'zookeeper'").join(chosen, list(PARTITION), "left_semi")

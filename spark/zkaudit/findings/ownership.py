@@ -251,8 +251,9 @@ def wanted(tables: Tables) -> DataFrame:
 def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
     """Partitions that had no owner while a member that subscribes to the topic stayed registered.
 
-    The proof is a member that was registered for the whole time. A deleted topic has no
-    partitions. Those of a recreated topic have no owner from its creation on.
+    The proof is one member that was registered all that time. If it registered after the partition
+    had lost its owner, the time begins then. A deleted topic has no partitions, and a recreated one
+    may have fewer. Those of a recreated topic have no owner from its creation on.
     """
     order = Window.partitionBy(*PARTITION).orderBy(F.coalesce("start_zxid", "end_zxid"))
     now = tables.end.select(F.col("zxid").alias("last_zxid"), F.col("time").alias("last_time"))
@@ -268,38 +269,50 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
     )  # fmt: skip
     topics = tables.partitions.select(
         "chroot", "topic", "partition", "gone_zxid", F.col("zxid").alias("made_zxid"),
-        F.col("time").alias("made_time"),
+        F.col("time").alias("made_time"), F.lit(True).alias("exists"),
     )  # fmt: skip
     free = free.join(topics, ["chroot", "topic", "partition"], "left").where("gone_zxid is null")
     recreated = F.col("made_zxid") > F.col("end_zxid")
     since = F.when(recreated, F.col("made_time")).otherwise(F.col("end_time"))
     free = free.withColumns(
         {
-            "seconds": (
-                F.unix_millis(F.coalesce("next_time", "last_time")) - F.unix_millis(since)
-            ) / 1000,
+            "since": since,
             "until": F.coalesce("next_zxid", "last_zxid"),
+            "until_time": F.coalesce("next_time", "last_time"),
         }
-    ).where(F.col("seconds") >= limits.unowned_seconds)  # fmt: skip
+    ).where(_seconds("since", "until_time") >= limits.unowned_seconds)
+    # If the topic is known, it has no partition that it does not list.
+    known = topics.select("chroot", "topic", F.lit(True).alias("known")).distinct()
+    free = free.join(known, ["chroot", "topic"], "left").where("exists or known is null")
     if tables.log_gaps:  # claims and releases within a log gap are unknown
         free = free.where(~log_gap_between(F.col("end_zxid"), F.col("until"), tables.log_gaps))
     wants = wanted(tables).alias("w")
     same = [F.col(f"u.{n}") == F.col(f"w.{n}") for n in (*GROUP, "topic")]
     witness = (
         reduce(lambda a, b: a & b, same)
-        & (F.col("w.from_zxid") <= F.col("u.end_zxid"))
+        & (F.col("w.from_zxid") < F.col("u.until"))
         & (F.coalesce("w.to_zxid", F.lit(2**63 - 1)) >= F.col("u.until"))
     )
-    witnessed = free.alias("u").join(wants, witness, "left_semi").select("u.*")
-    witnessed = witnessed.withColumns(
+    witnessed = free.alias("u").join(wants, witness).select("u.*", "w.from_zxid", "w.from_time")
+    later = F.col("from_zxid") > F.col("end_zxid")
+    witnessed = witnessed.withColumn(
+        "since", F.when(later, F.greatest("since", "from_time")).otherwise(F.col("since"))
+    )
+    witnessed = witnessed.withColumn("seconds", _seconds("since", "until_time"))
+    witnessed = witnessed.where(F.col("seconds") >= limits.unowned_seconds)
+    longest = F.max(F.struct("seconds", *(c for c in witnessed.columns if c != "seconds")))
+    witnessed = witnessed.groupBy(*PARTITION, "end_zxid").agg(longest.alias("longest"))
+    witnessed = witnessed.select("longest.*").withColumns(
         {
             "open": F.col("later").isNull(),
-            "zxid": F.col("end_zxid"),
-            "time": F.col("end_time"),
+            "zxid": F.greatest("end_zxid", "from_zxid"),
+            "time": F.when(later, F.col("from_time")).otherwise(F.col("end_time")),
             "evidence": F.array_compact(
                 F.array(
                     row("ownership", "end_zxid", "end_idx", "ended_by",
                          F.concat(F.lit("owner gone: "), F.col("ended"))),
+                    F.when(later, row("registrations", "from_zxid", None, None,
+                                      "a subscribed member")),
                     F.when(F.col("next_zxid").isNotNull(),
                            row("ownership", "next_zxid", None, None, "next claim")),
                 )
@@ -322,6 +335,10 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
             " s of the logs although members are registered.",
         ),
     ]  # fmt: skip
+
+
+def _seconds(begin: str, end: str) -> Column:
+    return (F.unix_millis(end) - F.unix_millis(begin)) / 1000
 
 
 def unclaimed(tables: Tables, limits: Limits) -> DataFrame:

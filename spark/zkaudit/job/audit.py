@@ -172,7 +172,10 @@ def audit(
     changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))
     refused = table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered))
     bursts = table(catalog.REBALANCES, build.rebalances(ownership, changes, refused, QUIET_MS))
-    every = store.shared(catalog.GENERATIONS, brokers.generations(stored))
+    if options.bootstrap is None:  # starts no Python worker
+        every = store.rows(catalog.GENERATIONS, [])
+    else:
+        every = store.shared(catalog.GENERATIONS, brokers.generations(stored))
     assigned = store.shared(catalog.BROKER_OWNERSHIP, brokers.ownership(every))
     read = keep("journals", journals.read(spark, options.journals))
     journals.refuse_virtual(read)

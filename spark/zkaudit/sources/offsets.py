@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession, Window, functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from kafka import KafkaConsumer
     from pyspark.sql.types import StructType
 
+    from zkconsumer.broker.connection import BrokerConnection
+    from zkconsumer.broker.security import KafkaSecurity
+
+_T = TypeVar("_T")
 TOPIC: Final = "__consumer_offsets"
 LAST_MS: Final = 32_503_680_000_000
 """The start of the year 3000. Any client can write any number, so later times are left out."""
@@ -111,14 +115,28 @@ def connect(bootstrap: str, config: str | None) -> dict[str, Any]:
     kafka-python itself would retry indefinitely with a wrong secret. Raises ConfigError,
     AuthenticationError, and BrokerError if no broker of ``bootstrap`` answers.
     """
-    from zkconsumer.broker.connection import BrokerConnection
     from zkconsumer.broker.metadata import fetch_metadata
-    from zkconsumer.broker.security import KafkaSecurity
-    from zkconsumer.config.addresses import split_servers
 
     if config is None:
         return {}
-    security = KafkaSecurity(SecurityConfig.from_properties(config))
+    _ask(bootstrap, config, lambda connection: fetch_metadata(connection, [TOPIC]))
+    return _security(config).for_kafka_python()
+
+
+def _security(config: str | None) -> KafkaSecurity:
+    from zkconsumer.broker.security import KafkaSecurity
+
+    if config is None:
+        return KafkaSecurity()
+    return KafkaSecurity(SecurityConfig.from_properties(config))
+
+
+def _ask(bootstrap: str, config: str | None, request: Callable[[BrokerConnection], _T]) -> _T:
+    """Return the first answer of a broker of ``bootstrap``. Raises as ``connect``."""
+    from zkconsumer.broker.connection import BrokerConnection
+    from zkconsumer.config.addresses import split_servers
+
+    security = _security(config)
     failed: BrokerError | None = None
     try:
         servers = split_servers(bootstrap)
@@ -129,11 +147,9 @@ def connect(bootstrap: str, config: str | None) -> dict[str, Any]:
             BrokerEndpoint(-1, host, port), "zkaudit", _CONNECT_SECONDS, 0, security
         )
         try:
-            fetch_metadata(connection, [TOPIC])
+            return request(connection)
         except BrokerError as error:
             failed = error
-        else:
-            return security.for_kafka_python()
         finally:
             connection.close()
     assert failed is not None  # a server answered
@@ -220,15 +236,35 @@ class _OffsetsReader(DataSourceReader):
         wanted = schema.arrow_schema(schema.OFFSETS)
         for rows in _records(self.bootstrap, self.config, partition):
             for row in rows:
-                for name in ("hosts", "assignment"):  # Arrow takes maps as pairs
+                for name in ("hosts", "clients", "assignment"):  # Arrow takes maps as pairs
                     row[name] = list(row[name].items()) if name in row else None
             yield pa.RecordBatch.from_pylist(rows, schema=wanted)
+
+
+class _TopicNames:
+    """Returns the name of a topic's id. Asks the brokers once, if there is anything to ask.
+
+    A topic that they do not have, or hide, keeps its id.
+    """
+
+    def __init__(self, bootstrap: str, config: str | None) -> None:
+        self._where = bootstrap, config
+        self._names: dict[str, str] | None = None
+
+    def __call__(self, topic_id: str) -> str:
+        if self._names is None:
+            from zkconsumer.broker.cluster import read_cluster
+
+            topics = _ask(*self._where, read_cluster).topics
+            self._names = {topic.topic_id: name for name, topic in topics.items()}
+        return self._names.get(topic_id, topic_id)
 
 
 def _records(bootstrap: str, config: str | None, part: _Range) -> Iterator[list[dict[str, Any]]]:
     from kafka import TopicPartition
 
     place = TopicPartition(TOPIC, part.partition)
+    topic_name = _TopicNames(bootstrap, config)
     with closing(consumer(bootstrap, config)) as found:
         found.assign([place])
         found.seek(place, part.begin)
@@ -240,7 +276,7 @@ def _records(bootstrap: str, config: str | None, part: _Range) -> Iterator[list[
                     "log_partition": part.partition,
                     "log_offset": record.offset,
                     "time": record.timestamp * 1000 if 0 <= record.timestamp <= LAST_MS else None,
-                    **decode(record.key, record.value),
+                    **decode(record.key, record.value, topic_name),
                 }
                 for record in got
                 if record.offset < part.end

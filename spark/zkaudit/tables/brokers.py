@@ -1,22 +1,68 @@
 """Consumer groups on the brokers: their generations and assignments. Driver's thread.
 
 Only builds DataFrames on the rows of ``sources.offsets``. All records of a group are in one
-partition of ``__consumer_offsets``, so their offsets order them.
+partition of ``__consumer_offsets``, so their offsets order them. ``history.generations`` puts them
+together in Spark's Python workers, with the records of one group in memory at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
 from pyspark.sql import DataFrame, Window, functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from zkaudit.decode.offsets_topic import KINDS
+from zkaudit.history.generations import states
 from zkaudit.sources.offsets import LAST_MS
+from zkaudit.tables.catalog import GENERATIONS
 
-_PLACE = r"(?s)\A(.+)-([0-9]+)\z"
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PLACE: Final = r"(?s)\A(.+)-([0-9]+)\z"
+_ROWS: Final = 1000
+"""Rows of one Arrow batch."""
 
 
 def generations(stored: DataFrame) -> DataFrame:
-    """Table ``generations``."""
+    """Table ``generations``: classic and KIP-848 groups, and groups that change their protocol."""
     changed = F.when(F.col("commit_ms").between(0, LAST_MS), F.timestamp_millis("commit_ms"))
-    return stored.where("kind = 'group'").withColumn("time", F.coalesce("time", changed))
+    group = ("log_partition", "group")
+    rows = stored.where(F.col("kind").isin("group", *KINDS.values())).select(
+        *group, "log_offset", F.coalesce("time", changed).alias("time"), "kind", "deleted",
+        "member", "generation", "protocol", "leader", "members", "hosts", "clients", "assignment",
+    )  # fmt: skip
+    columns = GENERATIONS.spark_type()
+    return (
+        rows.repartition(*group)
+        .sortWithinPartitions(*group, "log_offset")
+        .mapInArrow(partial(_states, to_arrow_schema(columns, timezone="UTC")), columns)
+    )
+
+
+def _states(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in Spark's Python workers. All records of a group are in one task, in order."""
+    import pyarrow as pa
+
+    rows = (row for batch in batches for row in batch.to_pylist())
+    found = (
+        state
+        for _, group in groupby(rows, itemgetter("log_partition", "group"))
+        for state in states(_of_maps(row) for row in group)
+    )
+    while some := list(islice(found, _ROWS)):
+        yield pa.RecordBatch.from_pylist(some, schema=schema)
+
+
+def _of_maps(row: dict[str, Any]) -> dict[str, Any]:
+    """Arrow's lists of pairs, as dicts."""
+    maps = {name: dict(row[name] or ()) for name in ("hosts", "clients", "assignment")}
+    return row | maps
 
 
 def ownership(generations_: DataFrame) -> DataFrame:

@@ -310,26 +310,38 @@ HERDS: Final = Table(
 
 GENERATIONS: Final = Table(
     "generations",
-    "one row for each record of a group in `__consumer_offsets` (classic groups on the "
-    "brokers): a generation, or the end of the group; compaction keeps only the last ones",
+    "one row for each state of a group on the brokers, from its records in `__consumer_offsets`: "
+    "a generation of a classic group; a change of a KIP-848 group's epoch, members or assignment; "
+    "or the end of the group. Compaction keeps only the last ones",
     (
         _c("group", "string", "group id"),
         _c("log_partition", "int", "partition of `__consumer_offsets`"),
-        _c("log_offset", "bigint", "offset of the record, the order of a group's generations"),
+        _c("log_offset", "bigint", "offset of the (last) record, the order of a group's states"),
         _c("time", "timestamp", "when the coordinator wrote it, by its clock"),
-        _c("generation", "int", "generation; null: the group was deleted"),
-        _c("protocol", "string", "the assignor"),
-        _c("leader", "string", "the leader, which computed the assignment"),
+        _c("group_protocol", "string", "`classic` or `consumer` (KIP-848)"),
+        _c(
+            "generation",
+            "int",
+            "generation, which the epoch of a KIP-848 group continues; null: the group was deleted",
+        ),
+        _c("protocol", "string", "the assignor; KIP-848: null for the broker's default"),
+        _c("leader", "string", "the leader, which computed the assignment; KIP-848 has none"),
         _c("members", "array<string>", "ids of the members"),
         _c("hosts", "map<string,string>", "id of each member to its host"),
-        _c("assignment", "map<string,string>", "`topic-partition` to the id of its member"),
+        _c("clients", "map<string,string>", "id of each member to its client id"),
+        _c(
+            "assignment",
+            "map<string,string>",
+            "`topic-partition` to the id of its member, until the member has released it. KIP-848 "
+            "records have topic ids: a topic that the brokers no longer have keeps its id",
+        ),
     ),
 )
 
 BROKER_OWNERSHIP: Final = Table(
     "broker_ownership",
     "one row for each period in which a partition was assigned to a member of a group on the "
-    "brokers, for one or more generations; the times are those of `generations`",
+    "brokers, for one or more generations or epochs; the times are those of `generations`",
     (
         _c("group", "string", "group id"),
         _c("topic", "string", "topic"),

@@ -1,5 +1,6 @@
 """Labelled incidents: what happened, and what an audit must and must not find.
 
-``python -m tests.audit.corpus.play`` plays the incidents on a real server and stores its log in
-``recorded``. ``python -m tests.audit.corpus.judge`` audits the log and prints precision and recall.
+``incidents`` was written with the rules. ``held_out`` was written apart from them. ``play`` plays a
+corpus on a real server and stores its log in ``recorded``. ``python -m tests.audit.corpus.judge``
+audits the logs and prints precision and recall; with ``--play`` it records them first.
 """

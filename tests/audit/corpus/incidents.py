@@ -44,22 +44,41 @@ class Incident:
     must: tuple[str, ...]
     late: tuple[str, ...]
     may: tuple[str, ...] = ()
+    chroot: str = ""
+    partitions: int = 2
 
 
-INCIDENTS: dict[str, Incident] = {}
+@dataclass(frozen=True)
+class Corpus:
+    """A set of incidents that are recorded together, and the audit's limits for them."""
+
+    name: str
+    limits: dict[str, float]
+    incidents: dict[str, Incident] = field(default_factory=dict)
+
+    def incident(
+        self,
+        *must: str,
+        late: tuple[str, ...] | None = None,
+        may: tuple[str, ...] = (),
+        chroot: str = "",
+        partitions: int = 2,
+    ) -> Callable[[Play], Play]:
+        """Register an incident. ``late`` equals ``must`` unless it is given. ``chroot`` and
+        ``partitions`` are those of its scene."""
+
+        def add(play: Play) -> Play:
+            name = play.__name__
+            labels = must, must if late is None else late, may
+            self.incidents[name] = Incident(name, play, *labels, chroot, partitions)
+            return play
+
+        return add
 
 
-def incident(
-    *must: str, late: tuple[str, ...] | None = None, may: tuple[str, ...] = ()
-) -> Callable[[Play], Play]:
-    """Register an incident. ``late`` equals ``must`` unless it is given."""
-
-    def add(play: Play) -> Play:
-        name = play.__name__
-        INCIDENTS[name] = Incident(name, play, must, must if late is None else late, may)
-        return play
-
-    return add
+WRITTEN_WITH_THE_RULES = Corpus("with_rules", LIMITS)
+INCIDENTS = WRITTEN_WITH_THE_RULES.incidents
+incident = WRITTEN_WITH_THE_RULES.incident
 
 
 @dataclass
@@ -70,10 +89,11 @@ class Scene:
     group: str
     chroot: str = ""
     partitions: int = 2
+    topic: str = ""
     admin: Session = field(init=False)
 
     def __post_init__(self) -> None:
-        self.topic = f"t-{self.group}"
+        self.topic = self.topic or f"t-{self.group}"
         self.admin = Session(self.address)
         self.base = f"{self.chroot}/consumers/{self.group}"
         self.parents(f"{self.chroot}/brokers/topics")
@@ -88,10 +108,15 @@ class Scene:
                 self.admin.create("/" + "/".join(parts[:end]))
 
     def create_topic(self) -> None:
+        self.admin.create(f"{self.chroot}/brokers/topics/{self.topic}", self._content())
+
+    def add_partitions(self, total: int) -> None:
+        self.partitions = total
+        self.admin.set(f"{self.chroot}/brokers/topics/{self.topic}", self._content())
+
+    def _content(self) -> bytes:
         content = {"version": 1, "partitions": {str(n): [0] for n in range(self.partitions)}}
-        self.admin.create(
-            f"{self.chroot}/brokers/topics/{self.topic}", json.dumps(content).encode()
-        )
+        return json.dumps(content).encode()
 
     def delete_topic(self) -> None:
         self.admin.delete(f"{self.chroot}/brokers/topics/{self.topic}")
@@ -118,22 +143,24 @@ class Member:
         name: str,
         timeout: int = 40_000,
         pattern: str = "static",
-        subscription: str | None = None,
+        subscription: str | dict[str, int] | None = None,
         session: Session | None = None,
         register: bool = True,
     ) -> None:
         self.scene = scene
         self.id = f"{scene.group}_host-{name}-1700000000000-{ord(name[0]):08x}"
         self.session = session or Session(scene.address, timeout)
+        topics = scene.topic if subscription is None else subscription
         content = {
             "version": 1,
-            "subscription": {subscription or scene.topic: 1},
+            "subscription": {topics: 1} if isinstance(topics, str) else topics,
             "pattern": pattern,
             "timestamp": "1700000000000",
         }
         self.path = f"{scene.base}/ids/{self.id}"
+        self.registration = json.dumps(content, separators=(",", ":")).encode()
         if register:
-            self.session.create(self.path, json.dumps(content).encode(), ephemeral=True)
+            self.session.create(self.path, self.registration, ephemeral=True)
 
     def claim(self, *partitions: int) -> Member:
         for partition in partitions:

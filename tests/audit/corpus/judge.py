@@ -1,7 +1,7 @@
 """Audit the recorded incidents and compare the findings with the labels.
 
-``python -m tests.audit.corpus.judge`` runs it. With ``--play`` the incidents are recorded again
-first.
+``python -m tests.audit.corpus.judge`` does so for both corpora, or for those that are named. With
+``--play`` their incidents are recorded again first.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from zkaudit.findings.limits import Limits
 from zkaudit.job.audit import Options, run
 from zkaudit.job.spark import session
 
-from tests.audit.corpus.incidents import INCIDENTS, LIMITS
+from tests.audit.corpus.held_out import HELD_OUT
+from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES, Corpus
 from tests.audit.corpus.play import CUT, RECORDED, play
 
 VARIANTS = ("whole", "late")
+JUDGED = ((WRITTEN_WITH_THE_RULES, VARIANTS), (HELD_OUT, VARIANTS[:1]))
+"""The held-out incidents have no labels for a log that begins late."""
 
 
 @dataclass
@@ -58,12 +61,12 @@ class Verdict:
         yield from (f"wrong: {text}" for text in self.wrong)
 
 
-def directories(out: Path, recorded: Path = RECORDED) -> dict[str, Path]:
+def directories(out: Path, corpus: Corpus = WRITTEN_WITH_THE_RULES) -> dict[str, Path]:
     """Create the log directory of each variant below ``out`` and return them."""
     whole, late = out / "logs-whole", out / "logs-late"
     for place in (whole, late):
         place.mkdir(parents=True)
-    (packed,) = recorded.glob("log.*.gz")
+    (packed,) = (RECORDED / corpus.name).glob("log.*.gz")
     log = whole / packed.stem
     content = gzip.decompress(packed.read_bytes())
     log.write_bytes(content)
@@ -76,20 +79,25 @@ def directories(out: Path, recorded: Path = RECORDED) -> dict[str, Path]:
     return {"whole": whole, "late": late}
 
 
-def judge(spark: SparkSession, out: Path, variants: Iterable[str] = VARIANTS) -> Verdict:
+def judge(
+    spark: SparkSession,
+    out: Path,
+    variants: Iterable[str] = VARIANTS,
+    corpus: Corpus = WRITTEN_WITH_THE_RULES,
+) -> Verdict:
     """Audit the variants and compare the findings with the labels."""
     verdict = Verdict()
-    logs = directories(out)
+    logs = directories(out, corpus)
     for variant in variants:
         audit = out / variant
-        run(spark, Options([str(logs[variant])], str(audit), limits=Limits(**LIMITS)))
-        compare(verdict, variant, read(audit))
+        run(spark, Options([str(logs[variant])], str(audit), limits=Limits(**corpus.limits)))
+        compare(verdict, variant, read(audit), corpus)
     return verdict
 
 
-def compare(verdict: Verdict, variant: str, rows: list[dict[str, Any]]) -> None:
+def compare(verdict: Verdict, variant: str, rows: list[dict[str, Any]], corpus: Corpus) -> None:
     """Add one variant's findings to a verdict."""
-    for name, incident in INCIDENTS.items():
+    for name, incident in corpus.incidents.items():
         labels = Counter(getattr(incident, "must" if variant == "whole" else variant))
         for row in (row for row in rows if row["group"] == name):
             label = next((label for label in labels if labels[label] and fits(label, row)), None)
@@ -102,7 +110,7 @@ def compare(verdict: Verdict, variant: str, rows: list[dict[str, Any]]) -> None:
                 if row["basis"] == "proven":
                     verdict.proven.append(text)
         verdict.missed += [f"{variant} {name}: {label}" for label in labels.elements()]
-    unknown = {str(row["group"]) for row in rows} - INCIDENTS.keys()
+    unknown = {str(row["group"]) for row in rows} - corpus.incidents.keys()
     assert not unknown, unknown
 
 
@@ -118,8 +126,11 @@ def label_of(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    if "--play" in sys.argv[1:]:
-        play(RECORDED)
+    chosen = [judged for judged in JUDGED if judged[0].name in sys.argv[1:]] or JUDGED
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        sys.stdout.writelines(f"{line}\n" for line in judge(session("local[2]"), place).lines())
+        for corpus, variants in chosen:
+            if "--play" in sys.argv[1:]:
+                play(corpus, RECORDED / corpus.name)
+            verdict = judge(session("local[2]"), Path(folder) / corpus.name, variants, corpus)
+            lines = (corpus.name, *verdict.lines())
+            sys.stdout.writelines(f"{line}\n" for line in lines)

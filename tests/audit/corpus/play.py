@@ -1,12 +1,8 @@
-"""Play all incidents on a real server at the same time and store its log.
-
-Run it with ``python -m tests.audit.corpus.play``.
-"""
+"""Play all incidents of a corpus on a real server at the same time and store its log."""
 
 from __future__ import annotations
 
 import gzip
-import signal
 import sys
 import tempfile
 import threading
@@ -15,20 +11,21 @@ from pathlib import Path
 
 from zkaudit.decode.batches import LogReader
 
-from tests.audit.corpus.incidents import INCIDENTS, SETTLED, Incident, Scene, wait
+from tests.audit.corpus.incidents import SETTLED, Corpus, Incident, Scene, wait
 from tests.audit.corpus.wire import Session
 from zkconsumer.testing.cluster import LocalZooKeeper
 
 RECORDED = Path(__file__).with_name("recorded")
+"""Has a directory for each corpus."""
 CUT = "/cut"
 """The znode that is created between the first and the second parts of all incidents."""
 
 
-def play(out: Path) -> None:
+def play(corpus: Corpus, out: Path) -> None:
     """Record ``out/log.1.gz``. An exception of an incident is raised again."""
     with tempfile.TemporaryDirectory() as folder:
         with LocalZooKeeper("3.9", dir=folder) as server:
-            run(server.zookeeper)
+            run(corpus, server.zookeeper)
             server.kill()
         (log,) = Path(folder).rglob("log.*")
         reader = LogReader(log, columns=("zxid",))
@@ -38,16 +35,18 @@ def play(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         whole = log.read_bytes()[: reader.end.position]
         (out / f"{log.name}.gz").write_bytes(gzip.compress(whole, mtime=0))
-        sys.stdout.write(f"{len(INCIDENTS)} incidents, {reader.transactions:,} transactions\n")
+        sys.stdout.write(
+            f"{len(corpus.incidents)} incidents, {reader.transactions:,} transactions\n"
+        )
 
 
-def run(address: str) -> None:
+def run(corpus: Corpus, address: str) -> None:
     """Play both parts of every incident. All finish the first part before any continues."""
-    every = list(INCIDENTS.values())
+    every = list(corpus.incidents.values())
     middle = threading.Barrier(len(every) + 1, timeout=120)
 
     def both(incident: Incident) -> None:
-        parts = incident.play(Scene(address, incident.name))
+        parts = incident.play(Scene(address, incident.name, incident.chroot, incident.partitions))
         try:
             next(parts)
         except BaseException:
@@ -68,8 +67,3 @@ def run(address: str) -> None:
             done.result()
     wait(SETTLED)
     marks.create("/end")
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    play(Path(sys.argv[1]) if len(sys.argv) > 1 else RECORDED)

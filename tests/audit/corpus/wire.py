@@ -9,9 +9,18 @@ import socket
 import struct
 from typing import Any
 
-from kazoo.exceptions import EXCEPTIONS
-from kazoo.protocol.serialization import Create, Delete, SetData
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.exceptions import EXCEPTIONS, RolledBackError, RuntimeInconsistency
+from kazoo.protocol.serialization import (
+    Auth,
+    CheckVersion,
+    Create,
+    Delete,
+    Exists,
+    SetACL,
+    SetData,
+    Transaction,
+)
+from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
 _CLOSE = -11
 
@@ -44,12 +53,14 @@ class Session:
             found += part
         return found
 
-    def _call(self, kind: int, body: bytes) -> None:
+    def _call(self, kind: int, body: bytes) -> bytes:
         self.number += 1
         self._send(struct.pack(">ii", self.number, kind) + body)
-        _, _, error = struct.unpack_from(">iqi", self._receive())
+        answer = self._receive()
+        _, _, error = struct.unpack_from(">iqi", answer)
         if error:
             raise EXCEPTIONS[error]()
+        return answer
 
     def create(self, path: str, data: bytes = b"", ephemeral: bool = False) -> None:
         """Create one znode."""
@@ -63,8 +74,31 @@ class Session:
         """Delete one znode."""
         self._request(Delete(path, -1))
 
-    def _request(self, request: Any) -> None:
-        self._call(request.type, bytes(request.serialize()))
+    def exists(self, path: str) -> None:
+        """Raise NoNodeError if there is no such znode."""
+        self._request(Exists(path, None))
+
+    def multi(self, *parts: Create | SetData | Delete | CheckVersion) -> None:
+        """Write all parts in one transaction."""
+        answer = self._request(Transaction(list(parts)))
+        results = Transaction.deserialize(answer, 16)
+        refused = [result for result in results if isinstance(result, Exception)]
+        around = (RolledBackError, RuntimeInconsistency)
+        for result in refused:
+            if not isinstance(result, around):
+                raise result
+        assert not refused, refused
+
+    def set_acl(self, path: str, entries: list[ACL]) -> None:
+        """Write a znode's access list."""
+        self._request(SetACL(path, entries, -1))
+
+    def log_in(self, user: str) -> None:
+        """Add a digest user (``name:password``) to the session."""
+        self._request(Auth(0, "digest", user))
+
+    def _request(self, request: Any) -> bytes:
+        return self._call(request.type, bytes(request.serialize()))
 
     def close(self) -> None:
         """End the session."""

@@ -1,4 +1,4 @@
-"""The audit finds exactly the labelled incidents.
+"""The audit finds exactly the labelled incidents, also the held-out ones.
 
 By default it reads the whole log. With ``CORPUS=all`` (``make test-corpus``) it also reads the log
 that begins late.
@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from zkaudit.cli import run
 
+from tests.audit.corpus.held_out import HELD_OUT
 from tests.audit.corpus.incidents import INCIDENTS
 from tests.audit.corpus.judge import VARIANTS, Verdict, judge
 
@@ -39,6 +40,17 @@ def test_precision_and_recall(verdict: Verdict) -> None:
     """There are at least 40 incidents. Recall and precision are at least 0.95, and no wrong finding
     is stated as proven."""
     assert len(INCIDENTS) >= 40
+    check(verdict)
+
+
+def test_held_out_incidents(spark: SparkSession, tmp_path: Path) -> None:
+    """The same holds for the incidents that were written apart from the rules."""
+    assert len(HELD_OUT.incidents) >= 40
+    check(judge(spark, tmp_path, ("whole",), HELD_OUT))
+
+
+def check(verdict: Verdict) -> None:
+    """Compare a verdict with the targets."""
     report = "\n".join(verdict.lines())
     assert verdict.recall >= 0.95, report
     assert verdict.precision >= 0.95, report

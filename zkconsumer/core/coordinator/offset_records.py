@@ -5,18 +5,28 @@ topic, int32 partition; 2: group. Values of offsets: version 0 offset, metadata,
 same and int64 expiry; 2 as 0; 3 with an int32 leader epoch after the offset; 4 as 3 with compact
 text and tagged fields. Values of groups (0 to 3): protocol type, generation, protocol, leader, from
 2 on a time, members. A record without a value deletes what its key names.
+
+A group of the KIP-848 protocol has a record for each part of its state (Kafka 4.0 to 4.4, messages
+``ConsumerGroup*`` of the module group-coordinator). Keys: 3 and 6: group; 5, 7 and 8: group,
+member. Values, all of version 0 and flexible: see ``decode_consumer_group``. The other keys of such
+groups (4: metadata of topics, 16: topics of a regular expression) do not concern members.
 """
 
 from __future__ import annotations
 
+import base64
+from enum import IntEnum
 from struct import Struct, error as StructError
 from typing import Final, NamedTuple
 
 from zkconsumer.core.coordinator.wire import decode_assignment
 
+_BYTE: Final = Struct(">b")
 _SHORT: Final = Struct(">h")
 _INT: Final = Struct(">i")
 _LONG: Final = Struct(">q")
+_CLASSIC_TAG: Final = 0
+"""Tagged field of a member: its session timeout and protocols, if it is a classic member."""
 
 
 class OffsetKey(NamedTuple):
@@ -31,6 +41,24 @@ class GroupKey(NamedTuple):
     """The key of a group's members."""
 
     group: str
+
+
+class Part(IntEnum):
+    """The part of a KIP-848 group's state that a record has, by the version of its key."""
+
+    EPOCH = 3
+    MEMBER = 5
+    TARGET_EPOCH = 6
+    TARGET = 7
+    CURRENT = 8
+
+
+class ConsumerGroupKey(NamedTuple):
+    """The key of a part of a KIP-848 group. ``member`` is ``None`` for parts of the whole group."""
+
+    part: Part
+    group: str
+    member: str | None
 
 
 class OtherKey(NamedTuple):
@@ -50,10 +78,11 @@ class OffsetValue(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """A group as its coordinator stores it.
+    """A classic group as its coordinator stores it.
 
-    ``commit_ms`` is ``None`` before version 2. ``hosts`` is by member. ``assignment`` has the
-    member of each partition, as ``topic-partition``; it is empty for groups that are not consumers.
+    ``commit_ms`` is ``None`` before version 2. ``hosts`` and ``clients`` (client ids) are by
+    member. ``assignment`` has the member of each partition, as ``topic-partition``; it is empty for
+    groups that are not consumers.
     """
 
     protocol_type: str | None
@@ -63,7 +92,58 @@ class GroupValue(NamedTuple):
     commit_ms: int | None
     members: list[str]
     hosts: dict[str, str | None]
+    clients: dict[str, str | None]
     assignment: dict[str, str]
+
+
+class EpochValue(NamedTuple):
+    """The epoch of a KIP-848 group, or that of its target assignment."""
+
+    epoch: int
+
+
+class MemberValue(NamedTuple):
+    """A member of a KIP-848 group.
+
+    ``regex`` selects more topics than ``topics``. ``rebalance_ms`` is the member's
+    ``max.poll.interval.ms``; ``assignor`` is ``None`` for the broker's default. ``classic``: the
+    member uses the classic protocol.
+    """
+
+    instance: str | None
+    rack: str | None
+    client: str
+    host: str
+    topics: list[str]
+    regex: str | None
+    rebalance_ms: int
+    assignor: str | None
+    classic: bool
+
+
+TopicPartitionId = tuple[str, int]
+"""A topic's id, as Kafka's tools write it (22 characters of base64), and a partition."""
+
+
+class TargetValue(NamedTuple):
+    """The partitions that a member of a KIP-848 group is to have."""
+
+    partitions: list[TopicPartitionId]
+
+
+class CurrentValue(NamedTuple):
+    """The partitions that a member of a KIP-848 group has.
+
+    No other member gets those of ``revoking`` before this member has confirmed that it has released
+    them. ``state``: 0 stable, 1 has partitions to release, 2 waits for partitions that others have
+    not released. An ``epoch`` of -2 is a static member that has left and may return.
+    """
+
+    epoch: int
+    previous_epoch: int
+    state: int
+    assigned: list[TopicPartitionId]
+    revoking: list[TopicPartitionId]
 
 
 class _Reader:
@@ -81,7 +161,7 @@ class _Reader:
         self.at += form.size
         return value
 
-    def bytes(self, size: int, what: str) -> bytes:
+    def take(self, size: int, what: str) -> bytes:
         if size < 0 or self.at + size > len(self.data):
             raise ValueError(f"{what} of {size} bytes does not fit")
         self.at += size
@@ -89,7 +169,7 @@ class _Reader:
 
     def text(self, what: str) -> str | None:
         size = self.number(_SHORT)
-        return None if size == -1 else self.bytes(size, what).decode()
+        return None if size == -1 else self.take(size, what).decode()
 
     def name(self, what: str) -> str:
         found = self.text(what)
@@ -97,20 +177,53 @@ class _Reader:
             raise ValueError(f"the key does not have {what}")
         return found
 
-    def compact(self, what: str) -> str | None:
+    def size(self, what: str) -> int:
+        """An unsigned varint."""
         size = shift = 0
         while True:
-            byte = self.bytes(1, what)[0]
+            byte = self.take(1, what)[0]
             size |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
-                break
+                return size
             if shift > 28:
                 raise ValueError(f"the length of {what} is cut off")
-        return None if size == 0 else self.bytes(size - 1, what).decode()
+
+    def compact(self, what: str) -> str | None:
+        size = self.size(what)
+        return None if size == 0 else self.take(size - 1, what).decode()
+
+    def compact_name(self, what: str) -> str:
+        found = self.compact(what)
+        if found is None:
+            raise ValueError(f"{what} is null")
+        return found
+
+    def count(self, what: str) -> int:
+        """The number of a compact array's elements."""
+        size = self.size(what)
+        if size == 0:
+            raise ValueError(f"{what} is null")
+        return size - 1
+
+    def partitions(self, what: str) -> list[TopicPartitionId]:
+        found: list[TopicPartitionId] = []
+        for _ in range(self.count(what)):
+            topic = base64.urlsafe_b64encode(self.take(16, "a topic id")).decode().rstrip("=")
+            found += [(topic, self.number(_INT)) for _ in range(self.count("partitions"))]
+            self.tags()  # since 4.1: the epoch of each partition
+        return found
+
+    def tags(self) -> dict[int, bytes]:
+        """Tagged fields by their numbers."""
+        found = {}
+        for _ in range(self.size("tagged fields")):
+            tag = self.size("a tag")
+            found[tag] = self.take(self.size("a tagged field"), "a tagged field")
+        return found
 
 
-def decode_key(key: bytes | None) -> OffsetKey | GroupKey | OtherKey:
+def decode_key(key: bytes | None) -> OffsetKey | GroupKey | ConsumerGroupKey | OtherKey:
     """Decode a record's key. Raises ValueError when the key is damaged or missing."""
     if key is None:
         raise ValueError("the record has no key")
@@ -120,6 +233,10 @@ def decode_key(key: bytes | None) -> OffsetKey | GroupKey | OtherKey:
         return OffsetKey(keys.name("the group"), keys.name("the topic"), keys.number(_INT))
     if version == 2:
         return GroupKey(keys.name("the group"))
+    if version in (Part.EPOCH, Part.TARGET_EPOCH):
+        return ConsumerGroupKey(Part(version), keys.name("the group"), None)
+    if version in (Part.MEMBER, Part.TARGET, Part.CURRENT):
+        return ConsumerGroupKey(Part(version), keys.name("the group"), keys.name("the member"))
     return OtherKey(version)
 
 
@@ -138,7 +255,7 @@ def decode_offset(value: bytes) -> OffsetValue:
 
 
 def decode_group(value: bytes) -> GroupValue:
-    """Return a stored group. Raises ValueError: damaged, or a version of a later release."""
+    """Return a classic group. Raises ValueError: damaged, or a version of a later release."""
     values = _Reader(value)
     version = values.number(_SHORT)
     if not 0 <= version <= 3:
@@ -149,6 +266,7 @@ def decode_group(value: bytes) -> GroupValue:
     leader = values.text("the leader")
     commit_ms = values.number(_LONG) if version >= 2 else None
     hosts: dict[str, str | None] = {}
+    clients: dict[str, str | None] = {}
     assignment: dict[str, str] = {}
     for _ in range(values.number(_INT)):
         member = values.text("a member id")
@@ -156,16 +274,61 @@ def decode_group(value: bytes) -> GroupValue:
             raise ValueError("a member has no id")
         if version >= 3:
             values.text("a static member id")
-        values.text("a client id")
+        clients[member] = values.text("a client id")
         hosts[member] = values.text("a client host")
         if version >= 1:
             values.number(_INT)
         values.number(_INT)
-        values.bytes(values.number(_INT), "a subscription")
-        assigned = values.bytes(values.number(_INT), "an assignment")
+        values.take(values.number(_INT), "a subscription")
+        assigned = values.take(values.number(_INT), "an assignment")
         if protocol_type == "consumer":  # others have bytes of their own
             for place in decode_assignment(assigned).partitions:
                 assignment[f"{place.topic}-{place.partition}"] = member
     return GroupValue(
-        protocol_type, generation, protocol, leader, commit_ms, list(hosts), hosts, assignment
-    )
+        protocol_type, generation, protocol, leader, commit_ms, list(hosts), hosts, clients,
+        assignment,
+    )  # fmt: skip
+
+
+def decode_consumer_group(
+    part: Part, value: bytes
+) -> EpochValue | MemberValue | TargetValue | CurrentValue:
+    """Return a part of a KIP-848 group. Raises ValueError: damaged, or of a later release.
+
+    Fields that a release adds are tagged, and skipped.
+    """
+    values = _Reader(value)
+    version = values.number(_SHORT)
+    if version != 0:
+        raise ValueError(f"value version {version} of key {int(part)} is not known")
+    found: EpochValue | MemberValue | TargetValue | CurrentValue
+    if part is Part.MEMBER:
+        member = MemberValue(
+            instance=values.compact("the static member id"),
+            rack=values.compact("the rack"),
+            client=values.compact_name("the client id"),
+            host=values.compact_name("the client host"),
+            topics=[
+                values.compact_name("a topic") for _ in range(values.count("subscribed topics"))
+            ],
+            regex=values.compact("the regular expression"),
+            rebalance_ms=values.number(_INT),
+            assignor=values.compact("the assignor"),
+            classic=False,
+        )
+        # a null structure is the byte 0
+        return member._replace(classic=values.tags().get(_CLASSIC_TAG, b"\0")[:1] == b"\1")
+    if part is Part.TARGET:
+        found = TargetValue(values.partitions("the target"))
+    elif part is Part.CURRENT:
+        found = CurrentValue(
+            values.number(_INT),
+            values.number(_INT),
+            values.number(_BYTE),
+            values.partitions("the assigned partitions"),
+            values.partitions("the partitions to release"),
+        )
+    else:
+        found = EpochValue(values.number(_INT))
+    values.tags()
+    return found

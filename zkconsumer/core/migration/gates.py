@@ -56,8 +56,14 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
     late = {name for name, number in facts.members.items() if number != facts.version}
     # In a group that was never prepared there is no mode to acknowledge.
     if late and facts.version >= 0:
+        wait = "wait"
+        if facts.mode is Mode.KAFKA and facts.plain:
+            # They joined before the mode was written. With them in the group, no member can join
+            # that offers only strategies which they do not know. A member's last incarnation is
+            # among them until its session ends.
+            wait += f", or stop the plain members on the coordinator ({_named(facts.plain)})"
         found.append(
-            f"mode {facts.mode.value} is not acknowledged by {_named(late)}: wait, or look at "
+            f"mode {facts.mode.value} is not acknowledged by {_named(late)}: {wait}, or look at "
             "the health of these members"
         )
     if facts.mode is Mode.ZOOKEEPER or (facts.mode is Mode.LOCKED and target is Mode.KAFKA):
