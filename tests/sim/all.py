@@ -48,8 +48,8 @@ def main(arguments: list[str]) -> int:
             if done % 500 == 0 or done == count:
                 seconds = time.monotonic() - begun
                 sys.stdout.write(
-                    f"{done} runs of {options.events} troubles in {seconds:.0f} s: {broken} broke a rule, "
-                    f"{records} records were delivered\n"
+                    f"{done} runs of {options.events} troubles in {seconds:.0f} s: {broken} broke "
+                    f"a rule, {records} records were delivered\n"
                 )
                 sys.stdout.flush()
     return 1 if broken else 0
