@@ -43,11 +43,13 @@ _STAGE_SECONDS: Final = 180.0
 
 
 class Delivered(NamedTuple):
-    """One message as received by a member's program. ``at``: monotonic seconds of this machine."""
+    """One message as received by a member's program. ``at``: monotonic seconds of this machine.
+    ``created``: milliseconds since 1970, by the producer."""
 
     at: float
     partition: int
     offset: int
+    created: int
     member: str
 
 
@@ -84,7 +86,8 @@ def _member(config: str, out: str) -> int:
     def read() -> None:
         with Path(out).open("a", buffering=1) as file:
             for message in stream:
-                file.write(f"{time.monotonic():.4f} {message.partition} {message.offset}\n")
+                words = f"{message.partition} {message.offset} {message.timestamp}"
+                file.write(f"{time.monotonic():.4f} {words}\n")
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
@@ -202,10 +205,9 @@ class _Run:
         for path in self.folder.iterdir():
             for line in path.read_text().splitlines(keepends=True):
                 words = line.split()
-                if line.endswith("\n") and len(words) == 3:
-                    found.append(
-                        Delivered(float(words[0]), int(words[1]), int(words[2]), path.name)
-                    )
+                if line.endswith("\n") and len(words) == 4:
+                    at, (partition, offset, created) = float(words[0]), map(int, words[1:])
+                    found.append(Delivered(at, partition, offset, created, path.name))
         return sorted(found)
 
     def got(self) -> set[tuple[int, int]]:
@@ -224,6 +226,7 @@ class _Run:
         for one in every:
             each[one.partition].append(one)
         moving = [one.at for one in every if begun <= one.at <= ended]
+        created = sorted(one.created for one in every if begun <= one.at <= ended)
         pauses = sorted(
             max((b.at - a.at for a, b in pairwise(some) if begun <= b.at <= ended), default=0.0)
             for some in each.values()
@@ -241,6 +244,7 @@ class _Run:
             "longest pause of a partition, s": round(pauses[-1], 3),
             "median of partitions' pauses, s": round(pauses[len(pauses) // 2], 3),
             "all partitions idle, s": round(max(b - a for a, b in pairwise(moving)), 3),
+            "producer idle, s": max(b - a for a, b in pairwise(created)) / 1000,
             "seconds for each stage": " ".join(
                 f"{name} {'/'.join(f'{took:.1f}' for took in some)}"
                 for name, some in self.seconds.items()

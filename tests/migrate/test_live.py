@@ -149,11 +149,13 @@ def settings(bench: Bench, group: str) -> dict[str, object]:
 def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: str) -> None:
     """Without ``--execute`` nothing changes. ``--all-ready`` moves the groups that can be moved,
     lists the others that have migratable members, and never moves a group back."""
+    second = f"{group}-other"
     bench.topic(topic, 2, 5)
     bench.set_zk(f"{group}-legacy", topic, {0: 1})
     with MigratableConsumerConnector(settings(bench, group)) as member:
         reader = Reader(member.create_message_streams({topic: 1})[topic])
         reader.wait(10)
+        assert shell("live", "prepare", group, "--execute", "--wait", "20")[0] == 0
         status, rows = shell.rows("live", "lock", group)
         assert (status, rows[0]["outcome"], rows[0]["mode"]) == (0, "would be done", "zookeeper")
         assert b"zookeeper" in bench.client.get(f"/consumers/{group}/live/mode")[0]
@@ -167,24 +169,25 @@ def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: 
             every.update({row["group"]: row["why"] for row in mine})
             return {row["group"]: (row["outcome"], row["mode"]) for row in mine}
 
-        with MigratableConsumerConnector(settings(bench, f"{group}-2")) as other:
+        with MigratableConsumerConnector(settings(bench, second)) as other:
             Reader(other.create_message_streams({topic: 1})[topic]).wait(10)
-            bench.client.create(f"/consumers/{group}-2/ids/{group}-2_old", b"{}", ephemeral=True)
-            refused = {f"{group}-2": ("not ready", "zookeeper")}
+            bench.client.create(f"/consumers/{second}/ids/{second}_old", b"{}", ephemeral=True)
+            refused = {second: ("not ready", "zookeeper")}
             assert act_on_all("lock") == {group: ("done", "locked"), **refused}
-            assert "not migratable" in every[f"{group}-2"]
+            assert "not migratable" in every[second]
             assert act_on_all("to-kafka") == {group: ("done", "kafka"), **refused}
-            bench.client.delete(f"/consumers/{group}-2/ids/{group}-2_old")
+            bench.client.delete(f"/consumers/{second}/ids/{second}_old")
             assert act_on_all("lock") == {
                 group: ("was done", "kafka"),
-                f"{group}-2": ("done", "locked"),
+                second: ("done", "locked"),
             }
-            status, rows = shell.rows("live", "status", "--all-ready")
+            rows = shell.rows("live", "status", "--all-ready")[1]
             modes = {row["group"]: row["mode"] for row in rows if row["group"].startswith(group)}
-            assert (status, modes) == (0, {group: "kafka", f"{group}-2": "locked"})
+            assert modes == {group: "kafka", second: "locked"}
+            assert shell("live", "status", group)[0] == shell("live", "status", second)[0] == 0
             assert act_on_all("to-zookeeper") == {
                 group: ("done", "locked"),
-                f"{group}-2": ("was done", "locked"),
+                second: ("was done", "locked"),
             }
         status, rows = shell.rows("live", "finalize", group)
         assert (status, rows[0]["outcome"]) == (1, "refused")

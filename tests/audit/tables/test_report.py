@@ -404,7 +404,7 @@ def test_a_page_of_the_groups_that_were_asked_for(
     spark: SparkSession, browse: Any, tmp_path: Path
 ) -> None:
     """The page of ``report --group`` counts and shows only those groups. A pattern that matches no
-    whole name, or is not a regex, is an error that names it."""
+    whole name, or is not a valid Java regex, is an error that names it."""
     rows = history(3, {"g0001": "high", "g0002": "low"})
     for name, frame in frames(spark, rows).items():
         frame.coalesce(1).write.parquet(str(tmp_path / "tables" / name))
@@ -419,5 +419,5 @@ def test_a_page_of_the_groups_that_were_asked_for(
         InputMissingError, match=r"--groups-regex 'g000': .* has no group with such a name"
     ):
         report.write(spark, tmp_path, "g000")
-    with pytest.raises(AuditError, match="not a regex"):
+    with pytest.raises(AuditError, match="not a valid Java regex"):
         report.write(spark, tmp_path, "[")

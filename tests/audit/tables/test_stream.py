@@ -237,9 +237,12 @@ def test_ctrl_c_ends_the_command_and_the_next_one_goes_on(
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", " ".join([*compiled, "pyspark-shell"]))
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")  # no time to warm up
     argv = [sys.executable, "-m", "zkaudit.cli", "stream", "--zookeeper-logs", str(logs)]
-    argv += ["--out", str(tmp_path / "out"), "--every", "1000", "--master", "local[1]"]
+    argv += ["--out", str(tmp_path / "out"), "--master", "local[1]"]
     process = subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        [*argv, "--every", "1000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         assert process.stdout is not None
