@@ -233,7 +233,7 @@ def runs_of(rows: DataFrame) -> list[Run]:
 
 
 def _limited(found: DataFrame) -> list[Row]:
-    rows = found.take(MAX_RUNS + 1)
+    rows: list[Row] = found.take(MAX_RUNS + 1)
     if len(rows) > MAX_RUNS:
         raise AuditError(
             f"the logs have more than {MAX_RUNS} log gaps: add the other servers' logs"
