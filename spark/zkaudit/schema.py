@@ -145,6 +145,7 @@ TXNLOG_RUNS: Final = (
         "missing, and all are of one epoch",
         False,
     ),
+    _c("last_time", Kind.TIMESTAMP, "the leader's wall clock at the run's last transaction"),
 )
 """One row for each unbroken run of zxids in each log."""
 

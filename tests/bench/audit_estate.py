@@ -188,11 +188,12 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=20)
     parser.add_argument("--transactions", type=int, default=50_000_000)
     parser.add_argument("--churn", type=float, default=0.1)
+    parser.add_argument("--per-file", type=int, default=125_000, help="transactions in a log")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     servers = write_estate(
         given.folder, given.groups, given.transactions, given.partitions, given.churn,
-        seed=given.seed,
+        given.per_file, given.seed,
     )  # fmt: skip
     for server in servers:
         files = list(server.iterdir())

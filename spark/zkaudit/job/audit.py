@@ -24,7 +24,7 @@ from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
 from zkaudit.job.output import Store, kept, staged
 from zkaudit.job.place import prepare, publish
-from zkaudit.job.spark import bytes_of, check_group, errors_named, planned_for
+from zkaudit.job.spark import SMALL_BYTES, bytes_of, check_group, errors_named, planned_for
 from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, RUN
 from zkaudit.sources import offsets, server_logs
@@ -82,7 +82,12 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     size = bytes_of(piece.path for piece in (*logs, *snapshots))
     with errors_named(), staged(out), planned_for(spark, size):
         last = inputs.end_zxid(logs, options.end)
-        read = inputs.transactions(spark, options.logs, options.group, last)
+        files: Sequence[Piece] = ()
+        runs = None
+        if size >= SMALL_BYTES and len({log.server for log in logs}) > 1:
+            runs = kept(out, "staging/runs", inputs.runs(spark, options.logs, last))
+            files = inputs.needed(runs, logs, options.servers)
+        read = inputs.transactions(spark, options.logs, options.group, last, files, runs)
         rows = kept(out, "staging/rows", read)
 
         def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:

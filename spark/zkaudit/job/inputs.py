@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession, functions as F
 
 from zkaudit.decode.txnlog import read_transactions
 from zkaudit.errors import AuditError, InputMissingError
+from zkaudit.history import committed
 from zkaudit.history.committed import History, Run
 from zkaudit.schema import RUN
 from zkaudit.sources import files as sources_files
@@ -80,21 +82,63 @@ def transactions(
     directories: Sequence[str | Path],
     group: str | None = None,
     end: int | None = None,
+    files: Sequence[Piece] = (),
+    found: DataFrame | None = None,
 ) -> DataFrame:
     """Rows of ``schema.TXNLOG_GROUPS``, including runs and duplicates.
 
     ``group``: a Java regex. Rows of other groups are left out if the start of the regex rules them
     out. So all rows of matching groups are returned, and maybe others. ``end``: the last zxid to
-    read.
+    read. ``files``: read only these logs. ``found``, the rows of ``runs``, replaces the runs then.
     """
     register(spark)
     load = spark.read.format("zookeeper_txnlog").option("table", "groups")
+    if files:
+        load = load.option("files", ",".join(file.path for file in files))
     begins = group_begins(group) if group is not None else ()
     if begins:
         load = load.option("groupBegins", ",".join(begins))
     if end is not None:
         load = load.option("endZxid", str(end))
+    rows = load.option("paths", _listed(directories)).load()
+    if found is None:
+        return rows
+    of_runs = found.select(
+        "server", "file", F.col("first_zxid").alias("zxid"), "last_zxid",
+        F.col("last_time").alias("time"), F.lit(RUN).alias("type"),
+    )  # fmt: skip
+    return rows.where(F.col("type") != RUN).unionByName(of_runs, allowMissingColumns=True)
+
+
+def runs(
+    spark: SparkSession, directories: Sequence[str | Path], end: int | None = None
+) -> DataFrame:
+    """Rows of ``schema.TXNLOG_RUNS`` of all logs. ``end``: the last zxid to read."""
+    register(spark)
+    load = spark.read.format("zookeeper_txnlog").option("table", "runs")
+    if end is not None:
+        load = load.option("endZxid", str(end))
     return load.option("paths", _listed(directories)).load()
+
+
+def needed(found: DataFrame, logs: Sequence[Piece], servers: int | None = None) -> list[Piece]:
+    """Return the logs to read so that each transaction is read about once.
+
+    All servers of an ensemble log the same transactions. ``found``: the rows of ``runs``.
+    ``servers``: how many servers vote. Returns no logs if a path contains a comma, which the
+    source's option cannot express: all are read then.
+    """
+    if any("," in log.path for log in logs):
+        return []
+    rows = _limited(found.select("server", "first_zxid", "last_zxid", "file"))
+    plan = committed.plan((Run(*row[:3]) for row in rows), servers)
+    names = set()
+    for server, first, last, name in rows:
+        taken = plan.take.get(server, ())
+        place = bisect_left(taken, first, key=lambda part: part[1])
+        if place < len(taken) and taken[place][0] <= last:
+            names.add((server, name))
+    return [log for log in logs if (log.server, Path(log.path).name) in names]
 
 
 def group_begins(regex: str) -> tuple[str, ...]:
@@ -184,12 +228,17 @@ def log_gaps_of(history: History) -> list[tuple[int, int]]:
 
 def runs_of(rows: DataFrame) -> list[Run]:
     """Collect the runs, about as many as files and log gaps. Raises AuditError for too many."""
-    found = rows.where(f"type = '{RUN}'").select("server", "zxid", "last_zxid").take(MAX_RUNS + 1)
-    if len(found) > MAX_RUNS:
+    found = rows.where(f"type = '{RUN}'").select("server", "zxid", "last_zxid")
+    return [Run(*row) for row in _limited(found)]
+
+
+def _limited(found: DataFrame) -> list[Row]:
+    rows: list[Row] = found.take(MAX_RUNS + 1)
+    if len(rows) > MAX_RUNS:
         raise AuditError(
             f"the logs have more than {MAX_RUNS} log gaps: add the other servers' logs"
         )
-    return [Run(row[0], int(row[1]), int(row[2])) for row in found]
+    return rows
 
 
 def known(log_gaps: Sequence[tuple[int, int]], snapshots: Iterable[int]) -> tuple[int | None, ...]:

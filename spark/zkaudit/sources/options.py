@@ -67,7 +67,7 @@ OPTIONS: Final = (
     Option(
         "bytesPerTask", str(BYTES_PER_TASK), "Bytes that one task reads. Longer logs are split."
     ),
-    Option("files", "all", "Only files with these names, separated by commas."),
+    Option("files", "all", "Only files with these names or absolute paths, separated by commas."),
     Option("startZxid", "", "Lowest zxid, decimal or `0x` hexadecimal; inclusive.", True),
     Option("endZxid", "", "Highest zxid; inclusive.", True),
     Option(
@@ -101,7 +101,7 @@ class Settings:
     push_filters: bool
     group_begins: tuple[str, ...] = ()
     files: frozenset[str] = frozenset()
-    """Names of the files to read; empty: all files."""
+    """Names or absolute paths of the files to read; empty: all files."""
 
     @property
     def names(self) -> list[str]:

@@ -6,6 +6,7 @@ Runs in the executors' Python workers and does not use Spark.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -74,13 +75,16 @@ def _file(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
 def _runs(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     runs = Runs()
     reader = _reader(settings, piece, ("zxid", "time"))
-    reader.filters = Filters()
+    reader.filters = replace(settings.filters, path_prefix="")
     for batch in reader.batches():
         runs.add(batch)
     place = {"server": piece.server, "file": Path(piece.path).name}
     yield _batch(
         settings,
-        [place | {"first_zxid": first, "last_zxid": last} for first, last, _ in runs.found],
+        [
+            place | {"first_zxid": first, "last_zxid": last, "last_time": time}
+            for first, last, time in runs.found
+        ],
     )
 
 

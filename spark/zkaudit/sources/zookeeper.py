@@ -248,7 +248,7 @@ class SnapshotReader(DataSourceReader):
 
 
 def _named(settings: Settings, piece: Piece) -> bool:
-    return not settings.files or Path(piece.path).name in settings.files
+    return not settings.files or not settings.files.isdisjoint((piece.path, Path(piece.path).name))
 
 
 def _zxid(file: str) -> int:
