@@ -461,6 +461,7 @@ class Few:
     rebalances: Any = None
     membership: Any = None
     end: Any = None
+    owned_topics: Any = None
     log_gaps: tuple[tuple[int, int], ...] = ()
 
 
