@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import re
+import struct
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -13,10 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from zkaudit.decode import batches
 from zkaudit.decode.batches import LogReader, read_log, read_snapshot, read_snapshot_sessions
 from zkaudit.decode.columns import Filters, operations_batch
 from zkaudit.decode.digest import Tree, Verified, verify_digests
-from zkaudit.decode.snapshot import open_snapshot
+from zkaudit.decode.snapshot import STAT, open_snapshot
 from zkaudit.decode.txnlog import FILE_HEADER, Operation, Stop, read_transactions
 from zkaudit.errors import DigestMismatchError
 from zkaudit.schema import SNAPSHOT, TXNLOG, TYPES, arrow_schema
@@ -280,6 +285,60 @@ def test_replayed_tree_digests_are_the_servers_own(recording: Any, tmp_path: Pat
     log.write_bytes(content)
     with pytest.raises(DigestMismatchError, match=f"{log.name}: zxid {victim.zxid:#x}: "):
         verify_digests([log])
+
+
+def snapshot_of(nodes: list[tuple[bytes, bytes | None, tuple[int, ...]]]) -> bytes:
+    """A plain snapshot: path, content and the nine numbers of each znode. The root is first."""
+    content = struct.pack(">4siqii", b"ZKSN", 2, 0, 0, 0)
+    for path, data, stat in nodes:
+        content += struct.pack(">i", len(path)) + path
+        content += struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+        content += struct.pack(">q", 1) + STAT.pack(*stat)
+    content += struct.pack(">i", 1) + b"/"
+    return content + struct.pack(">qi", zlib.adler32(content), 1) + b"/"
+
+
+def test_many_znodes_decoded_at_once_are_those_decoded_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With empty and missing content, odd names, times before year 1 and after 9999."""
+    seed = random.randrange(1 << 32)
+    sys.stdout.write(f"seed {seed}\n")
+    chance = random.Random(seed)
+    monkeypatch.setattr(batches, "SNAPSHOT_ROWS", 7)
+    for count in (1, 7, 8, 100):
+        nodes = []
+        for number in range(count):
+            name = chance.choice((b"a", b"/consumers", "ä/漢".encode(), b"\xff\xfe", b"x" * 300))
+            data = chance.choice((None, b"", b"1", bytes(chance.randrange(200))))
+            longs = [chance.choice((0, 1, -1, 1 << 62, -(1 << 63), 1_700_000_000_123))
+                     for _ in range(6)]  # fmt: skip
+            ints = [chance.choice((0, -1, 2**31 - 1)) for _ in range(3)]
+            path = b"/%s/%d" % (name, number) if number else b""
+            nodes.append((path, data, (*longs[:4], *ints, *longs[4:])))
+        file = tmp_path / "snapshot.2a"
+        file.write_bytes(snapshot_of(nodes))
+        plain = open_snapshot(file)
+        one_by_one = [asdict(node) for node in plain.nodes()]
+        assert [row["path"] for row in one_by_one][:1] == ["/"]
+        for prefix in ("", "/", "/a", "/none"):
+            chosen = [row for row in one_by_one if row["path"].startswith(prefix)]
+            whole = list(read_snapshot(file, "s", Filters(prefix)))
+            found = [row for batch in whole for row in batch.to_pylist()]
+            assert len(found) == len(chosen)
+            for row, expected in zip(found, chosen, strict=True):
+                assert (row["server"], row["file"], row["zxid"]) == ("s", "snapshot.2a", 42)
+                for name in row.keys() & expected.keys():
+                    assert row[name] == expected[name], name
+                for name in ("ctime", "mtime"):
+                    ms = expected[f"{name}_ms"]
+                    if abs(ms) > 1 << 60:
+                        assert row[name] is None
+                    else:
+                        assert row[name] == datetime.fromtimestamp(ms / 1000, UTC)
+            columns = ["data", "path"]
+            some = list(read_snapshot(file, "s", Filters(prefix), columns))
+            assert some == [b.select(columns) for b in whole]
 
 
 @pytest.mark.parametrize("version", ["3.6.4", "3.9.3"])

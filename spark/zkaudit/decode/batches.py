@@ -12,15 +12,14 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from zkaudit.decode.columns import Filters, batch_of, timestamps
-from zkaudit.decode.snapshot import Snapshot, SnapshotNode, open_snapshot
+from zkaudit.decode.columns import Filters, batch_of, nodes_batch
+from zkaudit.decode.snapshot import open_snapshot
 from zkaudit.decode.txnlog import (
     END_OF_RECORD,
     FILE_HEADER,
@@ -32,7 +31,7 @@ from zkaudit.decode.txnlog import (
     judge,
 )
 from zkaudit.errors import LogFormatError
-from zkaudit.schema import SNAPSHOT, SNAPSHOT_SESSIONS, arrow_schema
+from zkaudit.schema import SNAPSHOT_SESSIONS, arrow_schema
 
 CHUNK: Final = 2 << 20
 SNAPSHOT_ROWS: Final = 20_000
@@ -302,39 +301,21 @@ def read_log(
 
 
 def read_snapshot(
-    path: str | Path, server: str = "", filters: Filters | None = None
+    path: str | Path,
+    server: str = "",
+    filters: Filters | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield all znodes of one snapshot in the columns of ``schema.SNAPSHOT``.
+    """Yield all znodes of one snapshot, the root (path ``/``) first.
 
-    Of the filters only the path prefix applies. Raises ``LogFormatError``.
+    ``columns``: the wanted columns of ``schema.SNAPSHOT``, all by default. Of the filters only the
+    path prefix applies. Raises ``LogFormatError``.
     """
     snapshot = open_snapshot(path)
-    prefix = (filters or Filters()).path_prefix
-    nodes = (node for node in snapshot.nodes() if node.path.startswith(prefix))
-    while part := list(islice(nodes, SNAPSHOT_ROWS)):
-        yield _nodes_batch(snapshot, part, server)
-
-
-def _nodes_batch(snapshot: Snapshot, nodes: list[SnapshotNode], server: str) -> pa.RecordBatch:
-    schema = arrow_schema(SNAPSHOT)
-    count = len(nodes)
-    columns: list[object] = []
-    for column in schema:
-        name = column.name
-        if name in ("server", "file", "zxid", "complete_zxid"):
-            value: object = {
-                "server": server,
-                "file": Path(snapshot.file).name,
-                "zxid": snapshot.zxid,
-                "complete_zxid": snapshot.complete_zxid,
-            }[name]
-            columns.append(pa.repeat(pa.scalar(value, column.type), count))
-        elif name in ("ctime", "mtime"):
-            times = np.array([getattr(node, f"{name}_ms") for node in nodes], np.int64)
-            columns.append(timestamps(times))
-        else:
-            columns.append(pa.array([getattr(node, name) for node in nodes], column.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    for begin in range(0, len(snapshot.starts), SNAPSHOT_ROWS):
+        yield nodes_batch(
+            snapshot, begin, begin + SNAPSHOT_ROWS, server, filters or Filters(), columns
+        )
 
 
 def read_snapshot_sessions(path: str | Path, server: str = "") -> Iterator[pa.RecordBatch]:

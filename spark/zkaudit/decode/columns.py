@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zkaudit.decode.snapshot import STAT, Snapshot
 from zkaudit.decode.txnlog import (
     CLOSE_SESSION,
     CREATE_SESSION,
@@ -27,7 +29,7 @@ from zkaudit.decode.txnlog import (
     close_session,
     decode_payload,
 )
-from zkaudit.schema import TXNLOG, TYPES, arrow_schema
+from zkaudit.schema import SNAPSHOT, TXNLOG, TYPES, arrow_schema
 
 Numbers: TypeAlias = np.ndarray
 
@@ -490,3 +492,66 @@ def _fields(
     has_digest[ops.record[digest]] = True
     bad[ops.record[wrong]] = True
     return found
+
+
+_STAT_FIELDS: Final = np.dtype(
+    [("czxid", ">i8"), ("mzxid", ">i8"), ("ctime", ">i8"), ("mtime", ">i8"), ("version", ">i4"),
+     ("cversion", ">i4"), ("aversion", ">i4"), ("ephemeral_owner", ">i8"), ("pzxid", ">i8")]
+)  # fmt: skip
+_STAT_BYTES: Final = np.dtype(f"V{STAT.size}")
+
+
+def nodes_batch(
+    snapshot: Snapshot,
+    begin: int,
+    end: int,
+    server: str,
+    filters: Filters,
+    columns: Iterable[str] | None = None,
+) -> pa.RecordBatch:
+    """Decode some znodes of a snapshot, by their number.
+
+    ``columns``: the wanted columns of ``schema.SNAPSHOT``, all by default. Of the filters only the
+    path prefix applies.
+    """
+    schema = arrow_schema(SNAPSHOT)
+    if columns is not None:
+        schema = pa.schema([schema.field(name) for name in columns])
+    starts = np.frombuffer(snapshot.starts, np.int64)
+    first = int(starts[begin])
+    last = int(starts[end]) if end < len(starts) else len(snapshot.content)
+    block, at = snapshot.content[first:last], starts[begin:end] - first
+    data = _Block(block)
+    path_size = data.int32(at)
+    data_at = at + 4 + path_size
+    data_size = data.int32(data_at)
+    stat_at = data_at + 12 + np.maximum(data_size, 0)
+    paths = texts(gather(block, at + 4, path_size))
+    paths = pc.if_else(pc.equal(paths, ""), "/", paths)
+    if filters.path_prefix:
+        chosen = pc.starts_with(paths, filters.path_prefix)
+        rows = np.flatnonzero(chosen.to_numpy(zero_copy_only=False))
+        paths = paths.filter(chosen)
+        data_at, data_size, stat_at = data_at[rows], data_size[rows], stat_at[rows]
+    places = len(block) - STAT.size + 1
+    stats = np.ndarray((places,), _STAT_BYTES, block, strides=(1,))[stat_at].view(_STAT_FIELDS)
+    same: dict[str, object] = {
+        "server": server,
+        "file": Path(snapshot.file).name,
+        "zxid": snapshot.zxid,
+        "complete_zxid": snapshot.complete_zxid,
+    }
+
+    def column(field: pa.Field) -> pa.Array:
+        name = field.name
+        if name in same:
+            return pa.repeat(pa.scalar(same[name], field.type), len(paths))
+        if name == "path":
+            return paths
+        if name == "data":
+            return gather(block, data_at + 4, data_size)
+        if name in ("ctime", "mtime"):
+            return timestamps(stats[name].astype(np.int64))
+        return numbers(stats[name], field.type)
+
+    return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,8 @@ GZIP: Final = b"\x1f\x8b"
 SNAPPY: Final = b"\x82SNAPPY\x00"
 """First bytes of snappy-java's framing, which differs from the standard one."""
 
-_STAT: Final = struct.Struct(">qqqqiiiqq")
+STAT: Final = struct.Struct(">qqqqiiiqq")
+"""czxid, mzxid, ctime, mtime, version, cversion, aversion, session of an ephemeral znode, pzxid."""
 _SEAL_SIZE: Final = 13  # checksum, length 1, "/"
 
 
@@ -59,8 +61,11 @@ class Snapshot:
     digest: int | None
     digest_zxid: int | None
     last_processed_zxid: int | None
-    _content: bytes
-    _nodes_at: int
+    content: bytes
+    """The whole file, uncompressed."""
+    starts: array[int]
+    """Where in ``content`` each znode begins: the length and text of its path, the length and bytes
+    of its data, the number of its access list, and ``STAT``."""
 
     @property
     def complete_zxid(self) -> int | None:
@@ -70,34 +75,24 @@ class Snapshot:
 
     def nodes(self) -> Iterator[SnapshotNode]:
         """Yield all znodes, the root (path ``/``) first."""
-        yield from _walk(self._content, self._nodes_at)
-
-
-def _walk(content: bytes, at: int) -> Iterator[SnapshotNode]:
-    unpack_int = struct.Struct(">i").unpack_from
-    stat, stat_size = _STAT.unpack_from, _STAT.size
-    end = len(content)
-    while True:
-        (size,) = unpack_int(content, at)
-        after = at + 4 + size
-        if not size >= 0 or after > end - 4:
-            raise BodyError(f"a path of {size} bytes does not fit", at)
-        path = content[at + 4 : after].decode("utf-8", "replace")
-        if path == "/":
-            return
-        (size,) = unpack_int(content, after)
-        data = None
-        if size != -1:
-            data = content[after + 4 : after + 4 + size]
-            after += size
-        if size < -1 or after + 12 + stat_size > end:
-            raise BodyError(f"content of {size} bytes does not fit", at)
-        (acl_id,) = struct.unpack_from(">q", content, after + 4)
-        c, m, ct, mt, version, cversion, aversion, owner, p = stat(content, after + 12)
-        yield SnapshotNode(
-            path or "/", data, c, m, ct, mt, version, cversion, aversion, owner, p, acl_id
-        )
-        at = after + 12 + stat_size
+        content = self.content
+        unpack_int = struct.Struct(">i").unpack_from
+        for at in self.starts:
+            (size,) = unpack_int(content, at)
+            after = at + 4 + size
+            path = content[at + 4 : after].decode("utf-8", "replace")
+            (size,) = unpack_int(content, after)
+            data = None
+            if size != -1:
+                data = content[after + 4 : after + 4 + size]
+                after += size
+            (acl_id,) = struct.unpack_from(">q", content, after + 4)
+            c, m, ct, mt, version, cversion, aversion, owner, p = STAT.unpack_from(
+                content, after + 12
+            )
+            yield SnapshotNode(
+                path or "/", data, c, m, ct, mt, version, cversion, aversion, owner, p, acl_id
+            )
 
 
 def snapshot_zxid(path: str | Path) -> int | None:
@@ -132,8 +127,7 @@ def open_snapshot(path: str | Path) -> Snapshot:
     try:
         sessions = {jute.int64(): jute.int32() for _ in range(jute.count())}
         acls = {jute.int64(): jute.acl() for _ in range(jute.count())}
-        nodes_at = jute.at
-        jute.at = _end_of_nodes(content, nodes_at)
+        starts, jute.at = _nodes(content, jute.at)
         _seal(jute, content)
         digest = digest_zxid = last = None
         tail = jute.left
@@ -150,23 +144,26 @@ def open_snapshot(path: str | Path) -> Snapshot:
     except (BodyError, struct.error) as error:
         at = error.args[1] if len(error.args) > 1 else jute.at
         raise LogFormatError(name, at, f"{error.args[0]} (counted uncompressed)") from None
-    return Snapshot(name, zxid, sessions, acls, digest, digest_zxid, last, content, nodes_at)
+    return Snapshot(name, zxid, sessions, acls, digest, digest_zxid, last, content, starts)
 
 
-def _end_of_nodes(content: bytes, at: int) -> int:
+def _nodes(content: bytes, at: int) -> tuple[array[int], int]:
+    """Return where each znode begins, and where their end mark ends."""
     unpack_int = struct.Struct(">i").unpack_from
     end = len(content)
+    starts = array("q")
     while True:
         (size,) = unpack_int(content, at)
         if size == 1 and content[at + 4 : at + 5] == b"/":
-            return at + 5
+            return starts, at + 5
         if size < 0 or at + 8 + size > end:
             raise BodyError("the snapshot is cut off or damaged", at)
         after = at + 4 + size
         (size,) = unpack_int(content, after)
-        after += 12 + _STAT.size + max(size, 0)
+        after += 12 + STAT.size + max(size, 0)
         if size < -1 or after > end:
             raise BodyError("the snapshot is cut off or damaged", at)
+        starts.append(at)
         at = after
 
 

@@ -239,7 +239,9 @@ class SnapshotReader(DataSourceReader):
                 if settings.table == "sessions":
                     batches = read_snapshot_sessions(piece.path, piece.server)
                 else:
-                    batches = read_snapshot(piece.path, piece.server, settings.filters)
+                    batches = read_snapshot(
+                        piece.path, piece.server, settings.filters, settings.names
+                    )
                 for batch in batches:
                     yield batch.select(settings.names)
             except (LogFormatError, FileNotFoundError):  # damaged, or purged in the meantime
