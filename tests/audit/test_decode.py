@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import struct
 import sys
 import zlib
 from collections import Counter
@@ -21,10 +20,12 @@ from zkaudit.decode import batches
 from zkaudit.decode.batches import LogReader, read_log, read_snapshot, read_snapshot_sessions
 from zkaudit.decode.columns import Filters, operations_batch
 from zkaudit.decode.digest import Tree, Verified, verify_digests
-from zkaudit.decode.snapshot import STAT, open_snapshot
+from zkaudit.decode.snapshot import open_snapshot
 from zkaudit.decode.txnlog import FILE_HEADER, Operation, Stop, read_transactions
 from zkaudit.errors import DigestMismatchError
 from zkaudit.schema import SNAPSHOT, TXNLOG, TYPES, arrow_schema
+
+from tests.audit.snapshots import snapshot_of
 
 TYPES_OF_34 = {"createSession", "closeSession", "create", "delete", "setData", "setACL", "error"}
 TYPES_OF_35 = {"create2", "createContainer", "createTTL", "deleteContainer"}
@@ -285,17 +286,6 @@ def test_replayed_tree_digests_are_the_servers_own(recording: Any, tmp_path: Pat
     log.write_bytes(content)
     with pytest.raises(DigestMismatchError, match=f"{log.name}: zxid {victim.zxid:#x}: "):
         verify_digests([log])
-
-
-def snapshot_of(nodes: list[tuple[bytes, bytes | None, tuple[int, ...]]]) -> bytes:
-    """A plain snapshot: path, content and the nine numbers of each znode. The root is first."""
-    content = struct.pack(">4siqii", b"ZKSN", 2, 0, 0, 0)
-    for path, data, stat in nodes:
-        content += struct.pack(">i", len(path)) + path
-        content += struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
-        content += struct.pack(">q", 1) + STAT.pack(*stat)
-    content += struct.pack(">i", 1) + b"/"
-    return content + struct.pack(">qi", zlib.adler32(content), 1) + b"/"
 
 
 def test_many_znodes_decoded_at_once_are_those_decoded_one_by_one(

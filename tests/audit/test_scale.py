@@ -59,14 +59,14 @@ def test_the_logs_of_several_servers_are_read_once(spark: SparkSession, tmp_path
         logs[5 + number].unlink()
     found, _ = inputs.find(servers)
     end = sorted({log.zxid for log in found})[-3] + 7
-    runs = inputs.runs(spark, servers, end)
+    runs = inputs.runs(spark, servers, end=end)
     chosen = inputs.needed(runs, found)
     names = [Path(log.path).name for log in found if log.zxid <= end]
     assert sorted(Path(log.path).name for log in chosen) == sorted(set(names))
     assert len({log.server for log in chosen}) == 2 < len(names) / len(chosen)
 
     every = inputs.transactions(spark, servers, end=end).collect()
-    once = inputs.transactions(spark, servers, None, end, chosen, runs).collect()
+    once = inputs.transactions(spark, servers, end=end, files=chosen, found=runs).collect()
 
     def runs_in(rows: list[Row]) -> list[tuple[Any, ...]]:
         return sorted(

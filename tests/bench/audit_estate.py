@@ -2,8 +2,9 @@
 
 Run it as ``python tests/bench/audit_estate.py DIR --groups 100000 --partitions 20 --transactions
 50000000``. All servers have the same logs (hard links), but each has purged a different number of
-them. Each server has a snapshot of the whole tree at its first log. A share of the groups
-(``--churn``) loses a member and gets it back. The other groups only commit.
+them. Each server has a snapshot of the whole tree at its first log, and one from a few hours before
+the end. A share of the groups (``--churn``) loses a member and gets it back. The other groups only
+commit. The logs are of a month.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from audit_logs import _ACL, _SUBSCRIPTION, _TAIL, _digest, _text, _Writer
 MEMBERS: Final = 4
 PURGED: Final = (0.0, 0.1, 0.2)
 """The share of the logs that each server has purged."""
+LATE: Final = (0.994, 0.9945, 0.995)
+"""The share of the transactions that are before each server's last snapshot."""
+MONTH_MS: Final = 30 * 24 * 3_600_000
 _STAT: Final = struct.Struct(">qqqqiiiqq")
 
 
@@ -147,7 +151,7 @@ def write_estate(
     rng = random.Random(seed)
     every = folder / "every"
     every.mkdir(parents=True)
-    out = _Writer(every, per_file)
+    out = _Writer(every, per_file, max(1, MONTH_MS // transactions))
     estate = Estate(out, groups, partitions)
     servers = [folder / f"zk{number + 1}" for number in range(len(PURGED))]
     for server in servers:
@@ -157,6 +161,7 @@ def write_estate(
         for member in range(MEMBERS):
             estate.join(group, member)
     begins = [0] * len(PURGED)
+    late = list(zip(LATE, servers, strict=True))
     returns = max(1, (transactions - out.count) // max(1, int(groups * churn)))
     while out.count < transactions:
         for number, least in enumerate(purged):
@@ -164,6 +169,9 @@ def write_estate(
                 out.flush()  # the server's oldest log begins here, after its snapshot
                 begins[number] = out.zxid + 1
                 estate.snapshot(servers[number] / f"snapshot.{out.zxid:x}")
+        if late and out.count >= int(transactions * late[0][0]):
+            out.flush()
+            estate.snapshot(late.pop(0)[1] / f"snapshot.{out.zxid:x}")
         if rng.random() < 1 / returns:
             group, member = rng.randrange(groups), rng.randrange(MEMBERS)
             estate.leave(group, member)

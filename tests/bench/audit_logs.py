@@ -27,7 +27,6 @@ CHURN: Final = 1 / 6000
 ZOMBIE: Final = 1 / 100_000
 _EPOCH: Final = 1 << 32
 _BEGIN_MS: Final = 1_700_000_000_000
-_STEP_MS: Final = 10
 _ACL: Final = struct.pack(">iii5si6s", 1, 31, 5, b"world", 6, b"anyone")
 _SUBSCRIPTION: Final = b'{"version":1,"subscription":{"events":1},"pattern":"static"}'
 _HEAD: Final = struct.Struct(">qiqqi")
@@ -57,10 +56,11 @@ class _Group:
 
 
 class _Writer:
-    """Assigns zxids and times and writes records, ``per_file`` of them to each file."""
+    """Assigns zxids and times, ``step_ms`` apart, and writes records, ``per_file`` to each file."""
 
-    def __init__(self, folder: Path, per_file: int) -> None:
+    def __init__(self, folder: Path, per_file: int, step_ms: int = 10) -> None:
         self.folder = folder
+        self.step_ms = step_ms
         self.per_file = per_file
         self.zxid = _EPOCH
         self.parts: list[bytes] = []
@@ -78,7 +78,7 @@ class _Writer:
         if not self.parts:
             self.first = self.zxid
             self.parts.append(struct.pack(">4siq", b"ZKLG", 2, 0))
-        at = _BEGIN_MS + self.count * _STEP_MS
+        at = _BEGIN_MS + self.count * self.step_ms
         payload = _HEAD.pack(session, cxid, self.zxid, at, kind) + body
         self.parts.append(struct.pack(">qi", zlib.adler32(payload), len(payload)))
         self.parts.append(payload)

@@ -33,7 +33,11 @@ def _utc(time: str) -> datetime:
 @click.command("run")
 @audit_options
 @click.option(
-    "--from", "start", metavar="TIME", callback=_iso, help="Only findings after this time (UTC)."
+    "--from",
+    "start",
+    metavar="TIME",
+    callback=_iso,
+    help="Only findings after this time (UTC). Reads the logs from a snapshot an hour before.",
 )
 @click.option(
     "--to", "end", metavar="TIME", callback=_iso, help="Only findings before this time (UTC)."

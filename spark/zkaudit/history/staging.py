@@ -29,6 +29,7 @@ _PATH: Final = (
     r"(?:(ids|owners|offsets)/(.+)|(migration|ids|live/mode|live/members/[^/]+))\z"
 )
 _MEMBERS: Final = "live/members/"
+_OF_WRITES: Final = ("key", "zxid", "idx", "time", "session", "act", "data")
 _TOPIC: Final = r"(?s)\A(.*?)/brokers/topics/([^/]+)\z"
 _PARTITION: Final = r"\A([^/]+)/(0|[1-9][0-9]{0,9})\z"
 
@@ -49,7 +50,9 @@ class Stage:
     listed.
     ``listed``: a delete known only from the list in the closeSession of the znode's own session."""
     writes: DataFrame
-    """Writes of offsets, which are most rows: key, zxid, idx, time, session, act, data, segment."""
+    """Writes of offsets, which are most rows: key, zxid, idx, time, session, act, data, segment.
+    An offset that a snapshot shows and that was written before the logs has the act ``known``, the
+    zxid of that write, and the segment that it is known in."""
     sessions: DataFrame
     """Rows of type createSession and closeSession, unchanged."""
     refused: DataFrame
@@ -158,10 +161,14 @@ def stage(
     topics = _topics(rows.withColumn("act", act), snapshots)
     paths = logged.select("path") if paths is None else paths.select("path")
     if snapshots is not None:
-        paths = paths.unionByName(snapshots.select("path").where(F.col("path").isNotNull()))
+        others = snapshots.where("path is not null and not contains(path, '/offsets/')")
+        paths = paths.unionByName(others.select("path"))
     names = keep("names", _names(paths.distinct(), group))
     offset = F.col("tree") == "offsets"
     writes = _writes(logged, group)
+    offsets = writes.select(*_OF_WRITES).withColumn("segment", segment_of(F.col("zxid"), log_gaps))
+    if snapshots is not None:
+        offsets = offsets.unionByName(_offsets_at(snapshots, names.where(offset), log_gaps))
     events = logged.join(names.where(~offset).select("path"), "path").withColumn(
         "sure", segment_of(F.col("zxid"), log_gaps)
     )
@@ -177,9 +184,7 @@ def stage(
     return Stage(
         names,
         events,
-        writes.select(
-            "key", "zxid", "idx", "time", "session", "act", "data", segment.alias("segment")
-        ),
+        offsets,
         rows.where(F.col("type").isin("createSession", "closeSession")).select(
             "type", "zxid", "time", "session", "cxid", "timeout"
         ),
@@ -320,6 +325,33 @@ def _with_listed(
     creates = events.where("act = 'create'").select("path", "session").distinct()
     listed = listed.join(names.select("path"), "path", "left_semi")
     return events.unionByName(listed.join(creates, ["path", "session"], "left_anti"))
+
+
+def _offsets_at(snapshots: DataFrame, names: DataFrame, log_gaps: Sequence[LogGap]) -> DataFrame:
+    """Offsets that were written before the segment of a snapshot, as rows of ``Stage.writes``. Only
+    those of partitions whose offset is written in the logs: ``names``."""
+    # In one `select` with the new zxid, Spark would take that for the snapshot's.
+    known = snapshots.where(F.col("path").contains("/offsets/")).withColumns(
+        {
+            "segment": segment_of(F.col("zxid") + 1, log_gaps),
+            "written": segment_of(F.col("mzxid"), log_gaps),
+        }
+    )
+    rows = (
+        known.where("written < segment")
+        .join(names.select("path", "key"), "path")
+        .select(
+            "key",
+            F.col("mzxid").alias("zxid"),
+            F.lit(2**31 - 1).alias("idx"),  # after the write itself, if the logs show it
+            F.col("mtime").alias("time"),
+            F.lit(0).cast("bigint").alias("session"),
+            F.lit("known").alias("act"),
+            "data",
+            "segment",
+        )
+    )
+    return rows.dropDuplicates(["key", "segment"])
 
 
 def _with_snapshots(

@@ -7,6 +7,7 @@ migrated while they ran.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,8 +43,9 @@ QUIET_MS = 5_000
 @dataclass(frozen=True)
 class Options:
     """What to audit. ``start`` and ``end`` (ISO times, UTC) choose findings by the leader's clock.
-    The history before ``start`` is read too, because it shows the owners; logs that begin an hour
-    or more after ``end`` are not read."""
+    The history is read from the last snapshot at least an hour before ``start``, which shows owners
+    and offsets of that time; without one, the whole history before ``start`` is read. Logs that
+    begin an hour or more after ``end`` are not read."""
 
     logs: Sequence[str]
     out: str
@@ -79,29 +81,38 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     journals.check(options.journals)
     server_logs.check(options.server_logs)
     check_group(spark, options.group)
-    size = bytes_of(piece.path for piece in (*logs, *snapshots))
-    with errors_named(), staged(out), planned_for(spark, size):
+    with errors_named(), staged(out), ExitStack() as settings:
+        begin = inputs.begin_zxid(logs, snapshots, options.start)
         last = inputs.end_zxid(logs, options.end)
+        wanted = inputs.within(logs, begin, last)
+        usable = [
+            piece
+            for piece in snapshots
+            if (begin or 1) - 1 <= piece.zxid <= (2**63 - 1 if last is None else last)
+        ]
+        size = bytes_of(piece.path for piece in (*wanted, *usable))
+        settings.enter_context(planned_for(spark, size))
         files: Sequence[Piece] = ()
         runs = None
-        if size >= SMALL_BYTES and len({log.server for log in logs}) > 1:
-            runs = kept(out, "staging/runs", inputs.runs(spark, options.logs, last))
-            files = inputs.needed(runs, logs, options.servers)
-        read = inputs.transactions(spark, options.logs, options.group, last, files, runs)
+        if size >= SMALL_BYTES and len({log.server for log in wanted}) > 1:
+            runs = kept(out, "staging/runs", inputs.runs(spark, options.logs, begin, last))
+            files = inputs.needed(runs, wanted, options.servers)
+        read = inputs.transactions(spark, options.logs, options.group, begin, last, files, runs)
         rows = kept(out, "staging/rows", read)
 
         def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
-            usable = [piece for piece in snapshots if last is None or piece.zxid <= last]
-            chosen = inputs.behind(usable, log_gaps)
-            if not chosen:
-                return None, ()
-            read = kept(out, "staging/snapshots", inputs.snapshots(spark, options.logs, chosen))
-            torn = {piece.zxid for piece in chosen} - set(inputs.whole(read).values())
-            if torn and len(chosen) < len(usable):
-                chosen = usable
-                every = inputs.snapshots(spark, options.logs, usable)
-                read = kept(out, "staging/all_snapshots", every)
-            return read, chosen
+            left, tried = usable, set[Piece]()
+            while True:
+                chosen = inputs.behind(left, log_gaps)
+                if not chosen:
+                    return None, tuple(tried)
+                read = inputs.snapshots(spark, options.logs, chosen, options.group)
+                read = kept(out, f"staging/snapshots-{len(tried)}", read)
+                tried.update(chosen)
+                torn = {piece.zxid for piece in chosen} - set(inputs.whole(read).values())
+                if not torn:
+                    return read, sorted(tried, key=lambda piece: piece.zxid)
+                left = [piece for piece in left if piece.zxid not in torn]
 
         plan = committed.plan(inputs.runs_of(rows), options.servers)
         check_times(rows, options)

@@ -9,15 +9,18 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame, Row, SparkSession, functions as F
+from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession, functions as F
 
+from zkaudit.decode.columns import Filters
+from zkaudit.decode.snapshot import open_snapshot
 from zkaudit.decode.txnlog import read_transactions
-from zkaudit.errors import AuditError, InputMissingError
+from zkaudit.errors import AuditError, InputMissingError, LogFormatError
 from zkaudit.history import committed
 from zkaudit.history.committed import History, Run
 from zkaudit.schema import RUN
@@ -26,6 +29,8 @@ from zkaudit.sources.files import Piece, parse_servers
 from zkaudit.sources.zookeeper import register
 from zkaudit.text import names_of
 
+BEFORE_START: Final = timedelta(hours=1)
+"""How much of the logs is read before the start of the time range."""
 AFTER_END: Final = timedelta(hours=1)
 """How much of the logs is read after the end of the time range: the effect of a wrong offset shows
 only later."""
@@ -66,9 +71,7 @@ def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
     """
     if end is None:
         return None
-    moment = datetime.fromisoformat(end)
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    last_ms = (moment + AFTER_END).timestamp() * 1000
+    last_ms = _ms(end, AFTER_END)
     first = min(log.zxid for log in logs)
     for log in sorted(logs, key=lambda log: log.zxid):
         operation = next(read_transactions(log.path), None)
@@ -77,10 +80,46 @@ def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
     return None
 
 
+def begin_zxid(logs: Sequence[Piece], found: Sequence[Piece], start: str | None) -> int | None:
+    """Return the first zxid to read for findings from ``start`` (ISO, UTC); ``None``: read all.
+
+    It follows a whole snapshot that was begun at least ``BEFORE_START`` earlier: the snapshot has
+    the members, owners and offsets of that time. ``found``: the snapshots.
+    """
+    if start is None:
+        return None
+    least = min(log.zxid for log in logs)
+    first_ms = _ms(start, -BEFORE_START)
+    for log in sorted(logs, key=lambda log: -log.zxid):
+        operation = next(read_transactions(log.path), None)
+        if operation is not None and operation.time_ms <= first_ms:
+            earlier = (piece for piece in found if least < piece.zxid + 1 <= operation.zxid)
+            for piece in sorted(earlier, key=lambda piece: -piece.zxid):
+                with suppress(LogFormatError, FileNotFoundError):
+                    open_snapshot(piece.path)
+                    return piece.zxid + 1
+            return None
+    return None
+
+
+def _ms(time: str, later: timedelta) -> float:
+    moment = datetime.fromisoformat(time)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment + later).timestamp() * 1000
+
+
+def within(logs: Sequence[Piece], begin: int | None, end: int | None) -> list[Piece]:
+    """Leave out the logs that have no zxid from ``begin`` to ``end``."""
+    wanted = Filters(start_zxid=begin, end_zxid=end)
+    servers = {log.server: [other for other in logs if other.server == log.server] for log in logs}
+    return [log for found in servers.values() for log in sources_files.within(found, wanted)]
+
+
 def transactions(
     spark: SparkSession,
     directories: Sequence[str | Path],
     group: str | None = None,
+    begin: int | None = None,
     end: int | None = None,
     files: Sequence[Piece] = (),
     found: DataFrame | None = None,
@@ -88,19 +127,15 @@ def transactions(
     """Rows of ``schema.TXNLOG_GROUPS``, including runs and duplicates.
 
     ``group``: a Java regex. Rows of other groups are left out if the start of the regex rules them
-    out. So all rows of matching groups are returned, and maybe others. ``end``: the last zxid to
-    read. ``files``: read only these logs. ``found``, the rows of ``runs``, replaces the runs then.
+    out. So all rows of matching groups are returned, and maybe others. ``begin`` and ``end``: the
+    first and the last zxid to read. ``files``: read only these logs. ``found``, the rows of
+    ``runs``, replaces the runs then.
     """
     register(spark)
     load = spark.read.format("zookeeper_txnlog").option("table", "groups")
     if files:
-        load = load.option("files", ",".join(file.path for file in files))
-    begins = group_begins(group) if group is not None else ()
-    if begins:
-        load = load.option("groupBegins", ",".join(begins))
-    if end is not None:
-        load = load.option("endZxid", str(end))
-    rows = load.option("paths", _listed(directories)).load()
+        load = load.option("files", ",".join(_names(files)))
+    rows = _between(_of_group(load, group), begin, end).option("paths", _listed(directories)).load()
     if found is None:
         return rows
     of_runs = found.select(
@@ -111,14 +146,27 @@ def transactions(
 
 
 def runs(
-    spark: SparkSession, directories: Sequence[str | Path], end: int | None = None
+    spark: SparkSession,
+    directories: Sequence[str | Path],
+    begin: int | None = None,
+    end: int | None = None,
 ) -> DataFrame:
-    """Rows of ``schema.TXNLOG_RUNS`` of all logs. ``end``: the last zxid to read."""
+    """Rows of ``schema.TXNLOG_RUNS``. ``begin`` and ``end``: the first and last zxid to read."""
     register(spark)
     load = spark.read.format("zookeeper_txnlog").option("table", "runs")
-    if end is not None:
-        load = load.option("endZxid", str(end))
-    return load.option("paths", _listed(directories)).load()
+    return _between(load, begin, end).option("paths", _listed(directories)).load()
+
+
+def _of_group(load: DataFrameReader, group: str | None) -> DataFrameReader:
+    begins = group_begins(group) if group is not None else ()
+    return load.option("groupBegins", ",".join(begins)) if begins else load
+
+
+def _between(load: DataFrameReader, begin: int | None, end: int | None) -> DataFrameReader:
+    for name, zxid in (("startZxid", begin), ("endZxid", end)):
+        if zxid is not None:
+            load = load.option(name, str(zxid))
+    return load
 
 
 def needed(found: DataFrame, logs: Sequence[Piece], servers: int | None = None) -> list[Piece]:
@@ -167,43 +215,45 @@ def group_begins(regex: str) -> tuple[str, ...]:
 
 
 def behind(found: Sequence[Piece], log_gaps: Sequence[tuple[int, int]]) -> list[Piece]:
-    """Return the snapshots to read, of every server: the first two after each log gap and the last
-    one inside it.
+    """Return the snapshots to read: the first one after each log gap and the last one inside it.
 
-    The logs show all changes after the first one; the second is read in case the first is
-    incomplete. The one inside the gap has members that were registered before the logs continue.
+    The logs show all changes after the first one. The one inside the gap has members that were
+    registered before the logs continue. Of snapshots with the same zxid one server's is enough.
     """
+    one = {piece.zxid: piece for piece in reversed(found)}
     borders = [*sorted(log_gaps), (2**63 - 1, 2**63 - 1)]
     chosen: set[int] = set()
     for (_, first), (last, _) in pairwise(borders):
-        later = sorted({piece.zxid for piece in found if first - 1 <= piece.zxid <= last})
-        chosen.update(later[:2])
+        chosen.update(sorted(zxid for zxid in one if first - 1 <= zxid <= last)[:1])
     for after, first in log_gaps:
-        chosen.update(sorted(p.zxid for p in found if after <= p.zxid < first - 1)[-1:])
-    return [piece for piece in found if piece.zxid in chosen]
+        chosen.update(sorted(zxid for zxid in one if after <= zxid < first - 1)[-1:])
+    return [one[zxid] for zxid in sorted(chosen)]
 
 
 def snapshots(
-    spark: SparkSession, directories: Sequence[str | Path], files: Sequence[Piece] = ()
+    spark: SparkSession,
+    directories: Sequence[str | Path],
+    files: Sequence[Piece] = (),
+    group: str | None = None,
 ) -> DataFrame:
     """Rows of the snapshots, as in ``schema.SNAPSHOT``: topics, migration markers, modes, all
-    ephemeral znodes of groups, and the root. ``files``: read only these snapshots.
+    ephemeral znodes and offsets of groups, and the root. ``files``: read only these snapshots.
+    ``group``: as in ``transactions``.
 
     An incomplete file gives no rows: ZooKeeper does not use such a file either.
     """
     register(spark)
-    source = spark.read.format("zookeeper_snapshot").option("corruption", "stop")
+    load = spark.read.format("zookeeper_snapshot").option("corruption", "stop")
+    load = _of_group(load.option("table", "groups"), group)
     if files:
-        source = source.option("files", ",".join(sorted({Path(f.path).name for f in files})))
-    return (
-        source.option("paths", _listed(directories))
-        .load()
-        .where(
-            "path = '/' or contains(path, '/brokers/topics/') or contains(path, '/consumers/')"
-            " and (ephemeral_owner != 0 or endswith(path, '/migration')"
-            " or endswith(path, '/live/mode'))"
-        )
-    )
+        load = load.option("files", ",".join(_names(files)))
+    return load.option("paths", _listed(directories)).load()
+
+
+def _names(files: Sequence[Piece]) -> list[str]:
+    """Values of the source's option ``files``, which cannot express a comma in a path."""
+    plain = not any("," in file.path for file in files)
+    return sorted({file.path if plain else Path(file.path).name for file in files})
 
 
 def whole(rows: DataFrame) -> dict[tuple[str, str], int]:

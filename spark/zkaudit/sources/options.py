@@ -23,7 +23,11 @@ TABLES: Final = {
         "runs": schema.TXNLOG_RUNS,
         "groups": schema.TXNLOG_GROUPS,
     },
-    "zookeeper_snapshot": {"nodes": schema.SNAPSHOT, "sessions": schema.SNAPSHOT_SESSIONS},
+    "zookeeper_snapshot": {
+        "nodes": schema.SNAPSHOT,
+        "sessions": schema.SNAPSHOT_SESSIONS,
+        "groups": schema.SNAPSHOT,
+    },
 }
 
 
@@ -75,7 +79,6 @@ OPTIONS: Final = (
         "",
         "Table `groups`: keep only paths of groups whose names begin with one of these texts, "
         "separated by commas.",
-        True,
     ),
     Option(
         "pushFilters",

@@ -1,13 +1,15 @@
-"""Rows of each table of ``zookeeper_txnlog``, from pieces of logs.
+"""Rows of each table of ``zookeeper_txnlog``, from pieces of logs, and the znodes of snapshots that
+an audit needs.
 
 Runs in the executors' Python workers and does not use Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -116,6 +118,22 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     found += [fixed | {"type": schema.PATH, "zxid": 0, "path": path} for path in of_group]
     for begin in range(0, len(found), _ROWS):
         yield _batch(settings, found[begin : begin + _ROWS])
+
+
+def nodes_of_groups(batch: pa.RecordBatch, begins: Sequence[str]) -> pa.RecordBatch:
+    """The znodes that an audit needs: the root, topics, and of groups the ephemeral znodes, the
+    offsets, the migration marker and the mode."""
+    paths = batch["path"]
+    needed = pc.not_equal(batch["ephemeral_owner"], 0)
+    for end in ("/migration", "/live/mode"):
+        needed = pc.or_(needed, pc.ends_with(paths, end))
+    needed = pc.or_(needed, pc.match_substring(paths, "/offsets/"))
+    of_group = pc.match_substring(paths, _OF_GROUPS[0])
+    if begins:
+        found = [pc.match_substring(paths, _OF_GROUPS[0] + begin) for begin in begins]
+        of_group = reduce(pc.or_, found)
+    topic = pc.or_(pc.match_substring(paths, _OF_GROUPS[1]), pc.equal(paths, "/"))
+    return batch.filter(pc.or_(topic, pc.and_(of_group, needed)))
 
 
 def _batch(settings: Settings, rows: list[dict[str, Any]]) -> pa.RecordBatch:

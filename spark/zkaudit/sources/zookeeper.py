@@ -38,7 +38,7 @@ from zkaudit.sources.files import (
     within,
 )
 from zkaudit.sources.options import Settings, parse_options
-from zkaudit.sources.rows import rows_of
+from zkaudit.sources.rows import nodes_of_groups, rows_of
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -240,9 +240,14 @@ class SnapshotReader(DataSourceReader):
                     batches = read_snapshot_sessions(piece.path, piece.server)
                 else:
                     batches = read_snapshot(
-                        piece.path, piece.server, settings.filters, settings.names
+                        piece.path,
+                        piece.server,
+                        settings.filters,
+                        settings.names if settings.table == "nodes" else None,
                     )
                 for batch in batches:
+                    if settings.table == "groups":
+                        batch = nodes_of_groups(batch, settings.group_begins)
                     yield batch.select(settings.names)
             except (LogFormatError, FileNotFoundError):  # damaged, or purged in the meantime
                 if not settings.tolerant:

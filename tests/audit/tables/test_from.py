@@ -1,0 +1,101 @@
+"""``--from`` reads the logs from the snapshot before that time, and finds the same in that time."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from zkaudit.commands.findings import read
+from zkaudit.decode.batches import LogReader
+from zkaudit.findings.limits import Limits
+from zkaudit.job import audit as job, inputs
+from zkaudit.job.output import load
+
+from tests.audit.corpus.incidents import LIMITS
+from tests.audit.corpus.judge import directories
+from tests.audit.corpus.play import CUT
+from tests.audit.snapshots import snapshot_after
+
+pytestmark = pytest.mark.timeout(1200)  # two audits
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A server that began a new log in the middle of the incidents, and wrote a snapshot then. The
+    first row behind that."""
+    places = directories(tmp_path)
+    (log,) = places["whole"].iterdir()
+    rows = [row for batch in LogReader(log).batches() for row in batch.to_pylist()]
+    cut = next(row["zxid"] for row in rows if row["path"] == CUT)
+    first = next(row for row in rows if row["zxid"] > cut)
+    (late,) = places["late"].iterdir()
+    late.rename(places["whole"] / late.name)
+    log.write_bytes(log.read_bytes()[: first["position"]])
+    before = snapshot_after(row for row in rows if row["zxid"] <= cut)
+    (places["whole"] / f"snapshot.{first['zxid'] - 1:x}").write_bytes(before)
+    return places["whole"], first
+
+
+def test_the_first_zxid_to_read(
+    server: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It follows a whole snapshot that is an hour older than the time. Without one, all is read."""
+    place, first = server
+    hour = inputs.BEFORE_START
+    assert hour == timedelta(hours=1)
+    after = first["time"] + hour
+
+    def begin(time: datetime) -> int | None:
+        return inputs.begin_zxid(*inputs.find([place]), time.replace(tzinfo=None).isoformat())
+
+    assert begin(after) == begin(after + hour) == first["zxid"]
+    assert begin(after - timedelta(milliseconds=1)) is None
+    assert inputs.begin_zxid(*inputs.find([place]), None) is None
+    logs, _ = inputs.find([place])
+    names = [Path(log.path).name for log in inputs.within(logs, first["zxid"], None)]
+    assert names == [f"log.{first['zxid']:x}"]
+    (newest,) = place.glob("snapshot.*")
+    older = place / f"snapshot.{first['zxid'] - 10:x}"
+    newest.rename(older)
+    assert begin(after) == first["zxid"] - 9
+    newest.write_bytes(older.read_bytes()[:-1])
+    assert begin(after) == first["zxid"] - 9
+    older.unlink()
+    assert begin(after) is None
+
+
+def test_logs_before_the_snapshot_are_not_read(
+    spark: SparkSession,
+    tmp_path: Path,
+    server: tuple[Path, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The findings of the second half of the incidents, from the second half of the logs."""
+    logs, first = server
+    start = first["time"].isoformat()
+    found: dict[str, list[dict[str, Any]]] = {}
+    commits = {}
+    for name, earlier in (("whole", 1 << 20), ("part", 0)):
+        monkeypatch.setattr(inputs, "BEFORE_START", timedelta(seconds=earlier))
+        out = str(tmp_path / name)
+        options = job.Options([str(logs)], out, start=start, limits=Limits(**LIMITS))
+        summary = job.run(spark, options)
+        assert summary["log_gaps"] == ([] if name == "whole" else [(0, first["zxid"])])
+        found[name] = read(Path(out))
+        table = load(spark, out)[1]["commits"].where(f"zxid >= {first['zxid']}")
+        columns = ("zxid", "group", "offset", "previous", "kind", "owner_member", "owner_state")
+        commits[name] = sorted(map(str, table.select(*columns).collect()))
+    assert commits["part"] == commits["whole"]
+    assert len(commits["part"]) > 100
+    whole, part = (
+        {(r["group"], r["kind"], r["severity"], r["basis"], r["sentence"]) for r in rows}
+        for rows in (found["whole"], found["part"])
+    )
+    assert part < whole
+    begun = [row for row in found["whole"] if row["time"] >= first["time"]]
+    assert len(begun) > 20
+    # Who has an owner is known from the snapshot on, but not who never had one before.
+    assert [key[:2] for key in whole - part] == [("never_claimed", "orphan partition")]
