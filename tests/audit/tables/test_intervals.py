@@ -5,8 +5,9 @@
 A log gap ``(after, before)`` means that every transaction strictly between the two zxids is
 missing. Gaps cut the history into segments, numbered from 0. What the log shows about a znode holds
 within one segment. Beyond a log gap it is unknown, unless a snapshot shows the same znode (path and
-czxid) there. A history that does not reach back to the first transaction begins with the log gap
-(0, first zxid).
+czxid) there. An offset in a snapshot that was written before the snapshot's segment was there when
+the segment began. A history that does not reach back to the first transaction begins with the log
+gap (0, first zxid).
 """
 
 from __future__ import annotations
@@ -50,13 +51,15 @@ class Row(NamedTuple):
 
 
 class InSnapshot(NamedTuple):
-    """One ephemeral of a snapshot (``zkaudit.schema.SNAPSHOT``)."""
+    """One ephemeral or offset of a snapshot (``zkaudit.schema.SNAPSHOT``)."""
 
     zxid: int
     path: str
     czxid: int
     session: int
     data: bytes | None = None
+    mzxid: int = 0
+    """Only for offsets."""
 
 
 @dataclass(slots=True)
@@ -135,6 +138,11 @@ class _Run:
         self.live: dict[str, Lifetime] = {}
         self.ended: dict[str, int] = {}  # path -> segment of the last event that ended a lifetime
         self.offsets: dict[str, tuple[int, bytes | None]] = {}  # path -> segment, content
+        self.at_begin: dict[tuple[str, int], bytes | None] = {
+            (s.path, self.segment(s.zxid + 1)): s.data
+            for s in seen
+            if kind_of(s.path) == "offsets" and self.segment(s.mzxid) < self.segment(s.zxid + 1)
+        }  # path, segment -> content
         self.closed: set[int] = set()
 
     def segment(self, zxid: int) -> int:
@@ -219,7 +227,7 @@ class _Run:
     def offset(self, row: Row) -> None:
         assert row.path is not None
         if row.type in DELETES:
-            self.offsets.pop(row.path, None)
+            self.offsets[row.path] = (self.segment(row.zxid), None)
             return
         if row.type not in CREATES and row.type != "setData":
             return
@@ -233,9 +241,9 @@ class _Run:
             state = "none" if self.ended[owner_path] == here else "unknown"
         else:
             state = "none" if here == 0 else "unknown"
-        since, before = self.offsets.get(row.path, (here, None))
+        since, before = self.offsets.get(row.path, (-1, None))
         if since != here:
-            before = None
+            before = self.at_begin.get((row.path, here))
         same = before is not None and before == row.data
         claimed = (
             lifetime is not None and lifetime.start is not None and lifetime.start[0] == row.zxid
@@ -285,7 +293,7 @@ def shown(spark: SparkSession, seen: list[InSnapshot]) -> DataFrame:
         known: dict[str, Any] = {
             "server": "a", "file": "snapshot.1", "zxid": row.zxid, "path": row.path,
             "data": row.data, "czxid": row.czxid, "ephemeral_owner": row.session,
-            "ctime": at(row.czxid), "mzxid": row.czxid, "version": 0, "cversion": 0,
+            "ctime": at(row.czxid), "mzxid": row.mzxid or row.czxid, "version": 0, "cversion": 0,
             "aversion": 0, "pzxid": 0,
         }  # fmt: skip
         values.append(tuple(known.get(name) for name in columns))
@@ -301,7 +309,7 @@ class Ensemble:
         self.group = group
         self.zxid = first
         self.session = first * 100
-        self.nodes: dict[str, tuple[bytes, int, int]] = {}  # data, session, czxid
+        self.nodes: dict[str, tuple[bytes, int, int, int]] = {}  # data, session, czxid, mzxid
         self.sessions: list[int] = []
         self.rows: list[Row] = []
         self.seen: list[InSnapshot] = []
@@ -313,11 +321,11 @@ class Ensemble:
             if path is None:
                 continue
             if kind in schema.CREATES:
-                self.nodes[path] = (data, session if ephemeral else 0, self.zxid)
+                self.nodes[path] = (data, session if ephemeral else 0, self.zxid, self.zxid)
             elif kind == "delete":
                 self.nodes.pop(path)
             else:
-                self.nodes[path] = (data, *self.nodes[path][1:])
+                self.nodes[path] = (data, *self.nodes[path][1:3], self.zxid)
 
     def step(self) -> None:
         rng = self.rng
@@ -366,9 +374,9 @@ class Ensemble:
             self.log(gone, session=session)
 
     def snapshot(self) -> None:
-        for path, (data, session, czxid) in self.nodes.items():
-            if session:
-                self.seen.append(InSnapshot(self.zxid, path, czxid, session, data))
+        for path, (data, session, czxid, mzxid) in self.nodes.items():
+            if session or "/offsets/" in path:
+                self.seen.append(InSnapshot(self.zxid, path, czxid, session, data, mzxid))
 
 
 def cut(rng: random.Random, made: list[Ensemble]) -> tuple[list[Row], list[LogGap]]:
@@ -473,8 +481,9 @@ def test_what_an_offset_was_before_a_log_gap_is_not_what_it_was_just_before_a_wr
 
 
 def test_what_is_said_of_a_cut_history_is_true_in_the_whole_one() -> None:
-    """From a cut history, lifetimes with a known beginning and end, and owners of commits, are
-    still right."""
+    """From a cut history, lifetimes with a known beginning and end, and owners and previous offsets
+    of commits, are still right. Snapshots show some previous offsets."""
+    shown = 0
     for number in range(300):
         rng = random.Random(SEED + number)
         one = Ensemble(rng, "g", 0)
@@ -501,13 +510,18 @@ def test_what_is_said_of_a_cut_history_is_true_in_the_whole_one() -> None:
                     f"seed {SEED + number}"
                 )
         commits = {c.at: c for c in whole.commits}
+        alone = {c.at: c.previous for c in replay(rows, log_gaps).commits}
         for commit in part.commits:
+            right = commits[commit.at]
+            if commit.previous is not None:
+                assert commit.previous == right.previous, f"seed {SEED + number}"
+                shown += alone[commit.at] is None
             if commit.owner_state == "unknown":
                 continue
-            right = commits[commit.at]
             assert commit.owner_state == right.owner_state, f"seed {SEED + number}"
             if commit.owner is not None and right.owner is not None:
                 assert commit.owner.session == right.owner.session, f"seed {SEED + number}"
+    assert shown > 20
 
 
 @pytest.mark.parametrize(
