@@ -304,7 +304,7 @@ class Load:
                     self._producer.produce(
                         self._group.topic, b"x" * 100, partition=where, callback=self._acked
                     )
-                except BufferError:  # the broker is slow: go on later
+                except BufferError:  # the broker is slow: send more later
                     break
                 sent += 1
             self._producer.poll(0)

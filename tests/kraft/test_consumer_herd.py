@@ -27,7 +27,7 @@ SEEDS: Final = 10
 SETTLED: Final = 120.0
 BUSY: Final = 60.0
 """So much longer may a change take on a busy machine (seconds)."""
-#: Requests that a change causes. Heartbeats and the periodic reads of topics go on all the time.
+#: Requests that a change causes. Heartbeats and the periodic reads of topics continue all the time.
 CAUSED: Final = ("find coordinator", "commit offsets", "leave group")
 
 

@@ -60,7 +60,7 @@ def commands(line: str) -> Iterator[list[str]]:
     words: list[str] = []
     try:
         tokens = list(lexer)
-    except ValueError:  # a quotation that goes on in the next line: no command of ours does
+    except ValueError:  # a quotation that continues on the next line: our commands have none
         return
     skip = False
     for token in [*tokens, ";"]:
