@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from zkaudit.decode.txnlog import read_transactions
-from zkaudit.job.inputs import behind, end_zxid, find
+from zkaudit.job.inputs import behind, end_zxid, find, read_behind
 from zkaudit.sources.files import Piece
 
 from tests.audit.corpus.judge import directories
@@ -39,3 +40,26 @@ def test_snapshots_that_are_read() -> None:
         ("a", 5), ("a", 9), ("a", 40), ("a", 49),
     ]  # fmt: skip
     assert behind(found, []) == []
+
+
+def test_the_next_snapshot_is_read_instead_of_one_that_is_not_whole() -> None:
+    """Each is read once, and none that is already known."""
+    found = [Piece("a", f"/a/snapshot.{zxid:x}", zxid, 1) for zxid in (5, 9, 12, 15, 40, 49, 52)]
+    reads: list[list[int]] = []
+
+    def read_of(*torn: int) -> list[int]:
+        def read(chosen: Sequence[Piece]) -> list[int]:
+            reads.append([piece.zxid for piece in chosen])
+            return [zxid for zxid in reads[-1] if zxid not in torn]
+
+        reads.clear()
+        return [piece.zxid for piece in read_behind(found, [(0, 10), (30, 50)], read, known)]
+
+    known: tuple[int, ...] = ()
+    assert read_of() == [5, 9, 40, 49]
+    assert len(reads) == 1
+    assert read_of(9, 5, 12) == [5, 9, 40, 49, 12, 15]
+    assert reads == [[5, 9, 40, 49], [12], [15]]
+    assert read_of(40, 49, 52) == [5, 9, 40, 49, 52]
+    known = (5, 9, 41)
+    assert read_of() == [49]

@@ -6,10 +6,11 @@ migrated while they ran.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -101,18 +102,15 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
         rows = kept(out, "staging/rows", read)
 
         def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
-            left, tried = usable, set[Piece]()
-            while True:
-                chosen = inputs.behind(left, log_gaps)
-                if not chosen:
-                    return None, tuple(tried)
-                read = inputs.snapshots(spark, options.logs, chosen, options.group)
-                read = kept(out, f"staging/snapshots-{len(tried)}", read)
-                tried.update(chosen)
-                torn = {piece.zxid for piece in chosen} - set(inputs.whole(read).values())
-                if not torn:
-                    return read, sorted(tried, key=lambda piece: piece.zxid)
-                left = [piece for piece in left if piece.zxid not in torn]
+            parts: list[DataFrame] = []
+
+            def read(chosen: Sequence[Piece]) -> Iterable[int]:
+                part = inputs.snapshots(spark, options.logs, chosen, options.group)
+                parts.append(kept(out, f"staging/snapshots-{len(parts)}", part))
+                return inputs.whole(parts[-1]).values()
+
+            files = inputs.read_behind(usable, log_gaps, read)
+            return reduce(DataFrame.unionByName, parts) if parts else None, files
 
         plan = committed.plan(inputs.runs_of(rows), options.servers)
         check_times(rows, options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -228,6 +228,30 @@ def behind(found: Sequence[Piece], log_gaps: Sequence[tuple[int, int]]) -> list[
     for after, first in log_gaps:
         chosen.update(sorted(zxid for zxid in one if after <= zxid < first - 1)[-1:])
     return [one[zxid] for zxid in sorted(chosen)]
+
+
+def read_behind(
+    found: Sequence[Piece],
+    log_gaps: Sequence[tuple[int, int]],
+    read: Callable[[Sequence[Piece]], Iterable[int]],
+    known: Iterable[int] = (),
+) -> list[Piece]:
+    """Read the snapshots that ``behind`` names, and the next one instead of one that is not whole.
+    Return all that were read.
+
+    ``read`` returns the zxids of those that are whole. ``known``: zxids of whole snapshots that
+    were read before, also of files that are gone.
+    """
+    left, tried, there = list(found), list[Piece](), set(known)
+    while True:
+        before = [Piece("", "", zxid, 0) for zxid in there]
+        chosen = [p for p in behind([*before, *left], log_gaps) if p.zxid not in there]
+        if not chosen:
+            return tried
+        tried += chosen
+        there.update(read(chosen))
+        torn = {piece.zxid for piece in chosen} - there
+        left = [piece for piece in left if piece.zxid not in torn]
 
 
 def snapshots(

@@ -286,11 +286,8 @@ def _snapshots(
     log_gaps: Sequence[LogGap],
     begin: int = 0,
 ) -> Snapshots:
-    """Record what is needed of the snapshots that are there; return what was ever recorded.
-
-    That is the first one behind each log gap: the logs show what happened later. Those that are
-    read with it are kept too. Snapshots before ``begin`` do not count.
-    """
+    """Record the snapshots that ``inputs.behind`` names; return what was ever recorded, and what
+    was read now. Snapshots before ``begin`` do not count."""
     folder = Path(options.out) / "recorded" / "snapshots"
     wanted = schema.spark_type(schema.SNAPSHOT)
     late = F.col("zxid") >= begin
@@ -299,19 +296,15 @@ def _snapshots(
         places = [str(place.parent) for place in sorted(folder.glob("*/_SUCCESS"))]
         return spark.read.schema(wanted).parquet(*places).where(late) if places else None
 
-    def segment(zxid: int) -> int:
-        return sum(before <= zxid + 1 for _, before in log_gaps)
-
-    first: dict[int, int] = {}
-    rows = known()
-    before = {} if rows is None else inputs.whole(rows)
-    for zxid in before.values():
-        first[segment(zxid)] = min(zxid, first.get(segment(zxid), zxid))
-    new = any(piece.zxid < first.get(segment(piece.zxid), piece.zxid + 1) for piece in found)
-    if new:
+    def read(chosen: Sequence[Piece]) -> Iterable[int]:
         place = retention.new_snapshots(folder.parent)
-        inputs.snapshots(spark, options.logs).write.parquet(str(place))
-        new_files = inputs.whole(spark.read.schema(wanted).parquet(str(place)))
-        if new_files.keys() <= before.keys():
-            shutil.rmtree(place)  # what it was for is not whole
-    return known(), found if new else ()
+        inputs.snapshots(spark, options.logs, chosen).write.parquet(str(place))
+        new = inputs.whole(spark.read.schema(wanted).parquet(str(place)))
+        if not new:
+            shutil.rmtree(place)
+        return new.values()
+
+    rows = known()
+    before = () if rows is None else inputs.whole(rows).values()
+    files = inputs.read_behind(found, log_gaps, read, before)
+    return known(), files
