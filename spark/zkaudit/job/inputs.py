@@ -268,7 +268,7 @@ def snapshots(
     """
     register(spark)
     load = spark.read.format("zookeeper_snapshot").option("corruption", "stop")
-    load = _of_group(load.option("table", "groups"), group)
+    load = _of_group(load.option("table", "group_nodes"), group)
     if files:
         load = load.option("files", ",".join(_names(files)))
     return load.option("paths", _listed(directories)).load()

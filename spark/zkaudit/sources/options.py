@@ -26,7 +26,7 @@ TABLES: Final = {
     "zookeeper_snapshot": {
         "nodes": schema.SNAPSHOT,
         "sessions": schema.SNAPSHOT_SESSIONS,
-        "groups": schema.SNAPSHOT,
+        "group_nodes": schema.SNAPSHOT,
     },
 }
 
@@ -77,7 +77,7 @@ OPTIONS: Final = (
     Option(
         "groupBegins",
         "",
-        "Table `groups`: keep only paths of groups whose names begin with one of these texts, "
+        "Tables `groups` and `group_nodes`: keep only paths of groups whose names begin with one of these texts, "
         "separated by commas.",
     ),
     Option(

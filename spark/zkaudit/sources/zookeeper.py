@@ -246,7 +246,7 @@ class SnapshotReader(DataSourceReader):
                         settings.names if settings.table == "nodes" else None,
                     )
                 for batch in batches:
-                    if settings.table == "groups":
+                    if settings.table == "group_nodes":
                         batch = nodes_of_groups(batch, settings.group_begins)
                     yield batch.select(settings.names)
             except (LogFormatError, FileNotFoundError):  # damaged, or purged in the meantime
