@@ -77,8 +77,8 @@ OPTIONS: Final = (
     Option(
         "groupBegins",
         "",
-        "Tables `groups` and `group_nodes`: keep only paths of groups whose names begin with one of these texts, "
-        "separated by commas.",
+        "Tables `groups` and `group_nodes`: keep only paths of groups whose names begin with one "
+        "of these texts, separated by commas.",
     ),
     Option(
         "pushFilters",

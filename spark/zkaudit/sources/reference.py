@@ -20,8 +20,8 @@ _MEANINGS: Final = {
     "nodes": "One row for each znode of each snapshot. Snapshots are fuzzy: a znode may be newer "
     "than `zxid`.",
     "sessions": "One row for each live session of each snapshot.",
-    "group_nodes": "The znodes that an audit of groups reads: the root, topics, and of each group the "
-    "ephemeral znodes, the offsets, the migration marker and the mode.",
+    "group_nodes": "The znodes that an audit of groups reads: the root, topics, and of each group "
+    "the ephemeral znodes, the offsets, the migration marker and the mode.",
 }
 
 
