@@ -382,7 +382,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
 
     def join_plain(self) -> None:
         """An operator starts a plain Kafka consumer, as is allowed in mode ``open``. It may join
-        much later."""
+        much later: migratable members keep it out then, if there are any."""
         plain = [one for one in self.plain if one.alive]
         if self.mode is not Mode.OPEN or len(plain) > 1:
             return
@@ -413,8 +413,10 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
             plain.host.alive = False
 
     def _begin(self, plain: SimGroupMember) -> None:
-        if plain.alive:
+        if plain.alive and (self.mode is Mode.OPEN or self.group.seats):
             plain.start()
+        else:
+            plain.host.alive = False
 
     def cut(self) -> None:
         """Connections to brokers break, with requests and answers in flight."""
