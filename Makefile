@@ -88,7 +88,7 @@ estate: setup ## 2,000 groups of 20 partitions, 1 % of them broken: is each foun
 test-audit: setup ## all tests of zkaudit
 	$(BIN)/pytest $(BY_FILE) --timeout=1500 tests/audit
 
-test-corpus: setup ## all labelled incidents, also in a log that begins late (test-audit: the whole log only)
+test-corpus: setup ## all labelled incidents, also in a log that begins late, and in all rounds of a stream (test-audit: a part)
 	CORPUS=all $(BIN)/pytest tests/audit/tables/test_corpus.py tests/audit/tables/test_rounds.py
 
 incidents: setup ## audit the labelled incidents: precision and recall (ARGS=--play records them again on a real server)
