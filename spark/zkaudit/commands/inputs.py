@@ -41,7 +41,8 @@ _OPTIONS = (
         multiple=True,
         required=True,
         help="dataLogDir (and dataDir, for snapshots) of each server, one directory for each "
-        "server: --zookeeper-logs zk1 zk2 zk3. Name the directories of all servers.",
+        "server: --zookeeper-logs zk1 zk2 zk3. Name the directories of all servers. URLs work too: "
+        "s3://BUCKET/zk1, gs:, abfss:, hdfs:.",
     ),
     click.option(
         "--servers",
@@ -53,7 +54,8 @@ _OPTIONS = (
         "--journals",
         metavar="DIR",
         multiple=True,
-        help="Members' journals: a file, or a directory of *.jsonl (zkconsumer.journal.dir).",
+        help="Members' journals: a file, a directory of *.jsonl (zkconsumer.journal.dir), or the "
+        "URL of one.",
     ),
     click.option(
         "--bootstrap-server",

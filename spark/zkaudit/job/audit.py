@@ -24,7 +24,7 @@ from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
 from zkaudit.job.output import kept, put, staged
 from zkaudit.job.place import new_tables, prepare, publish
-from zkaudit.job.spark import bytes_of, check_group, errors_named, planned_for
+from zkaudit.job.spark import check_group, errors_named, planned_for
 from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, RUN
 from zkaudit.sources import offsets, server_logs
@@ -77,7 +77,7 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     journals.check(options.journals)
     server_logs.check(options.server_logs)
     check_group(spark, options.group)
-    size = bytes_of(piece.path for piece in (*logs, *snapshots))
+    size = sum(piece.size for piece in (*logs, *snapshots))
     with errors_named(), staged(out), planned_for(spark, size):
         last = inputs.end_zxid(logs, options.end)
         read = inputs.transactions(spark, options.logs, options.group, last)
@@ -210,7 +210,7 @@ def audit(
     found = within(findings(tables, options.limits, keep), last, options.start, options.end)
     found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
     found = table(catalog.FINDINGS, located(found, transactions, sessions))
-    names = [(piece.server, Path(piece.path).name) for piece in snapshot_files]
+    names = [(piece.server, piece.name) for piece in snapshot_files]
     more = {
         "groups": groups,
         "migrations": migrations.summary(moving),

@@ -22,6 +22,7 @@ from zkaudit.schema import RUN
 from zkaudit.sources import files as sources_files
 from zkaudit.sources.files import Piece, parse_servers
 from zkaudit.sources.zookeeper import register
+from zkaudit.storage import shown
 from zkaudit.text import names_of
 
 AFTER_END: Final = timedelta(hours=1)
@@ -34,13 +35,14 @@ MAX_RUNS: Final = 200_000
 def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
     """Return the logs and the snapshots below the servers' data directories, in order of zxids.
 
-    Each directory belongs to one server: ``dataDir`` or ``dataLogDir``, or their ``version-2``.
+    Each directory belongs to one server: ``dataDir`` or ``dataLogDir``, or their ``version-2``. It
+    is a path or a URL.
     Raises InputMissingError if one does not exist or no file is found.
     """
     servers = parse_servers("", _listed(directories))
     for place in (place for places in servers.values() for place in places):
         if place.is_file():
-            raise InputMissingError(f"{place}: is a file: name the server's directory")
+            raise InputMissingError(f"{shown(str(place))}: is a file: name the server's directory")
     logs, snapshots = (
         sorted(
             (piece for pieces in sources_files.find(servers, kind).values() for piece in pieces),
@@ -50,8 +52,8 @@ def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
     )
     if not logs:
         raise InputMissingError(
-            f"{', '.join(map(str, directories))}: no file log.<zxid>: name the directory with the "
-            "transaction logs, dataLogDir in zoo.cfg"
+            f"{', '.join(map(shown, directories))}: no file log.<zxid>: name the directory with "
+            "the transaction logs, dataLogDir in zoo.cfg"
         )
     return logs, snapshots
 
@@ -150,7 +152,7 @@ def snapshots(
     register(spark)
     source = spark.read.format("zookeeper_snapshot").option("corruption", "stop")
     if files:
-        source = source.option("files", ",".join(sorted({Path(f.path).name for f in files})))
+        source = source.option("files", ",".join(sorted({file.name for file in files})))
     return (
         source.option("paths", _listed(directories))
         .load()

@@ -31,6 +31,7 @@ from zkaudit.job.spark import bytes_of, check_group, errors_named, planned_for
 from zkaudit.sources import server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.sources.zookeeper import register
+from zkaudit.storage import place_of
 from zkaudit.tables import journals
 
 MAX_BATCHES: Final = 50
@@ -56,7 +57,7 @@ def stream(
     """
     out = prepare(options.out)
     # What is recorded is by these names: another working directory must not make other servers.
-    options = replace(options, logs=[str(Path(log).absolute()) for log in options.logs])
+    options = replace(options, logs=[str(place_of(log)) for log in options.logs])
     journals.check(options.journals)
     server_logs.check(options.server_logs)
     check_group(spark, options.group)
