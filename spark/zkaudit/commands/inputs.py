@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import Field, fields
 from functools import wraps
@@ -123,10 +123,13 @@ def group_regex(groups: tuple[str, ...], regex: str | None) -> str | None:
 
 
 @contextmanager
-def spark_session(master: str, options: Options | None = None) -> Iterator[SparkSession]:
+def spark_session(
+    master: str, options: Options | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
     """Start Spark on a master, or use the submitted session (``submit``); stop it at the end.
 
-    The inputs of ``options`` are checked first, because Spark takes seconds to start.
+    The inputs of ``options`` are checked first, because Spark takes seconds to start. ``settings``
+    are Spark's own.
     """
     from zkaudit.job.inputs import find
     from zkaudit.job.spark import session
@@ -137,7 +140,7 @@ def spark_session(master: str, options: Options | None = None) -> Iterator[Spark
         find(options.logs)
         check(options.journals)
         server_logs.check(options.server_logs)
-    spark = session(None if master == "submit" else master)
+    spark = session(None if master == "submit" else master, settings)
     try:
         yield spark
     finally:

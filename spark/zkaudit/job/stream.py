@@ -27,7 +27,7 @@ from zkaudit.job import inputs
 from zkaudit.job.audit import Options, Snapshots, audit
 from zkaudit.job.output import staged
 from zkaudit.job.place import prepare
-from zkaudit.job.spark import bytes_of, check_group, errors_named, planned_for
+from zkaudit.job.spark import PACKED, bytes_of, check_group, errors_named, planned_for
 from zkaudit.sources import server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.sources.zookeeper import register
@@ -36,8 +36,6 @@ from zkaudit.tables import journals
 
 MAX_BATCHES: Final = 50
 """So many batches are put together into one directory."""
-_PACKED: Final = 8
-"""So many times as many bytes had the logs of what is recorded."""
 _PLACE: Final = re.compile(r"(batch|base)-([0-9]{10})")
 
 
@@ -120,7 +118,7 @@ def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
     out = Path(options.out)
     logs, snapshots = inputs.find(options.logs)
     batches = recorded(out / "recorded")
-    size = _PACKED * bytes_of(file for place in batches for file in place.glob("*.parquet"))
+    size = PACKED * bytes_of(file for place in batches for file in place.glob("*.parquet"))
     with errors_named(), staged(out), planned_for(spark, size):
         places = [str(place) for place in batches]
         rows = spark.read.schema(schema.spark_type(schema.TXNLOG_GROUPS)).parquet(*places)
