@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["audit", "register"]
+__all__ = ["audit", "export", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -78,6 +78,41 @@ def audit(
     )
     run(spark, options)
     return load(spark, place)[1]
+
+
+def export(
+    spark: SparkSession,
+    out: str | Path,
+    to: str | Path | None = None,
+    *,
+    catalog: str | None = None,
+    format: str = "parquet",
+    append: bool = False,
+    overwrite: bool = False,
+    run_id: str | None = None,
+) -> str:
+    """Write the tables of the audit in ``out`` to a data lake or a catalog; return the run id.
+
+    Does the same as ``zkaudit export``, in your Spark session. ``to`` is a path or a URL below
+    which the tables are written; ``catalog`` is a database (``DATABASE`` or ``CATALOG.DATABASE``)
+    instead. ``format`` is ``parquet``, ``delta`` or ``iceberg``. Without ``append`` or
+    ``overwrite``, a table that exists is an error.
+
+    Raises InputMissingError if there is no audit; SchemaMismatchError if a table has other columns;
+    AuditError if tables exist, have rows of ``run_id`` already, or cannot be written; ValueError
+    for arguments that exclude each other.
+    """
+    from zkaudit.job.export import FORMATS, Mode, Target, export
+
+    if (to is None) == (catalog is None):
+        raise ValueError("give one of to and catalog")
+    if append and overwrite:
+        raise ValueError("append and overwrite exclude each other")
+    if format not in FORMATS:
+        raise ValueError(f"format: {format!r} is not one of {', '.join(FORMATS)}")
+    target = Target(None if to is None else str(to).rstrip("/"), catalog, format)
+    mode: Mode = "append" if append else "overwrite" if overwrite else "create"
+    return export(spark, out, target, mode, run_id).run_id
 
 
 def _utc(time: datetime | str | None) -> str | None:

@@ -11,6 +11,7 @@ from zkaudit.decode.batches import LogReader
 from zkaudit.decode.columns import Filters
 from zkaudit.errors import InputMissingError
 from zkaudit.sources.files import find, parse_servers, within
+from zkaudit.storage import shown
 from zkaudit.text import printable
 
 MOST_DATA: Final = 200
@@ -43,7 +44,7 @@ def transactions_around(zxid: int, directories: Sequence[str], around: int) -> I
                     yield line_of(row, ">" if row["zxid"] == zxid else " ")
     if not there:
         raise InputMissingError(
-            f"{zxid:#x}: no log below {', '.join(map(str, directories))} has this transaction: "
+            f"{zxid:#x}: no log below {', '.join(map(shown, directories))} has this transaction: "
             "name the directories of the other servers, or those with older logs"
         )
 

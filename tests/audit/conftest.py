@@ -28,6 +28,7 @@ from kazoo.protocol.serialization import Create2, long_struct
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from pyspark.sql import SparkSession
 
+from tests.audit import s3 as s3_server
 from zkconsumer.testing.jars import JVM_FILES, cache_dir, java
 from zkconsumer.testing.supervisor import Supervisor
 from zkconsumer.testing.waiting import free_port, wait_until
@@ -249,6 +250,22 @@ def recording(request: pytest.FixtureRequest, recordings: Any) -> Recording:
     """The recordings of all versions, one at a time."""
     found: Recording = recordings(request.param)
     return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def credentials() -> Iterator[None]:
+    """Credentials for the S3 server. Spark's processes have the environment of their start."""
+    with pytest.MonkeyPatch.context() as change:
+        for name, value in s3_server.CREDENTIALS.items():
+            change.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def s3(credentials: None) -> Iterator[s3_server.S3]:
+    """An S3 server with an empty bucket."""
+    with s3_server.server() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -271,10 +271,7 @@ def test_small_files_share_tasks() -> None:
         ({"path": "/tmp", "table": "nodes"}, "table: 'nodes' is not one of transactions, files"),
         ({"path": "/tmp", "bytesPerTask": "0"}, "bytesPerTask: '0'"),
         ({"paths": "/tmp"}, "paths: '/tmp' is not a JSON list"),
-        (
-            {"path": "s3a://bucket/logs"},
-            "s3a://bucket/logs: only local files can be read",
-        ),
+        ({"path": "dbfs:/logs"}, "dbfs:/logs: cannot read dbfs: mount it"),
         ({"path": "file://tmp"}, "file://tmp: write file:///DIR, with three slashes"),
         ({"path": __file__}, "test_sources.py: zookeeper_txnlog reads files named log.<zxid>"),
     ],

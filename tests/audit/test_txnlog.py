@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from pathlib import Path
@@ -20,6 +19,7 @@ from zkaudit.decode.txnlog import (
     decode_payload,
     judge,
 )
+from zkaudit.storage import opened
 
 DELETE, SET_DATA, MULTI, ERROR, CREATE_SESSION, CLOSE_SESSION = 2, 5, 14, -1, -10, -11
 
@@ -83,11 +83,8 @@ def test_a_damaged_record_at_the_end_is_corruption(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-2] ^= 1
     file.write_bytes(content)
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        end = judge(descriptor, file.name, len(FILE_HEADER))
-    finally:
-        os.close(descriptor)
+    with opened(file) as there:
+        end = judge(there, file.name, len(FILE_HEADER))
     assert end is not None
     assert (end.position, end.stop) == (len(FILE_HEADER), Stop.CORRUPT)
     assert end.reason.startswith("checksum ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import Field, fields
 from functools import wraps
@@ -41,7 +41,8 @@ _OPTIONS = (
         multiple=True,
         required=True,
         help="dataLogDir (and dataDir, for snapshots) of each server, one directory for each "
-        "server: --zookeeper-logs zk1 zk2 zk3. Name the directories of all servers.",
+        "server: --zookeeper-logs zk1 zk2 zk3. Name the directories of all servers. URLs work too: "
+        "s3://BUCKET/zk1, gs:, abfss:, hdfs:.",
     ),
     click.option(
         "--servers",
@@ -53,7 +54,8 @@ _OPTIONS = (
         "--journals",
         metavar="DIR",
         multiple=True,
-        help="Members' journals: a file, or a directory of *.jsonl (zkconsumer.journal.dir).",
+        help="Members' journals: a file, a directory of *.jsonl (zkconsumer.journal.dir), or the "
+        "URL of one.",
     ),
     click.option(
         "--bootstrap-server",
@@ -121,10 +123,13 @@ def group_regex(groups: tuple[str, ...], regex: str | None) -> str | None:
 
 
 @contextmanager
-def spark_session(master: str, options: Options | None = None) -> Iterator[SparkSession]:
+def spark_session(
+    master: str, options: Options | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
     """Start Spark on a master, or use the submitted session (``submit``); stop it at the end.
 
-    The inputs of ``options`` are checked first, because Spark takes seconds to start.
+    The inputs of ``options`` are checked first, because Spark takes seconds to start. ``settings``
+    are Spark's own.
     """
     from zkaudit.job.inputs import find
     from zkaudit.job.spark import session
@@ -135,7 +140,7 @@ def spark_session(master: str, options: Options | None = None) -> Iterator[Spark
         find(options.logs)
         check(options.journals)
         server_logs.check(options.server_logs)
-    spark = session(None if master == "submit" else master)
+    spark = session(None if master == "submit" else master, settings)
     try:
         yield spark
     finally:

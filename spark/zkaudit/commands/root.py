@@ -7,6 +7,7 @@ import click
 from zkaudit.commands.audit import run_command
 from zkaudit.commands.collect import collect_command
 from zkaudit.commands.demo import demo_command
+from zkaudit.commands.export import export_command
 from zkaudit.commands.findings import findings_command
 from zkaudit.commands.report import report_command
 from zkaudit.commands.show import show_command
@@ -25,6 +26,7 @@ for _command in (
     findings_command,
     show_command,
     report_command,
+    export_command,
     collect_command,
     demo_command,
 ):

@@ -8,7 +8,6 @@ reader belongs to one thread.
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from zkaudit.decode.txnlog import (
 )
 from zkaudit.errors import LogFormatError
 from zkaudit.schema import SNAPSHOT_SESSIONS, arrow_schema
+from zkaudit.storage import File, name_of, opened, shown
 
 CHUNK: Final = 2 << 20
 SNAPSHOT_ROWS: Final = 20_000
@@ -69,20 +69,17 @@ class LogReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the operations in the file's order."""
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            yield from self._read(descriptor)
-        finally:
-            os.close(descriptor)
+        with opened(self.path) as file:
+            yield from self._read(file)
         assert self.end is not None
         if self.end.stop is Stop.CORRUPT and not self.tolerant:
-            raise LogFormatError(str(self.path), self.end.position, self.end.reason)
+            raise LogFormatError(shown(self.path), self.end.position, self.end.reason)
 
-    def _read(self, descriptor: int) -> Iterator[pa.RecordBatch]:
-        name = Path(self.path).name
+    def _read(self, file: File) -> Iterator[pa.RecordBatch]:
+        name = name_of(self.path)
         position = self.start
         if position < len(FILE_HEADER):
-            self.end = judge(descriptor, name, 0)
+            self.end = judge(file, name, 0)
             if self.end is not None:
                 return
             position = len(FILE_HEADER)
@@ -94,7 +91,7 @@ class LogReader:
                 if size <= 0:
                     self.end = LogEnd(position, Stop.EOF, "the requested end")
                     return
-            block = os.pread(descriptor, size, position)
+            block = file.read_at(size, position)
             starts, lengths, wanted = frame(block)
             good = checked(block, starts, lengths)
             if good:
@@ -122,7 +119,7 @@ class LogReader:
             if not len(starts) and wanted > len(block) == size:  # one record longer than the chunk
                 size = wanted
                 continue
-            self.end = judge(descriptor, name, position)
+            self.end = judge(file, name, position)
             if self.end is None and refused == position:
                 self.end = LogEnd(position, Stop.CORRUPT, "the record cannot be decoded")
             if self.end is not None:
@@ -133,11 +130,10 @@ class LogReader:
 def end_of_log(path: str | Path, start: int) -> LogEnd:
     """Scan a log from ``start`` to its end, verifying checksums without decoding. Raises
     ``OSError``."""
-    descriptor = os.open(path, os.O_RDONLY)
     position, size = start, CHUNK
-    try:
+    with opened(path) as file:
         while True:
-            block = os.pread(descriptor, size, position) if position else b""
+            block = file.read_at(size, position) if position else b""
             starts, lengths, wanted = frame(block)
             good = checked(block, starts, lengths)
             if good:
@@ -146,12 +142,10 @@ def end_of_log(path: str | Path, start: int) -> LogEnd:
             elif not len(starts) and wanted > len(block) == size:
                 size = wanted
             else:
-                end = judge(descriptor, Path(path).name, position)
+                end = judge(file, name_of(path), position)
                 if end is not None:
                     return end
                 position = position or len(FILE_HEADER)
-    finally:
-        os.close(descriptor)
 
 
 def cuts(path: str | Path, every: int) -> list[int]:
@@ -161,11 +155,10 @@ def cuts(path: str | Path, every: int) -> list[int]:
     inside a znode's data. Checksums are verified by the reader of each part.
     """
     found: list[int] = []
-    descriptor = os.open(path, os.O_RDONLY)
     position, size, least = len(FILE_HEADER), CHUNK, every
-    try:
+    with opened(path) as file:
         while True:
-            block = os.pread(descriptor, size, position)
+            block = file.read_at(size, position)
             starts, lengths, wanted = frame(block)
             if len(starts):
                 heads = starts - RECORD_HEADER + position
@@ -178,8 +171,6 @@ def cuts(path: str | Path, every: int) -> list[int]:
                 size = wanted
             else:
                 return found
-    finally:
-        os.close(descriptor)
 
 
 def frame(block: bytes) -> tuple[np.ndarray, np.ndarray, int]:
@@ -323,7 +314,7 @@ def read_snapshot_sessions(path: str | Path, server: str = "") -> Iterator[pa.Re
     snapshot = open_snapshot(path)
     schema = arrow_schema(SNAPSHOT_SESSIONS)
     rows = [
-        (server, Path(snapshot.file).name, snapshot.zxid, session, timeout)
+        (server, name_of(snapshot.file), snapshot.zxid, session, timeout)
         for session, timeout in snapshot.sessions.items()
     ]
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -30,6 +29,7 @@ from zkaudit.decode.txnlog import (
     decode_payload,
 )
 from zkaudit.schema import SNAPSHOT, TXNLOG, TYPES, arrow_schema
+from zkaudit.storage import name_of
 
 Numbers: TypeAlias = np.ndarray
 
@@ -537,7 +537,7 @@ def nodes_batch(
     stats = np.ndarray((places,), _STAT_BYTES, block, strides=(1,))[stat_at].view(_STAT_FIELDS)
     same: dict[str, object] = {
         "server": server,
-        "file": Path(snapshot.file).name,
+        "file": name_of(snapshot.file),
         "zxid": snapshot.zxid,
         "complete_zxid": snapshot.complete_zxid,
     }

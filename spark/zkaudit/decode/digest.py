@@ -20,6 +20,7 @@ from zkaudit.decode.snapshot import open_snapshot, snapshot_zxid
 from zkaudit.decode.txnlog import Operation, read_transactions
 from zkaudit.errors import DigestMismatchError, LogFormatError
 from zkaudit.schema import CREATES, DELETES
+from zkaudit.storage import shown
 
 _STAT: Final = struct.Struct(">qqqqqiiiq")
 _WORD: Final = (1 << 64) - 1
@@ -270,7 +271,7 @@ class _Replay:
                 f"the log has digest {digest & _WORD:#x}, "
                 f"but its replay gives {self.tree.digest:#x}"
             )
-            raise DigestMismatchError(str(log), zxid, reason)
+            raise DigestMismatchError(shown(log), zxid, reason)
 
     def _between(self, zxid: int) -> int | None:
         """The latest snapshot since the last transaction. A server that was down received one."""

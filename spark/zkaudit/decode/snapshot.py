@@ -17,6 +17,7 @@ from typing import Final
 
 from zkaudit.decode.txnlog import Acl, BodyError, Jute
 from zkaudit.errors import AuditError, LogFormatError
+from zkaudit.storage import name_of, read_all, shown
 
 MAGIC: Final = struct.pack(">4si", b"ZKSN", 2)
 GZIP: Final = b"\x1f\x8b"
@@ -97,7 +98,7 @@ class Snapshot:
 
 def snapshot_zxid(path: str | Path) -> int | None:
     """Return the zxid in a snapshot's name, ``None`` if it is not a snapshot's name."""
-    parts = Path(path).name.split(".")
+    parts = name_of(path).split(".")
     if (
         parts[0] != "snapshot"
         or len(parts) not in (2, 3)
@@ -116,11 +117,11 @@ def open_snapshot(path: str | Path) -> Snapshot:
     A snapshot without its final checksum was still being written, or its server died. That is an
     error too, because ZooKeeper itself does not use such a file.
     """
-    name = str(path)
+    name = shown(path)
     zxid = snapshot_zxid(path)
     if zxid is None:
         raise LogFormatError(name, 0, "the name is not snapshot.ZXID[.gz|.snappy]")
-    content = _uncompressed(Path(path).read_bytes(), name)
+    content = _uncompressed(read_all(path), name)
     if not content.startswith(MAGIC):
         raise LogFormatError(name, 0, f"not a snapshot: it begins with {content[:8]!r}")
     jute = Jute(content, len(MAGIC) + 8, len(content))

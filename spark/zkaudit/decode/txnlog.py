@@ -7,7 +7,6 @@ file. Formats: ZooKeeper 3.9 ``zookeeper.jute``, ``FileTxnLog``, ``SerializeUtil
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Final
 
 from zkaudit.errors import LogFormatError
 from zkaudit.schema import TYPES
+from zkaudit.storage import File, opened, shown
 
 FILE_HEADER: Final = struct.pack(">4siq", b"ZKLG", 2, 0)
 """First bytes of every log. The last number is the database id, which servers set to 0."""
@@ -269,21 +269,24 @@ def close_session(body: bytes) -> tuple[tuple[str, ...] | None, int]:
     return _close_session(jute), jute.left
 
 
-def judge(descriptor: int, name: str, position: int) -> LogEnd | None:
+def judge(file: File, name: str, position: int) -> LogEnd | None:
     """Classify why no complete record begins at ``position``; ``None``: one does, written just now.
 
     Bytes are written in order into a file of zeros. So a record that is being written is a prefix
     followed only by zeros, or by nothing. Everything else is corruption.
     """
-    size = os.fstat(descriptor).st_size
-    last = _last_written(descriptor, position, size)
+    size = file.size()
     if position == 0:
-        return _judge_file_header(os.pread(descriptor, len(FILE_HEADER), 0), name, last)
+        head = file.read_at(len(FILE_HEADER), 0)
+        if head[:8] == FILE_HEADER[:8] and len(head) == len(FILE_HEADER):
+            return None
+        return _judge_file_header(head, name, _last_written(file, 0, size))
+    last = _last_written(file, position, size)
     if last < position:
         if size > position:
             return LogEnd(position, Stop.PADDING, "only zeros follow")
         return LogEnd(position, Stop.EOF, "the file ends with a complete record")
-    head = os.pread(descriptor, RECORD_HEADER, position)
+    head = file.read_at(RECORD_HEADER, position)
     checksum, length = struct.unpack(">qi", head.ljust(RECORD_HEADER, b"\0"))
     if checksum >> 32:
         return LogEnd(position, Stop.CORRUPT, "no checksum of a record begins here")
@@ -295,11 +298,11 @@ def judge(descriptor: int, name: str, position: int) -> LogEnd | None:
         return LogEnd(position, Stop.CORRUPT, f"{length} is not the length of a record")
     there = last - position - RECORD_HEADER
     if there < length:
-        written = os.pread(descriptor, max(there, 0), position + RECORD_HEADER)
+        written = file.read_at(max(there, 0), position + RECORD_HEADER)
         if _is_too_long(length, written):
             return LogEnd(position, Stop.CORRUPT, f"{length} is not the length of this record")
         return LogEnd(position, Stop.TORN, f"{max(there, 0)} of the record's {length} bytes exist")
-    payload = os.pread(descriptor, length + 1, position + RECORD_HEADER)
+    payload = file.read_at(length + 1, position + RECORD_HEADER)
     found = zlib.adler32(payload[:length])
     if found != checksum:
         reason = f"checksum {checksum:#x} of a record whose bytes give {found:#x}"
@@ -333,9 +336,7 @@ def _is_too_long(length: int, written: bytes) -> bool:
     return length - jute.at not in (0, 4, DIGEST_SIZE, 4 + DIGEST_SIZE)
 
 
-def _judge_file_header(head: bytes, name: str, last: int) -> LogEnd | None:
-    if head[:8] == FILE_HEADER[:8] and len(head) == len(FILE_HEADER):
-        return None
+def _judge_file_header(head: bytes, name: str, last: int) -> LogEnd:
     if last < len(FILE_HEADER) and FILE_HEADER.startswith(head.rstrip(b"\0")):
         return LogEnd(0, Stop.TORN, "the file's header is incomplete")
     if head[:4] != FILE_HEADER[:4]:
@@ -346,30 +347,30 @@ def _judge_file_header(head: bytes, name: str, last: int) -> LogEnd | None:
     return LogEnd(0, Stop.CORRUPT, f"unknown version {version} of the log format")
 
 
-def _last_written(descriptor: int, start: int, size: int) -> int:
+def _last_written(file: File, start: int, size: int) -> int:
     """Position of the last byte from ``start`` on that is not zero; ``start - 1`` if none is."""
     end = size
     while end > start:
         begin = max(start, end - _BLOCK)
-        block = os.pread(descriptor, end - begin, begin)
+        block = file.read_at(end - begin, begin)
         if block != _ZEROS[: len(block)]:
             return begin + len(block.rstrip(b"\0")) - 1
         end = begin
     return start - 1
 
 
-def whole_record(descriptor: int, position: int) -> bytes | None:
+def whole_record(file: File, position: int) -> bytes | None:
     """Return the payload of the record at ``position`` if it is complete and its checksum is right.
 
     After ``None``, call ``judge`` for the reason.
     """
-    head = os.pread(descriptor, RECORD_HEADER, position)
+    head = file.read_at(RECORD_HEADER, position)
     if len(head) < RECORD_HEADER:
         return None
     checksum, length = struct.unpack(">qi", head)
     if not TXN_HEADER.size <= length <= MAX_RECORD:
         return None
-    record = os.pread(descriptor, length + 1, position + RECORD_HEADER)
+    record = file.read_at(length + 1, position + RECORD_HEADER)
     payload = record[:length]
     if record[length:] != b"\x42" or zlib.adler32(payload) != checksum:
         return None
@@ -377,29 +378,27 @@ def whole_record(descriptor: int, position: int) -> bytes | None:
 
 
 def read_transactions(path: str | Path) -> Iterator[Operation]:
-    """Yield the operations of one log, one record at a time; slow and simple.
+    """Yield the operations of one log (a path or URL), one record at a time; slow and simple.
 
     Raises ``LogFormatError`` if the log is corrupt. A torn end is silently left out (``judge``
     reports it).
     """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        end = judge(descriptor, str(path), 0)
+    name = shown(path)
+    with opened(path) as file:
+        end = judge(file, name, 0)
         position = len(FILE_HEADER)
         while end is None:
-            payload = whole_record(descriptor, position)
+            payload = whole_record(file, position)
             if payload is not None:
                 try:
                     yield from decode_payload(payload, position)
                 except BodyError as error:
-                    raise LogFormatError(str(path), position, _wrong(error)) from None
+                    raise LogFormatError(name, position, _wrong(error)) from None
                 position += RECORD_HEADER + len(payload) + 1
             else:
-                end = judge(descriptor, str(path), position)
-    finally:
-        os.close(descriptor)
+                end = judge(file, name, position)
     if end.stop is Stop.CORRUPT:
-        raise LogFormatError(str(path), end.position, end.reason)
+        raise LogFormatError(name, end.position, end.reason)
 
 
 def _wrong(error: BodyError) -> str:

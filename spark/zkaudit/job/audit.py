@@ -26,7 +26,7 @@ from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
 from zkaudit.job.output import Store, kept, staged
 from zkaudit.job.place import prepare, publish
-from zkaudit.job.spark import SMALL_BYTES, bytes_of, check_group, errors_named, planned_for
+from zkaudit.job.spark import SMALL_BYTES, check_group, errors_named, planned_for
 from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, RUN
 from zkaudit.sources import offsets, server_logs
@@ -91,7 +91,7 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             for piece in snapshots
             if (begin or 1) - 1 <= piece.zxid <= (2**63 - 1 if last is None else last)
         ]
-        size = bytes_of(piece.path for piece in (*wanted, *usable))
+        size = sum(piece.size for piece in (*wanted, *usable))
         settings.enter_context(planned_for(spark, size))
         files: Sequence[Piece] = ()
         runs = None
@@ -225,7 +225,7 @@ def audit(
     found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
     store.judged(tables, options.limits, found)
     found = table(catalog.FINDINGS, located(found, transactions, sessions))
-    names = [(piece.server, Path(piece.path).name) for piece in snapshot_files]
+    names = [(piece.server, piece.name) for piece in snapshot_files]
     more = {
         "groups": groups,
         "migrations": migrations.summary(moving),

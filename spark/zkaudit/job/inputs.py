@@ -27,6 +27,7 @@ from zkaudit.schema import RUN
 from zkaudit.sources import files as sources_files
 from zkaudit.sources.files import Piece, parse_servers
 from zkaudit.sources.zookeeper import register
+from zkaudit.storage import shown
 from zkaudit.text import names_of
 
 BEFORE_START: Final = timedelta(hours=1)
@@ -41,13 +42,14 @@ MAX_RUNS: Final = 200_000
 def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
     """Return the logs and the snapshots below the servers' data directories, in order of zxids.
 
-    Each directory belongs to one server: ``dataDir`` or ``dataLogDir``, or their ``version-2``.
+    Each directory belongs to one server: ``dataDir`` or ``dataLogDir``, or their ``version-2``. It
+    is a path or a URL.
     Raises InputMissingError if one does not exist or no file is found.
     """
     servers = parse_servers("", _listed(directories))
     for place in (place for places in servers.values() for place in places):
         if place.is_file():
-            raise InputMissingError(f"{place}: is a file: name the server's directory")
+            raise InputMissingError(f"{shown(str(place))}: is a file: name the server's directory")
     logs, snapshots = (
         sorted(
             (piece for pieces in sources_files.find(servers, kind).values() for piece in pieces),
@@ -57,8 +59,8 @@ def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
     )
     if not logs:
         raise InputMissingError(
-            f"{', '.join(map(str, directories))}: no file log.<zxid>: name the directory with the "
-            "transaction logs, dataLogDir in zoo.cfg"
+            f"{', '.join(map(shown, directories))}: no file log.<zxid>: name the directory with "
+            "the transaction logs, dataLogDir in zoo.cfg"
         )
     return logs, snapshots
 
@@ -186,7 +188,7 @@ def needed(found: DataFrame, logs: Sequence[Piece], servers: int | None = None) 
         place = bisect_left(taken, first, key=lambda part: part[1])
         if place < len(taken) and taken[place][0] <= last:
             names.add((server, name))
-    return [log for log in logs if (log.server, Path(log.path).name) in names]
+    return [log for log in logs if (log.server, log.name) in names]
 
 
 def group_begins(regex: str) -> tuple[str, ...]:
@@ -277,7 +279,7 @@ def snapshots(
 def _names(files: Sequence[Piece]) -> list[str]:
     """Values of the source's option ``files``, which cannot express a comma in a path."""
     plain = not any("," in file.path for file in files)
-    return sorted({file.path if plain else Path(file.path).name for file in files})
+    return sorted({file.path if plain else file.name for file in files})
 
 
 def whole(rows: DataFrame) -> dict[tuple[str, str], int]:

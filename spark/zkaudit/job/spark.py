@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,8 @@ from zkaudit.text import group_option
 
 SMALL_BYTES: Final = 16 << 20
 """Logs of fewer bytes (about 130,000 transactions) take less time to read than Spark to plan."""
+PACKED: Final = 8
+"""Logs have about this many times as many bytes as tables that are made from them."""
 _SMALL: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -30,7 +32,7 @@ _SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?"
 """The last line of a traceback for an ``OSError``."""
 
 
-def session(master: str | None = None) -> SparkSession:
+def session(master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
     """Return the running Spark session (``spark-submit``), or start one on ``master``."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("zkaudit")
@@ -50,6 +52,8 @@ def session(master: str | None = None) -> SparkSession:
         )
         builder = builder.config("spark.ui.enabled", "false")
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
     spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
     if master is not None and master.startswith("local"):
         _share_out(spark)

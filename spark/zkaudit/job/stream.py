@@ -62,14 +62,13 @@ from zkaudit.job.buckets import (
 )
 from zkaudit.job.output import staged
 from zkaudit.job.place import prepare
-from zkaudit.job.spark import bytes_of, check_group, errors_named, planned_for
+from zkaudit.job.spark import PACKED, bytes_of, check_group, errors_named, planned_for
 from zkaudit.sources import server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.sources.zookeeper import register
+from zkaudit.storage import place_of
 from zkaudit.tables import journals
 
-_PACKED: Final = 8
-"""So many times as many bytes had the logs of what is recorded."""
 _LAYOUT: Final = 2
 """Changes when a stream of an earlier version cannot be continued."""
 
@@ -90,7 +89,7 @@ def stream(
     """
     out = prepare(options.out)
     # What is recorded is by these names: another working directory must not make other servers.
-    options = replace(options, logs=[str(Path(log).absolute()) for log in options.logs])
+    options = replace(options, logs=[str(place_of(log)) for log in options.logs])
     journals.check(options.journals)
     server_logs.check(options.server_logs)
     check_group(spark, options.group)
@@ -203,7 +202,7 @@ def _dropped(spark: SparkSession, options: Options, history: _History) -> bool:
     last = retention.too_old(history.batches, begin, _end_us(history.runs), options.retention)
     if last is None:
         return False
-    with planned_for(spark, _PACKED * bytes_of(_files(history.batches, range(REST + 1)))):
+    with planned_for(spark, PACKED * bytes_of(_files(history.batches, range(REST + 1)))):
         known, _ = history.snapshots
         return retention.drop(out, history.batches, last, history.plan, known, spark)
 
@@ -224,7 +223,7 @@ def _round(
     out = Path(options.out)
     numbers = range(REST + 1) if touched is None else (*sorted(touched), SHARED, RUNS)
     chosen = _files(history.batches, numbers)
-    with planned_for(spark, _PACKED * bytes_of(chosen)):
+    with planned_for(spark, PACKED * bytes_of(chosen)):
         whole = [one.place for one in history.batches]
         rows = read(spark, whole if touched is None else chosen)
         if touched is None:

@@ -8,15 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from glob import glob
-from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from zkaudit.decode.batches import cuts
 from zkaudit.decode.columns import Filters
 from zkaudit.decode.snapshot import snapshot_zxid
 from zkaudit.errors import InputMissingError
+from zkaudit.storage import Place, is_glob, matching, missing, name_of, shown, written
 from zkconsumer.errors import ConfigError
 
 BYTES_PER_TASK: Final = 192 << 20
@@ -25,7 +23,10 @@ BYTES_PER_TASK: Final = 192 << 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of one file: from byte ``start`` to byte ``stop`` (``None``: to its end)."""
+    """A part of one file: from byte ``start`` to byte ``stop`` (``None``: to its end).
+
+    ``path`` is a path or a URL.
+    """
 
     server: str
     path: str
@@ -34,10 +35,15 @@ class Piece:
     start: int = 0
     stop: int | None = None
 
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return name_of(self.path)
 
-def log_zxid(path: Path) -> int | None:
+
+def log_zxid(name: str) -> int | None:
     """Return the zxid in a log's name; ``None`` if it is not the name of a log."""
-    kind, dot, number = path.name.partition(".")
+    kind, dot, number = name.partition(".")
     if kind != "log" or not dot or len(number) > 16:
         return None
     try:
@@ -46,19 +52,20 @@ def log_zxid(path: Path) -> int | None:
         return None
 
 
-def parse_servers(text: str, several: str | None = None) -> dict[str, list[Path]]:
+def parse_servers(text: str, several: str | None = None) -> dict[str, list[Place]]:
     """Read the options ``path`` and ``paths``: the places of each server.
 
     In ``path``, places are separated by commas and each may be ``name=place``. ``paths`` is a JSON
     list, which Spark makes from ``load([PLACE, ...])``; its places have no names. A place is a
-    directory, a file, or a glob, given as a path or a ``file:`` URI. Without a name, the server is
-    named after the directory, or after the directory of the file. Raises ``ConfigError``,
-    ``InputMissingError``.
+    directory, a file, or a glob, given as a path or a URL (see ``storage``). Without a name, the
+    server is named after the directory, or after the directory of the file, without the options of
+    a URL. Raises ``ConfigError``, ``InputMissingError``, ``AuditError``.
     """
     named: list[tuple[str | None, str]] = []
     for part in filter(None, (item.strip() for item in text.split(","))):
         name, equals, rest = part.partition("=")
-        named.append((name, rest) if equals else (None, part))
+        has_name = equals and "://" not in name  # otherwise the = is in the URL's options
+        named.append((name, rest) if has_name else (None, part))
     if several is not None:
         try:
             named += [(None, str(item)) for item in json.loads(several)]
@@ -66,12 +73,12 @@ def parse_servers(text: str, several: str | None = None) -> dict[str, list[Path]
             raise ConfigError([f"paths: {several!r} is not a JSON list"]) from None
     if not named:
         raise ConfigError(["path: name the servers' directories: load('DIR,DIR,...')"])
-    servers: dict[str, list[Path]] = {}
+    servers: dict[str, list[Place]] = {}
     for chosen, given in named:
         for place in _places(given):
             of_file = place.is_file()
-            own = str(place.parent) if of_file else str(place) if _is_glob(given) else given
-            server = own if chosen is None else chosen
+            own = place.parent if of_file else place if is_glob(given) else given
+            server = shown(str(own)) if chosen is None else chosen
             known = servers.setdefault(server, [])
             if place in known or (known and not (of_file and all(p.is_file() for p in known))):
                 raise ConfigError([f"path: {server} is named twice: give each server another name"])
@@ -79,35 +86,16 @@ def parse_servers(text: str, several: str | None = None) -> dict[str, list[Path]
     return servers
 
 
-def _is_glob(text: str) -> bool:
-    return any(character in text for character in "*?[")
-
-
-def _places(text: str) -> list[Path]:
-    """The directories or files to which a path, a glob or a URI refers."""
-    scheme, colon, rest = text.partition(":")
-    local = text
-    if colon and rest.startswith("/") and scheme.isidentifier():
-        if scheme.lower() != "file":
-            raise ConfigError(
-                [f"path: {text}: only local files can be read, not {scheme}: mount them, "
-                 "or copy them"]
-            )  # fmt: skip
-        parsed = urlsplit(text)
-        if parsed.netloc not in ("", "localhost"):
-            raise ConfigError([f"path: {text}: write file:///DIR, with three slashes"])
-        local = unquote(parsed.path)
-    place = Path(local).absolute()
-    if place.exists():
-        return [place]
-    found = [Path(name).absolute() for name in sorted(glob(local))] if _is_glob(local) else []
+def _places(text: str) -> list[Place]:
+    """The directories or files to which a path, a glob or a URL refers."""
+    found = matching(text)
     if not found:
-        what = "directory or file matches" if _is_glob(local) else "directory"
-        raise InputMissingError(f"{text}: no such {what}: name a server's dataLogDir")
+        what = "directory or file matches" if is_glob(text) else "directory"
+        raise InputMissingError(missing(text, what, "name a server's dataLogDir"))
     return found
 
 
-def find(servers: Mapping[str, Sequence[Path]], snapshots: bool = False) -> dict[str, list[Piece]]:
+def find(servers: Mapping[str, Sequence[Place]], snapshots: bool = False) -> dict[str, list[Piece]]:
     """Return all logs (or all snapshots) of each server, in order of the zxids in their names.
 
     A place is a file, a ``dataDir`` or ``dataLogDir``, or the ``version-2`` in one of them.
@@ -116,17 +104,17 @@ def find(servers: Mapping[str, Sequence[Path]], snapshots: bool = False) -> dict
     for server, places in servers.items():
         pieces = []
         for path in (path for place in places for path in _files(place)):
-            zxid = snapshot_zxid(path) if snapshots else log_zxid(path)
+            zxid = snapshot_zxid(path.name) if snapshots else log_zxid(path.name)
             if zxid is not None and path.is_file():
-                size = path.stat().st_blocks * 512  # preallocated space is not counted
-                pieces.append(Piece(server, str(path), zxid, size))
+                pieces.append(Piece(server, str(path), zxid, written(path)))
         found[server] = sorted(pieces, key=lambda piece: (piece.zxid, piece.path))
     return found
 
 
-def _files(place: Path) -> Iterator[Path]:
+def _files(place: Place) -> Iterator[Place]:
     if place.is_file():
         yield place
+        return
     for directory in (place, place / "version-2"):
         if directory.is_dir():
             yield from directory.iterdir()
@@ -150,7 +138,7 @@ def split(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> Iterator[Piece
     """Split logs that are longer than two tasks into pieces of one task each.
 
     Servers begin a new log about every 100,000 transactions, so such files are rare. Each is
-    scanned once, which takes about one second for a gigabyte.
+    scanned once, which takes about one second for a gigabyte on a local disk.
     """
     for piece in pieces:
         if piece.size <= 2 * most:

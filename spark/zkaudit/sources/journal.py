@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from zkaudit import schema
 from zkaudit.errors import InputMissingError
+from zkaudit.storage import missing, place_of, shown, stream
 from zkconsumer.journal.files import check_entry
 
 if TYPE_CHECKING:
@@ -42,12 +43,13 @@ def read_journal_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     A last line without a newline is still being written, or its writer was killed. It is a fault
     too.
     """
-    with Path(path).open("rb") as file:
+    name = shown(path)
+    with stream(path) as file:
         number = 0
         while line := file.readline(_LONGEST):
             number += 1
             entry, fault = _parse(line)
-            row: dict[str, Any] = {"file": str(path), "line": number}
+            row: dict[str, Any] = {"file": name, "line": number}
             if fault:
                 text = line[: MOST_TEXT * 4].decode("utf-8", "replace").rstrip("\r\n")[:MOST_TEXT]
                 yield row | {"fault": fault, "text": text}
@@ -107,7 +109,8 @@ class _Journal(InputPartition):
 
 
 class ZkauditJournal(DataSource):
-    """Journals. ``load`` takes files or directories (all ``*.jsonl`` below), comma-separated."""
+    """Journals. ``load`` takes paths or URLs, comma-separated: files, or directories (all
+    ``*.jsonl`` below)."""
 
     @classmethod
     def name(cls) -> str:
@@ -130,9 +133,9 @@ class _JournalReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         found: list[InputPartition] = []
         for name in filter(None, (part.strip() for part in self.paths.split(","))):
-            place = Path(name)
+            place = place_of(name)
             if not place.exists():
-                raise InputMissingError(f"{name}: no such journal or directory of journals")
+                raise InputMissingError(missing(name, "journal or directory of journals"))
             files = sorted(place.rglob("*.jsonl")) if place.is_dir() else [place]
             found += [_Journal(str(file)) for file in files]
         return found

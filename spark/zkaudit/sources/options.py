@@ -7,13 +7,13 @@ the driver. Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from zkaudit import schema
 from zkaudit.decode.columns import Filters
 from zkaudit.decode.snapshot import snapshot_zxid
 from zkaudit.sources.files import BYTES_PER_TASK, log_zxid, parse_servers, parse_zxid
+from zkaudit.storage import Place, shown
 from zkconsumer.errors import ConfigError
 
 TABLES: Final = {
@@ -46,8 +46,10 @@ OPTIONS: Final = (
         "path",
         "",
         "The argument of `load`: the directory of each server, separated by commas, as `DIR` "
-        "or `NAME=DIR`. A single file, a glob and a `file:` URI work too. Other file systems "
-        "do not.",
+        "or `NAME=DIR`. A single file and a glob work too. `DIR` can be a URL: `file:`, `s3:` "
+        "or `s3a:`, `gs:`, `abfs:`, `abfss:` or `hdfs:`. Options of the file system follow a "
+        "question mark: `s3://BUCKET/zk1?region=eu-west-1`, or for another S3 server "
+        "`?endpoint_override=HOST:PORT&scheme=http`.",
     ),
     Option("paths", "", "Set by Spark for `load([DIR, ...])`: a JSON list."),
     Option("table", "the first one below", "Which table to read."),
@@ -95,7 +97,7 @@ _OPTIONS: Final = tuple(option.name for option in OPTIONS)
 class Settings:
     """A source's checked options, pickled for the workers."""
 
-    servers: dict[str, list[Path]]
+    servers: dict[str, list[Place]]
     table: str
     columns: tuple[schema.Column, ...]
     filters: Filters
@@ -140,8 +142,10 @@ def parse_options(source: str, options: dict[str, str]) -> Settings:
         ("log", log_zxid) if source == "zookeeper_txnlog" else ("snapshot", snapshot_zxid)
     )
     for file in (place for places in servers.values() for place in places if place.is_file()):
-        if number(file) is None:
-            raise ConfigError([f"path: {file}: {source} reads files named {kind}.<zxid>"])
+        if number(file.name) is None:
+            raise ConfigError(
+                [f"path: {shown(str(file))}: {source} reads files named {kind}.<zxid>"]
+            )
     return Settings(
         servers,
         table,

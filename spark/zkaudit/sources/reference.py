@@ -76,7 +76,8 @@ nodes.where("path like '/consumers/%/offsets/%'").selectExpr("path", "string(dat
                 "path",
                 "",
                 "The argument of `load`: files, or directories (all `*.jsonl` below them), "
-                "separated by commas.",
+                "separated by commas. Each can be a URL, as for "
+                "[`zookeeper_txnlog`](data-source-zookeeper-txnlog.md).",
             ),
         ),
         {"lines": schema.journal_columns()},

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import reduce
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -62,7 +61,7 @@ def _file(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
         [
             {
                 "server": piece.server,
-                "file": Path(piece.path).name,
+                "file": piece.name,
                 "transactions": reader.transactions,
                 "first_zxid": reader.first_zxid,
                 "last_zxid": reader.last_zxid,
@@ -80,7 +79,7 @@ def _runs(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     reader.filters = replace(settings.filters, path_prefix="")
     for batch in reader.batches():
         runs.add(batch)
-    place = {"server": piece.server, "file": Path(piece.path).name}
+    place = {"server": piece.server, "file": piece.name}
     yield _batch(
         settings,
         [
@@ -108,7 +107,7 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
         last = pa.nulls(batch.num_rows, pa.int64())
         arrays = [last if f.name == "last_zxid" else batch[f.name] for f in wanted]
         yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
-    place = {"server": piece.server, "file": Path(piece.path).name, "position": 0}
+    place = {"server": piece.server, "file": piece.name, "position": 0}
     fixed = place | {"idx": 0, "session": 0, "cxid": 0}
     found = [
         fixed | {"type": schema.RUN, "zxid": first, "last_zxid": last, "time": time}

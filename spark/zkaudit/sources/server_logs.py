@@ -14,6 +14,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit.errors import InputMissingError
+from zkaudit.storage import Remote, place_of
 
 _ESTABLISHED = r"session 0x([0-9a-f]{1,16}) with negotiated timeout [0-9]+ for client /?(\S+)"
 _AUDITED = r"session=0x([0-9a-f]{1,16})\s.*\bip=(\S+)"
@@ -22,6 +23,8 @@ _AUDITED = r"session=0x([0-9a-f]{1,16})\s.*\bip=(\S+)"
 def check(places: Sequence[str]) -> None:
     """Raise InputMissingError for a file, directory or glob that does not exist."""
     for place in places:
+        if isinstance(place_of(place), Remote):
+            raise InputMissingError(f"--server-logs {place}: is a URL: copy the files, give a path")
         if not Path(place).exists() and not glob(place):
             raise InputMissingError(f"--server-logs {place}: no such file or directory")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -39,6 +38,7 @@ from zkaudit.sources.files import (
 )
 from zkaudit.sources.options import Settings, parse_options
 from zkaudit.sources.rows import nodes_of_groups, rows_of
+from zkaudit.storage import shown
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,7 +77,9 @@ class ZookeeperTxnlog(DataSource):
             raise ConfigError([f"table: {settings.table} cannot be streamed"])
         for file in (place for places in settings.servers.values() for place in places):
             if file.is_file():
-                raise ConfigError([f"path: {file}: is a file: a stream follows a directory"])
+                raise ConfigError(
+                    [f"path: {shown(str(file))}: is a file: a stream follows a directory"]
+                )
         return StreamLogReader(settings)
 
 
@@ -186,11 +188,11 @@ class StreamLogReader(DataSourceStreamReader):
             if pieces:
                 # The list is older than this scan: all files before its last one are finished.
                 last = pieces[-1]
-                name = Path(last.path).name
+                name = last.name
                 begin = at["position"] if name == at["file"] else 0
                 end = end_of_log(last.path, begin)
                 if end.stop is Stop.CORRUPT and not self.settings.tolerant:
-                    raise LogFormatError(last.path, end.position, end.reason)
+                    raise LogFormatError(shown(last.path), end.position, end.reason)
                 at = {"file": name, "position": end.position}
             latest[server] = at
         return latest
@@ -204,7 +206,7 @@ class StreamLogReader(DataSourceStreamReader):
             for piece in found.get(server, ()):
                 if not _zxid(at["file"]) <= piece.zxid <= _zxid(to["file"]) or not to["file"]:
                     continue
-                name = Path(piece.path).name
+                name = piece.name
                 begin = at["position"] if name == at["file"] else 0
                 stop = to["position"] if name == to["file"] else None
                 if begin != stop:
@@ -255,7 +257,7 @@ class SnapshotReader(DataSourceReader):
 
 
 def _named(settings: Settings, piece: Piece) -> bool:
-    return not settings.files or not settings.files.isdisjoint((piece.path, Path(piece.path).name))
+    return not settings.files or not settings.files.isdisjoint((piece.path, piece.name))
 
 
 def _zxid(file: str) -> int:

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
 from zkaudit import schema
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.sources.journal import ZkauditJournal, register
+from zkaudit.storage import missing, place_of
 from zkconsumer.core.migration.modes import RULES, Follows
 
 GROUP = ("chroot", "group")
@@ -42,15 +43,15 @@ def read(spark: SparkSession, places: Sequence[str | Path]) -> DataFrame:
     if not places:
         return spark.createDataFrame([], schema.spark_type(schema.journal_columns()))
     register(spark)
-    listed = ",".join(sorted({str(Path(place).absolute()) for place in places}))
+    listed = ",".join(sorted({str(place_of(place)) for place in places}))
     return spark.read.format(ZkauditJournal.name()).load(listed)
 
 
 def check(places: Sequence[str | Path]) -> None:
     """Raise InputMissingError for a path that does not exist or contains a comma."""
     for place in places:
-        if not Path(place).exists():
-            raise InputMissingError(f"{place}: no such journal or directory of journals")
+        if not place_of(place).exists():
+            raise InputMissingError(missing(str(place), "journal or directory of journals"))
         if "," in str(place):
             raise InputMissingError(f"{place}: a path with a comma cannot be read: rename it")
 
