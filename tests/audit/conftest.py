@@ -291,7 +291,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.log.level", "ERROR")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")  # no time to warm up
+        .config(
+            "spark.driver.extraJavaOptions",
+            # No time to warm up. The cache that belongs to this level is full after some audits.
+            "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+        )
         .getOrCreate()
     )
     register(session)
