@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +128,10 @@ def test_a_log_is_read_in_few_requests(
     assert requests == [(4_000, 0)]
 
 
-@pytest.mark.parametrize("seed", [random.randrange(1 << 32)])
-def test_reading_ahead_is_reading(
-    remote: S3, disk: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_ahead_is_reading(remote: S3, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any sequence of reads, forwards, backwards and beyond the end, gives the file's bytes."""
+    seed = int(os.environ.get("STORAGE_SEED") or random.randrange(1 << 32))
+    sys.stdout.write(f"STORAGE_SEED={seed}\n")
     (local,), _ = find([disk / "whole"])
     (found,), _ = find([remote.url(f"{NAME}/whole")])
     content = Path(local.path).read_bytes()
