@@ -238,7 +238,7 @@ def test_errors_that_are_not_ours_are_one_line_too(
     """An error of Spark, Java or the system is one line that names the fault and the fix. The
     status is 1."""
 
-    def fail(_: object) -> None:
+    def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("zkaudit.job.spark.session", fail)
