@@ -261,7 +261,7 @@ def credentials() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def s3(credentials: None) -> Iterator[s3_server.S3]:
     """An S3 server with an empty bucket."""
     with s3_server.server() as running:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 from moto.server import ThreadedMotoServer
 from pyarrow import fs
@@ -50,6 +51,8 @@ def server() -> Iterator[S3]:
     try:
         host, port = running.get_host_and_port()
         found = S3(f"{host}:{port}")
+        reset = Request(f"http://{found.address}/moto-api/reset", method="POST")
+        urlopen(reset, timeout=30).close()  # servers of one process share their buckets
         system = fs.S3FileSystem(
             endpoint_override=found.address,
             scheme="http",
