@@ -74,7 +74,7 @@ def findings(
 
 def waiting(tables: Tables, limits: Limits, found: DataFrame) -> DataFrame:
     """Chroot and group of groups whose findings would change without any transaction in the group,
-    because the history goes on elsewhere. ``found``: ``findings(tables, limits)``.
+    because the logs continue elsewhere. ``found``: ``findings(tables, limits)``.
 
     A rule that looks at the time at which the history ends finds more, or longer times, the later
     that is. So these rules are asked about a time that never comes. A group without a mode for

@@ -208,7 +208,7 @@ class State:
 
     Args:
         last: the last batch that is in the tables.
-        same: what all groups depend on; when it differs, everything is made again.
+        same: what all groups depend on; when it differs, all groups are audited.
         unconfirmed: as in ``committed.History``.
         end_us: time of the last transaction, in microseconds since 1970.
         groups: how many groups each bucket has.

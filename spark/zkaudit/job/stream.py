@@ -21,7 +21,7 @@ It audits all groups when something changes that they share: topics, log gaps, s
 them, proposals that never were committed, options; when the history's end steps back in time, or a
 transaction was confirmed that no new row is about; and always with journals, offsets in Kafka or
 ZooKeeper's own logs, since these are not recorded. Tables ``sessions``, ``partitions``,
-``migrations`` and ``live_ownership`` are small and made again in each round.
+``migrations`` and ``live_ownership`` are small and written in each round.
 """
 
 from __future__ import annotations

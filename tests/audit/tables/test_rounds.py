@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(1200)  # several audits
 
 
 class Killed(BaseException):
-    """Ends a round like a signal that cannot be caught: nobody handles it."""
+    """Ends a round like a signal that cannot be caught."""
 
     @classmethod
     def now(cls, *_: Any, **__: Any) -> None:
