@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from inspect import signature
 from typing import TYPE_CHECKING, Final
 
 from zkconsumer.journal import schema as journal
@@ -322,3 +323,12 @@ def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
         Kind.TEXTS: pa.map_(pa.string(), pa.field("value", pa.string(), nullable=True)),
     }
     return pa.schema([pa.field(c.name, kinds[c.kind], c.nullable) for c in columns])
+
+
+def arrow_of(columns: StructType) -> pa.Schema:
+    """Return a Spark schema as an Arrow schema, with times in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Spark 4.0 and 4.1 have no such argument. They always use UTC.
+    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(columns, **zone)

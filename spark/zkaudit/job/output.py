@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from zkaudit.errors import InputMissingError
@@ -20,6 +19,7 @@ from zkaudit.findings.base import Tables
 from zkaudit.findings.limits import Limits
 from zkaudit.history.staging import Stage
 from zkaudit.job.place import finished, new_tables
+from zkaudit.schema import arrow_of
 from zkaudit.tables import catalog, migrations
 
 
@@ -51,7 +51,7 @@ def put(
     """Write rows in the driver's memory without a Spark job; return the stored frame."""
     place = out / name
     place.mkdir(parents=True, exist_ok=True)
-    table = pa.Table.from_pylist(rows, schema=to_arrow_schema(columns, timezone="UTC"))
+    table = pa.Table.from_pylist(rows, schema=arrow_of(columns))
     pq.write_table(table, place / "part-00000.parquet")
     if not rows:
         return empty(spark, columns)
@@ -60,7 +60,7 @@ def put(
 
 def empty(spark: SparkSession, columns: StructType) -> DataFrame:
     """Return an empty frame that Spark's optimizer knows to be empty."""
-    return spark.createDataFrame(to_arrow_schema(columns, timezone="UTC").empty_table(), columns)
+    return spark.createDataFrame(arrow_of(columns).empty_table(), columns)
 
 
 class Store:

@@ -15,14 +15,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
 )
 
 from zkaudit import schema
@@ -44,6 +37,7 @@ from zkconsumer.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
 
@@ -134,22 +128,27 @@ class BatchLogReader(DataSourceReader):
 
 
 class PushingLogReader(BatchLogReader):
-    """Takes zxid ranges and path prefixes from a query's filters, which Spark applies as well."""
+    """Takes zxid ranges and path prefixes from a query's filters, which Spark applies as well.
+
+    Spark has filters for Python sources since 4.1. They are told apart by the names of their
+    classes, because 4.0 cannot import those.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Narrow the options, and return every filter so that Spark applies it too."""
         mine = self.settings.filters
         for found in filters:
+            kind = type(found).__name__
             column = getattr(found, "attribute", None)
             value: Any = getattr(found, "value", None)
             if column == ("zxid",) and isinstance(value, int):
                 low = high = None
-                if isinstance(found, EqualTo):
+                if kind == "EqualTo":
                     low = high = value
-                elif isinstance(found, GreaterThan | GreaterThanOrEqual):
-                    low = value + isinstance(found, GreaterThan)
-                elif isinstance(found, LessThan | LessThanOrEqual):
-                    high = value - isinstance(found, LessThan)
+                elif kind in ("GreaterThan", "GreaterThanOrEqual"):
+                    low = value + (kind == "GreaterThan")
+                elif kind in ("LessThan", "LessThanOrEqual"):
+                    high = value - (kind == "LessThan")
                 lows = [z for z in (mine.start_zxid, low) if z is not None]
                 highs = [z for z in (mine.end_zxid, high) if z is not None]
                 mine = replace(
@@ -157,7 +156,7 @@ class PushingLogReader(BatchLogReader):
                 )
             elif (
                 column == ("path",)
-                and isinstance(found, StringStartsWith | EqualTo)
+                and kind in ("StringStartsWith", "EqualTo")
                 and str(value).startswith(mine.path_prefix)
             ):
                 mine = replace(mine, path_prefix=str(value))
@@ -174,13 +173,18 @@ class StreamLogReader(DataSourceStreamReader):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._latest: dict[str, dict[str, Any]] = {}
 
     def initialOffset(self) -> dict[str, dict[str, Any]]:
         """Before the first file of every server."""
         return {server: {"file": "", "position": 0} for server in self.settings.servers}
 
-    def latestOffset(self, start: Any, limit: Any) -> dict[str, dict[str, Any]]:
-        """Scan from ``start`` to the end of the last complete record."""
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, dict[str, Any]]:
+        """Scan from ``start`` to the end of the last complete record.
+
+        Before Spark 4.2, there are no arguments, and the scan starts where the last one ended.
+        """
+        start = self._latest if start is None else start
         latest = {}
         for server, pieces in find(self.settings.servers).items():
             at = start.get(server, {"file": "", "position": 0})
@@ -195,6 +199,7 @@ class StreamLogReader(DataSourceStreamReader):
                     raise LogFormatError(shown(last.path), end.position, end.reason)
                 at = {"file": name, "position": end.position}
             latest[server] = at
+        self._latest = latest
         return latest
 
     def partitions(self, start: Any, end: Any) -> list[InputPartition]:

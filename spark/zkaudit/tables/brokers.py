@@ -14,10 +14,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame, Window, functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from zkaudit.decode.offsets_topic import KINDS
 from zkaudit.history.generations import states
+from zkaudit.schema import arrow_of
 from zkaudit.sources.offsets import LAST_MS
 from zkaudit.tables.catalog import GENERATIONS
 
@@ -41,7 +41,7 @@ def generations(stored: DataFrame) -> DataFrame:
     return (
         rows.repartition(*group)
         .sortWithinPartitions(*group, "log_offset")
-        .mapInArrow(partial(_states, to_arrow_schema(columns, timezone="UTC")), columns)
+        .mapInArrow(partial(_states, arrow_of(columns)), columns)
     )
 
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from zkaudit.history.modes import (
@@ -27,6 +26,7 @@ from zkaudit.history.modes import (
     group_of,
 )
 from zkaudit.history.staging import Stage
+from zkaudit.schema import arrow_of
 
 GROUP = ("chroot", "group")
 OWN_PROTOCOL: Final = "zkconsumer-live-"
@@ -217,7 +217,7 @@ def as_frame(
     spark: SparkSession, columns: StructType, rows_: Iterable[Mapping[str, Any]]
 ) -> DataFrame:
     """Rows in the driver's memory, as a frame."""
-    schema = to_arrow_schema(columns, timezone="UTC")
+    schema = arrow_of(columns)
     names = columns.fieldNames()
     made = [{name: row.get(name) for name in names} for row in rows_]
     return spark.createDataFrame(pa.Table.from_pylist(made, schema=schema), columns)
