@@ -10,6 +10,7 @@ the driver's thread and only builds DataFrames.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
@@ -29,14 +30,17 @@ from zkaudit.findings.base import (
 from zkaudit.findings.limits import Limits
 from zkaudit.history.staging import known_at, segment_of
 
+Keep: TypeAlias = Callable[[str, DataFrame], DataFrame]
+"""Stores a frame under a name and returns the stored frame. If few partitions are chosen, Spark
+then knows that, and does not sort all commits to look for theirs."""
 KEY = (*PARTITION, "segment")
 AFTER_ALL = 2**31 - 1
 """``idx`` of a claim that is known only from a snapshot."""
 
 
-def offsets(tables: Tables, keep: Callable[[str, DataFrame], DataFrame]) -> list[DataFrame]:
+def offsets(tables: Tables, keep: Keep) -> list[DataFrame]:
     """Findings about single offsets in ZooKeeper or Kafka."""
-    rows = keep("offset_histories", _history(tables))
+    rows = keep("offset_histories", _history(tables, keep))
     history, claims = rows.where("not claimed and kind != 'claim'"), _claims(rows)
     return [
         _others(tables, history, claims),
@@ -89,7 +93,7 @@ def _with_role(tables: Tables, writes: DataFrame) -> DataFrame:
     return writes.withColumn("role", role).drop("moves", "created_zxid")
 
 
-def _history(tables: Tables) -> DataFrame:
+def _history(tables: Tables, keep: Keep) -> DataFrame:
     """Writes and claims, each with the state before it and the next write.
 
     Claims have ``claimed``. Writes have ``epoch``, the number of earlier claims; ``position``, the
@@ -103,7 +107,7 @@ def _history(tables: Tables) -> DataFrame:
     strangers = groups.join(strangers, "session", "left_semi").join(
         writers(tables), [*GROUP, "session"], "left_anti"
     )
-    chosen = _suspicious(tables, strangers)
+    chosen = keep("suspicious", _suspicious(tables, strangers))
     writes = tables.commits.where("store = 'zookeeper'").select(
         *PARTITION, "zxid", "idx", "time", "session", "offset", "previous", "kind", "owner_state",
         "owner_session", "owner_member", "owner_start_zxid", "free_since_zxid",
@@ -496,13 +500,13 @@ def recreated(tables: Tables) -> DataFrame:
     )  # fmt: skip
 
 
-def jumps(tables: Tables, limits: Limits) -> DataFrame:
+def jumps(tables: Tables, limits: Limits, keep: Keep) -> DataFrame:
     """Owners whose committed offset rose faster than a consumer can read."""
     steps = tables.commits.where("store = 'zookeeper' and kind = 'commit'")
     steps = steps.where((F.col("offset") - F.col("previous")) >= limits.jump_rate)
     steps = steps.where("owner_state = 'unknown' or owner_session = session")
     # A migration owns the partitions while it writes the offsets of the other store.
-    steps = steps.join(movers(tables), [*GROUP, "session"], "left_anti")
+    steps = keep("jumps", steps.join(movers(tables), [*GROUP, "session"], "left_anti"))
     chosen = steps.select(*PARTITION).distinct()
     order = Window.partitionBy(*PARTITION).orderBy("zxid", "idx")
     writes = tables.commits.where("store = 'zookeeper'").join(chosen, list(PARTITION), "left_semi")

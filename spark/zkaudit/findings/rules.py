@@ -51,7 +51,7 @@ def findings(
     parts = [
         *offsets(tables, keep),
         recreated(tables),
-        jumps(tables, limits),
+        jumps(tables, limits, keep),
         commits_past_moves(tables),
         foreign_releases(tables),
         two_sessions(tables),

@@ -31,6 +31,8 @@ _PATH: Final = (
 _MEMBERS: Final = "live/members/"
 _OF_WRITES: Final = ("key", "zxid", "idx", "time", "session", "act", "data")
 _TOPIC: Final = r"(?s)\A(.*?)/brokers/topics/([^/]+)\z"
+_OFFSET: Final = r"/consumers/[^/]+/offsets/[^/]+/[0-9]+\z"
+"""The end of the path of an offset. No other znode of a group has such a path."""
 _PARTITION: Final = r"\A([^/]+)/(0|[1-9][0-9]{0,9})\z"
 
 
@@ -161,15 +163,16 @@ def stage(
     topics = _topics(rows.withColumn("act", act), snapshots)
     paths = logged.select("path") if paths is None else paths.select("path")
     if snapshots is not None:
-        others = snapshots.where("path is not null and not contains(path, '/offsets/')")
-        paths = paths.unionByName(others.select("path"))
+        shown = snapshots.where(F.col("path").isNotNull() & ~F.col("path").rlike(_OFFSET))
+        paths = paths.unionByName(shown.select("path"))
     names = keep("names", _names(paths.distinct(), group))
     offset = F.col("tree") == "offsets"
     writes = _writes(logged, group)
     offsets = writes.select(*_OF_WRITES).withColumn("segment", segment_of(F.col("zxid"), log_gaps))
     if snapshots is not None:
         offsets = offsets.unionByName(_offsets_at(snapshots, names.where(offset), log_gaps))
-    events = logged.join(names.where(~offset).select("path"), "path").withColumn(
+    others = logged.where(~F.col("path").rlike(_OFFSET))  # before the shuffle: most are offsets
+    events = others.join(names.where(~offset).select("path"), "path").withColumn(
         "sure", segment_of(F.col("zxid"), log_gaps)
     )
     events = events.withColumn("listed", F.lit(False))

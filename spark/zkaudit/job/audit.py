@@ -13,9 +13,11 @@ from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
+from zkaudit.decode.digest import Verified
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.base import Tables
 from zkaudit.findings.limits import SEVERITIES, Limits
@@ -26,7 +28,14 @@ from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
 from zkaudit.job.output import Store, kept, staged
 from zkaudit.job.place import prepare, publish
-from zkaudit.job.spark import SMALL_BYTES, check_group, errors_named, planned_for
+from zkaudit.job.spark import (
+    PACKED,
+    SMALL_BYTES,
+    bytes_of,
+    check_group,
+    errors_named,
+    planned_for,
+)
 from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, RUN
 from zkaudit.sources import offsets, server_logs
@@ -132,6 +141,25 @@ def audit(
     ``read_snapshots`` is called if there are log gaps. Until this audit is finished, readers of
     ``OUT`` see the earlier one.
     """
+    log_gaps = inputs.log_gaps_of(plan)
+    verified = verify(store.spark, logs, snapshots, plan.dropped) if options.verify else None
+    shown = read_snapshots(log_gaps) if log_gaps else (None, ())
+    # A group of large logs may be little.
+    frames = [rows] if shown[0] is None else [rows, shown[0]]
+    files = [unquote(urlsplit(file).path) for frame in frames for file in frame.inputFiles()]
+    with planned_for(store.spark, PACKED * bytes_of(files)):
+        return _audit(store, options, rows, plan, (logs, snapshots), shown, verified)
+
+
+def _audit(
+    store: Store,
+    options: Options,
+    rows: DataFrame,
+    plan: committed.History,
+    files: tuple[Sequence[Piece], Sequence[Piece]],
+    shown: Snapshots,
+    verified: Verified | None,
+) -> dict[str, Any]:
     out, spark = Path(options.out), store.spark
     table = store.table
 
@@ -139,12 +167,11 @@ def audit(
         return kept(out, f"staging/{name}", frame)
 
     log_gaps = inputs.log_gaps_of(plan)
-    verified = verify(spark, logs, snapshots, plan.dropped) if options.verify else None
     last = rows.where(f"type = '{RUN}'").agg(
         F.max("last_zxid").alias("zxid"), F.max_by("time", "last_zxid").alias("time")
     )
     transactions = committed.apply(rows.where(~F.col("type").isin(RUN, PATH)), plan)
-    snapshot_rows, snapshot_files = read_snapshots(log_gaps) if log_gaps else (None, ())
+    snapshot_rows, snapshot_files = shown
     whole = inputs.whole(snapshot_rows) if snapshot_rows is not None else {}
     known = inputs.known(log_gaps, whole.values())
     events = stage(
@@ -236,7 +263,7 @@ def audit(
         "journal_lines": read.count(),
         "unreadable": unreadable.count(),
     }
-    summary = _summary(options, store, tables, found, plan, logs, snapshots, more)
+    summary = _summary(options, store, tables, found, plan, *files, more)
     store.close()
     publish(out, store.place, summary, keep=options.growing)
     return summary

@@ -36,6 +36,8 @@ def session(master: str | None = None, settings: Mapping[str, str] | None = None
     """Return the running Spark session (``spark-submit``), or start one on ``master``."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("zkaudit")
+    # Otherwise each call of a column's method makes five calls to the JVM for messages of errors.
+    builder = builder.config("spark.python.sql.dataFrameDebugging.enabled", "false")
     # spark-submit sets SPARK_CONF_DIR. If this file exists, users choose the log level there.
     place = os.environ.get("SPARK_CONF_DIR") or Path(os.environ.get("SPARK_HOME", ""), "conf")
     quiet = not Path(place, "log4j2.properties").is_file()

@@ -23,7 +23,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.limits import SEVERITIES
 from zkaudit.job.output import load
-from zkaudit.job.spark import check_group
+from zkaudit.job.place import finished
+from zkaudit.job.spark import PACKED, bytes_of, check_group, planned_for
 from zkaudit.report.verdict import Count, verdict
 from zkaudit.show import command
 from zkaudit.text import names_of, no_group, printable
@@ -77,7 +78,10 @@ def write(
         if not _group_names(tables).take(1):
             raise InputMissingError(no_group(group, f"the audit in {out} has"))
     file = Path(page) if page is not None else Path(out) / "report.html"
-    file.write_text(render(data_of(summary, tables)), encoding="utf-8")
+    _, place = finished(out)
+    with planned_for(spark, PACKED * bytes_of(place.glob("*/*.parquet"))):
+        text = render(data_of(summary, tables))
+    file.write_text(text, encoding="utf-8")
     return file
 
 
@@ -402,25 +406,24 @@ def _series(
             bucket = F.greatest(bucket, F.lit(0))
         return (
             tables[name]
+            .join(chosen, ["chroot", "group"])
             .where("time is not null")
             .withColumn("bucket", bucket)
             .where(F.col("bucket").between(0, BUCKETS))
-            .groupBy("chroot", "group", "bucket")
+            .groupBy("place", "bucket")
             .agg(value.cast("bigint").alias("n"))
             .withColumn("kind", F.lit(kind))
         )
 
-    chosen = _as_frame(tables["commits"].sparkSession, groups)
+    chosen = F.broadcast(_as_frame(tables["commits"].sparkSession, groups))
     every = (
         points("membership", F.max_by("members", F.struct("zxid", "idx")), "members")
         .unionByName(points("commits", F.count_if(F.col("kind") == "commit"), "commits"))
         .unionByName(points("failed_claims", F.count(F.lit(1)), "refused"))
-        .join(F.broadcast(chosen), ["chroot", "group"])
     )
-    made: dict[tuple[str, str], dict[str, Any]] = {
-        (group["chroot"], group["group"]): group | {"members": [], "commits": [], "refused": []}
-        for group in groups
-    }
+    made: list[dict[str, Any]] = [
+        group | {"members": [], "commits": [], "refused": []} for group in groups
+    ]
     for row in every.orderBy("bucket").collect():  # at most MAX_GROUPS * BUCKETS * 3
-        made[row["chroot"], row["group"]][row["kind"]].append([row["bucket"], row["n"]])
-    return list(made.values())
+        made[row["place"]][row["kind"]].append([row["bucket"], row["n"]])
+    return made

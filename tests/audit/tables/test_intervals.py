@@ -556,3 +556,23 @@ def test_the_first_end_of_a_session_counts(spark: SparkSession) -> None:
     history += [Row(zxid, 0, 1, "closeSession", None) for zxid in (2, 3)]
     stage = staging.stage(frame(spark, history))
     assert [row.end_zxid for row in intervals.lifetimes(stage, "owners").collect()] == [2]
+
+
+def test_a_group_named_offsets_that_only_a_snapshot_shows(spark: SparkSession) -> None:
+    """Its znodes have ``/offsets/`` in their paths, as offsets do, and are members and owners."""
+    history = [Row(10, 0, 9, "create", "/consumers/offsets/offsets/t/0", b"7", False)]
+    seen = [
+        InSnapshot(9, "/consumers/offsets/ids/offsets_c", 1, 5, b"{}"),
+        InSnapshot(9, "/consumers/offsets/owners/t/0", 2, 5, b"offsets_c-0"),
+    ]
+    stage = staging.stage(frame(spark, history), [(0, 10)], shown(spark, seen))
+    names = stage.names.select("path", "tree").collect()
+    assert sorted(map(tuple, names)) == [
+        ("/consumers/offsets/ids/offsets_c", "ids"),
+        ("/consumers/offsets/offsets/t/0", "offsets"),
+        ("/consumers/offsets/owners/t/0", "owners"),
+    ]
+    owned = intervals.owners(intervals.lifetimes(stage, "owners"))
+    assert [(r.start_zxid, r.member) for r in owned.collect()] == [(2, "offsets_c")]
+    commits = intervals.commits(stage, owned).select("offset", "owner_session").collect()
+    assert list(map(tuple, commits)) == [(7, 5)]
