@@ -28,7 +28,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-secure docs test-wheels test-extras incidents test-corpus
+.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-secure docs test-wheels test-extras test-spark incidents test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -61,7 +61,7 @@ live-estate: setup ## 200 running groups are moved by one command for each stage
 test: check ## checks, and the tests of members, tools and simulator (7 minutes on two cores)
 	$(BIN)/pytest $(BY_FILE) tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
 	    --ignore=tests/faults --ignore=tests/audit --ignore=tests/docker --ignore=tests/compiled \
-	    --ignore=tests/kraft --ignore=tests/secure --ignore=tests/site --ignore=tests/wheels $(patsubst %,--ignore=%,$(COORDINATOR) $(FAULTS) $(FILES))
+	    --ignore=tests/kraft --ignore=tests/secure --ignore=tests/site --ignore=tests/wheels --ignore=tests/lakes $(patsubst %,--ignore=%,$(COORDINATOR) $(FAULTS) $(FILES))
 
 test-faults: setup ## members and tools on servers and connections that fail
 	$(BIN)/pytest $(BY_FILE) $(FAULTS)
@@ -123,6 +123,14 @@ test-wheels: setup ## both wheels built, installed into empty environments and r
 
 test-extras: setup ## each extra installed alone into an empty environment, and what it promises used (2 minutes after the first time)
 	$(BIN)/pytest tests/wheels/test_extras.py
+
+# Delta and Iceberg have no jars for the newest Spark, which the other tests use.
+test-spark: setup ## zkaudit on the oldest Spark that it supports: sources, streams, audits, Delta, Iceberg (4 minutes)
+	test -x build/spark/bin/python || $(PYTHON) -m venv build/spark
+	build/spark/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	ZKCONSUMER_COMPILE=no build/spark/bin/python -m pip install --quiet --editable '.[audit]' --group dev 'pyspark==4.0.0'
+	build/spark/bin/pytest $(BY_FILE) tests/audit/test_sources.py tests/audit/tables/test_job.py
+	build/spark/bin/pytest tests/lakes
 
 test-docker: setup ## servers and members in containers; skipped where no Docker engine can be had
 	docker/engine.sh run $(BIN)/pytest tests/docker

@@ -6,11 +6,8 @@ version knows. The server is then stopped, and tests read its files.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import logging
 import os
-import shutil
 import socket
 import struct
 import subprocess
@@ -29,7 +26,8 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from pyspark.sql import SparkSession
 
 from tests.audit import s3 as s3_server
-from zkconsumer.testing.jars import JVM_FILES, cache_dir, java
+from tests.maven import fetched
+from zkconsumer.testing.jars import JVM_FILES, java
 from zkconsumer.testing.supervisor import Supervisor
 from zkconsumer.testing.waiting import free_port, wait_until
 
@@ -64,27 +62,9 @@ class Recording:
 
 
 def jars_of(version: str) -> Path:
-    """All jars of one ZooKeeper, fetched by Maven the first time and kept in the cache."""
+    """All jars of one ZooKeeper."""
     pom = Path(__file__).with_name("zookeeper.xml")
-    name = f"zookeeper-{version}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
-    jars = cache_dir() / "jars" / name
-    if jars.is_dir():
-        return jars
-    jars.parent.mkdir(parents=True, exist_ok=True)
-    with jars.with_name(f"{name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be fetching them
-        if not jars.is_dir():
-            partial = jars.with_name(f"{name}.partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            shutil.copy(pom, partial / "pom.xml")
-            argv = ["mvn", "-B", "-q", "-ntp", f"-Dzk.version={version}"]
-            argv += ["-f", f"{partial}/pom.xml", "dependency:copy-dependencies"]
-            argv += [f"-DoutputDirectory={partial}/lib"]
-            subprocess.run(argv, check=True, timeout=170)
-            (partial / "lib").rename(jars)
-            shutil.rmtree(partial)
-    return jars
+    return fetched(pom, f"zookeeper-{version}", f"-Dzk.version={version}")
 
 
 class CreateContainer(Create2):

@@ -216,7 +216,7 @@ def _reason(spark: SparkSession, target: Target, error: Exception) -> str:
             f"spark.jars.packages=org.apache.hadoop:hadoop-aws:{version}"
         )
     if target.format in JARS:
-        jar = JARS[target.format].format(".".join(spark.version.split(".")[:2]))
+        jar = jar_of(target.format, spark.version)
         if any(misfit in reason for misfit in _MISFITS):
             return (
                 f"the session's jar of {target.format} is not for Spark {spark.version}: use "
@@ -228,3 +228,14 @@ def _reason(spark: SparkSession, target: Target, error: Exception) -> str:
                 f"{spark.version}, --conf spark.jars.packages={jar}:VERSION"
             )
     return f"Spark failed: fix the cause, then run again: {reason}"
+
+
+def jar_of(form: str, version: str) -> str:
+    """Maven coordinates of a format's jar for a release of Spark."""
+    line = ".".join(version.split(".")[:2])
+    # Delta has had a jar for each line only since Spark 4.1.
+    return (
+        JARS[form].replace("_{}", "")
+        if (form, line) == ("delta", "4.0")
+        else JARS[form].format(line)
+    )

@@ -86,7 +86,8 @@ OPTIONS: Final = (
         "pushFilters",
         "false",
         "`true`: conditions on `zxid` and `path` in a query narrow what is decoded. Needs "
-        "`spark.sql.python.filterPushdown.enabled=true`; otherwise Spark refuses it.",
+        "`spark.sql.python.filterPushdown.enabled=true`; otherwise Spark refuses it. Spark 4.0 "
+        "ignores it.",
         True,
     ),
 )

@@ -119,7 +119,7 @@ def pages() -> dict[str, str]:
         "",
         _NOTE,
         "",
-        "They need Spark 4.2 or later, and zkaudit installed where the driver and the executors",
+        "They need Spark 4.0 or later, and zkaudit installed where the driver and the executors",
         "run. Register them once for each session:",
         "",
         "```python",

@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from zkaudit.cli import run
 from zkaudit.errors import AuditError, InputMissingError, SchemaMismatchError
-from zkaudit.job.export import RUNS, Target, export
+from zkaudit.job.export import RUNS, Target, export, jar_of
 from zkaudit.job.output import put
 from zkaudit.job.place import new_tables, prepare, publish
 from zkaudit.tables import catalog
@@ -174,6 +174,13 @@ def test_a_format_or_file_system_that_the_session_lacks(
     line = ".".join(spark.version.split(".")[:2])
     with pytest.raises(AuditError, match=rf"not for Spark {line}.*io\.delta:delta-spark_{line}_2"):
         export(spark, audit, Target(str(tmp_path / "lake"), None, "delta"))
+
+
+def test_the_jar_for_each_spark() -> None:
+    """Delta's jar for Spark 4.0 has no line of Spark in its name."""
+    assert jar_of("delta", "4.0.1") == "io.delta:delta-spark_2.13"
+    assert jar_of("delta", "4.1.0") == "io.delta:delta-spark_4.1_2.13"
+    assert jar_of("iceberg", "4.0.0") == "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13"
 
 
 def test_the_command(
