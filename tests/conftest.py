@@ -36,6 +36,7 @@ KINDS = {
     "kraft": "Kafka 4, which has no ZooKeeper, and the change to it",
     "compiled": "the compiled record decoder, compared with its source",
     "wheels": "wheels that are built, installed into empty environments and run",
+    "lakes": "tables in Delta and Iceberg, on the oldest Spark that zkaudit supports",
     "site": "the documentation as `make docs` has built it",
     "repo": "promises about the repository itself",
 }

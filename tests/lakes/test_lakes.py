@@ -42,6 +42,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
         "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -60,7 +64,7 @@ def audit(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
     """An audit of generated logs."""
     folder = tmp_path_factory.mktemp("audit")
     logs, out = folder / "logs", folder / "out"
-    subprocess.run([sys.executable, GENERATOR, logs, "3000", "1000"], check=True)
+    subprocess.run([sys.executable, GENERATOR, logs, "20000", "5000"], check=True)
     job.run(spark, job.Options([str(logs)], str(out)))
     return out
 
@@ -76,7 +80,7 @@ def test_all_tables(spark: SparkSession, audit: Path, form: str, tmp_path: Path)
     is there are refused, and a table can be replaced."""
     if form == "delta":
         target = Target(str(tmp_path / "lake"), None, "delta")
-        given: dict[str, Any] = {"place": tmp_path / "lake"}
+        given: dict[str, Any] = {"to": tmp_path / "lake"}
     else:
         spark.sql("create namespace lake.audits")
         target = Target(None, "lake.audits", "iceberg")
