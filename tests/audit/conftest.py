@@ -24,6 +24,8 @@ from kazoo.exceptions import KazooException
 from kazoo.protocol.serialization import Create2, long_struct
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from pyspark.sql import SparkSession
+from zkaudit.decode.snapshot import open_snapshot
+from zkaudit.errors import LogFormatError
 
 from tests.audit import s3 as s3_server
 from tests.maven import fetched
@@ -123,13 +125,29 @@ def record(version: str, root: Path) -> Recording:
         supervisor.start("zookeeper", argv, root / "log")
         wait_until(lambda: answers(port), 60, f"ZooKeeper {version} serves")
         client = work(f"127.0.0.1:{port}", version)
+        # The server writes its snapshots in a thread of its own, while it serves requests.
+        wait_until(lambda: all(map(is_whole, snapshots_in(data))), 60, "the snapshots are whole")
     finally:
         supervisor.close()
     client.stop()
     client.close()
     made = data / "version-2"
     logs = sorted(made.glob("log.*"), key=lambda path: int(path.name[4:], 16))
-    return Recording(version, jars, tuple(logs), tuple(sorted(made.glob("snapshot.*"))))
+    return Recording(version, jars, tuple(logs), snapshots_in(data))
+
+
+def snapshots_in(data: Path) -> tuple[Path, ...]:
+    """The snapshots of a server by its data directory, sorted by name."""
+    return tuple(sorted((data / "version-2").glob("snapshot.*")))
+
+
+def is_whole(snapshot: Path) -> bool:
+    """Return whether the server has written the whole of a snapshot."""
+    try:
+        open_snapshot(snapshot)
+    except LogFormatError:
+        return False
+    return True
 
 
 def answers(port: int) -> bool:
