@@ -77,6 +77,34 @@ def test_the_tutorial_moves_the_group_and_audits_it(run: Run, tmp_path: Path) ->
     run(runs[3])
 
 
+def test_the_tutorial_finds_out_who_lost_messages(run: Run, tmp_path: Path) -> None:
+    """The audit's output is the page's, apart from times and ids. Lost and billed orders are all
+    orders."""
+    for mark, text in blocks("tutorial/lost-messages.md"):
+        if mark == "run":
+            run(text)
+            continue
+        command, shown = text.removeprefix("$ ").split("\n", 1)
+        zxids = re.findall(r"zxid (0x\w+)", run("zkaudit findings audit").stdout)
+        assert len(zxids) == 1
+        printed = run(command.replace("0x3c", zxids[0])).stdout
+        assert _without_ids(printed) == _without_ids(shown)
+    orders = [line for name in ("billed", "lost") for line in _lines(tmp_path / f"{name}.txt")]
+    expected = [f"order {partition}-{number}" for partition in (0, 1) for number in range(500)]
+    assert sorted(orders) == sorted(expected)
+
+
+def _without_ids(text: str) -> str:
+    """Times, ids, zxids and places in the log differ in each run."""
+    text = re.sub(r"billing_\S+-\d+-\w{8}", "MEMBER", text)
+    text = re.sub(r"\d{4}-\d\d-\d\d[ T][\d:.]+", "TIME", text)
+    return re.sub(r"0x\w+|byte \d+|log\.1:\d+", "N", text)
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").splitlines()
+
+
 def _session(run: Run, environment: str, page: str) -> None:
     """Run a page's console blocks in order. The output of the commands equals the page's."""
     for mark, text in blocks(page):

@@ -130,8 +130,8 @@ class BatchLogReader(DataSourceReader):
 class PushingLogReader(BatchLogReader):
     """Takes zxid ranges and path prefixes from a query's filters, which Spark applies as well.
 
-    Spark has filters for Python sources since 4.1. They are told apart by the names of their
-    classes, because 4.0 cannot import those.
+    Spark has filters for Python sources since 4.1. This class recognizes them by their classes'
+    names, because 4.0 cannot import the classes.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
