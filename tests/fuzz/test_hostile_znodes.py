@@ -1,8 +1,9 @@
 """Mutated znodes of every kind that a member reads: each member survives them, and all agree.
 
 Two members of one group read the same ZooKeeper. Whatever is written there, they skip the same
-znodes, compute the same assignment, and use 50 ms of CPU time at most. ``ZKC_SEED=N`` sets the
-seed. ``ZKC_ZNODES=100000`` makes a run longer (four minutes on a quiet machine):
+znodes, compute the same assignment, and use 50 ms of CPU time at most; on a slow machine, the time
+of an empty loop of three million steps. ``ZKC_SEED=N`` sets the seed. ``ZKC_ZNODES=100000`` makes a
+run longer (four minutes on a quiet machine):
 
     ZKC_ZNODES=100000 .venv/bin/pytest tests/fuzz/test_hostile_znodes.py
 """
@@ -175,6 +176,14 @@ def judge(zk: FakeZk) -> Counter[str]:
     return counts
 
 
+def limit_s() -> float:
+    """The CPU time that one judgement may take on this machine now, in seconds."""
+    begun = time.thread_time()
+    for _ in range(3_000_000):
+        pass
+    return max(LIMIT_S, time.thread_time() - begun)
+
+
 def test_members_survive_and_judge_alike() -> None:
     """No content or name of a znode makes a member fail or compute for 50 ms. Members with
     different subscriptions skip the same znodes and give each partition to the same member. A
@@ -198,7 +207,7 @@ def test_members_survive_and_judge_alike() -> None:
             took = min(took, time.thread_time() - begun)
             if took <= LIMIT_S:
                 break
-        assert took <= LIMIT_S, f"{took:.3f} s: {what} (ZKC_SEED={SEED})"
+        assert took <= LIMIT_S or took <= limit_s(), f"{took:.3f} s: {what} (ZKC_SEED={SEED})"
         slowest = max(slowest, took)
         found += counts
         repair()
@@ -233,7 +242,7 @@ def test_catastrophic_regexes_cost_little_and_all_members_agree() -> None:
                 verdicts.add("")
             took = min(took, time.thread_time() - begun)
         assert len(verdicts) == 1, regex[:80]
-        assert took <= LIMIT_S, f"{took:.3f} s: {regex[:80]}"
+        assert took <= LIMIT_S or took <= limit_s(), f"{took:.3f} s: {regex[:80]}"
 
 
 BROKER_NAMES = ["2147483648", "99999999999", "9" * 5000, "\u0663", "01", "-1", "x"]
