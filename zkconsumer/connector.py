@@ -151,7 +151,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         super()._on_fetch_event(event)
         loop, partition = self._loop, event.partition
         if event.kind is FetchEventKind.OFFSET_RESET and partition is not None and loop is not None:
-            loop.post(events.OffsetReset(partition, event.replaced))
+            loop.post(events.OffsetReset(partition, event.replaced, event.chosen))
 
     def _make_loop(
         self,

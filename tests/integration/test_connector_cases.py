@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import ConsumerTimeoutError, StreamsAlreadyCreatedError
+from zkconsumer.journal.files import read_journal
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.testing import LocalCluster, wait_until
@@ -254,18 +256,20 @@ def test_auto_offset_reset(
     stored: int,
     reset: str,
     received: int,
+    tmp_path: Path,
 ) -> None:
     """AutoOffsetResetTest: where reading begins if the stored offset is not in the log. The
     position found is then stored, even if it is lower than the invalid offset. Otherwise messages
-    up to that offset would be skipped."""
+    up to that offset would be skipped. The member's journal has both; -1 stands for none."""
     pair.create_topic(topic, 1)
     with Producer(pair.bootstrap, topic, (0,)) as producer:
         producer.send(10)
         path = watch.paths.offset(TopicPartition(topic, 0))
         watch.client.create(path, str(stored).encode(), makepath=True)
         config = settings(
-            pair, group, "consumer0", auto_offset_reset=reset, consumer_timeout_ms=1000
-        )
+            pair, group, "consumer0", auto_offset_reset=reset, consumer_timeout_ms=1000,
+            zkconsumer_journal_dir=str(tmp_path),
+        )  # fmt: skip
         with ZookeeperConsumerConnector(config) as member:
             stream = member.create_message_streams({topic: 1})[topic][0]
             begins = {TopicPartition(topic, 0): 10 - received}
@@ -274,3 +278,7 @@ def test_auto_offset_reset(
             producer.send(1)
             assert next(iter(stream)).offset == 10
         assert watch.offsets(topic) == {0: 10}, "the unacknowledged message is not committed"
+    entries = [entry for file in tmp_path.rglob("*.jsonl") for entry in read_journal(file)]
+    (found,) = [entry for entry in entries if entry.get("name") == "OffsetReset"]
+    assert found["offsets"] == {f"{topic}-0": 10 - received}
+    assert found.get("replaced") == ({f"{topic}-0": stored} if stored >= 0 else None)

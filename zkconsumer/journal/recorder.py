@@ -238,8 +238,10 @@ def describe(what: object, entry: Entry) -> None:
             more["offsets"] = {str(tp): at for tp, at in sorted(positions.items())}
         case events.Dropped(positions):
             more["offsets"] = {str(tp): at for tp, at in sorted(positions.items())}
-        case events.OffsetReset(tp):
+        case events.OffsetReset(tp, old, new):
             more["partitions"] = [str(tp)]
+            more["replaced"] = {} if old is None else {str(tp): old}
+            more["offsets"] = {} if new is None else {str(tp): new}
         case events.ListenerDone(_, error):
             more["detail"] = error or ""
         case events.RegistrationRefused(_, owner):

@@ -173,6 +173,12 @@ FIELDS: Final = (
         "partitions that other members own, and the text of each owner znode",
     ),
     _f("offsets", Type.NUMBERS, _CORE, "partitions and the next offset to read of each"),
+    _f(
+        "replaced",
+        Type.NUMBERS,
+        frozenset({Kind.FACT}),
+        "for `OffsetReset`: partitions and the offset of each that was not in the log",
+    ),
     _f("members", Type.NAMES, _CORE, "consumer ids of the members that were read from the group"),
     _f("detail", Type.TEXT, _CORE | _EVENT, "details, for people"),
     _f("release", Type.TEXT, _MADE, "release of zkconsumer that ran the member", True),

@@ -136,11 +136,12 @@ class OffsetReset:
 
     The stored offset is then ignored, and a lower position may replace it. Otherwise the next
     member would skip the messages between the two. ``old`` is ``None`` if no offset was stored, so
-    there is nothing to replace.
+    there is nothing to replace. ``new`` is the chosen position, for the journal only.
     """
 
     partition: TopicPartition
     old: int | None
+    new: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

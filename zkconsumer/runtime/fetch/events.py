@@ -31,7 +31,7 @@ class FetchEventKind(Enum):
 class FetchEvent:
     """One report. ``detail`` is a line for people.
 
-    ``replaced`` is the offset that ``OFFSET_RESET`` found out of range.
+    ``replaced`` is the offset that ``OFFSET_RESET`` found out of range, ``chosen`` the new one.
     """
 
     kind: FetchEventKind
@@ -39,6 +39,7 @@ class FetchEvent:
     broker: int | None
     detail: str
     replaced: int | None = None
+    chosen: int | None = None
 
 
 OnEvent = Callable[[FetchEvent], None]

@@ -235,6 +235,7 @@ class FetchWorker:
                 self._key.broker_id,
                 f"{info.topic_partition} starts at {offset}: {why}",
                 old,
+                offset,
             )
         )
         if offset == old:
