@@ -271,6 +271,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark session on two threads and loopback that knows both sources. Each process has one.
     The data is small, so compiling or planning again costs more than it saves. The tests of the
     cluster and of Ctrl-C plan as an audit does."""
+    from zkaudit.job.spark import remember
     from zkaudit.sources.zookeeper import register
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -292,10 +293,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config(
             "spark.driver.extraJavaOptions",
             # No time to warm up. The cache that belongs to this level is full after some audits.
-            "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+            "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
         )
         .getOrCreate()
     )
     register(session)
+    remember(session._jvm)
     yield session
     session.stop()

@@ -8,10 +8,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import urllib.request
 import venv
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +25,36 @@ from zkaudit.job import audit as job
 from zkaudit.job.output import load
 from zkaudit.tables import catalog as tables
 
+from tests.audit.corpus.judge import directories
+from zkconsumer.testing.jars import java
 from zkconsumer.testing.supervisor import Supervisor
 from zkconsumer.testing.waiting import free_port, wait_until
 
 pytestmark = pytest.mark.timeout(900)  # seven JVMs and a wheel on a busy machine
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
+PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 SUBMITTED = "from zkaudit.cli import main\n\nmain()\n"
+SMALL = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.constraintPropagation.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""Settings with which an audit of little data takes less time."""
+PACKED = ("numpy", "pyarrow", "cramjam", "crc32c", "kafka-python", "kazoo", "regex")
+"""Libraries that executors need. Spark's own Python code is part of the workers' Spark."""
+PRINTS_PLACES = """
+from pyspark.sql import SparkSession
+
+def places(_):
+    import numpy, pyarrow, zkaudit
+    return [module.__file__ for module in (numpy, pyarrow, zkaudit)]
+
+context = SparkSession.builder.getOrCreate().sparkContext
+print("imported:", *context.parallelize([1], 1).mapPartitions(places).collect(), flush=True)
+"""
 
 
 @dataclass(frozen=True)
@@ -39,17 +65,23 @@ class Cluster:
     homes: tuple[Path, ...]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A master and two workers of one core each, from the pyspark package, on loopback."""
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A master and two workers of one core each, from the pyspark package, on loopback.
+
+    Their environment has no ``PYTHONPATH`` and no Python with zkaudit on the ``PATH``.
+    """
+    tmp_path = tmp_path_factory.mktemp("cluster")
     port, page = free_port(), free_port()
     environment = {
+        "PATH": os.defpath,
+        "JAVA_HOME": str(Path(java()).resolve().parents[1]),
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_NO_DAEMONIZE": "1",
     }
-    start = ["env", *(f"{name}={value}" for name, value in environment.items())]
+    start = ["env", "-i", *(f"{name}={value}" for name, value in environment.items())]
     start += [str(SPARK_HOME / "bin" / "spark-class")]
     place = "org.apache.spark.deploy"
     supervisor = Supervisor()
@@ -80,25 +112,36 @@ def workers(page: int) -> int | None:
         return None
 
 
-def installed(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout, in pure Python."""
+    folder = tmp_path_factory.mktemp("wheels")
+    subprocess.run(
+        [*PIP, "wheel", "--no-deps", "-w", str(folder), str(ROOT)],
+        env=os.environ | {"ZKCONSUMER_COMPILE": "no"},
+        check=True,
+    )
+    (made,) = folder.glob("zkconsumer-*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment that has the wheel next to the libraries of this environment.
 
     The libraries are on its path, but this checkout is not, so zkaudit can only be imported from
     the wheel.
     """
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    wheels = folder / "wheels"
-    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(wheels), str(ROOT)], check=True)
-    (wheel,) = wheels.glob("zkconsumer-*.whl")
-    home = folder / "environment"
+    home = tmp_path_factory.mktemp("driver")
     venv.create(home, symlinks=True)
     python = home / "bin" / "python"
     (packages,) = home.glob("lib/python*/site-packages")
     (packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     argv = ["--python", str(python), "install", "--no-deps", "--ignore-installed", str(wheel)]
-    subprocess.run([*pip, *argv], check=True)
+    subprocess.run([*PIP, *argv], check=True)
     said = subprocess.run(
         [python, "-c", "import zkaudit; print(zkaudit.__file__)"],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,
         text=True,
         check=True,
@@ -107,13 +150,65 @@ def installed(folder: Path) -> Path:
     return python
 
 
+def packed(wheel: Path, folder: Path) -> Path:
+    """The archive of a virtual environment with the wheel and the libraries that executors need."""
+    home = folder / "packed"
+    venv.create(home, symlinks=True)
+    (packages,) = home.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(packages)
+    archive = folder / "zkaudit.tar.gz"
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        tar.add(home, ".")
+        for name in PACKED:
+            for file in metadata.files(name) or ():
+                if not {"..", "tests", "include"} & set(file.parts):
+                    inside = packages.relative_to(home) / file
+                    tar.add(str(file.locate()), f"./{inside}", recursive=False)
+    shutil.rmtree(home)
+    return archive
+
+
+def submitted(
+    cluster: Cluster, cwd: Path, text: str, arguments: Sequence[str], **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Submit a program in client mode from the directory ``cwd``; return when it has ended well."""
+    file = cwd / "audit.py"
+    file.write_text(text)
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # no time to warm up
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.memory": "768m",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.ui.enabled": "false",
+    }
+    argv = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master]
+    argv += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    at = arguments.index("run")
+    argv += [*arguments[:at], str(file), *arguments[at:]]
+    ran = subprocess.run(
+        argv,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        | {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
+        | environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return ran
+
+
 def rows(frame: DataFrame) -> list[Any]:
     """All rows in a fixed order."""
     return sorted(frame.collect(), key=repr)
 
 
 def test_a_cluster_gives_what_local_mode_gives(
-    spark: SparkSession, cluster: Cluster, tmp_path: Path
+    spark: SparkSession, cluster: Cluster, python: Path, tmp_path: Path
 ) -> None:
     """Every table and the summary are the same. Both workers took part, and the report is
     written."""
@@ -121,30 +216,9 @@ def test_a_cluster_gives_what_local_mode_gives(
     subprocess.run(
         [sys.executable, ROOT / "tests/bench/audit_logs.py", logs, "40000", "5000"], check=True
     )
-    python = installed(tmp_path)
-    file = tmp_path / "audit.py"
-    file.write_text(SUBMITTED)
     out = tmp_path / "cluster"
-    settings = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.executor.memory": "768m",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.ui.enabled": "false",
-    }
-    argv = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master]
-    argv += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    argv += [str(file), "run", "--master", "submit"]
-    argv += ["--zookeeper-logs", str(logs), "--out", str(out)]
-    environment = os.environ | {
-        "SPARK_HOME": str(SPARK_HOME),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": str(python),
-    }
-    ran = subprocess.run(
-        argv, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
+    argv = ["run", "--master", "submit", "--zookeeper-logs", str(logs), "--out", str(out)]
+    ran = submitted(cluster, tmp_path, SUBMITTED, argv, PYSPARK_PYTHON=str(python))
     assert f"report: {out / 'report.html'}" in ran.stdout
     assert len(ran.stderr.splitlines()) < 500, "thousands of lines of INFO"
     assert all(list(home.glob("app-*/*")) for home in cluster.homes), "an idle worker"
@@ -156,4 +230,34 @@ def test_a_cluster_gives_what_local_mode_gives(
     for table in tables.TABLES:
         assert rows(made[table.name]) == rows(expected[table.name]), table.name
     assert made["ownership"].count() > 1000
-    shutil.rmtree(tmp_path / "environment")
+
+
+def test_executors_import_zkaudit_from_an_archive(
+    cluster: Cluster, wheel: Path, python: Path, tmp_path: Path
+) -> None:
+    """The workers' machines have Spark and Python only. The audit brings an archive, and a link
+    gives the driver its own environment below the same relative path."""
+    logs = directories(tmp_path)["whole"]
+    out = tmp_path / "out"
+    (tmp_path / "environment").symlink_to(python.parents[1])
+    argv = ["--archives", f"{packed(wheel, tmp_path)}#environment", "--conf", "spark.cores.max=1"]
+    for name, value in SMALL.items():
+        argv += ["--conf", f"{name}={value}"]
+    argv += ["run", "--master", "submit", "--zookeeper-logs", str(logs), "--out", str(out)]
+    ran = submitted(
+        cluster,
+        tmp_path,
+        PRINTS_PLACES + SUBMITTED,
+        argv,
+        PYSPARK_DRIVER_PYTHON=str(python),
+        PYSPARK_PYTHON="./environment/bin/python",
+    )
+    (line,) = (line for line in ran.stdout.splitlines() if line.startswith("imported: "))
+    for place in line.split()[1:]:
+        assert any(Path(place).is_relative_to(home) for home in cluster.homes), line
+        assert "/environment/lib/" in place
+    assert f"report: {out / 'report.html'}" in ran.stdout
+    assert json.loads((out / "summary.json").read_text())["findings"]
+    for home in cluster.homes:
+        for unpacked in home.glob("app-*"):
+            shutil.rmtree(unpacked, ignore_errors=True)

@@ -203,6 +203,46 @@ def test_only_the_columns_asked_for(recording: Any) -> None:
             assert some.equals(every.select(names))
 
 
+def test_records_that_do_not_mention_a_text_are_skipped(recording: Any) -> None:
+    """The rows of a path are the same as from reading everything, also in multis. Rows without a
+    path are kept, such as the errors of a failed multi. All zxids and times are returned."""
+    skipped = 0
+    for log in recording.logs:
+        rows = [row for batch in read_log(log) for row in batch.to_pylist()]
+        for text in ("/multi", "/a/child", "/nothing"):
+            for chunk in (333, 4 << 20):
+                filters = Filters(mentions=(text.encode(), b"/tt"))
+                reader = LogReader(log, filters=filters, chunk=chunk)
+                blocks = list(reader.blocks())
+                kept = [row for found in blocks for row in found.batch.to_pylist()]
+
+                def needed(found: list[Any], text: str = text) -> list[Any]:
+                    return [row for row in found if row["path"] is None or text in row["path"]]
+
+                assert needed(kept) == needed(rows)
+                skipped += len(rows) - len(kept)
+                zxids = [zxid for found in blocks for zxid in found.zxids.tolist()]
+                assert zxids == sorted({row["zxid"] for row in rows})
+    assert skipped > 1000
+
+
+def test_heads_are_those_of_all_records(recording: Any) -> None:
+    """Zxids and times without the bodies equal those of the rows."""
+    for log in recording.logs:
+        rows = [row for batch in read_log(log) for row in batch.to_pylist()]
+        reader = LogReader(log, chunk=333)
+        heads = list(reader.heads())
+        found = [
+            (zxid, time)
+            for head in heads
+            for zxid, time in zip(head.zxids.tolist(), head.times.tolist(), strict=True)
+        ]
+        of_rows = {row["zxid"]: round(row["time"].timestamp() * 1000) for row in rows}
+        assert found == sorted(of_rows.items())
+        assert (reader.first_zxid, reader.last_zxid) == (found[0][0], found[-1][0])
+        assert reader.transactions == len(found)
+
+
 FIELD = re.compile(r"^  (\w+) = (.*)$", re.MULTILINE)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit.decode.batches import read_log
 from zkaudit.history.committed import History, Run, apply, plan, subtracted
+
+from tests.audit.cost import seconds
 
 SEED = 20261121
 
@@ -273,17 +274,35 @@ def test_a_plan_costs_what_the_log_gaps_cost() -> None:
     """With ten thousand log gaps of two servers, the work grows with their number, not with its
     square."""
 
-    def seconds(count: int) -> float:
+    def planned(count: int) -> None:
         made = runs(
             a=[(1, n * 10, n * 10 + 5) for n in range(1, count)],
             b=[(1, n * 10 + 3, n * 10 + 6) for n in range(1, count)],
         )
-        begun = time.process_time()
         assert len(plan(made).log_gaps) == count - 2
-        return time.process_time() - begun
 
-    few = min(seconds(1_000) for _ in range(3))
-    assert seconds(10_000) < 40 * few  # the square would be 100 times
+    few = seconds(lambda: planned(1_000))
+    assert seconds(lambda: planned(10_000)) < 40 * few  # the square would be 100 times
+
+
+@pytest.mark.parametrize("ensemble", [None, 3])
+def test_a_plan_costs_what_the_epochs_cost(ensemble: int | None) -> None:
+    """With many epochs, each with proposals of a killed leader, the work grows with their number,
+    not with its square."""
+
+    def planned(count: int) -> None:
+        ends = ((9, 6, 6), (6, 9, 6), (6, 6, 9))
+        made = runs(
+            **{
+                server: [(epoch, 1, ends[epoch % 3][place]) for epoch in range(1, count)]
+                for place, server in enumerate("abc")
+            }
+        )
+        history = plan(made, ensemble)
+        assert len(history.dropped if ensemble else history.unconfirmed) >= count - 2
+
+    few = seconds(lambda: planned(500))
+    assert seconds(lambda: planned(2_000)) < 9 * few  # the square would be 16 times
 
 
 @pytest.mark.parametrize("ensemble", [None, 3])

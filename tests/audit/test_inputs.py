@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from zkaudit.decode.txnlog import read_transactions
-from zkaudit.job.inputs import behind, end_zxid, find, read_behind
+from zkaudit.job.inputs import behind, end_zxid, find, known, read_behind, within
 from zkaudit.sources.files import Piece
 
 from tests.audit.corpus.judge import directories
+from tests.audit.cost import seconds
 
 
 def test_logs_that_begin_an_hour_later_are_not_read(tmp_path: Path) -> None:
@@ -63,3 +65,34 @@ def test_the_next_snapshot_is_read_instead_of_one_that_is_not_whole() -> None:
     assert read_of(40, 49, 52) == [5, 9, 40, 49, 52]
     known = (5, 9, 41)
     assert read_of() == [49]
+
+
+def gaps_and_snapshots(count: int) -> tuple[list[tuple[int, int]], list[Piece]]:
+    """So many log gaps, with one snapshot after each."""
+    gaps = [(n * 10, n * 10 + 5) for n in range(count)]
+    return gaps, [Piece("a", f"/a/snapshot.{n}", n * 10 + 7, 1) for n in reversed(range(count))]
+
+
+def chosen_behind(count: int) -> None:
+    """Choose the snapshots to read."""
+    gaps, found = gaps_and_snapshots(count)
+    assert len(behind(found, gaps)) == count
+
+
+def known_after(count: int) -> None:
+    """Find from where all ephemeral znodes are known, in each segment."""
+    gaps, found = gaps_and_snapshots(count)
+    assert len(known(gaps, [piece.zxid for piece in found])) == count + 1
+
+
+def left_within(count: int) -> None:
+    """Leave out the logs before and after a range."""
+    logs = [Piece(server, "log", n * 10 + 1, 1) for n in range(count) for server in "ab"]
+    assert len(within(logs, count * 3, count * 7)) == 2 * (count * 4 // 10 + 1)
+
+
+@pytest.mark.parametrize("work", [chosen_behind, known_after, left_within])
+def test_the_choice_of_files_costs_what_their_number_costs(work: Callable[[int], None]) -> None:
+    """The work grows with the number of log gaps and files, not with its square."""
+    few = seconds(lambda: work(2_000))
+    assert seconds(lambda: work(8_000)) < 9 * few  # the square would be 16 times

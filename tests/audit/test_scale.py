@@ -87,3 +87,12 @@ def test_the_logs_of_several_servers_are_read_once(spark: SparkSession, tmp_path
     assert history(once) == history(every)
     assert len(once) < 0.5 * len(every)
     assert {r.path for r in once if r.type == PATH} == {r.path for r in every if r.type == PATH}
+
+    def of_group(rows: list[Row]) -> list[str]:
+        wanted = (row for row in rows if row.path is None or "/group-000003/" in row.path)
+        return sorted(repr(row) for row in wanted if row.type != RUN)
+
+    group = inputs.transactions(spark, servers, "group-000003", end=end).collect()
+    assert runs_in(group) == runs_in(every)
+    assert of_group(group) == of_group(every)
+    assert len(group) < 0.3 * len(every)

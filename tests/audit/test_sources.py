@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zkaudit
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit.decode.batches import cuts, end_of_log, read_log, read_snapshot
 from zkaudit.decode.columns import Filters
@@ -359,3 +360,20 @@ def test_logs_that_may_hold_a_wanted_transaction(
     pieces = [Piece("s", f"log.{zxid:x}", zxid, 1) for zxid in (1, 10, 20)]
     found = within(pieces, Filters(start_zxid=start, end_zxid=end))
     assert [piece.zxid for piece in found] == kept
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        ("zookeeper_txnlog", {"endZxid": "0"}),
+        ("zookeeper_snapshot", {"files": "snapshot.none"}),
+        ("zkaudit_journal", {}),
+    ],
+)
+def test_a_source_with_nothing_to_read_has_no_rows(
+    spark: SparkSession, directory: Path, tmp_path: Path, source: str, options: dict[str, str]
+) -> None:
+    """A range before the first log, no snapshot of that name, and a directory without journals."""
+    zkaudit.register(spark)
+    place = tmp_path if source == "zkaudit_journal" else directory
+    assert spark.read.format(source).options(**options).load(str(place)).collect() == []

@@ -9,15 +9,15 @@ reader belongs to one thread.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from zkaudit.decode.columns import Filters, batch_of, nodes_batch
+from zkaudit.decode.columns import Filters, Found, Heads, batch_of, heads_of, nodes_batch
 from zkaudit.decode.snapshot import open_snapshot
 from zkaudit.decode.txnlog import (
     END_OF_RECORD,
@@ -33,6 +33,7 @@ from zkaudit.errors import LogFormatError
 from zkaudit.schema import SNAPSHOT_SESSIONS, arrow_schema
 from zkaudit.storage import File, name_of, opened, shown
 
+_H = TypeVar("_H", bound=Heads)
 CHUNK: Final = 2 << 20
 SNAPSHOT_ROWS: Final = 20_000
 _OVERHEAD: Final = RECORD_HEADER + 1
@@ -46,7 +47,8 @@ _NOTHING: Final = np.zeros(1, _BETWEEN)[0]
 class LogReader:
     """Reads one log from ``start`` (0, or ``LogEnd.position`` of an earlier reader) to its end.
 
-    Iterate ``batches``. Afterwards ``end`` has the place and reason at which reading stopped.
+    Iterate ``batches``, ``blocks`` or ``heads``. Afterwards ``end`` has the place and reason at
+    which reading stopped.
     ``first_zxid``, ``last_zxid`` and ``transactions`` count all transactions read, also those
     filtered out. At corruption it raises ``LogFormatError`` after the rows before it; if
     ``tolerant``, ``end`` reports the corruption instead.
@@ -69,13 +71,33 @@ class LogReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the operations in the file's order."""
+        return (found.batch for found in self.blocks() if found.batch.num_rows)
+
+    def blocks(self) -> Iterator[Found]:
+        """Yield the operations of each block, with the zxids and times of all its records."""
+        name = name_of(self.path)
+
+        def decode(block: bytes, starts: np.ndarray, lengths: np.ndarray, position: int) -> Found:
+            filters, columns = self.filters, self.columns
+            return batch_of(block, starts, lengths, position, self.server, name, filters, columns)
+
+        return self._all(decode)
+
+    def heads(self) -> Iterator[Heads]:
+        """Yield only the zxids and times of all records. Their bodies are not decoded, but all
+        checksums are verified."""
+        return self._all(lambda block, starts, _lengths, _position: heads_of(block, starts))
+
+    def _all(self, decode: Callable[[bytes, np.ndarray, np.ndarray, int], _H]) -> Iterator[_H]:
         with opened(self.path) as file:
-            yield from self._read(file)
+            yield from self._read(file, decode)
         assert self.end is not None
         if self.end.stop is Stop.CORRUPT and not self.tolerant:
             raise LogFormatError(shown(self.path), self.end.position, self.end.reason)
 
-    def _read(self, file: File) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, file: File, decode: Callable[[bytes, np.ndarray, np.ndarray, int], _H]
+    ) -> Iterator[_H]:
         name = name_of(self.path)
         position = self.start
         if position < len(FILE_HEADER):
@@ -95,24 +117,14 @@ class LogReader:
             starts, lengths, wanted = frame(block)
             good = checked(block, starts, lengths)
             if good:
-                found = batch_of(
-                    block,
-                    starts[:good],
-                    lengths[:good],
-                    position,
-                    self.server,
-                    name,
-                    self.filters,
-                    self.columns,
-                )
-                good = found.records
+                found = decode(block, starts[:good], lengths[:good], position)
+                good = len(found.zxids)
                 if good:
                     self.transactions += good
-                    self.last_zxid = found.last_zxid
+                    self.last_zxid = int(found.zxids[-1])
                     if self.first_zxid is None:
-                        self.first_zxid = found.first_zxid
-                    if found.batch.num_rows:
-                        yield found.batch
+                        self.first_zxid = int(found.zxids[0])
+                    yield found
                     position += int(starts[good - 1] + lengths[good - 1]) + 1
                     size = self.chunk
                     continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -42,6 +43,12 @@ _PLAIN: Final = {pa.int32(): "<i4", pa.int64(): "<i8", _SCHEMA.field("time").typ
 def schema_of(columns: Iterable[str] | None) -> pa.Schema:
     """The schema of the given columns of ``schema.TXNLOG``, in that order; ``None``: of all."""
     return _SCHEMA if columns is None else pa.schema([_SCHEMA.field(name) for name in columns])
+
+
+@cache
+def _no_rows(columns: tuple[str, ...] | None) -> pa.RecordBatch:
+    """A batch without rows."""
+    return pa.RecordBatch.from_pylist([], schema=schema_of(columns))
 
 
 def numbers(values: Numbers, kind: pa.DataType, has: Numbers | None = None) -> pa.Array:
@@ -165,6 +172,8 @@ _FIELDS: Final = {
     CREATE_SESSION: 0,
     CLOSE_SESSION: 0,
 }
+_WITHOUT_PATH: Final = (ERROR, CREATE_SESSION, CLOSE_SESSION)
+_ERROR_BYTES: Final = ERROR.to_bytes(4, "big", signed=True)
 _MOST_ACLS: Final = 32  # records with longer access lists, which are rare, are decoded slowly
 
 
@@ -185,21 +194,38 @@ class Filters:
 
     ``path_prefix`` leaves out operations on other paths. Operations without a path (sessions,
     errors) are kept, because the end of a session ends ephemeral znodes. Zxids are inclusive.
+    ``mentions``: leave out records in which none of these bytes occur, without decoding them. Those
+    without a path are kept, and so are failed multis, whose paths are not logged.
     """
 
     path_prefix: str = ""
     start_zxid: int | None = None
     end_zxid: int | None = None
+    mentions: tuple[bytes, ...] = ()
+
+    def in_range(self, zxids: Numbers) -> Numbers:
+        """Mark the zxids that are wanted."""
+        wanted = np.ones(len(zxids), bool)
+        if self.start_zxid is not None:
+            wanted &= zxids >= self.start_zxid
+        if self.end_zxid is not None:
+            wanted &= zxids <= self.end_zxid
+        return wanted
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A batch of the wanted operations among the first ``records`` records."""
+class Heads:
+    """Zxids and times (milliseconds since 1970) of the first records, as many as were read."""
+
+    zxids: Numbers
+    times: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Heads):
+    """Also a batch of the wanted operations among these records."""
 
     batch: pa.RecordBatch
-    records: int
-    first_zxid: int
-    last_zxid: int
 
 
 class _Block:
@@ -234,6 +260,33 @@ class _Ops:
             setattr(self, name, getattr(self, name)[mask])
 
 
+def _heads(block: bytes, starts: Numbers) -> Numbers:
+    """The records' headers."""
+    # As bytes first: selecting rows with many fields is eight times slower in numpy.
+    places = len(block) - _HEADER.itemsize + 1
+    return np.ndarray((places,), _HEADER_BYTES, block, strides=(1,))[starts].view(_HEADER)
+
+
+def heads_of(block: bytes, starts: Numbers) -> Heads:
+    """Decode only the headers of the records whose payloads begin at ``starts``."""
+    heads = _heads(block, starts)
+    return Heads(heads["zxid"].astype(np.int64), heads["time"].astype(np.int64))
+
+
+def _mentioned(block: bytes, starts: Numbers, texts: Iterable[bytes]) -> Numbers:
+    """Mark the records in which one of the texts occurs."""
+    places: list[int] = []
+    for text in texts:
+        at = block.find(text)
+        while at >= 0:
+            places.append(at)
+            at = block.find(text, at + len(text))
+    found = np.zeros(len(starts), bool)
+    records = np.searchsorted(starts, np.array(places, np.int64), "right") - 1
+    found[records[records >= 0]] = True
+    return found
+
+
 def batch_of(
     block: bytes,
     starts: Numbers,
@@ -248,21 +301,26 @@ def batch_of(
 
     ``columns``: the wanted columns of ``schema.TXNLOG``, all by default.
 
-    ``offset`` is the block's position in the file. Decoding stops before the first record whose
-    body is not a transaction, so ``Found.records`` may be less than were given, down to 0.
+    ``offset`` is the block's position in the file. Decoding stops before the first wanted record
+    whose body is not a transaction, so ``Found`` may have fewer records than were given, down to 0.
     """
     data = _Block(block)
     ends = starts + lengths
-    # As bytes first: selecting rows with many fields is eight times slower in numpy.
-    places = len(block) - _HEADER.itemsize + 1
-    heads = np.ndarray((places,), _HEADER_BYTES, block, strides=(1,))[starts].view(_HEADER)
+    heads = _heads(block, starts)
     codes = heads["type"].astype(np.int64)
     zxids = heads["zxid"].astype(np.int64)
-    wanted = np.ones(len(starts), bool)
-    if filters.start_zxid is not None:
-        wanted &= zxids >= filters.start_zxid
-    if filters.end_zxid is not None:
-        wanted &= zxids <= filters.end_zxid
+    wanted = filters.in_range(zxids)
+    if filters.mentions:
+        chosen = _mentioned(block, starts, filters.mentions)
+        for code in _WITHOUT_PATH:
+            chosen |= codes == code
+        multi = codes == MULTI
+        if multi.any():
+            chosen |= multi & _mentioned(block, starts, (_ERROR_BYTES,))
+        wanted &= chosen
+        if not wanted.any():
+            nothing = _no_rows(None if columns is None else tuple(columns))
+            return Found(zxids, heads["time"].astype(np.int64), nothing)
     bad = np.zeros(len(starts), bool)
     sizes = np.zeros(len(starts), np.int64)
     has_digest = np.zeros(len(starts), bool)
@@ -345,8 +403,7 @@ def batch_of(
     if slow:
         extra = operations_batch(slow, server, file, columns)
         batch = splice(batch, record, extra, np.array(slow_record, np.int64))
-    first, last = (int(zxids[0]), int(zxids[records - 1])) if records else (0, 0)
-    return Found(batch, records, first, last)
+    return Found(zxids[:records], heads["time"][:records].astype(np.int64), batch)
 
 
 def _operations(

@@ -97,11 +97,14 @@ def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
     for number, inside in sorted(by_epoch.items()):
         last = max(r[1] for ranges in inside.values() for r in ranges)
         sure = held_by(inside.values(), majority)
-        ends = sorted(end for pairs in changes for end in _witnessed(pairs, number))
+        passing = [change for pairs in changes for change in _passing(pairs, number)]
+        ends = sorted(max(end, number << 32) for end, _ in passing)
         if len(ends) >= too_many:
             false_from = max(sure, ends[too_many - 1]) + 1
             if ensemble is None:  # there may be more servers
-                kept = [end for pairs in changes for end in _kept(pairs, number)]
+                # A leader makes its followers truncate proposals that it does not have. So it had
+                # those that a server still has when it continues with a later epoch.
+                kept = [end for end, _ in passing if epoch(end) == number]
                 false_from = max(false_from, max(kept, default=-1) + 1)
             if false_from <= last:
                 dropped.append((false_from, last))
@@ -153,21 +156,14 @@ def _changes(ranges: list[Range]) -> list[Range]:
     ]
 
 
-def _witnessed(changes: list[Range], number: int) -> Iterable[int]:
-    """Last zxid of each epoch in one server's log, if the first zxid of a later epoch follows."""
-    for last, first in changes:
-        if epoch(last) <= number < epoch(first):
-            yield max(last, number << 32)
+def _passing(changes: list[Range], number: int) -> list[Range]:
+    """The change of one server from this epoch or an earlier one to a later one, if there is one.
 
-
-def _kept(changes: list[Range], number: int) -> Iterable[int]:
-    """Last zxid of each epoch that a server still had when it continued with a later epoch.
-
-    A leader makes its followers truncate proposals that it does not have, so the leader had these.
+    ``changes`` are in order and do not overlap.
     """
-    for last, first in changes:
-        if epoch(last) == number < epoch(first):
-            yield last
+    place = bisect_right(changes, number, key=lambda change: epoch(change[0]))
+    found = changes[max(0, place - 1) : place]
+    return [change for change in found if number < epoch(change[1])]
 
 
 def _cover(
@@ -201,9 +197,13 @@ def subtracted(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
 
 
 def _without(whole: Range, dropped: list[Range]) -> list[Range]:
-    """A range without the dropped ranges, which extend to the end of their epoch."""
+    """A range without the dropped range of its epoch, which extends to the end of the epoch.
+
+    ``dropped`` has at most one range for each epoch, in order.
+    """
     first, last = whole
-    for begin, end in dropped:
+    place = bisect_left(dropped, epoch(first), key=lambda r: epoch(r[0]))
+    for begin, end in dropped[place : place + 1]:
         if epoch(begin) == epoch(first) and begin <= last <= end:
             last = begin - 1
     return [(first, last)] if first <= last else []

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
-from zkaudit.history.staging import Stage, last_of, segment_of, text_of
+from zkaudit.history.staging import Stage, first_of, last_of, segment_of, text_of
 
 _THREAD = r"(?s)\A(.+)-([0-9]+)\z"
 _REGISTRATION = "version int, subscription map<string,int>, pattern string"
@@ -43,7 +43,8 @@ def lifetimes(stage: Stage, tree: str) -> DataFrame:
     """Lifetimes of the znodes of one ``tree`` (``ids`` or ``owners``).
 
     Columns: key, chroot, group, name, topic, partition, path, session, data, the columns of a
-    lifetime (``tables.catalog``), and ``sure`` and ``end_segment`` for ``commits``.
+    lifetime (``tables.catalog``), and ``sure``, ``end_segment`` and ``older`` for ``commits``.
+    ``older``: the znode of a known session existed when the segment of its end began.
     """
     events = stage.events.where((F.col("tree") == tree) & F.col("act").isin("create", "delete"))
     ended = closes(stage)
@@ -61,7 +62,7 @@ def lifetimes(stage: Stage, tree: str) -> DataFrame:
     events = events.withColumns({f"{n}_": F.when(in_lifetime, F.col(n)) for n in names})
     order = Window.partitionBy("key").orderBy("zxid", "idx")
     events = events.withColumn("listed", F.coalesce("listed", F.lit(False)))
-    here = F.struct("act", "zxid", "idx", "time", "session", "close_zxid_")
+    here = F.struct("act", "zxid", "idx", "time", "session", "segment", "close_zxid_")
     events = events.withColumns({"next": F.lead(here).over(order), "prev": F.lag(here).over(order)})
 
     by_close = F.col("close_zxid_").isNotNull() & (
@@ -98,11 +99,13 @@ def lifetimes(stage: Stage, tree: str) -> DataFrame:
             "ended": F.when(beyond, "unknown").otherwise(F.col("how")),
             # A known close proves nothing about the path after a log gap: it may have a new owner.
             "end_segment": F.when(~(beyond & F.col("by_close")), F.col("end_segment")),
+            "older": F.lit(False),
         }
     ).drop("how", "by_close")
 
     gone = F.col("prev").isNull() | (F.col("prev.act") == "delete")
     gone = gone | (F.col("prev.close_zxid_") < F.col("zxid"))
+    first = F.coalesce(F.col("prev.segment") < F.col("segment"), F.lit(True))
     unknown = events.where((F.col("act") == "delete") & F.coalesce(gone, F.lit(False))).select(
         "key", "chroot", "group", "name", "topic", "partition", "path",
         F.lit(None).cast("binary").alias("data"),
@@ -120,6 +123,7 @@ def lifetimes(stage: Stage, tree: str) -> DataFrame:
         F.when(F.col("listed"), F.when(F.col("cxid") == 0, "expired").otherwise("closed"))
         .otherwise("unknown")
         .alias("ended"),
+        (F.col("listed") & first).alias("older"),
     )  # fmt: skip
     return known.unionByName(unknown)
 
@@ -152,18 +156,28 @@ def commits(stage: Stage, owned: DataFrame) -> DataFrame:
 
     ``owned``: ``owners(lifetimes(stage, "owners"))``. For each partition, writes and lifetimes are
     ordered together. Each write then gets the last lifetime that began before it, or that ended
-    before it if its start is unknown.
+    before it if its start is unknown. A lifetime that is ``older`` than its segment counts from
+    where the segment begins.
+
+    A multi is atomic. If a member deletes its owner znode and writes the offset in one multi, the
+    member is the owner in both operations.
     """
-    lifetime = F.struct(
-        "session", "member", "start_zxid", "end_zxid", "end_idx", "sure", "end_segment"
-    )
+    begin = first_of(F.col("end_segment"), stage.log_gaps)
     known = F.col("start_zxid").isNotNull()
+    if stage.log_gaps:
+        owned = _named(stage, owned)
     begins = owned.select(
         "key",
-        F.when(known, F.col("start_zxid")).otherwise(F.col("end_zxid")).alias("zxid"),
-        F.when(known, F.col("start_idx")).otherwise(F.col("end_idx")).alias("idx"),
-        lifetime.alias("lifetime"),
-    )
+        F.when(known, F.col("start_zxid")).when(F.col("older"), begin)
+        .otherwise(F.col("end_zxid")).alias("zxid"),
+        F.when(known, F.col("start_idx")).when(F.col("older"), -1)
+        .otherwise(F.col("end_idx")).alias("idx"),
+        F.struct(
+            "session", "member", "start_zxid", "end_zxid", "end_idx", "end_segment",
+            F.when(F.col("older"), F.col("end_segment")).otherwise(F.col("sure")).alias("sure"),
+            (known | F.col("older")).alias("begun"),
+        ).alias("lifetime"),
+    )  # fmt: skip
     writes = stage.writes.withColumn("offset", _offset("data"))
     rows = begins.unionByName(writes, allowMissingColumns=True)
     so_far = (
@@ -184,11 +198,18 @@ def commits(stage: Stage, owned: DataFrame) -> DataFrame:
         _position("zxid", "idx"),
         F.struct(F.col("owner.end_zxid").alias("zxid"), F.col("owner.end_idx").alias("idx")),
     )
-    alive = F.col("owner.start_zxid").isNotNull() & (F.col("owner.end_zxid").isNull() | (end > at))
+    in_multi = F.col("owner.end_zxid") == F.col("zxid")
+    alive = F.col("owner.begun") & (
+        F.col("owner.end_zxid").isNull()
+        | (end > at)
+        | (in_multi & (F.col("owner.session") == F.col("session")))
+    )
     never = F.col("segment") == 0
+    sure = F.col("owner.sure") >= F.col("segment")
     state = (
         F.when(F.col("owner").isNull(), F.when(never, "none").otherwise("unknown"))
-        .when(alive, F.when(F.col("owner.sure") >= F.col("segment"), "owner").otherwise("unknown"))
+        .when(alive, F.when(sure, "owner").otherwise("unknown"))
+        .when(in_multi & ~(F.col("owner.begun") & sure), "unknown")
         .when(F.col("owner.end_segment") == F.col("segment"), "none")
         .otherwise("unknown")
     )
@@ -212,6 +233,7 @@ def commits(stage: Stage, owned: DataFrame) -> DataFrame:
     return rows.withColumns(
         {
             "store": F.lit("zookeeper"),
+            "created": F.col("act") == "create",
             **{name: F.lit(None) for name in ("log_partition", "log_offset", "metadata")},
             "owner_session": F.when(mine, F.col("owner.session")),
             "owner_member": F.when(mine, F.col("owner.member")),
@@ -219,6 +241,17 @@ def commits(stage: Stage, owned: DataFrame) -> DataFrame:
             "free_since_zxid": F.when(F.col("owner_state") == "none", F.col("owner.end_zxid")),
         }
     )
+
+
+def _named(stage: Stage, owned: DataFrame) -> DataFrame:
+    """Add the member to owner znodes of which only the end of their session is known, if that
+    session is known with exactly one registration in the group."""
+    who = ("chroot", "group", "session")
+    ids = stage.events.where("tree = 'ids' and (act = 'create' or listed)").groupBy(*who)
+    ids = ids.agg(F.count_distinct("name").alias("names"), F.min("name").alias("only"))
+    named = owned.join(ids.where("names = 1").drop("names"), [*who], "left")
+    member = F.coalesce("member", F.when(F.col("older"), F.col("only")))
+    return named.withColumn("member", member).drop("only")
 
 
 def _offset(name: str) -> Column:

@@ -60,7 +60,8 @@ class Stage:
     refused: DataFrame
     """Rows of type error with the code for a znode that exists (-110)."""
     topics: DataFrame
-    """Events of topics (``/brokers/topics/T``): chroot, topic, zxid, idx, time, act, data."""
+    """Events of topics (``/brokers/topics/T``): chroot, topic, zxid, idx, time, act, data, segment.
+    Data that only a snapshot shows has the zxid of its write and the segment of the snapshot."""
     used: DataFrame
     """Sessions that did any of this in a group: chroot, group, session; not distinct."""
     log_gaps: tuple[LogGap, ...]
@@ -120,8 +121,12 @@ def first_of(segment: Column, log_gaps: Sequence[LogGap]) -> Column:
 def known_at(zxid: Column, log_gaps: Sequence[LogGap], known: Sequence[int | None]) -> Column:
     """Whether all ephemeral znodes at that zxid are known; ``known`` is as ``inputs.known``
     returns it."""
-    firsts = _numbers(known)
-    return F.coalesce(zxid >= F.get(firsts, segment_of(zxid, log_gaps)), F.lit(False))
+    return F.coalesce(zxid >= known_from(segment_of(zxid, log_gaps), known), F.lit(False))
+
+
+def known_from(segment: Column, known: Sequence[int | None]) -> Column:
+    """The zxid from which all ephemeral znodes of a segment are known; null if they never are."""
+    return F.get(_numbers(known), segment)
 
 
 def text_of(data: Column) -> Column:
@@ -160,7 +165,7 @@ def stage(
     logged = logged.where(F.col("act").isNotNull()).select(
         "path", "zxid", "idx", "time", "session", "cxid", "data", "ephemeral", "version", "act"
     )
-    topics = _topics(rows.withColumn("act", act), snapshots)
+    topics = _topics(rows.withColumn("act", act), snapshots, log_gaps)
     paths = logged.select("path") if paths is None else paths.select("path")
     if snapshots is not None:
         shown = snapshots.where(F.col("path").isNotNull() & ~F.col("path").rlike(_OFFSET))
@@ -217,19 +222,22 @@ def is_topic(path: Column) -> Column:
     return path.contains("/brokers/topics/") & path.rlike(_TOPIC)
 
 
-def _topics(rows: DataFrame, snapshots: DataFrame | None) -> DataFrame:
+def _topics(rows: DataFrame, snapshots: DataFrame | None, log_gaps: Sequence[LogGap]) -> DataFrame:
     named = F.regexp_extract("path", _TOPIC, 2)
-    columns = ("path", "zxid", "idx", "time", "act", "data")
+    columns = ("path", "zxid", "idx", "time", "act", "data", "segment")
     found = rows.where(F.col("path").contains("/brokers/topics/") & F.col("act").isNotNull())
-    found = found.select(*columns)
+    found = found.withColumn("segment", segment_of(F.col("zxid"), log_gaps)).select(*columns)
     if snapshots is not None:
-        in_snapshots = snapshots.where(F.col("path").contains("/brokers/topics/")).select(
+        shown = snapshots.where(F.col("path").contains("/brokers/topics/"))
+        shown = shown.withColumn("segment", segment_of(F.col("zxid") + 1, log_gaps))
+        in_snapshots = shown.select(
             "path",
             F.col("mzxid").alias("zxid"),
             F.lit(0).alias("idx"),
             F.col("mtime").alias("time"),
             F.lit("set").alias("act"),
             "data",
+            "segment",
         )
         known = found.select("path", "zxid").distinct()
         found = found.unionByName(

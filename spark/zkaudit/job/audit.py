@@ -40,7 +40,7 @@ from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, RUN
 from zkaudit.sources import offsets, server_logs
 from zkaudit.sources.files import Piece
-from zkaudit.tables import brokers, build, catalog, journals, migrations
+from zkaudit.tables import brokers, build, catalog, journals, migrations, timeline
 from zkaudit.tables.migrations import Moving
 from zkaudit.text import no_group
 
@@ -104,7 +104,9 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
         settings.enter_context(planned_for(spark, size))
         files: Sequence[Piece] = ()
         runs = None
-        if size >= SMALL_BYTES and len({log.server for log in wanted}) > 1:
+        # The logs of one group are little, so they are read together with the runs.
+        every = options.group is None or not inputs.group_begins(options.group)
+        if every and size >= SMALL_BYTES and len({log.server for log in wanted}) > 1:
             runs = kept(out, "staging/runs", inputs.runs(spark, options.logs, begin, last))
             files = inputs.needed(runs, wanted, options.servers)
         read = inputs.transactions(spark, options.logs, options.group, begin, last, files, runs)
@@ -220,14 +222,22 @@ def _audit(
     assigned = store.shared(catalog.BROKER_OWNERSHIP, brokers.ownership(every))
     read = keep("journals", journals.read(spark, options.journals))
     journals.refuse_virtual(read)
-    lines = journals.lines(read, registered, options.group, moving.chroots())
+    chroots = timeline.chroots(events)
+    if options.bootstrap is not None or options.journals:
+        chroots = keep("chroots", chroots)
+    lines = journals.lines(read, registered, options.group, chroots)
     unreadable = store.shared(catalog.UNREADABLE, journals.unreadable(read))
     delivered = store.shared(catalog.DELIVERIES, journals.deliveries(lines))
-    if moving:
-        on_both = migrations.ownership(moving, ownership, assigned, every, delivered)
-        live_ownership = store.shared(catalog.LIVE_OWNERSHIP, on_both)
+    group_ownership = generations = None
+    if options.bootstrap is not None:
+        generations = timeline.placed(every, chroots).fillna("", "chroot")
+    if moving or options.bootstrap is not None or options.journals:
+        on_brokers = timeline.placed(assigned, chroots)
+        chosen = keep("timeline", timeline.groups(moving, on_brokers, delivered))
+        on_both = timeline.ownership(moving, chosen, ownership, on_brokers, every, delivered)
+        group_ownership = store.shared(catalog.GROUP_OWNERSHIP, on_both)
     else:
-        live_ownership = store.rows(catalog.LIVE_OWNERSHIP, [])
+        store.rows(catalog.GROUP_OWNERSHIP, [])
     tables = Tables(
         registrations=registered,
         ownership=ownership,
@@ -245,7 +255,8 @@ def _audit(
         known=known,
         log_gaps=tuple(log_gaps),
         moving=moving,
-        live_ownership=live_ownership,
+        group_ownership=group_ownership,
+        generations=generations,
         owned_topics=owned_topics,
     )
     found = within(findings(tables, options.limits, keep), last, options.start, options.end)

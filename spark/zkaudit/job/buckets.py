@@ -39,7 +39,8 @@ from zkaudit.history.staging import (
     bucket_of,
     is_topic,
 )
-from zkaudit.job.output import Store, empty, put
+from zkaudit.job.output import Store, collected, empty, put
+from zkaudit.job.spark import is_little
 from zkaudit.tables import catalog
 
 SHARED: Final = BUCKETS
@@ -336,17 +337,9 @@ class BucketStore(Store):
     def _write(self, name: str, frame: DataFrame, number: Column | None = None) -> DataFrame:
         columns = [c for c in frame.columns if c != "bucket"]
         frame = frame if number is None else frame.withColumn("bucket", number)
-        if self.spark.conf.get("spark.sql.shuffle.partitions") != "1":
-            frame = frame.repartition("bucket")
-        frame.write.mode("overwrite").partitionBy("bucket").parquet(str(self.scratch))
         place = self.place / name
         place.mkdir(parents=True)
-        mine = []
-        for part in sorted(self.scratch.glob("bucket=*")):
-            for count, file in enumerate(sorted(part.glob("*.parquet"))):
-                mine.append(place / f"bucket-{part.name[7:]}-{count}.parquet")
-                file.replace(mine[-1])
-        shutil.rmtree(self.scratch)
+        mine = self._little(frame, place) if is_little(self.spark) else self._large(frame, place)
         rows = sum(pq.read_metadata(file).num_rows for file in mine)
         if self.before is not None:
             for old, file in _files(self.before / name):
@@ -361,6 +354,28 @@ class BucketStore(Store):
         if self.touched is None:
             return reader.parquet(str(place))
         return reader.parquet(*[str(file) for file in mine])
+
+    def _little(self, frame: DataFrame, place: Path) -> list[Path]:
+        """Write the files of all buckets from the driver's memory."""
+        table = collected(frame)
+        numbers = table["bucket"]
+        mine = []
+        for number in sorted(pc.unique(numbers).to_pylist()):
+            mine.append(place / f"bucket-{number}-0.parquet")
+            rows = table.filter(pc.equal(numbers, number))
+            pq.write_table(rows.drop_columns("bucket"), mine[-1])
+        return mine
+
+    def _large(self, frame: DataFrame, place: Path) -> list[Path]:
+        frame = frame.repartition("bucket")
+        frame.write.mode("overwrite").partitionBy("bucket").parquet(str(self.scratch))
+        mine = []
+        for part in sorted(self.scratch.glob("bucket=*")):
+            for count, file in enumerate(sorted(part.glob("*.parquet"))):
+                mine.append(place / f"bucket-{part.name[7:]}-{count}.parquet")
+                file.replace(mine[-1])
+        shutil.rmtree(self.scratch)
+        return mine
 
     def _all(self, name: str, audited: DataFrame) -> DataFrame:
         if self.touched is None:

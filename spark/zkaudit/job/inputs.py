@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession, functions as F
+from pyspark.sql import DataFrame, Row, SparkSession, functions as F
 
 from zkaudit.decode.columns import Filters
 from zkaudit.decode.snapshot import open_snapshot
@@ -24,9 +24,10 @@ from zkaudit.errors import AuditError, InputMissingError, LogFormatError
 from zkaudit.history import committed
 from zkaudit.history.committed import History, Run
 from zkaudit.schema import RUN
-from zkaudit.sources import files as sources_files
-from zkaudit.sources.files import Piece, parse_servers
-from zkaudit.sources.zookeeper import register
+from zkaudit.sources import direct, files as sources_files
+from zkaudit.sources.files import BYTES_PER_TASK, Piece, parse_servers
+from zkaudit.sources.options import parse_options
+from zkaudit.sources.zookeeper import BatchLogReader, SnapshotReader
 from zkaudit.storage import shown
 from zkaudit.text import names_of
 
@@ -35,6 +36,8 @@ BEFORE_START: Final = timedelta(hours=1)
 AFTER_END: Final = timedelta(hours=1)
 """How much of the logs is read after the end of the time range: the effect of a wrong offset shows
 only later."""
+_OF_GROUP_TASK: Final = 4 * BYTES_PER_TASK
+"""How many bytes a task reads if few of them have to be decoded."""
 MAX_RUNS: Final = 200_000
 """With more runs of zxids than this, logs are missing."""
 
@@ -113,7 +116,9 @@ def _ms(time: str, later: timedelta) -> float:
 def within(logs: Sequence[Piece], begin: int | None, end: int | None) -> list[Piece]:
     """Leave out the logs that have no zxid from ``begin`` to ``end``."""
     wanted = Filters(start_zxid=begin, end_zxid=end)
-    servers = {log.server: [other for other in logs if other.server == log.server] for log in logs}
+    servers: dict[str, list[Piece]] = {}
+    for log in logs:
+        servers.setdefault(log.server, []).append(log)
     return [log for found in servers.values() for log in sources_files.within(found, wanted)]
 
 
@@ -133,11 +138,8 @@ def transactions(
     first and the last zxid to read. ``files``: read only these logs. ``found``, the rows of
     ``runs``, replaces the runs then.
     """
-    register(spark)
-    load = spark.read.format("zookeeper_txnlog").option("table", "groups")
-    if files:
-        load = load.option("files", ",".join(_names(files)))
-    rows = _between(_of_group(load, group), begin, end).option("paths", _listed(directories)).load()
+    options = {"table": "groups", **_of_group(group), **_of_files(files), **_between(begin, end)}
+    rows = _logs(spark, directories, options)
     if found is None:
         return rows
     of_runs = found.select(
@@ -154,21 +156,30 @@ def runs(
     end: int | None = None,
 ) -> DataFrame:
     """Rows of ``schema.TXNLOG_RUNS``. ``begin`` and ``end``: the first and last zxid to read."""
-    register(spark)
-    load = spark.read.format("zookeeper_txnlog").option("table", "runs")
-    return _between(load, begin, end).option("paths", _listed(directories)).load()
+    return _logs(spark, directories, {"table": "runs", **_between(begin, end)})
 
 
-def _of_group(load: DataFrameReader, group: str | None) -> DataFrameReader:
+def _logs(
+    spark: SparkSession, directories: Sequence[str | Path], options: dict[str, str]
+) -> DataFrame:
+    settings = parse_options("zookeeper_txnlog", options | {"paths": _listed(directories)})
+    return direct.rows(spark, BatchLogReader(settings), settings.columns)
+
+
+def _of_group(group: str | None) -> dict[str, str]:
     begins = group_begins(group) if group is not None else ()
-    return load.option("groupBegins", ",".join(begins)) if begins else load
+    if not begins:
+        return {}
+    return {"groupBegins": ",".join(begins), "bytesPerTask": str(_OF_GROUP_TASK)}
 
 
-def _between(load: DataFrameReader, begin: int | None, end: int | None) -> DataFrameReader:
-    for name, zxid in (("startZxid", begin), ("endZxid", end)):
-        if zxid is not None:
-            load = load.option(name, str(zxid))
-    return load
+def _of_files(files: Sequence[Piece]) -> dict[str, str]:
+    return {"files": ",".join(_names(files))} if files else {}
+
+
+def _between(begin: int | None, end: int | None) -> dict[str, str]:
+    between = (("startZxid", begin), ("endZxid", end))
+    return {name: str(zxid) for name, zxid in between if zxid is not None}
 
 
 def needed(found: DataFrame, logs: Sequence[Piece], servers: int | None = None) -> list[Piece]:
@@ -223,12 +234,11 @@ def behind(found: Sequence[Piece], log_gaps: Sequence[tuple[int, int]]) -> list[
     registered before the logs continue. Of snapshots with the same zxid one server's is enough.
     """
     one = {piece.zxid: piece for piece in reversed(found)}
-    borders = [*sorted(log_gaps), (2**63 - 1, 2**63 - 1)]
-    chosen: set[int] = set()
-    for (_, first), (last, _) in pairwise(borders):
-        chosen.update(sorted(zxid for zxid in one if first - 1 <= zxid <= last)[:1])
+    taken = sorted(one)
+    chosen = {zxid for zxid in _first_behind(log_gaps, taken) if zxid is not None}
     for after, first in log_gaps:
-        chosen.update(sorted(zxid for zxid in one if after <= zxid < first - 1)[-1:])
+        place = bisect_left(taken, first - 1)
+        chosen.update(zxid for zxid in taken[max(0, place - 1) : place] if after <= zxid)
     return [one[zxid] for zxid in sorted(chosen)]
 
 
@@ -268,12 +278,10 @@ def snapshots(
 
     An incomplete file gives no rows: ZooKeeper does not use such a file either.
     """
-    register(spark)
-    load = spark.read.format("zookeeper_snapshot").option("corruption", "stop")
-    load = _of_group(load.option("table", "group_nodes"), group)
-    if files:
-        load = load.option("files", ",".join(_names(files)))
-    return load.option("paths", _listed(directories)).load()
+    options = {"table": "group_nodes", "corruption": "stop", **_of_group(group), **_of_files(files)}
+    options["paths"] = _listed(directories)
+    settings = parse_options("zookeeper_snapshot", options)
+    return direct.rows(spark, SnapshotReader(settings), settings.columns)
 
 
 def _names(files: Sequence[Piece]) -> list[str]:
@@ -323,9 +331,15 @@ def known(log_gaps: Sequence[tuple[int, int]], snapshots: Iterable[int]) -> tupl
     That is the start of the first segment. In a segment after a log gap it is the zxid of the first
     snapshot taken in it; ``None``: there is none. ``snapshots`` are the zxids in their names.
     """
-    taken = sorted(snapshots)
+    return (0, *_first_behind(log_gaps, sorted(snapshots)))
+
+
+def _first_behind(log_gaps: Iterable[tuple[int, int]], taken: Sequence[int]) -> list[int | None]:
+    """The first of ``taken``, which are in order, after each log gap and before the next one."""
     borders = [*sorted(log_gaps), (2**63 - 1, 2**63 - 1)]
-    found: list[int | None] = [0]
+    found: list[int | None] = []
     for (_, first), (last, _) in pairwise(borders):
-        found.append(next((zxid for zxid in taken if first - 1 <= zxid <= last), None))
-    return tuple(found)
+        place = bisect_left(taken, first - 1)
+        there = place < len(taken) and taken[place] <= last
+        found.append(taken[place] if there else None)
+    return found

@@ -11,14 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.base import Tables
 from zkaudit.findings.limits import Limits
 from zkaudit.history.staging import Stage
 from zkaudit.job.place import finished, new_tables
+from zkaudit.job.spark import is_little
 from zkaudit.schema import arrow_of
 from zkaudit.tables import catalog, migrations
 
@@ -39,10 +40,40 @@ def kept(out: Path, name: str, frame: DataFrame) -> DataFrame:
     empty, it drops everything computed from it from the plan, and planning dominates a small audit.
     """
     place = out / name
-    frame.write.mode("overwrite").parquet(str(place))
+    spark = frame.sparkSession
+    if is_little(spark):
+        # Spark's own writer starts a process for each directory and file, to set its permissions.
+        _write(place, collected(frame))
+    else:
+        frame.write.mode("overwrite").parquet(str(place))
     if any(pq.read_metadata(part).num_rows for part in place.glob("*.parquet")):
-        return frame.sparkSession.read.schema(frame.schema).parquet(str(place))
-    return empty(frame.sparkSession, frame.schema)
+        return spark.read.schema(frame.schema).parquet(str(place))
+    return empty(spark, frame.schema)
+
+
+def collected(frame: DataFrame) -> pa.Table:
+    """The rows in the driver's memory: only for little data.
+
+    Spark writes nulls into fields of structs that it calls non-nullable, if the struct is null.
+    Arrow does not take them, so all fields are nullable here.
+    """
+    nested = {
+        field.name: F.col(field.name).cast(_nullable(field.dataType))
+        for field in frame.schema
+        if isinstance(field.dataType, ArrayType | MapType | StructType)
+    }
+    return frame.withColumns(nested).toArrow() if nested else frame.toArrow()
+
+
+def _nullable(kind: DataType) -> DataType:
+    match kind:
+        case ArrayType():
+            return ArrayType(_nullable(kind.elementType))
+        case MapType():
+            return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+        case StructType():
+            return StructType([StructField(f.name, _nullable(f.dataType)) for f in kind])
+    return kind
 
 
 def put(
@@ -50,12 +81,15 @@ def put(
 ) -> DataFrame:
     """Write rows in the driver's memory without a Spark job; return the stored frame."""
     place = out / name
-    place.mkdir(parents=True, exist_ok=True)
-    table = pa.Table.from_pylist(rows, schema=arrow_of(columns))
-    pq.write_table(table, place / "part-00000.parquet")
+    _write(place, pa.Table.from_pylist(rows, schema=arrow_of(columns)))
     if not rows:
         return empty(spark, columns)
     return spark.read.schema(columns).parquet(str(place))
+
+
+def _write(place: Path, table: pa.Table) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, place / "part-00000.parquet")
 
 
 def empty(spark: SparkSession, columns: StructType) -> DataFrame:

@@ -47,6 +47,13 @@ def prepare(place: str) -> Path:
     return out
 
 
+def write_atomically(file: Path, text: str) -> None:
+    """Write a small file, so that readers see the old text or the new one, and never a part."""
+    part = file.with_name(f".{file.name}")
+    part.write_text(text)
+    part.replace(file)
+
+
 def new_tables(out: Path) -> Path:
     """Return the directory for the tables of a new audit."""
     found = [_NUMBERED.fullmatch(place.name) for place in out.iterdir()]
@@ -71,9 +78,7 @@ def publish(out: Path, tables: Path, summary: dict[str, Any], keep: bool) -> Non
     new.unlink(missing_ok=True)
     new.symlink_to(tables.name)
     new.replace(link)
-    copy = out / ".summary.json"
-    copy.write_text(text)
-    copy.replace(out / "summary.json")
+    write_atomically(out / "summary.json", text)
     stay = {tables.name, before if keep else ""}
     for place in list(out.iterdir()):
         if _NUMBERED.fullmatch(place.name) and place.name not in stay:

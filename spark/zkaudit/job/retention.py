@@ -27,6 +27,7 @@ from zkaudit.history.staging import stage
 from zkaudit.job import inputs
 from zkaudit.job.buckets import Batches, read, recorded, runs_of
 from zkaudit.job.output import kept
+from zkaudit.job.place import write_atomically
 
 PARTS: Final = 8
 """History is deleted in parts of at least this fraction of the time that is kept, because after
@@ -112,9 +113,7 @@ def drop(
     folder = out / "recorded"
     state = state_at(rows, plan, begin.zxid, snapshots, partial(kept, out / "staging"))
     state.write.parquet(str(new_snapshots(folder)))
-    part = folder / ".begin.json"
-    part.write_text(json.dumps(asdict(begin)))
-    part.replace(folder / "begin.json")
+    write_atomically(folder / "begin.json", json.dumps(asdict(begin)))
     return True
 
 

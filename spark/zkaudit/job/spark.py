@@ -8,8 +8,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from py4j.java_gateway import JavaClass
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -26,14 +27,23 @@ _SMALL: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.constraintPropagation.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
+    "spark.zkaudit.little": "true",
 }
-"""Settings for little data: no code generation, no derived filters, no adaptive execution."""
+"""Settings for little data: no code generation, no derived filters, no adaptive execution. The last
+one is our own: see ``is_little``."""
+_CALLED: Final = ("functions", "org.apache.spark.sql.functions", "PythonUtils", "PythonSQLUtils")
+"""Java classes whose static methods PySpark calls."""
 _SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?")
 """The last line of a traceback for an ``OSError``."""
 
 
-def session(master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Return the running Spark session (``spark-submit``), or start one on ``master``."""
+def session(
+    master: str | None = None, settings: Mapping[str, str] | None = None, little: bool = False
+) -> SparkSession:
+    """Return the running Spark session (``spark-submit``), or start one on ``master``.
+
+    ``little``: there is little data. Then Java's second compiler would take longer than it saves.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("zkaudit")
     # Otherwise each call of a column's method makes five calls to the JVM for messages of errors.
@@ -43,25 +53,53 @@ def session(master: str | None = None, settings: Mapping[str, str] | None = None
     quiet = not Path(place, "log4j2.properties").is_file()
     if master is not None:
         builder = builder.master(master)
+        java = []
         if quiet:
             file = Path(__file__).with_name("log4j2.properties").as_uri()
-            builder = builder.config(
-                "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={file}"
-            )
+            java.append(f"-Dlog4j2.configurationFile={file}")
+        if little:
+            java += [
+                "-XX:TieredStopAtLevel=1",
+                "-XX:ReservedCodeCacheSize=256m",
+                "-XX:+UseSerialGC",
+            ]
+        # Unlike spark.driver.extraJavaOptions, this leaves the user's own options in force.
+        builder = builder.config("spark.driver.defaultJavaOptions", " ".join(java))
     if master is not None and master.startswith("local"):
         builder = builder.config("spark.driver.host", "127.0.0.1").config(
             "spark.driver.bindAddress", "127.0.0.1"
         )
         builder = builder.config("spark.ui.enabled", "false")
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # By default Spark writes times without a time zone, unlike Arrow, which writes little tables.
+    builder = builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     for name, value in (settings or {}).items():
         builder = builder.config(name, value)
     spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    remember(spark.sparkContext._jvm)
     if master is not None and master.startswith("local"):
         _share_out(spark)
     if quiet and master is None:  # spark-submit's JVM is already running
         spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+class _Functions(JavaClass):
+    """A Java class that asks Java only once for each of its static methods."""
+
+    def __getattr__(self, name: str) -> Any:
+        self.__dict__[name] = found = super().__getattr__(name)
+        return found
+
+
+def remember(jvm: Any) -> None:
+    """Keep the classes that PySpark looks up by name for every function that it calls.
+
+    There are thousands of such calls in an audit, and for a short name Java searches all jars.
+    """
+    for name in _CALLED:
+        found = getattr(jvm, name)
+        setattr(jvm, name, _Functions(found._fqn, found._gateway_client))
 
 
 def _share_out(spark: SparkSession) -> None:
@@ -80,9 +118,16 @@ def planned_for(spark: SparkSession, size: int) -> Iterator[None]:
     if size >= SMALL_BYTES or not spark.sparkContext.master.startswith("local"):
         yield
         return
-    before = {name: spark.conf.get(name, None) for name in _SMALL}
+    with settings_of(spark, _SMALL):
+        yield
+
+
+@contextmanager
+def settings_of(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of a session, and restore them at the end."""
+    before = {name: spark.conf.get(name, None) for name in values}
     try:
-        for name, value in _SMALL.items():
+        for name, value in values.items():
             spark.conf.set(name, value)
         yield
     finally:
@@ -91,6 +136,11 @@ def planned_for(spark: SparkSession, size: int) -> Iterator[None]:
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, was)
+
+
+def is_little(spark: SparkSession) -> bool:
+    """Whether ``planned_for`` expects so little data that the driver may have it in memory."""
+    return bool(spark.conf.get("spark.zkaudit.little", "false") == "true")
 
 
 def bytes_of(files: Iterable[str | Path]) -> int:

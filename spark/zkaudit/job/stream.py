@@ -21,7 +21,8 @@ It audits all groups when something changes that they share: topics, log gaps, s
 them, proposals that never were committed, options; when the history's end steps back in time, or a
 transaction was confirmed that no new row is about; and always with journals, offsets in Kafka or
 ZooKeeper's own logs, since these are not recorded. Tables ``sessions``, ``partitions``,
-``migrations`` and ``live_ownership`` are small and written in each round.
+``migrations`` and ``group_ownership`` are written in each round. They are small without
+``--bootstrap-server``.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from zkaudit.job.buckets import (
     touched_by,
 )
 from zkaudit.job.output import staged
-from zkaudit.job.place import prepare
+from zkaudit.job.place import prepare, write_atomically
 from zkaudit.job.spark import PACKED, bytes_of, check_group, errors_named, planned_for
 from zkaudit.sources import server_logs
 from zkaudit.sources.files import Piece
@@ -69,7 +70,7 @@ from zkaudit.sources.zookeeper import register
 from zkaudit.storage import place_of
 from zkaudit.tables import journals
 
-_LAYOUT: Final = 2
+_LAYOUT: Final = 3
 """Changes when a stream of an earlier version cannot be continued."""
 
 
@@ -123,9 +124,7 @@ def _same_inputs(out: Path, options: Options) -> None:
             )
     elif (out / "tables").exists():
         raise AuditError(f"{out}: contains an audit that is not a stream: choose another --out")
-    part = place.with_name(".stream.json")
-    part.write_text(json.dumps({"layout": _LAYOUT, "logs": list(options.logs)}))
-    part.replace(place)
+    write_atomically(place, json.dumps({"layout": _LAYOUT, "logs": list(options.logs)}))
 
 
 def record(spark: SparkSession, options: Options) -> bool:

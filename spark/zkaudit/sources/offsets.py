@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from zkaudit import schema
 from zkaudit.decode.offsets_topic import decode
 from zkaudit.errors import AuditError
+from zkaudit.sources import direct
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, ConfigError
@@ -59,14 +60,8 @@ def read(
     """
     if bootstrap is None:
         return spark.createDataFrame([], schema.spark_type(schema.OFFSETS))
-    register(spark)
-    reader = spark.read.format(ZkauditOffsets.name()).option("bootstrap", bootstrap)
-    if command_config is not None:
-        connect(
-            bootstrap, command_config
-        )  # with a wrong secret the job ends before Spark starts tasks
-        reader = reader.option("config", os.path.abspath(command_config))
-    rows = reader.load()
+    config = None if command_config is None else os.path.abspath(command_config)
+    rows = direct.rows(spark, _OffsetsReader(bootstrap, config), schema.OFFSETS)
     return rows if group is None else rows.where(F.col("group").rlike(rf"\A(?:{group})\z"))
 
 
@@ -98,6 +93,7 @@ def commits(rows: DataFrame) -> DataFrame:
         .when(F.col("committed") == before, "same")
         .otherwise("commit")
         .alias("kind"),
+        F.lit(None).alias("created"),
         F.lit("unknown").alias("owner_state"),
         *[
             F.lit(None).alias(name)
@@ -232,7 +228,8 @@ class _OffsetsReader(DataSourceReader):
         """Decode one partition."""
         import pyarrow as pa
 
-        assert isinstance(partition, _Range)
+        if not isinstance(partition, _Range):  # Spark's own: there is nothing to read
+            return
         wanted = schema.arrow_schema(schema.OFFSETS)
         for rows in _records(self.bootstrap, self.config, partition):
             for row in rows:

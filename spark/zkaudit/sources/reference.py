@@ -29,17 +29,21 @@ _TYPES_TEXT: Final = "one of " + ", ".join(f"`{name}`" for name in schema.TYPES.
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class Source:
+    """One data source: what it reads, its options and tables, and an example in each language."""
+
     name: str
     what: str
     options: tuple[Option, ...]
     tables: dict[str, tuple[schema.Column, ...]]
     sql: str
     python: str
+    stream: str = ""
+    """How the source behaves as a stream; empty if it cannot be one."""
 
 
-_SOURCES: Final = (
-    _Source(
+SOURCES: Final = (
+    Source(
         "zookeeper_txnlog",
         "ZooKeeper's transaction logs, as a batch or as a stream. A directory is `dataDir` or "
         "`dataLogDir` of one server, or the `version-2` in it.",
@@ -54,8 +58,11 @@ logs.load(["logs/zk1", "logs/zk2", "logs/zk3"]).where("type = 'delete'").show()
 
 grows = spark.readStream.format("zookeeper_txnlog").load("/var/lib/zookeeper")
 grows.writeStream.format("console").trigger(availableNow=True).start()""",
+        "A batch of a stream reads every complete record that exists when the batch begins, and "
+        "the first batch reads all logs. No option or limit makes a batch smaller. Tasks have the "
+        "same size as in a batch query (`bytesPerTask`).",
     ),
-    _Source(
+    Source(
         "zookeeper_snapshot",
         "ZooKeeper's snapshots: plain, gzip or snappy.",
         tuple(option for option in OPTIONS if not option.logs_only),
@@ -67,7 +74,7 @@ SELECT file, count(*) FROM znodes WHERE ephemeral_owner != 0 GROUP BY file;""",
         """nodes = spark.read.format("zookeeper_snapshot").load("/var/lib/zookeeper")
 nodes.where("path like '/consumers/%/offsets/%'").selectExpr("path", "string(data)").show()""",
     ),
-    _Source(
+    Source(
         "zkaudit_journal",
         "Members' journals (`zkconsumer.journal.dir`): one row for each line. The [journal's "
         "reference](journal.md) explains the fields.",
@@ -87,7 +94,7 @@ SELECT member, name, count(*) FROM lines WHERE fault IS NULL GROUP BY member, na
         """lines = spark.read.format("zkaudit_journal").load("journals")
 lines.where("fault is not null").select("file", "line", "fault").show()""",
     ),
-    _Source(
+    Source(
         "zkaudit_offsets",
         "The current content of `__consumer_offsets`, read from the brokers. The source writes "
         "nothing and joins no group. It skips records of aborted transactions.",
@@ -133,19 +140,19 @@ def pages() -> dict[str, str]:
         "| Source | Reads |",
         "|---|---|",
     ]
-    for source in _SOURCES:
+    for source in SOURCES:
         index.append(f"| [`{source.name}`]({_file(source)}) | {source.what} |")
     found = {"data-sources.md": "\n".join(index) + "\n"}
-    for source in _SOURCES:
+    for source in SOURCES:
         found[_file(source)] = _page(source)
     return found
 
 
-def _file(source: _Source) -> str:
+def _file(source: Source) -> str:
     return f"data-source-{source.name.replace('_', '-')}.md"
 
 
-def _page(source: _Source) -> str:
+def _page(source: Source) -> str:
     parts = [f"# Data source `{source.name}`", "", _NOTE, "", source.what, ""]
     parts += ["[Register it](data-sources.md) first. In SQL:", "", "```sql", source.sql, "```", ""]
     parts += ["In Python:", "", "```python", source.python, "```", "", "## Options", ""]
@@ -153,6 +160,8 @@ def _page(source: _Source) -> str:
     parts += [f"| `{o.name}` | {o.default} | {o.meaning} |" for o in source.options]
     if source.name.startswith("zookeeper"):
         parts += ["", "Names of options are not case-sensitive. An unknown option is an error."]
+    if source.stream:
+        parts += ["", "## As a stream", "", source.stream]
     for name, columns in source.tables.items():
         meaning = _MEANINGS.get(name)
         parts += ["", f"## Table `{name}`", *(("", meaning) if meaning else ()), ""]

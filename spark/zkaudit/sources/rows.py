@@ -18,12 +18,14 @@ import pyarrow.compute as pc
 
 from zkaudit import schema
 from zkaudit.decode.batches import LogReader
-from zkaudit.decode.columns import Filters
+from zkaudit.decode.columns import Filters, Heads, timestamps
 from zkaudit.sources.files import Piece
 from zkaudit.sources.options import Settings
 
 _OF_GROUPS: Final = ("/consumers/", "/brokers/topics/")
 _ROWS: Final = 20_000
+_REPLACED: Final = "\ufffd"
+"""Replaces bytes of paths that are not UTF-8. Such bytes cannot be searched for as text."""
 _WITHOUT_PATH: Final = pa.array(["createSession", "closeSession", "error"])
 
 
@@ -53,7 +55,7 @@ def _transactions(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
 def _file(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     reader = _reader(settings, piece, ("zxid",))
     reader.tolerant, reader.filters = True, Filters()
-    for _ in reader.batches():
+    for _ in reader.blocks():
         pass
     assert reader.end is not None
     yield _batch(
@@ -74,29 +76,34 @@ def _file(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 
 def _runs(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
-    runs = Runs()
-    reader = _reader(settings, piece, ("zxid", "time"))
-    reader.filters = replace(settings.filters, path_prefix="")
-    for batch in reader.batches():
-        runs.add(batch)
+    runs = Runs(settings.filters)
+    for heads in _reader(settings, piece, ()).heads():
+        runs.add(heads)
     place = {"server": piece.server, "file": piece.name}
     yield _batch(
         settings,
         [
             place | {"first_zxid": first, "last_zxid": last, "last_time": time}
-            for first, last, time in runs.found
+            for first, last, time in runs.rows()
         ],
     )
 
 
 def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
-    runs = Runs()
+    runs = Runs(settings.filters)
     seen: set[str] = set()
     names = [column.name for column in schema.TXNLOG_GROUPS if column.name != "last_zxid"]
     wanted = schema.arrow_schema(settings.columns)
     parts = [_OF_GROUPS[0] + begin for begin in settings.group_begins or ("",)]
-    for batch in _reader(settings, piece, names).batches():
-        runs.add(batch)
+    reader = _reader(settings, piece, names)
+    if settings.group_begins and not any(_REPLACED in part for part in parts):
+        texts = tuple(part.encode() for part in (*parts, _OF_GROUPS[1]))
+        reader.filters = replace(settings.filters, mentions=texts)
+    for found in reader.blocks():
+        runs.add(found)
+        batch = found.batch
+        if not batch.num_rows:
+            continue
         paths = batch["path"]
         chosen = pc.is_in(batch["type"], value_set=_WITHOUT_PATH)
         for part in (*parts, _OF_GROUPS[1]):
@@ -109,14 +116,14 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
     place = {"server": piece.server, "file": piece.name, "position": 0}
     fixed = place | {"idx": 0, "session": 0, "cxid": 0}
-    found = [
+    rows = [
         fixed | {"type": schema.RUN, "zxid": first, "last_zxid": last, "time": time}
-        for first, last, time in runs.found
+        for first, last, time in runs.rows()
     ]
     of_group = sorted(path for path in seen if any(part in path for part in parts))
-    found += [fixed | {"type": schema.PATH, "zxid": 0, "path": path} for path in of_group]
-    for begin in range(0, len(found), _ROWS):
-        yield _batch(settings, found[begin : begin + _ROWS])
+    rows += [fixed | {"type": schema.PATH, "zxid": 0, "path": path} for path in of_group]
+    for begin in range(0, len(rows), _ROWS):
+        yield _batch(settings, rows[begin : begin + _ROWS])
 
 
 def nodes_of_groups(batch: pa.RecordBatch, begins: Sequence[str]) -> pa.RecordBatch:
@@ -140,22 +147,33 @@ def _batch(settings: Settings, rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 class Runs:
-    """The unbroken runs of zxids in one log: first zxid, last zxid, and the time of the last."""
+    """The unbroken runs of zxids in one log, of those that ``filters`` wants."""
 
-    def __init__(self) -> None:
-        self.found: list[tuple[int, int, datetime | None]] = []
+    def __init__(self, filters: Filters) -> None:
+        self._filters = filters
+        self._found: list[tuple[int, int, int]] = []
+        """First zxid, last zxid, and the time of the last in milliseconds."""
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Continue with the next rows of the log: columns ``zxid`` and ``time``."""
-        zxids, times = batch["zxid"].to_numpy(), batch["time"]
+    def add(self, heads: Heads) -> None:
+        """Continue with the next records of the log."""
+        wanted = self._filters.in_range(heads.zxids)
+        zxids, times = heads.zxids[wanted], heads.times[wanted]
+        if not len(zxids):
+            return
         steps = np.diff(zxids)
         breaks = ((steps != 0) & (steps != 1)) | (np.diff(zxids >> 32) != 0)
         begins = [0, *(np.flatnonzero(breaks) + 1).tolist()]
         for begin, end in zip(begins, [*begins[1:], len(zxids)], strict=True):
             first, last = int(zxids[begin]), int(zxids[end - 1])
-            if self.found:
-                before = self.found[-1]
+            if self._found:
+                before = self._found[-1]
                 if first - before[1] in (0, 1) and first >> 32 == before[1] >> 32:
                     first = before[0]
-                    self.found.pop()
-            self.found.append((first, last, times[end - 1].as_py()))
+                    self._found.pop()
+            self._found.append((first, last, int(times[end - 1])))
+
+    def rows(self) -> Iterator[tuple[int, int, datetime | None]]:
+        """First zxid, last zxid, and the time of the last."""
+        times = timestamps(np.array([time for *_, time in self._found], np.int64)).to_pylist()
+        for (first, last, _), time in zip(self._found, times, strict=True):
+            yield first, last, time

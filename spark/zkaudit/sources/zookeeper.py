@@ -123,7 +123,8 @@ class BatchLogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Decode one task's files."""
-        assert isinstance(partition, Task)
+        if not isinstance(partition, Task):  # Spark's own: there is nothing to read
+            return
         yield from rows_of(self.settings, partition.pieces)
 
 
@@ -180,7 +181,7 @@ class StreamLogReader(DataSourceStreamReader):
         return {server: {"file": "", "position": 0} for server in self.settings.servers}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, dict[str, Any]]:
-        """Scan from ``start`` to the end of the last complete record.
+        """Scan from ``start`` to the end of the last complete record. ``limit`` has no effect.
 
         Before Spark 4.2, there are no arguments, and the scan starts where the last one ended.
         """
@@ -221,7 +222,8 @@ class StreamLogReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Decode one task's pieces."""
-        assert isinstance(partition, Task)
+        if not isinstance(partition, Task):  # Spark's own: there is nothing to read
+            return
         yield from rows_of(self.settings, partition.pieces)
 
 
@@ -239,7 +241,8 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Decode one task's snapshots. A damaged one, if tolerated, gives no rows."""
-        assert isinstance(partition, Task)
+        if not isinstance(partition, Task):  # Spark's own: there is nothing to read
+            return
         settings = self.settings
         for piece in partition.pieces:
             try:

@@ -1,0 +1,36 @@
+"""Reads a data source without Spark's planning of Python sources, which starts more processes.
+
+Driver's thread; ``read`` of the source runs in the executors' Python workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader
+
+from zkaudit import schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def rows(
+    spark: SparkSession, reader: DataSourceReader, columns: tuple[schema.Column, ...]
+) -> DataFrame:
+    """Return the rows of a source: one task for each of the reader's partitions.
+
+    ``columns``: those of the batches that the reader yields. Raises what ``reader.partitions``
+    raises, because it is called here.
+    """
+    parts = reader.partitions()
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                yield from reader.read(parts[number])
+
+    numbers = spark.range(0, len(parts), 1, max(1, len(parts)))
+    return numbers.mapInArrow(read, schema.spark_type(columns))
