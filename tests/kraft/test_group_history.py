@@ -110,7 +110,7 @@ class Group:
 
         if self._members:
             wait_until(settled, SETTLED, "each partition has one owner")
-            now = datetime.now(UTC).replace(tzinfo=None)  # as in the tables
+            now = datetime.now(UTC)
             self.moments.append((now, owners()))
 
     def close(self) -> None:

@@ -42,8 +42,12 @@ class Tables:
     """Where transactions are missing, as in ``Stage.log_gaps``."""
     moving: Moving = field(default_factory=Moving)
     """The groups that have a migration mode."""
-    live_ownership: DataFrame | None = None
-    """Table ``live_ownership``; ``None`` if no group has a migration mode."""
+    group_ownership: DataFrame | None = None
+    """Table ``group_ownership``; ``None`` if no group has a mode, and nothing was read about groups
+    on the coordinator."""
+    generations: DataFrame | None = None
+    """Table ``generations`` with the chroot of each group, empty where it is unknown; ``None`` if
+    no records of a coordinator were read."""
     owned_topics: DataFrame | None = None
     """Chroot and topic of all topics that any group ever owned; ``None``: those of ``ownership``.
     A filter may mean a topic that only other groups show."""

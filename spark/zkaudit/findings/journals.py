@@ -68,7 +68,9 @@ def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
     deliveries = tables.deliveries.withColumns(
         {"a_time": F.unix_micros("start_time"), "b_time": F.unix_micros("end_time")}
     )
-    times = deliveries.withColumns({"a": F.col("a_time"), "b": F.col("b_time")})
+    # A reset begins another range of offsets: one microsecond later, the two are not merged.
+    begin = F.col("a_time") + F.when(F.col("reset"), 1).otherwise(0)
+    times = deliveries.withColumns({"a": begin, "b": F.col("b_time")})
     skew = int(limits.skew_seconds * 1e6)
     both = overlaps(times, PARTITION, "member", keep).where(
         (F.col("high") - F.col("low")) >= F.greatest(F.lit(skew), F.lit(1))
@@ -137,20 +139,22 @@ def _all_kept_journals(tables: Tables) -> DataFrame:
 
 def delivery_gaps(tables: Tables) -> DataFrame:
     """Messages that no member delivered, although a member delivered later messages of the
-    partition."""
-    # After a reset neither the first nor the last offset is certain.
-    reset = F.max(F.coalesce("reset", F.lit(False))).over(Window.partitionBy(*PARTITION))
-    known = tables.deliveries.withColumn("reset", reset).where("not reset")
-    known = known.where("start_offset is not null and end_offset is not null").join(
-        _all_kept_journals(tables), list(GROUP), "left_semi"
-    )
+    partition. Those that a reset skipped are another finding (``offset_resets``)."""
+    known = tables.deliveries.join(_all_kept_journals(tables), list(GROUP), "left_semi")
     earlier = (
         Window.partitionBy(*PARTITION)
         .orderBy("start_time", "end_time", "member")
         .rowsBetween(Window.unboundedPreceding, -1)
     )
     here = F.struct("end_offset", "member", "session", "file", "line")
-    gaps = known.withColumn("other", F.max(here).over(earlier))
+    # Where a reset led to is unknown if nothing was committed after it.
+    astray = F.col("reset") & F.col("end_offset").isNull()
+    gaps = known.withColumns(
+        {
+            "other": F.max(F.when(F.col("end_offset").isNotNull(), here)).over(earlier),
+            "astray": F.coalesce(F.max(astray).over(earlier), F.lit(False)),
+        }
+    ).where("not reset and not astray")
     gaps = gaps.where(F.col("start_offset") > F.col("other.end_offset")).withColumns(
         {
             "messages": F.col("start_offset") - F.col("other.end_offset"),
@@ -166,6 +170,53 @@ def delivery_gaps(tables: Tables) -> DataFrame:
         " messages (offsets ", text("other.end_offset"), " to ", text(F.col("start_offset") - 1),
         "): ", F.col("other.member"), " stopped before them, and ", F.col("member"),
         " began after them.",
+    )  # fmt: skip
+
+
+def offset_resets(tables: Tables) -> DataFrame:
+    """Members that lost their position: the offset was not in the log, and ``auto.offset.reset``
+    chose another one. Not where no offset was stored, since there a member begins.
+
+    An offset below the log's start was deleted before it was read. One above its end shows that the
+    log was truncated, that the topic was recreated, or that a wrong offset was stored.
+    """
+    own = Window.partitionBy(*PARTITION, "member", "file").orderBy("start_time", "line")
+    cut = F.lag("ended").over(own) == "reset"
+    count = F.col("reset_to") - F.col("reset_from")
+    resets = (
+        tables.deliveries.withColumn("reached", F.when(cut, F.lag("end_offset").over(own)))
+        .where("reset and coalesce(reset_from, reached) is not null")
+        .withColumns(
+            {
+                "messages": F.abs(count),
+                "effect": F.when(count > 0, "lost").when(count < 0, "repeated")
+                .when(count == 0, "none").otherwise("unknown"),
+                "time": F.col("start_time"),
+                "end_time": F.lit(None).cast("timestamp"),
+                "evidence": F.array(_journal("session", _line("file", "line"))),
+            }
+        )
+    )  # fmt: skip
+    number = text("messages")
+    moved = F.concat(F.lit(" from "), text("reset_from"), F.lit(" to "), text("reset_to"))
+    return finding(
+        resets,
+        F.when(count > 0, "high").when(count == 0, "info").otherwise("medium"),
+        "offset reset",
+        F.when(count < 0, "inferred").otherwise("measured"),
+        "Member ", F.col("member"), " reset its offset of ", tp(), " of group ", F.col("group"),
+        F.when(count > 0, F.concat(moved, F.lit(", because the log began after it: up to "), number,
+                                   F.lit(" messages were not delivered.")))
+        .when(count < 0, F.concat(moved, F.lit(", because the log ended before it: up to "), number,
+                                  F.lit(" messages are delivered again, unless the log was "
+                                        "truncated or the topic was recreated.")))
+        .when(count == 0, F.concat(moved, F.lit(", which has no effect.")))
+        .otherwise(F.concat(
+            F.lit(" because it was not in the log. Its journal does not show from which offset to "
+                  "which; it had reached "), text(F.coalesce("reset_from", "reached")),
+            F.coalesce(F.concat(F.lit(", and was at "), F.col("start_offset").cast("string"),
+                                F.lit(" when it next committed.")), F.lit(".")),
+        )),
     )  # fmt: skip
 
 

@@ -22,7 +22,9 @@ class Limits:
 
     unowned_seconds: float = _limit(30.0, "Report a partition that has had no owner for this long.")
     storm_rebalances: int = _limit(
-        10, "Report a rebalance storm at this many rebalances or more within --storm-seconds."
+        10,
+        "Report a rebalance storm at this many rebalances or more within --storm-seconds, in "
+        "ZooKeeper or on the coordinator.",
     )
     storm_seconds: float = _limit(600.0, "Length of the window in which rebalances are counted.")
     storm_per_minute: float = _limit(
@@ -31,9 +33,10 @@ class Limits:
     contention: int = _limit(20, "Report a rebalance with at least this many refused claims.")
     flapping_expiries: int = _limit(
         3,
-        "Report a member whose sessions expired at least this often within --flapping-seconds.",
+        "Report a member whose sessions expired, or which left and rejoined the coordinator, at "
+        "least this often within --flapping-seconds.",
     )
-    flapping_seconds: float = _limit(3600.0, "Length of the window in which expiries are counted.")
+    flapping_seconds: float = _limit(3600.0, "Length of the window in which these are counted.")
     stalled_seconds: float = _limit(
         300.0,
         "Report an owner that has committed nothing for this long while other members of "

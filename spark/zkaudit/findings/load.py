@@ -16,29 +16,22 @@ def storms(tables: Tables, limits: Limits) -> DataFrame:
     """Many rebalances in a short time: one finding for each storm.
 
     The tenth rebalance (if ten is the limit) makes it a storm, to which the nine before it belong.
-    If members join and leave without a pause, one burst holds many rebalances: as many as members
-    joined or left, if partitions were claimed again as often. Of a burst longer than
-    ``storm_seconds``, only the share within that time counts.
+    One burst may hold many rebalances. In each of them, a partition is claimed once, or once for
+    each attempt. So there were at least as many as members joined or left, if a partition was
+    claimed as often, and at least as many as a partition was claimed, less the refused claims: an
+    attempt fails only if a claim is refused. Of a burst longer than ``storm_seconds``, only the
+    share within that time counts.
     """
     span = int(limits.storm_seconds * 1000)
     timed = tables.rebalances.withColumn("ms", F.unix_millis("start_time"))
-    near = Window.partitionBy(*GROUP).orderBy("ms")
     lasted = F.greatest(F.unix_millis("end_time") - F.col("ms"), F.lit(1))
-    times = F.least("rounds", F.col("joins") + F.col("leaves")) * F.least(F.lit(1), span / lasted)
+    rebalances = F.greatest(
+        F.least("rounds", F.col("joins") + F.col("leaves")), F.col("rounds") - F.col("refused")
+    )
+    times = rebalances * F.least(F.lit(1), span / lasted)
     timed = timed.withColumn("times", F.greatest(F.floor(times), F.lit(1)))
-    timed = timed.withColumn("recent", F.sum("times").over(near.rangeBetween(-span, 0)))
-    timed = timed.withColumn("hot", F.when(F.col("recent") >= limits.storm_rebalances, F.col("ms")))
-    order = Window.partitionBy(*GROUP).orderBy("ms", "first_zxid")
-    before = order.rowsBetween(Window.unboundedPreceding, -1)
-    since = F.col("ms") - F.last("hot", ignorenulls=True).over(before)
-    opens = F.col("hot").isNotNull() & F.coalesce(since > span, F.lit(True))
-    timed = timed.withColumn("opens", opens.cast("int"))
-    number = F.when(F.col("hot").isNotNull(), F.sum("opens").over(order))
-    timed = timed.withColumn("number", number)
-    storm = F.first("number", ignorenulls=True).over(near.rangeBetween(0, span))
     each = (
-        timed.withColumn("storm", storm)
-        .where("storm is not null")
+        in_storms(timed, limits, "first_zxid")
         .groupBy(*GROUP, "storm")
         .agg(
             F.min("first_zxid").alias("zxid"),
@@ -63,7 +56,13 @@ def storms(tables: Tables, limits: Limits) -> DataFrame:
                for name in ("claims", "ends", "changes")},
         }
     )  # fmt: skip
-    each = each.join(_culprits(tables, each), [*GROUP, "storm"], "left")
+    changes = tables.membership.select(
+        *GROUP, F.col("zxid").alias("at"), source_of().alias("source")
+    )
+    begins = each.select(
+        *GROUP, "storm", F.col("zxid").alias("begin"), F.col("end_zxid").alias("end")
+    )
+    each = each.join(culprits(changes, begins), [*GROUP, "storm"], "left")
     each = each.withColumn(
         "evidence",
         F.array(
@@ -85,15 +84,43 @@ def storms(tables: Tables, limits: Limits) -> DataFrame:
     )  # fmt: skip
 
 
-def _culprits(tables: Tables, each: DataFrame) -> DataFrame:
-    """The host or member with more than half of a storm's joins and leaves, as ``source``, and how
-    many it had, as ``by_source``. No row if there were at most two joins and leaves."""
-    changes = tables.membership.select(
-        *GROUP, F.col("zxid").alias("at"), source_of().alias("source")
-    )
-    during = F.col("at").between(F.col("zxid"), F.col("end_zxid"))
-    inside = (
-        each.select(*GROUP, "storm", "zxid", "end_zxid").join(changes, list(GROUP)).where(during)
+def in_storms(timed: DataFrame, limits: Limits, order: str) -> DataFrame:
+    """Return the rows that belong to a storm, with its number in the group (``storm``) and the
+    number of rebalances in the window that ends with the row (``recent``).
+
+    A row of ``timed`` stands for ``times`` rebalances at ``ms``; ``order``: where ``ms`` is equal.
+    """
+    span = int(limits.storm_seconds * 1000)
+    near = Window.partitionBy(*GROUP).orderBy("ms")
+    timed = timed.withColumn("recent", F.sum("times").over(near.rangeBetween(-span, 0)))
+    timed = timed.withColumn("hot", F.when(F.col("recent") >= limits.storm_rebalances, F.col("ms")))
+    rows = Window.partitionBy(*GROUP).orderBy("ms", order)
+    before = rows.rowsBetween(Window.unboundedPreceding, -1)
+    since = F.col("ms") - F.last("hot", ignorenulls=True).over(before)
+    opens = F.col("hot").isNotNull() & F.coalesce(since > span, F.lit(True))
+    timed = timed.withColumn("opens", opens.cast("int"))
+    number = F.when(F.col("hot").isNotNull(), F.sum("opens").over(rows))
+    timed = timed.withColumn("number", number)
+    storm = F.first("number", ignorenulls=True).over(near.rangeBetween(0, span))
+    return timed.withColumn("storm", storm).where("storm is not null")
+
+
+def culprits(changes: DataFrame, storms_: DataFrame) -> DataFrame:
+    """The source of more than half of a storm's ``changes``, as ``source``, and how many of them it
+    caused, as ``by_source``. No row if there were at most two.
+
+    Each change is ``at`` a place, and each of ``storms_`` is from ``begin`` to ``end``.
+    """
+    during = F.struct("storm", "end").alias("during")
+    begins = storms_.select(*GROUP, F.col("begin").alias("at"), during)
+    rows = changes.unionByName(begins, allowMissingColumns=True)
+    # Storms of a group do not overlap. So a change can only belong to the last one before.
+    order = Window.partitionBy(*GROUP).orderBy("at").rangeBetween(
+        Window.unboundedPreceding, Window.currentRow
+    )  # fmt: skip
+    rows = rows.withColumn("during", F.last("during", ignorenulls=True).over(order))
+    inside = rows.where("source is not null and at <= during.end").select(
+        *GROUP, "source", "during.storm"
     )
     counted = inside.groupBy(*GROUP, "storm", "source").agg(F.count(F.lit(1)).alias("by_source"))
     most = counted.groupBy(*GROUP, "storm").agg(

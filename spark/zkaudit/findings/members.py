@@ -11,8 +11,10 @@ from zkaudit.findings.base import GROUP, Tables, finding, host_of, row, text
 from zkaudit.findings.limits import Limits
 
 _REGULAR = 5
-"""An owner commits regularly if it committed at least this many times, at intervals this many times
-shorter than the time after which it counts as stalled."""
+"""An owner committed regularly if its last intervals, this many of them, together took about the
+time after which it counts as stalled, or less."""
+_SLOTS = 50
+"""Commits within the same fiftieth of that time count as one."""
 
 
 def source_of() -> Column:
@@ -60,51 +62,127 @@ def flapping(tables: Tables, limits: Limits) -> DataFrame:
 
 
 def stalled(tables: Tables, limits: Limits) -> DataFrame:
-    """Owners that stopped committing while other members of their group continued."""
+    """Owners that stopped committing while other members of their group continued: one finding for
+    each member, about its longest stall.
+
+    Most groups commit too rarely for a stall. Only the commits of the others are sorted, first by
+    group, then by member: after the shuffle of the first window, the second needs none.
+    """
     wait = int(limits.stalled_seconds * 1000)
-    now = tables.end.select(F.col("time").alias("last_time"))
     commits = tables.commits.where(
         "store = 'zookeeper' and kind = 'commit' and owner_state = 'owner' and "
         "owner_session = session and owner_member is not null"
-    )
-    each = commits.groupBy(*GROUP, F.col("owner_member").alias("member")).agg(
-        F.count(F.lit(1)).alias("times"),
-        F.min(F.unix_millis("time")).alias("first_ms"),
-        F.max(F.unix_millis("time")).alias("ms"),
-        F.max("zxid").alias("zxid"),
-        F.max_by("time", "zxid").alias("time"),
-        F.max_by("session", "zxid").alias("session"),
-    )
-    order = Window.partitionBy(*GROUP).orderBy(F.col("ms").desc(), "member")
-    others = F.when(F.row_number().over(order) == 1, F.lead("ms").over(order)).otherwise(
-        F.first("ms").over(order)
-    )
-    each = each.withColumn("others_ms", others)
-    each = each.where(F.col("others_ms") - F.col("ms") >= wait).where(
-        (F.col("times") > _REGULAR)
-        & ((F.col("ms") - F.col("first_ms")) / (F.col("times") - 1) <= wait / _REGULAR)
-    )
+    ).select(
+        *GROUP, F.col("owner_member").alias("member"), "session", "zxid", "idx", "time",
+        F.unix_millis("time").alias("ms"),
+    )  # fmt: skip
+    pauses = _pauses(commits.join(_frequent(commits, wait), list(GROUP)), wait)
+    now = tables.end.select(F.col("time").alias("last_time"))
     owned = tables.ownership.where("member is not null and start_zxid is not null")
     owned = owned.where("ended != 'unknown'").crossJoin(F.broadcast(now)).select(
-        *GROUP, "member", F.col("start_zxid").alias("from_zxid"),
+        *GROUP, "member", "session", F.col("start_zxid").alias("from_zxid"),
         F.unix_millis(F.coalesce("end_time", "last_time")).alias("until_ms"),
     )  # fmt: skip
     # A partition that it owned at its last commit and for the whole time limit afterwards.
-    kept = each.join(owned, [*GROUP, "member"]).where(F.col("from_zxid") <= F.col("zxid"))
+    kept = pauses.join(owned, [*GROUP, "member", "session"])
+    kept = kept.where(F.col("from_zxid") <= F.col("zxid"))
     kept = kept.where(F.col("until_ms") - F.col("ms") >= wait)
-    silent = kept.groupBy(*GROUP, "member", "zxid", "time", "session", "ms", "others_ms").agg(
-        F.count(F.lit(1)).alias("own"), F.max("until_ms").alias("until_ms")
+    each = kept.groupBy(*GROUP, "member", "session", "zxid", "idx", "time", "ms", "next").agg(
+        F.count(F.lit(1)).alias("own"),
+        F.least(F.max("until_ms"), F.first("last_ms")).alias("until_ms"),
     )
-    silent = silent.withColumns(
+    stall = F.struct(
+        (F.col("until_ms") - F.col("ms")).alias("lasted"), "session", "zxid", "idx", "time",
+        "until_ms", "own", "next",
+    )  # fmt: skip
+    silent = each.groupBy(*GROUP, "member").agg(
+        F.max_by(stall, F.struct(F.col("until_ms") - F.col("ms"), "zxid")).alias("stall"),
+        F.count(F.lit(1)).alias("times"),
+    )
+    silent = silent.select(*GROUP, "member", "times", "stall.*").withColumns(
         {
-            "seconds": (F.least("until_ms", "others_ms") - F.col("ms")) / 1000,
-            "end_time": F.timestamp_millis(F.least("until_ms", "others_ms")),
-            "evidence": F.array(row("commits", "zxid", None, "session", "last commit")),
+            "end_time": F.timestamp_millis("until_ms"),
+            "end_zxid": F.when(F.col("next.ms") <= F.col("until_ms"), F.col("next.zxid")),
+            "evidence": F.array_compact(
+                F.array(
+                    row("commits", "zxid", "idx", "session", "last commit"),
+                    F.when(F.col("next").isNotNull(),
+                           row("commits", "next.zxid", "next.idx", "next.session", "next commit")),
+                )
+            ),
         }
-    )
+    )  # fmt: skip
     return finding(
         silent, "medium", "stalled owner", "inferred",
         "Member ", F.col("member"), " of group ", F.col("group"), " committed nothing for ",
-        F.format_number("seconds", 1), " s although it owned ", text("own"),
+        F.format_number(F.col("lasted") / 1000, 1), " s although it owned ", text("own"),
         " partitions and other members kept committing.",
+        F.when(F.col("times") > 1, F.concat(F.lit(" It stalled "), text("times"),
+               F.lit(" times; this was the longest time."))).otherwise(""),
     )  # fmt: skip
+
+
+def _frequent(commits: DataFrame, wait: int) -> DataFrame:
+    """The groups in which a stall is possible, with their newest commit: several members commit,
+    and the average interval of one of them is at most ``wait`` milliseconds."""
+    # Only numbers: an aggregate of text would sort all commits.
+    each = commits.groupBy(*GROUP, "member").agg(
+        F.count(F.lit(1)).alias("times"),
+        (F.max("ms") - F.min("ms")).alias("lasted"),
+        F.max("zxid").alias("zxid"),
+        F.max_by("ms", "zxid").alias("ms"),
+    )
+    often = (F.col("times") > _REGULAR) & (F.col("lasted") <= wait * (F.col("times") - 1))
+    groups = each.groupBy(*GROUP).agg(
+        F.max(often).alias("often"),
+        F.count(F.lit(1)).alias("members"),
+        F.max(F.struct("zxid", "member", "ms")).alias("newest"),
+    )
+    return groups.where("often and members > 1").select(*GROUP, "newest")
+
+
+def _pauses(commits: DataFrame, wait: int) -> DataFrame:
+    """Commits after which a member committed nothing for ``wait`` milliseconds although it had
+    committed regularly before, while another member committed later than that. Not the pauses of a
+    whole group.
+
+    ``next``: its next commit, null if there is none. ``last_ms``: the end of the pause as far as it
+    is known, which is the next commit or else the newest one in the group.
+    """
+    in_group = Window.partitionBy(*GROUP).orderBy("zxid", "idx")
+    so_far = in_group.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    mine = Window.partitionBy(*GROUP, "member").orderBy("zxid", "idx")
+    silent = F.col("ms") - F.lag("ms").over(in_group) >= wait
+    rows = commits.withColumn("silent", silent)
+    resumed = F.last(F.when(F.col("silent"), F.col("ms")), ignorenulls=True).over(so_far)
+    rows = rows.withColumn("resumed", resumed)
+    rows = rows.withColumn("before", F.lag(F.struct("member", "ms", "resumed")).over(in_group))
+    # At a member's next commit: the latest commit of another member in between, if any, and when
+    # the group's other members had resumed, if all had been silent.
+    other = F.when(F.col("before.member") != F.col("member"), F.col("before.ms"))
+    rows = rows.withColumns({"other": other, "others_resumed": F.col("before.resumed")})
+    after = F.struct("zxid", "idx", "session", "ms", "other", "others_resumed")
+    rows = rows.withColumn("next", F.lead(after).over(mine))
+    # A member commits all its partitions together. That counts as one commit.
+    slot = max(1, wait // _SLOTS)
+    rows = rows.where(
+        F.col("next").isNull() | (F.floor(F.col("next.ms") / slot) != F.floor(F.col("ms") / slot))
+    )
+    rows = rows.withColumn("since", F.lag("ms", _REGULAR).over(mine))
+    ended = F.col("next").isNotNull()
+    newest = F.when(F.col("newest.member") != F.col("member"), F.col("newest.ms"))
+    rows = rows.withColumns(
+        {
+            "last_ms": F.when(ended, F.col("next.ms")).otherwise(newest),
+            "other": F.when(ended, F.col("next.other")).otherwise(newest),
+        }
+    )
+    # After an outage all members resume at about the same time.
+    outage = (F.col("next.others_resumed") > F.col("ms")) & (
+        F.col("next.ms") - F.col("next.others_resumed") < wait // _REGULAR
+    )
+    return rows.where(~F.coalesce(outage, F.lit(False))).where(
+        (F.col("ms") - F.col("since") <= wait + slot)
+        & (F.col("other") - F.col("ms") >= wait)
+        & (F.col("last_ms") - F.col("ms") >= wait)
+    )

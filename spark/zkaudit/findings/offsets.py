@@ -109,8 +109,8 @@ def _history(tables: Tables, keep: Keep) -> DataFrame:
     )
     chosen = keep("suspicious", _suspicious(tables, strangers))
     writes = tables.commits.where("store = 'zookeeper'").select(
-        *PARTITION, "zxid", "idx", "time", "session", "offset", "previous", "kind", "owner_state",
-        "owner_session", "owner_member", "owner_start_zxid", "free_since_zxid",
+        *PARTITION, "zxid", "idx", "time", "session", "offset", "previous", "kind", "created",
+        "owner_state", "owner_session", "owner_member", "owner_start_zxid", "free_since_zxid",
     )  # fmt: skip
     writes = _with_role(tables, writes.join(chosen, list(PARTITION), "left_semi"))
     claims = tables.ownership.where("start_zxid is not null").select(
@@ -250,6 +250,7 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
             F.max_by("time", place).alias("last_time"),
             F.min_by("offset", place).alias("first_offset"),
             F.min_by("previous", place).alias("before"),
+            F.min_by("created", place).alias("created"),
             F.max_by("offset", place).alias("last_offset"),
             F.max("offset").alias("highest"),
             F.min_by("position.offset", place).alias("position_before"),
@@ -291,11 +292,12 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
         }
     )
     # A tool's write that the next owner started from, although no owner's position is known. If it
-    # is the first offset of a partition that had no owner before, it only set the beginning.
+    # is the first offset of a partition that had no owner before, it only set the beginning. A
+    # write that created the znode is the first offset even if the logs begin late.
     began_there = (role == "tool") & F.col("started").isNotNull() & F.col("reached").isNull()
     new = F.col("before").isNull() & (F.col("epoch") == 0)
     complete = known_at(F.col("zxid"), tables.log_gaps, tables.known)
-    bad = bad.where(~(began_there & new & complete))
+    bad = bad.where(~(began_there & new & (complete | F.col("created"))))
     delivered_to = F.greatest("reached", "delivered")
     again = F.coalesce(F.col("started") < F.col("reached"), F.lit(False))
     tool = role == "tool"
@@ -333,6 +335,7 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     )
     basis = F.when(
         lost | resumed | (~tool & unsure) | (orphan & F.col("alive").isNull())
+        | (F.col("owner_state") == "unknown")
         | (tool & again & ~F.coalesce(F.col("began") < F.col("reached"), F.lit(False))),
         "inferred",
     ).otherwise("proven")  # fmt: skip

@@ -24,7 +24,7 @@ from zkaudit.findings.base import (
     writers,
 )
 from zkaudit.findings.limits import Limits
-from zkaudit.history.staging import log_gap_between, segment_of
+from zkaudit.history.staging import known_from, log_gap_between, segment_of
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.errors import ZkConsumerError
@@ -257,19 +257,20 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
     """
     order = Window.partitionBy(*PARTITION).orderBy(F.coalesce("start_zxid", "end_zxid"))
     now = tables.end.select(F.col("zxid").alias("last_zxid"), F.col("time").alias("last_time"))
+    owned = tables.ownership.withColumns(
+        {"next_zxid": F.lead("start_zxid").over(order),
+         "next_time": F.lead("start_time").over(order),
+         "later": F.lead(F.lit(1)).over(order),
+         "earlier": F.lag(F.lit(1)).over(order)}
+    )  # fmt: skip
     free = (
-        tables.ownership.withColumns(
-            {"next_zxid": F.lead("start_zxid").over(order),
-             "next_time": F.lead("start_time").over(order),
-             "later": F.lead(F.lit(1)).over(order)}
-        )
-        .where("end_zxid is not null and ended != 'unknown'")
+        owned.where("end_zxid is not null and ended != 'unknown'")
         .where("later is null or next_zxid is not null")
         .crossJoin(F.broadcast(now))
-    )  # fmt: skip
+    )
     topics = tables.partitions.select(
         "chroot", "topic", "partition", "gone_zxid", F.col("zxid").alias("made_zxid"),
-        F.col("time").alias("made_time"), F.lit(True).alias("exists"),
+        F.col("time").alias("made_time"), "created", F.lit(True).alias("exists"),
     )  # fmt: skip
     free = free.join(topics, ["chroot", "topic", "partition"], "left").where("gone_zxid is null")
     recreated = F.col("made_zxid") > F.col("end_zxid")
@@ -279,38 +280,37 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
             "since": since,
             "until": F.coalesce("next_zxid", "last_zxid"),
             "until_time": F.coalesce("next_time", "last_time"),
+            "first": F.lit(False),
         }
-    ).where(_seconds("since", "until_time") >= limits.unowned_seconds)
+    )
     # If the topic is known, it has no partition that it does not list.
     known = topics.select("chroot", "topic", F.lit(True).alias("known")).distinct()
     free = free.join(known, ["chroot", "topic"], "left").where("exists or known is null")
     if tables.log_gaps:  # claims and releases within a log gap are unknown
         free = free.where(~log_gap_between(F.col("end_zxid"), F.col("until"), tables.log_gaps))
-    wants = wanted(tables).alias("w")
-    same = [F.col(f"u.{n}") == F.col(f"w.{n}") for n in (*GROUP, "topic")]
-    witness = (
-        reduce(lambda a, b: a & b, same)
-        & (F.col("w.from_zxid") < F.col("u.until"))
-        & (F.coalesce("w.to_zxid", F.lit(2**63 - 1)) >= F.col("u.until"))
-    )
-    witnessed = free.alias("u").join(wants, witness).select("u.*", "w.from_zxid", "w.from_time")
+    free = free.unionByName(_before_first_claim(owned, topics), allowMissingColumns=True)
+    free = free.where(_seconds("since", "until_time") >= limits.unowned_seconds)
+    witnessed = _witnessed(free, wanted(tables))
     later = F.col("from_zxid") > F.col("end_zxid")
-    witnessed = witnessed.withColumn(
+    begin = F.greatest("end_zxid", "from_zxid")
+    here = segment_of(F.col("until"), tables.log_gaps)
+    new = F.col("created") & (segment_of(F.col("end_zxid"), tables.log_gaps) == here)
+    sure = new | F.coalesce(begin >= known_from(here, tables.known), F.lit(False))
+    witnessed = witnessed.where(~F.col("first") | sure).withColumn(
         "since", F.when(later, F.greatest("since", "from_time")).otherwise(F.col("since"))
     )
     witnessed = witnessed.withColumn("seconds", _seconds("since", "until_time"))
     witnessed = witnessed.where(F.col("seconds") >= limits.unowned_seconds)
-    longest = F.max(F.struct("seconds", *(c for c in witnessed.columns if c != "seconds")))
-    witnessed = witnessed.groupBy(*PARTITION, "end_zxid").agg(longest.alias("longest"))
-    witnessed = witnessed.select("longest.*").withColumns(
+    witnessed = witnessed.withColumns(
         {
             "open": F.col("later").isNull(),
-            "zxid": F.greatest("end_zxid", "from_zxid"),
+            "zxid": begin,
             "time": F.when(later, F.col("from_time")).otherwise(F.col("end_time")),
             "evidence": F.array_compact(
                 F.array(
-                    row("ownership", "end_zxid", "end_idx", "ended_by",
-                         F.concat(F.lit("owner gone: "), F.col("ended"))),
+                    F.when(F.col("first"), row("partitions", "end_zxid", None, None, "partition"))
+                    .otherwise(row("ownership", "end_zxid", "end_idx", "ended_by",
+                                   F.concat(F.lit("owner gone: "), F.col("ended")))),
                     F.when(later, row("registrations", "from_zxid", None, None,
                                       "a subscribed member")),
                     F.when(F.col("next_zxid").isNotNull(),
@@ -326,8 +326,9 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
     return [
         finding(
             witnessed.where("not open"), "medium", "unowned interval", "proven",
-            tp(), " of group ", F.col("group"), " had no owner for ", seconds,
-            " s although members were registered.",
+            tp(), " of group ", F.col("group"), " had no owner for ", seconds, " s",
+            F.when(F.col("first"), " before its first claim").otherwise(""),
+            " although members were registered.",
         ),
         finding(
             witnessed.where("open"), "high", "orphan partition", "proven",
@@ -337,26 +338,71 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
     ]  # fmt: skip
 
 
+def _before_first_claim(owned: DataFrame, topics: DataFrame) -> DataFrame:
+    """The time of each partition from its creation, or the oldest data that shows it, to its first
+    claim. ``first`` marks these rows. A claim that only a snapshot shows may not be the first."""
+    claims = owned.where("earlier is null and coalesce(start_idx, 0) < 2147483647").select(
+        *PARTITION, F.col("start_zxid").alias("next_zxid"), F.col("start_time").alias("next_time"),
+        F.lit(1).alias("later"),
+    )  # fmt: skip
+    claims = claims.join(topics, ["chroot", "topic", "partition"])
+    return claims.where("gone_zxid is null and made_zxid < next_zxid").withColumns(
+        {
+            "end_zxid": F.col("made_zxid"),
+            "end_time": F.col("made_time"),
+            "since": F.col("made_time"),
+            "until": F.col("next_zxid"),
+            "until_time": F.col("next_time"),
+            "first": F.lit(True),
+        }
+    )
+
+
+def _witnessed(free: DataFrame, wants: DataFrame) -> DataFrame:
+    """Add from_zxid and from_time of the longest registration that lasted at least to ``until``.
+    Rows without one are left out.
+
+    One window finds it: from the last end to the first, the earliest start so far. A join would
+    pair every row with every registration of its group.
+    """
+    registered = F.when(F.col("from_zxid").isNotNull(), F.struct("from_zxid", "from_time"))
+    wants = wants.select(
+        *GROUP, "topic", registered.alias("registered"),
+        F.coalesce("to_zxid", F.lit(2**63 - 1)).alias("at"),
+    )  # fmt: skip
+    rows = free.withColumn("at", F.col("until")).unionByName(wants, allowMissingColumns=True)
+    order = Window.partitionBy(*GROUP, "topic").orderBy(
+        F.col("at").desc(), F.col("registered").isNull()
+    )
+    order = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    rows = rows.withColumn("longest", F.min("registered").over(order))
+    rows = rows.where("until is not null and longest.from_zxid < until")
+    return rows.select("*", "longest.*").drop("at", "registered", "longest")
+
+
 def _seconds(begin: str, end: str) -> Column:
     return (F.unix_millis(end) - F.unix_millis(begin)) / 1000
 
 
 def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
-    """Partitions that no member ever owned although a subscribed member was registered."""
+    """Partitions that no member ever owned although a subscribed member was registered.
+
+    Partitions of a topic that were created together are one row until the end, so that members that
+    join and leave often make few rows.
+    """
     now = tables.end.select(F.col("time").alias("last_time"))
     sure = 2**63 - 1 if tables.known[-1] is None else tables.known[-1]
-    wants = wanted(tables).where(F.col("from_zxid") >= sure)
     listed = tables.partitions.where("gone_zxid is null").select(
         "chroot", "topic", "partition", F.col("zxid").alias("made_zxid"),
-        F.col("time").alias("made_time"),
+        F.col("time").alias("made_time"), "created",
     )  # fmt: skip
-    # First the partitions without an owner, then the members, which may have joined and left often.
-    free = (
-        wants.select(*GROUP, "topic").distinct().join(listed, ["chroot", "topic"])
-        .join(tables.ownership.select(*PARTITION), list(PARTITION), "left_anti")
-    )  # fmt: skip
+    new = F.col("created") & (
+        segment_of(F.col("made_zxid"), tables.log_gaps) == len(tables.log_gaps)
+    )
     never = (
-        free.join(wants, [*GROUP, "topic"])
+        wanted(tables)
+        .where("left != 'unknown'")
+        .join(listed.drop("partition").distinct(), ["chroot", "topic"])
         .crossJoin(F.broadcast(now))
         .withColumns(
             {
@@ -365,12 +411,13 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
                 "live": F.col("left") == "still held",
             }
         )
+        .where(new | (F.col("since_zxid") >= sure))
         .withColumn(
             "seconds",
             (F.unix_millis(F.coalesce("to_time", "last_time")) - F.unix_millis("since")) / 1000,
         )
         .where(F.col("seconds") >= limits.unowned_seconds)
-        .groupBy(*PARTITION)
+        .groupBy(*GROUP, "topic", "made_zxid")
         .agg(
             F.min("since_zxid").alias("zxid"),
             F.min("since").alias("time"),
@@ -380,6 +427,9 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
             F.max("to_time").alias("left_time"),
         )
         .withColumn("end_time", F.when(~F.col("live"), F.col("left_time")))
+    )
+    never = never.join(listed.drop("made_time"), ["chroot", "topic", "made_zxid"]).join(
+        tables.ownership.select(*PARTITION), list(PARTITION), "left_anti"
     )
     never = never.withColumn(
         "evidence",
@@ -403,9 +453,9 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
 
     With n partitions and t streams, both of the old strategies give each stream at least n / t
     partitions, rounded down. (roundrobin counts all topics together, and then all members subscribe
-    to the same topics.) Topics are skipped where a partition has no owner, which is a finding of
-    its own, and groups that rebalanced within ``unowned_seconds`` of the end, as they may not have
-    finished.
+    to the same topics.) A partition without an owner is a finding of its own, so it counts as the
+    member's. Groups that rebalanced within ``unowned_seconds`` of the end are skipped, as they may
+    not have finished.
     """
     now = tables.end.select(F.col("time").alias("last_time"))
     owned = tables.ownership.where("ended = 'still held'")
@@ -432,10 +482,10 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
         F.min("from_time").alias("time"),
         F.sum(F.col("streams") * F.floor(F.col("n") / F.col("t"))).alias("share"),
         F.sum(F.coalesce("own", F.lit(0))).alias("own"),
-        F.min(F.coalesce(F.col("owned") >= F.col("n"), F.lit(False))).alias("whole"),
+        F.sum(F.col("n") - F.coalesce("owned", F.lit(0))).alias("free"),
         F.min((F.unix_millis("last_time") - F.unix_millis("since")) / 1000).alias("seconds"),
     )  # fmt: skip
-    short = fair.where("whole and own < share").where(F.col("seconds") >= limits.unowned_seconds)
+    short = fair.where("own + free < share").where(F.col("seconds") >= limits.unowned_seconds)
     # Without the topic's znode, only the partitions of other members show that there are any.
     crowded = owned.groupBy(*GROUP, "topic", "member", "stream").count().where("count >= 2")
     idle = (

@@ -14,10 +14,12 @@ from functools import reduce
 from pyspark.sql import DataFrame, functions as F
 
 from zkaudit.findings.base import Tables
+from zkaudit.findings.coordinator import coordinator
 from zkaudit.findings.journals import (
     commits_past_delivery,
     delivery_gaps,
     double_deliveries,
+    offset_resets,
     views_apart,
 )
 from zkaudit.findings.limits import Limits
@@ -65,9 +67,11 @@ def findings(
         large_herds(tables, limits),
         *double_deliveries(tables, limits),
         delivery_gaps(tables),
+        offset_resets(tables),
         commits_past_delivery(tables),
         views_apart(tables, limits),
-        *migrations(tables, limits, keep),
+        *migrations(tables, limits),
+        *coordinator(tables, limits, keep),
     ]
     return reduce(DataFrame.unionByName, map(_fit, parts))
 
@@ -95,7 +99,5 @@ def waiting(tables: Tables, limits: Limits, found: DataFrame) -> DataFrame:
 
 def _fit(part: DataFrame) -> DataFrame:
     """Shape the rows as the table; columns that a finding does not have are null."""
-    part = part.drop(*PLACE)
-    there = set(part.columns)
-    missing = [c.name for c in FINDINGS.columns if c.name not in there]
-    return FINDINGS.shape(part.withColumns({name: F.lit(None) for name in missing}))
+    missing = {c.name for c in FINDINGS.columns} - set(part.columns)
+    return FINDINGS.shape(part, missing.union(PLACE))

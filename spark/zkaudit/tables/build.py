@@ -174,14 +174,18 @@ def moves(stage: Stage) -> DataFrame:
 
 def partitions(stage: Stage) -> DataFrame:
     """Table ``partitions``: the partitions in the topics' znodes, up to the topic's deletion."""
+    order = Window.partitionBy("chroot", "topic").orderBy("zxid", "idx", "segment")
+    # If the data before it is known too, the transaction added the partitions that are new in it.
+    follows = F.lag("segment").over(order).eqNullSafe(F.col("segment"))
+    events = stage.topics.withColumn("created", (F.col("act") == "create") | follows)
     gone = stage.topics.groupBy("chroot", "topic").agg(
         F.max(F.when(F.col("act") == "delete", F.col("zxid"))).alias("gone_zxid"),
         F.max(F.when(F.col("act") != "delete", F.col("zxid"))).alias("content_zxid"),
     )
     listed = F.from_json(text_of(F.col("data")), "partitions map<string,array<int>>")
     numbers = F.explode(F.map_keys(listed["partitions"])).alias("number")
-    listed_in = stage.topics.where("act != 'delete'").select(
-        "chroot", "topic", "zxid", "time", numbers
+    listed_in = events.where("act != 'delete'").select(
+        "chroot", "topic", "zxid", "time", "created", numbers
     )
     listed_in = listed_in.where(F.col("number").rlike(r"\A(0|[1-9][0-9]{0,9})\z"))
     # A topic that was deleted and recreated has the partitions of its latest lifetime.
@@ -191,6 +195,7 @@ def partitions(stage: Stage) -> DataFrame:
     return latest.groupBy("chroot", "topic", F.col("number").cast("bigint").alias("partition")).agg(
         F.min("zxid").alias("zxid"),
         F.min_by("time", "zxid").alias("time"),
+        F.min_by("created", "zxid").alias("created"),
         F.max(F.when(F.col("gone_zxid") > F.col("content_zxid"), F.col("gone_zxid"))).alias(
             "gone_zxid"
         ),

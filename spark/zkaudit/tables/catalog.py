@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -47,11 +49,16 @@ class Table:
 
         return StructType.fromDDL(self.ddl)
 
-    def shape(self, frame: DataFrame) -> DataFrame:
-        """Return exactly this table's columns, in order, each cast to its type."""
-        from pyspark.sql import functions as F
-
-        return frame.select([F.col(c.name).cast(c.type).alias(c.name) for c in self.columns])
+    def shape(self, frame: DataFrame, missing: Collection[str] = ()) -> DataFrame:
+        """Return exactly this table's columns, in order, each cast to its type. Those in
+        ``missing`` are null."""
+        # As SQL: a Column object for each takes seven calls to the JVM.
+        return frame.selectExpr(
+            *(
+                f"cast({'null' if c.name in missing else f'`{c.name}`'} as {c.type}) as `{c.name}`"
+                for c in self.columns
+            )
+        )
 
 
 def _c(name: str, type: str, meaning: str) -> Column:
@@ -177,9 +184,15 @@ COMMITS: Final = Table(
             "`commit`; `claim`: an unchanged write in the same multi as the owner znode, which "
             "fences the previous owner and is not a commit; `same`: an unchanged write",
         ),
+        _c("created", "boolean", "whether it created the offset znode; there was no offset before"),
         _c("owner_state", "string", "`owner`, `none` or `unknown`, at this transaction"),
         _c("owner_session", "bigint", "session of the owner znode at this transaction"),
-        _c("owner_member", "string", "consumer id in the owner znode at this transaction"),
+        _c(
+            "owner_member",
+            "string",
+            "consumer id in the owner znode at this transaction; if only the end of its session "
+            "shows the znode, the session's only registration in the group",
+        ),
         _c("owner_start_zxid", "bigint", "transaction that created that owner znode"),
         _c(
             "free_since_zxid",
@@ -203,6 +216,11 @@ PARTITIONS: Final = Table(
         _c("partition", "bigint", "partition"),
         _c("zxid", "bigint", "transaction that added it, or that of the oldest known data"),
         _c("time", "timestamp", "time of that transaction, by the leader's clock"),
+        _c(
+            "created",
+            "boolean",
+            "whether the partition was created by that transaction; false: it may be older",
+        ),
         _c("gone_zxid", "bigint", "transaction that deleted the topic; null: the topic exists"),
         _c(
             "deleted_zxid",
@@ -258,8 +276,8 @@ FAILED_CLAIMS: Final = Table(
 
 REBALANCES: Final = Table(
     "rebalances",
-    "one row for each burst of changes in a group that includes a claim or release; a quiet "
-    "time separates two bursts",
+    "one row for each burst of changes in a group that includes a claim or release; a burst ends "
+    "when nothing has happened in the group for 5 seconds",
     (
         *_GROUP,
         _c("first_zxid", "bigint", "first change of an owner or of the membership"),
@@ -280,7 +298,7 @@ REBALANCES: Final = Table(
 HERDS: Final = Table(
     "herds",
     "one row for each change of membership (as in `membership`), with the members that it "
-    "notified and their operations",
+    "notified and their operations; measured ones count up to 30 seconds after the change",
     (
         *_GROUP,
         *_AT,
@@ -400,10 +418,12 @@ MIGRATIONS: Final = Table(
     ),
 )
 
-LIVE_OWNERSHIP: Final = Table(
-    "live_ownership",
-    "one row for each period in which a partition of a group that has a mode belonged to a member "
-    "under one coordination",
+GROUP_OWNERSHIP: Final = Table(
+    "group_ownership",
+    "one row for each period in which a partition belonged to a member under one coordination; all "
+    "groups that had an owner on the coordinator, or have a mode. The coordinator's records end "
+    "where compaction has removed the older ones, and have no chroot: it is that of the group of "
+    "this name in ZooKeeper. If several chroots have one, the coordinator's owners are left out",
     (
         *_PARTITION,
         _c(
@@ -423,8 +443,10 @@ LIVE_OWNERSHIP: Final = Table(
             "source",
             "string",
             "`owner znode`; `generation` (a consumer that is not migratable, from "
-            "`__consumer_offsets`); `journal` (the same, from its journal)",
+            "`broker_ownership`); `journal` (the same, from its journal)",
         ),
+        _c("first_generation", "int", "generation: first generation with this assignment"),
+        _c("last_generation", "int", "generation: last generation with this assignment"),
         _c("start_zxid", "bigint", "owner znode: transaction at which it begins"),
         _c(
             "start_time", "timestamp", "when it begins, by the leader's, broker's or member's clock"
@@ -457,17 +479,23 @@ DELIVERIES: Final = Table(
         _c(
             "ended",
             "string",
-            "`stopped` (released), `dropped` (stopped at once because it was lost), `open` (the "
-            "journal ends)",
+            "`stopped` (released), `dropped` (stopped at once because it was lost), `reset` (the "
+            "position was reset, which begins the next row), `open` (the journal ends)",
         ),
         _c("start_offset", "bigint", "first offset known to be delivered; null: unknown"),
         _c("end_offset", "bigint", "offset after the last one known to be consumed; null: none"),
         _c(
             "reset",
             "boolean",
-            "whether the position was reset in this period; the offsets are those since the "
-            "reset, and the first one may be lower",
+            "whether `auto.offset.reset` chose the position at which the period begins; if "
+            "`reset_to` is null, the first offset may be lower",
         ),
+        _c(
+            "reset_from",
+            "bigint",
+            "reset: the offset that was not in the log; null: unknown, or none was stored",
+        ),
+        _c("reset_to", "bigint", "reset: the offset that it chose; null: unknown"),
         _c("file", "string", "journal"),
         _c("line", "bigint", "line at which delivery began"),
     ),
@@ -555,7 +583,7 @@ TABLES: Final = (
     GENERATIONS,
     BROKER_OWNERSHIP,
     MIGRATIONS,
-    LIVE_OWNERSHIP,
+    GROUP_OWNERSHIP,
     DELIVERIES,
     VIEWS,
     UNREADABLE,

@@ -7,14 +7,15 @@ DataFrames.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
 
 from zkaudit import schema
 from zkaudit.errors import AuditError, InputMissingError
-from zkaudit.sources.journal import ZkauditJournal, register
+from zkaudit.sources import direct
+from zkaudit.sources.journal import JournalReader
 from zkaudit.storage import missing, place_of
 from zkconsumer.core.migration.modes import RULES, Follows
 
@@ -42,9 +43,8 @@ def read(spark: SparkSession, places: Sequence[str | Path]) -> DataFrame:
     """Rows as in ``schema.journal_columns`` for all journals in ``places``, each file once."""
     if not places:
         return spark.createDataFrame([], schema.spark_type(schema.journal_columns()))
-    register(spark)
     listed = ",".join(sorted({str(place_of(place)) for place in places}))
-    return spark.read.format(ZkauditJournal.name()).load(listed)
+    return direct.rows(spark, JournalReader(listed), schema.journal_columns())
 
 
 def check(places: Sequence[str | Path]) -> None:
@@ -72,11 +72,12 @@ def lines(
     rows: DataFrame,
     registered: DataFrame,
     group: str | None = None,
-    chroots: Mapping[str, str] | None = None,
+    chroots: DataFrame | None = None,
 ) -> DataFrame:
     """Lines of members, with chroot and group. ``group``: a Java regex that matches whole names.
 
-    ``chroots``: chroots of the groups whose members on the coordinator do not record one.
+    ``chroots``: those of groups whose members on the coordinator do not record one
+    (``timeline.chroots``).
     """
     connect = F.col("settings")["zookeeper.connect"]
     runs = rows.where("kind = 'run'").select(
@@ -90,20 +91,18 @@ def lines(
     used = F.regexp_extract("path", r"(?s)\A/consumers/([^/]+)/", 1)
     whose = entries.groupBy("file", "member").agg(F.min(F.nullif(used, F.lit(""))).alias("used"))
     places = registered.groupBy("group", "member").agg(F.min("chroot").alias("in_chroot"))
-    pairs = [F.lit(text) for pair in (chroots or {}).items() for text in pair]
-    elsewhere = [F.create_map(*pairs)[F.col("group")]] if pairs else []
     whose = (
         whose.join(runs, "file", "left")
         .withColumn("group", F.coalesce("named", "used"))
         .where("group is not null")
         .join(places, ["group", "member"], "left")
-        .select(
-            "file",
-            "member",
-            "group",
-            F.coalesce("in_chroot", "at", *elsewhere, F.lit("")).alias("chroot"),
-        )
     )
+    found = ["in_chroot", "at"]
+    if chroots is not None:
+        whose = whose.join(chroots.withColumnRenamed("chroot", "of_name"), "group", "left")
+        found.append("of_name")
+    chroot = F.coalesce(*found, F.lit("")).alias("chroot")
+    whose = whose.select("file", "member", "group", chroot)
     members_lines = entries.join(whose, ["file", "member"])
     if group is not None:
         members_lines = members_lines.where(F.col("group").rlike(rf"\A(?:{group})\z"))
@@ -120,8 +119,8 @@ def _time(name: str) -> Column:
 
 
 def deliveries(lines_: DataFrame) -> DataFrame:
-    """Table ``deliveries``: from each start of fetching a partition to the next end of fetching
-    it."""
+    """Table ``deliveries``: from each start of fetching a partition, or reset of its position, to
+    the next end of fetching it, or reset."""
     acts = F.create_map(*[F.lit(x) for pair in _ACTS.items() for x in pair])
     by_line = Window.partitionBy("file", "member").orderBy("line")
     # "mode kafka, version 2": the mode that a migratable member follows from here on.
@@ -143,7 +142,8 @@ def deliveries(lines_: DataFrame) -> DataFrame:
         *GROUP, "member", "file", "line", "at", "act", "shut", "last",
         _session().alias("session"), follows.alias("coordination"),
         F.explode(named).alias("tp"),
-        F.coalesce("offsets", F.create_map().cast("map<string,bigint>")).alias("offsets"),
+        *[F.coalesce(name, F.create_map().cast("map<string,bigint>")).alias(name)
+          for name in ("offsets", "replaced")],
     )  # fmt: skip
     parts = r"(?s)\A(.+)-(0|[1-9][0-9]{0,9})\z"
     each = each.withColumns(
@@ -151,27 +151,45 @@ def deliveries(lines_: DataFrame) -> DataFrame:
             "topic": F.regexp_extract("tp", parts, 1),
             "partition": F.expr(f"try_cast(regexp_extract(tp, r'{parts}', 2) as bigint)"),
             "offset": F.try_element_at("offsets", F.col("tp")),
+            "replaced": F.try_element_at("replaced", F.col("tp")),
         }
     ).where("partition is not null")
-    each = each.withColumn("offset", F.when(F.col("offset") >= 0, F.col("offset")))
-    order = Window.partitionBy(*GROUP, "member", "file", "topic", "partition").orderBy("line")
-    begins = F.when(F.col("act") == "start", 1).otherwise(0)
-    each = each.withColumn("number", F.sum(begins).over(order)).where("number > 0")
+    offsets = {name: F.when(F.col(name) >= 0, F.col(name)) for name in ("offset", "replaced")}
+    each = each.withColumns(offsets)
+    place = (*GROUP, "member", "file", "topic", "partition")
+    order = Window.partitionBy(*place).orderBy("line")
+    state = F.when(F.col("act").isin("start", "stop", "drop"), F.col("act"))
+    fetching = F.last(state, ignorenulls=True).over(order) == "start"
+    starts, resets = F.col("act") == "start", F.col("act") == "reset"
+    each = each.withColumns(
+        {
+            "fetching": F.coalesce(fetching, F.lit(False)),
+            "number": F.sum(starts.cast("int")).over(order),
+        }
+    ).where("number > 0")
+    so_far = Window.partitionBy(*place, "number").orderBy("line")
+    earlier = so_far.rowsBetween(Window.unboundedPreceding, -1)
+    had = F.coalesce(F.max(F.col("offset").isNotNull()).over(earlier), F.lit(False))
+    # After a reset it resumes elsewhere: the messages before and after it are two ranges. Without
+    # an offset before it, the reset chose the first position.
+    again = resets & F.col("fetching") & (had | F.col("replaced").isNotNull())
+    each = each.withColumn("begins", starts | again)
+    each = each.withColumn("number", F.sum(F.col("begins").cast("int")).over(order))
 
     def at(act: str) -> Column:
         return F.min(F.when(F.col("act") == act, F.col("at")))
 
-    start = F.when(F.col("act") == "start", F.col("at"))
-    # After a reset it resumed elsewhere: only the messages after the reset are one range.
-    moved = F.max(F.when(F.col("act") == "reset", F.col("line")))
+    chosen = resets & F.col("fetching")
+    # A position that was reset after the stop is not one of the messages before.
+    late = F.min(F.when(resets & ~F.col("fetching"), F.col("line")))
     samples = F.collect_list(
         F.when(
             F.col("act").isin("start", "progress", "final") & F.col("offset").isNotNull(),
             F.struct("line", "offset"),
         )
     )
-    times = each.groupBy(*GROUP, "topic", "partition", "member", "file", "number").agg(
-        F.min(start).alias("start"),
+    times = each.groupBy(*place, "number").agg(
+        F.min(F.when(F.col("begins"), F.col("at"))).alias("start"),
         at("stop").alias("stop"),
         at("drop").alias("drop"),
         at("final").alias("final"),
@@ -180,25 +198,41 @@ def deliveries(lines_: DataFrame) -> DataFrame:
         F.min("line").alias("line"),
         F.min_by("session", "line").alias("session"),
         F.min_by("coordination", "line").alias("coordination"),
-        moved.alias("moved"),
+        F.max(F.col("begins") & resets).alias("again"),
+        F.max(chosen).alias("reset"),
+        F.max(F.when(chosen, F.col("replaced"))).alias("reset_from"),
+        F.max(F.when(chosen, F.col("offset"))).alias("reset_to"),
+        late.alias("late"),
         samples.alias("samples"),
     )
-    fits = F.filter("samples", lambda s: s["line"] > F.coalesce("moved", F.lit(-1)))
-    ended = F.when(F.col("stop").isNotNull(), "stopped").when(F.col("drop").isNotNull(), "dropped")
+    following = F.lead(F.struct("again", "start")).over(
+        Window.partitionBy(*place).orderBy("number")
+    )
+    resumed = F.when(following["again"], following["start"])
+    times = times.withColumn("resumed", resumed)
+    fits = F.filter("samples", lambda s: F.coalesce(s["line"] < F.col("late"), F.lit(True)))
+    positions = F.transform(fits, lambda s: s["offset"])
+    ended = (
+        F.when(F.col("stop").isNotNull(), "stopped")
+        .when(F.col("drop").isNotNull(), "dropped")
+        .when(F.col("resumed").isNotNull(), "reset")
+    )
     # If delivery was shut before the session was known to be lost, nothing was delivered since.
     gone = F.when(F.col("shut") >= F.col("start"), F.least("shut", "drop")).otherwise(F.col("drop"))
     end = F.coalesce(
-        F.when(F.col("stop").isNotNull(), F.least(F.coalesce("final", "stop"), gone)), gone, "last"
+        F.when(F.col("stop").isNotNull(), F.least(F.coalesce("final", "stop"), gone)),
+        gone,
+        "resumed",
+        "last",
     )
     return times.select(
         *GROUP, "topic", "partition", "member", "session", "coordination",
         _time("start").alias("start_time"),
         F.timestamp_micros(F.greatest(end, "start")).alias("end_time"),
         F.coalesce(ended, F.lit("open")).alias("ended"),
-        F.array_min(F.transform(fits, lambda s: s["offset"])).alias("start_offset"),
-        F.array_max(F.transform(fits, lambda s: s["offset"])).alias("end_offset"),
-        F.col("moved").isNotNull().alias("reset"),
-        "file", "line",
+        F.coalesce("reset_to", F.array_min(positions)).alias("start_offset"),
+        F.coalesce(F.array_max(positions), "reset_to").alias("end_offset"),
+        "reset", "reset_from", "reset_to", "file", "line",
     )  # fmt: skip
 
 

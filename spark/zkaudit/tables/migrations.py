@@ -1,4 +1,4 @@
-"""Groups that migrated while they ran: their modes, and the owners under each coordination.
+"""Groups that migrated while they ran: their modes.
 
 Covers only groups with a mode znode. Everything that their members and operators wrote about modes
 is collected and ordered in plain Python (``history.modes``). Runs in the driver's thread.
@@ -6,7 +6,7 @@ is collected and ordered in plain Python (``history.modes``). Runs in the driver
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -29,16 +29,8 @@ from zkaudit.history.staging import Stage
 from zkaudit.schema import arrow_of
 
 GROUP = ("chroot", "group")
-OWN_PROTOCOL: Final = "zkconsumer-live-"
-"""Prefix of the strategy's name while all members on the coordinator are migratable
-(``zkconsumer.core.migration.group.OWN_PREFIX``)."""
 _NEVER: Final = Moment(0)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST: Final = 2**63 - 1
-_PHASES: Final = (
-    "chroot string, `group` string, session bigint, coordination string, from_zxid bigint, "
-    "from_us bigint, to_zxid bigint, to_us bigint"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +51,6 @@ class Moving:
 
     def __bool__(self) -> bool:
         return bool(self.groups)
-
-    def chroots(self) -> dict[str, str]:
-        """The chroot of each group whose name is unique. Brokers, and journals of members on the
-        coordinator, do not record it."""
-        names = [group.name for group in self.groups]
-        return {g.name: g.chroot for g in self.groups if names.count(g.name) == 1}
 
 
 def count(stage: Stage) -> tuple[int, int]:
@@ -219,117 +205,5 @@ def as_frame(
     """Rows in the driver's memory, as a frame."""
     schema = arrow_of(columns)
     names = columns.fieldNames()
-    made = [{name: row.get(name) for name in names} for row in rows_]
-    return spark.createDataFrame(pa.Table.from_pylist(made, schema=schema), columns)
-
-
-def ownership(
-    moving: Moving,
-    owned: DataFrame,
-    on_brokers: DataFrame,
-    generations: DataFrame,
-    deliveries: DataFrame,
-) -> DataFrame:
-    """Table ``live_ownership``: the intervals of tables ``ownership``, ``broker_ownership`` and
-    ``deliveries``, split where a member began to follow the other coordination.
-
-    Migratable members have owner znodes in every mode. Plain consumers are only on the coordinator.
-    """
-    spark = owned.sparkSession
-    phases = as_frame(spark, StructType.fromDDL(_PHASES), _phases(moving.groups))
-    places = [{"chroot": group.chroot, "group": group.name} for group in moving.groups]
-    ddl = "chroot string, `group` string"
-    groups = F.broadcast(as_frame(spark, StructType.fromDDL(ddl), places))
-    first, end = F.coalesce("start_zxid", F.lit(0)), F.coalesce("end_zxid", F.lit(_LAST))
-    begins = F.coalesce("from_zxid", F.lit(-1))
-    ends = F.coalesce("to_zxid", F.lit(_LAST))
-    cut = begins > first
-    ceased = ends < end
-    pieces = (
-        owned.join(groups, list(GROUP), "left_semi")
-        .join(F.broadcast(phases), [*GROUP, "session"], "left")
-        .where((begins < end) & (ends > first))
-    )
-    by_znode = pieces.select(
-        *GROUP, "topic", "partition", "member", "session",
-        F.lit(None).cast("string").alias("host"),
-        F.coalesce("coordination", F.when(F.col("session").isNotNull(), "zookeeper")).alias(
-            "coordination"
-        ),
-        F.lit("owner znode").alias("source"),
-        F.when(cut, F.col("from_zxid")).otherwise(F.col("start_zxid")).alias("start_zxid"),
-        F.when(cut, F.timestamp_micros("from_us")).otherwise(F.col("start_time"))
-        .alias("start_time"),
-        F.when(ceased, F.col("to_zxid")).otherwise(F.col("end_zxid")).alias("end_zxid"),
-        F.when(ceased, F.timestamp_micros("to_us")).otherwise(F.col("end_time"))
-        .alias("end_time"),
-        F.when(ceased, "next coordination").otherwise(F.col("ended")).alias("ended"),
-    )  # fmt: skip
-    return by_znode.unionByName(
-        _plain(moving, on_brokers, generations), allowMissingColumns=True
-    ).unionByName(_journals(moving, deliveries), allowMissingColumns=True)
-
-
-def _plain(moving: Moving, on_brokers: DataFrame, generations: DataFrame) -> DataFrame:
-    """Partitions that the coordinator assigned to consumers that are not migratable."""
-    chroots = [{"group": g, "chroot": c} for g, c in moving.chroots().items()]
-    ours = [
-        {"group": group.name, "member": name}
-        for group in moving.groups
-        for name in sorted(group.member_ids)
-    ]
-    spark = on_brokers.sparkSession
-    where = as_frame(spark, StructType.fromDDL("`group` string, chroot string"), chroots)
-    known = as_frame(spark, StructType.fromDDL("`group` string, member string"), ours)
-    alone = generations.where(F.col("protocol").startswith(OWN_PROTOCOL)).select(
-        "group", F.col("generation").alias("first_generation")
-    )
-    return (
-        on_brokers.join(F.broadcast(where), "group")
-        .join(F.broadcast(known), ["group", "member"], "left_anti")
-        .join(alone, ["group", "first_generation"], "left_anti")
-        .select(
-            *GROUP, "topic", "partition", "member", "host",
-            F.lit("coordinator").alias("coordination"), F.lit("generation").alias("source"),
-            "start_time", "end_time",
-            F.when(F.col("end_time").isNull(), "still held").otherwise("reassigned").alias("ended"),
-        )
-    )  # fmt: skip
-
-
-def _journals(moving: Moving, deliveries: DataFrame) -> DataFrame:
-    """Deliveries by consumers on the coordinator that were never registered in ZooKeeper."""
-    ours = [
-        {"chroot": group.chroot, "group": group.name, "member": one.member}
-        for group in moving.groups
-        for one in group.registrations
-    ]
-    places = [{"chroot": group.chroot, "group": group.name} for group in moving.groups]
-    spark = deliveries.sparkSession
-    ddl = "chroot string, `group` string"
-    groups = F.broadcast(as_frame(spark, StructType.fromDDL(ddl), places))
-    known = F.broadcast(as_frame(spark, StructType.fromDDL(f"{ddl}, member string"), ours))
-    return (
-        deliveries.where("coordination = 'coordinator'")
-        .join(groups, list(GROUP), "left_semi")
-        .join(known, [*GROUP, "member"], "left_anti")
-        .select(
-            *GROUP, "topic", "partition", "member", "coordination",
-            F.lit("journal").alias("source"), "start_time", "end_time", "ended",
-        )
-    )  # fmt: skip
-
-
-def _phases(groups: Sequence[Group]) -> Iterable[dict[str, Any]]:
-    for group in groups:
-        for phase in group.phases():
-            yield {
-                "chroot": group.chroot,
-                "group": group.name,
-                "session": phase.session,
-                "coordination": phase.coordination,
-                "from_zxid": _zxid(phase.begin),
-                "from_us": phase.begin and phase.begin.us,
-                "to_zxid": _zxid(phase.end),
-                "to_us": phase.end and phase.end.us,
-            }
+    values = [{name: row.get(name) for name in names} for row in rows_]
+    return spark.createDataFrame(pa.Table.from_pylist(values, schema=schema), columns)

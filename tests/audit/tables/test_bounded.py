@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions as F
 from zkaudit import schema
-from zkaudit.findings import ownership
+from zkaudit.findings import load, ownership
 from zkaudit.findings.base import Tables
 from zkaudit.findings.limits import Limits
 from zkaudit.history.staging import (
@@ -179,9 +179,76 @@ def test_filters_mean_the_topics_that_a_member_sees(spark: SparkSession) -> None
     }
 
 
+def test_the_longest_registration_is_found_as_by_comparing_all(spark: SparkSession) -> None:
+    """Members join and leave at random while partitions have no owner. Each unowned interval gets
+    the registration that began first, of those that lasted to its end."""
+    chance = random.Random(5)
+    group = {"chroot": "", "group": "g"}
+    free, wants = [], []
+    for number in range(200):
+        topic = chance.choice("tu")
+        free.append(group | {"topic": topic, "partition": number, "until": chance.randrange(400)})
+    for _ in range(60):
+        begin = chance.randrange(400)
+        end = chance.choice([begin + chance.randrange(1, 60), None])
+        if end is None and chance.random() < 0.8:
+            end = begin + 1
+        wants.append(group | {"topic": chance.choice("tu"), "from_zxid": begin, "to_zxid": end})
+    last = 2**63 - 1
+    expected = {
+        f["partition"]: min(starts)
+        for f in free
+        if (starts := [w["from_zxid"] for w in wants
+                       if w["topic"] == f["topic"] and w["from_zxid"] < f["until"]
+                       and (w["to_zxid"] or last) >= f["until"]])
+    }  # fmt: skip
+    key = "chroot string, group string, topic string"
+    rows = ownership._witnessed(
+        spark.createDataFrame(free, f"{key}, partition int, until long"),
+        spark.createDataFrame(
+            [w | {"from_time": None} for w in wants],
+            f"{key}, from_zxid long, to_zxid long, from_time timestamp",
+        ),
+    )
+    plan = rows._jdf.queryExecution().toString()
+    assert "Join" not in plan
+    assert {row.partition: row.from_zxid for row in rows.collect()} == expected
+    assert 100 < len(expected) < 200
+
+
+def test_the_cause_of_a_storm_is_found_as_by_comparing_all(spark: SparkSession) -> None:
+    """A group has many storms, and joins and leaves inside and outside of them. Each storm gets the
+    member with more than half of its joins and leaves."""
+    chance = random.Random(6)
+    group = {"chroot": "", "group": "g"}
+    storms, changes, at = [], [], 0
+    for number in range(30):
+        begin = at + chance.randrange(1, 20)
+        at = begin + chance.randrange(0, 30)
+        storms.append(group | {"storm": number, "begin": begin, "end": at})
+    for zxid in range(at + 20):
+        member = chance.choice(["a", "a", "a", "b"])
+        changes.append(group | {"at": zxid, "source": member})
+    expected = {}
+    for storm in storms:
+        inside = [c["source"] for c in changes if storm["begin"] <= c["at"] <= storm["end"]]
+        for member in "ab":
+            if 2 < len(inside) < 2 * inside.count(member):
+                expected[storm["storm"]] = (member, inside.count(member))
+    names = "chroot string, group string"
+    rows = load.culprits(
+        spark.createDataFrame(changes, f"{names}, at long, source string"),
+        spark.createDataFrame(storms, f"{names}, storm long, begin long, end long"),
+    )
+    assert "Join" not in rows._jdf.queryExecution().toString()
+    found = {row.storm: (row.source, row.by_source) for row in rows.collect()}
+    assert len(expected) > 10
+    assert found == expected
+
+
 def test_partitions_that_no_member_ever_owned(spark: SparkSession) -> None:
-    """A member joined and left often, and never claimed one partition: the audit reports one
-    finding."""
+    """A member joined and left often, and never claimed some partitions: the audit reports one
+    finding for each, except for one that is newer than the member."""
     from datetime import UTC, datetime
 
     def at(second: int) -> datetime:
@@ -195,16 +262,19 @@ def test_partitions_that_no_member_ever_owned(spark: SparkSession) -> None:
         for n in range(50)
     ]  # fmt: skip
     partitions = [
-        {"chroot": "", "topic": "t", "partition": n, "zxid": 1, "time": at(0)} for n in (0, 1)
-    ]
+        {"chroot": "", "topic": "t", "partition": n, "zxid": zxid, "time": at(time),
+         "created": True}
+        for n, zxid, time in ((0, 1, 0), (1, 1, 0), (2, 1, 0), (3, 50, 4_001), (4, 99, 5_000))
+    ]  # fmt: skip
     owned = [
         group | {"topic": "t", "partition": 0, "member": "m", "session": 1, "start_zxid": 12,
                  "start_time": at(1), "end_zxid": 13, "end_time": at(2), "ended": "released"}
     ]  # fmt: skip
     tables = of(spark, registrations=registrations, partitions=partitions, ownership=owned)
     end = spark.createDataFrame([(10_000, at(9_000))], "zxid long, time timestamp")
-    (row,) = ownership.unclaimed(
+    rows = ownership.unclaimed(
         Tables(**{**{n: getattr(tables, n) for n in Tables.__dataclass_fields__}, "end": end}),
         Limits(),
     ).collect()
-    assert (row.partition, row.kind, row.severity) == (1, "unowned interval", "medium")
+    assert sorted((row.partition, row.zxid) for row in rows) == [(1, 10), (2, 10), (3, 50)]
+    assert {(row.kind, row.severity) for row in rows} == {("unowned interval", "medium")}

@@ -13,8 +13,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit import schema
 from zkaudit.findings.base import Tables
+from zkaudit.findings.journals import delivery_gaps, double_deliveries, offset_resets
 from zkaudit.findings.limits import Limits
 from zkaudit.findings.load import storms
+from zkaudit.findings.members import stalled
 from zkaudit.findings.ownership import unowned
 from zkaudit.findings.rules import findings
 from zkaudit.history import lifetimes as intervals, staging
@@ -115,6 +117,12 @@ class Journal:
     def drops(self, at: float, offset: int) -> Journal:
         self.add(at, "order", "Drop", partitions=["t-0"])
         return self.add(at, "fact", "Dropped", offsets={"t-0": offset})
+
+    def resets(self, at: float, old: int | None, new: int) -> Journal:
+        """A reset with its offsets, which older journals do not have."""
+        replaced = {} if old is None else {"replaced": {"t-0": old}}
+        where = {"partitions": ["t-0"], "offsets": {"t-0": new}}
+        return self.add(at, "fact", "OffsetReset", **where, **replaced)
 
     def sees(self, at: float, *members: str) -> Journal:
         return self.add(at, "fact", "ViewLoaded", members=list(members))
@@ -311,7 +319,7 @@ def planted(
     h.join("gone", "gone_a", 109, registration("static", "gone"))
     h.join("calm", "calm_a", 62)
     for _ in range(12):
-        h.claim("calm", 0, "calm_a", 62, seconds=70)
+        h.claim("calm", 0, "calm_a", 62, seconds=80)
         h.release("calm", 0, 62)
     h.claim("calm", 0, "calm_a", 62)
     for group in ("modelled", "measured"):
@@ -372,6 +380,7 @@ PLANTED = {
     ("nested", "overlapping delivery"): "high 2",
     ("nested", "delivery gap"): "high 2",
     ("again", "delivered twice"): "low",
+    ("reset", "offset reset"): "medium",
     ("views", "members whose views disagree"): "high",
 }
 
@@ -422,6 +431,88 @@ def test_findings_can_be_read_and_checked(planted: dict[tuple[str, str], list[An
     assert planted["lonely", "member without its share"][0]["basis"] == "inferred"
 
 
+def test_resets_of_offsets(spark: SparkSession, tmp_path: Path) -> None:
+    """A reset that skips messages, one that repeats them, and one of which the journal has no
+    offsets. Not: the first position of a group. A reset hides no gap but those that it may explain:
+    one before it, and one after it where it is known how far it led, are found."""
+    made = [
+        Journal("skips", "skips_a").starts(10, 0).asks(11, 100).resets(12, 100, 500)
+        .asks(13, 510).stops(20, 600),
+        Journal("skips", "skips_b").starts(30, 600).stops(40, 700),
+        Journal("repeats", "repeats_a").starts(10, 900).resets(12, 900, 0).stops(20, 950),
+        Journal("first", "first_a").add(10, "order", "StartFetching", partitions=["t-0"])
+        .resets(11, None, 50).stops(20, 70)
+        .add(30, "order", "StartFetching", partitions=["t-0"]).resets(31, None, 50).stops(40, 50),
+        Journal("same", "same_a").starts(10, 40).resets(11, 40, 40).stops(20, 50),
+        # Reset twice, with a gap before it and a gap after it.
+        Journal("gaps", "gaps_a").starts(10, 0).stops(20, 10),
+        Journal("gaps", "gaps_b").starts(30, 15).resets(31, 20, 60).resets(32, 60, 80)
+        .stops(40, 100),
+        Journal("gaps", "gaps_c").starts(50, 107).stops(60, 120),
+        # Dropped before it committed: it may have delivered what the next member left out.
+        Journal("astray", "astray_a").starts(10, 0).asks(11, 10)
+        .add(12, "fact", "OffsetReset", partitions=["t-0"]).add(13, "order", "Drop",
+                                                                partitions=["t-0"]),
+        Journal("astray", "astray_b").starts(30, 500).stops(40, 600),
+        # The reset arrives after the stop: the last position is not one of what was delivered.
+        Journal("stops", "stops_a").starts(10, 0).asks(11, 10)
+        .add(12, "order", "StopFetching", partitions=["t-0"]).resets(13, 10, 400)
+        .add(14, "fact", "FetchingStopped", offsets={"t-0": 400}),
+        # Another member delivers the same messages after the reset, not before it.
+        Journal("both", "both_a").starts(10, 0).resets(20, 5, 100).stops(40, 200),
+        Journal("both", "both_b").starts(30, 150).stops(50, 180),
+    ]  # fmt: skip
+    for journal in made:
+        journal.write(tmp_path)
+    registered = spark.createDataFrame([], tables.REGISTRATIONS.spark_type())
+    lines = journals.lines(journals.read(spark, (tmp_path,)), registered)
+    deliveries = tables.DELIVERIES.shape(journals.deliveries(lines)).localCheckpoint()
+    periods = [
+        (row["group"], row["ended"], row["start_offset"], row["end_offset"], row["reset"],
+         row["reset_from"], row["reset_to"])
+        for row in deliveries.where("`group` in ('first', 'skips', 'stops')")
+        .orderBy("group", "member", "line").collect()
+    ]  # fmt: skip
+    assert periods == [
+        ("first", "stopped", 50, 70, True, None, 50),
+        ("first", "stopped", 50, 50, True, None, 50),
+        ("skips", "reset", 0, 100, False, None, None),
+        ("skips", "stopped", 500, 600, True, 100, 500),
+        ("skips", "stopped", 600, 700, False, None, None),
+        ("stops", "stopped", 0, 10, False, None, None),
+    ]
+    frames: dict[str, Any] = dict.fromkeys(Tables.__dataclass_fields__, registered)
+    every = Tables(**frames | {"deliveries": deliveries})
+    by: dict[tuple[str, str], list[Any]] = {}
+    for part in (offset_resets(every), delivery_gaps(every), *double_deliveries(every, Limits())):
+        missing = {column.name for column in tables.FINDINGS.columns} - set(part.columns)
+        for row in tables.FINDINGS.shape(part, missing).orderBy("time").collect():
+            by.setdefault((row["group"], row["kind"]), []).append(row)
+    assert {
+        key: [(row["severity"], row["effect"], row["messages"]) for row in rows]
+        for key, rows in by.items()
+    } == {
+        ("skips", "offset reset"): [("high", "lost", 400)],
+        ("repeats", "offset reset"): [("medium", "repeated", 900)],
+        ("same", "offset reset"): [("info", "none", 0)],
+        ("gaps", "offset reset"): [("high", "lost", 40), ("high", "lost", 20)],
+        ("gaps", "delivery gap"): [("high", "lost", 5), ("high", "lost", 7)],
+        ("astray", "offset reset"): [("medium", "unknown", None)],
+        ("both", "offset reset"): [("high", "lost", 95)],
+        ("both", "overlapping delivery"): [("critical", None, None)],
+    }
+    (skips,) = by["skips", "offset reset"]
+    assert skips["sentence"] == (
+        "Member skips_a reset its offset of t-0 of group skips from 100 to 500, because the log "
+        "began after it: up to 400 messages were not delivered."
+    )
+    assert (skips["basis"], skips["time"].timestamp()) == ("measured", EPOCH.timestamp() + 12)
+    assert skips["evidence"][0]["what"].endswith(".jsonl:4")
+    assert by["repeats", "offset reset"][0]["basis"] == "inferred"
+    (astray,) = by["astray", "offset reset"]
+    assert astray["sentence"].endswith("which; it had reached 10.")
+
+
 def test_nothing_is_claimed_beyond_a_log_gap(spark: SparkSession) -> None:
     """If transactions are missing, a commit is not reported as a zombie or an orphan. The audit
     also does not report that a partition never had an owner."""
@@ -457,11 +548,13 @@ class Few:
 
     registrations: Any = None
     ownership: Any = None
+    commits: Any = None
     partitions: Any = None
     rebalances: Any = None
     membership: Any = None
     end: Any = None
     owned_topics: Any = None
+    known: tuple[int | None, ...] = (0,)
     log_gaps: tuple[tuple[int, int], ...] = ()
 
 
@@ -493,7 +586,7 @@ def test_no_unowned_interval_across_a_log_gap(
             {**claim, "partition": 0, "ended": "still held"},
             {**owner, "partition": 1, "ended": "released"},
         ),
-        frame_of(spark, tables.PARTITIONS),
+        partitions=frame_of(spark, tables.PARTITIONS),
         end=spark.createDataFrame([(20, after(100))], "zxid bigint, time timestamp"),
         log_gaps=(log_gap,) if log_gap else (),
     )  # fmt: skip
@@ -502,6 +595,113 @@ def test_no_unowned_interval_across_a_log_gap(
     expected = [("unowned interval", 0)] * (log_gap in (None, (15, 17)))
     expected += [("orphan partition", 1)] * (not log_gap)
     assert told == expected
+
+
+@pytest.mark.parametrize("known", [None, 10, 35])
+def test_the_time_before_the_first_claim(spark: SparkSession, known: int | None) -> None:
+    """A new partition without an owner is an unowned interval, from its creation or the
+    registration of a member. If the partition may be older, the owners must be known."""
+    common: dict[str, Any] = {"chroot": "", "group": "g", "session": 1, "member": "m"}
+    subscription = {"new": 1, "old": 1, "quick": 1, "late": 1}
+    claims = {"new": (40, 80), "old": (41, 81), "quick": (42, 32), "late": (43, 80)}
+    claimed = [
+        {**common, "topic": topic, "partition": 0, "start_zxid": zxid, "start_idx": 0,
+         "start_time": after(second), "ended": "still held"}
+        for topic, (zxid, second) in claims.items()
+    ]  # fmt: skip
+    claimed[-1]["start_idx"] = 2**31 - 1  # only a snapshot shows it
+    few = Few(
+        frame_of(
+            spark,
+            tables.REGISTRATIONS,
+            {**common, "start_zxid": 30, "start_time": after(20), "subscription": subscription,
+             "pattern": "static", "ended": "still held"},
+        ),
+        frame_of(spark, tables.OWNERSHIP, *claimed),
+        partitions=frame_of(
+            spark,
+            tables.PARTITIONS,
+            *[{"chroot": "", "topic": topic, "partition": 0, "zxid": 20, "time": after(0),
+               "created": topic != "old"} for topic in claims],
+        ),
+        end=spark.createDataFrame([(50, after(100))], "zxid bigint, time timestamp"),
+        known=(0, known),
+        log_gaps=((0, 10),),
+    )  # fmt: skip
+    interval, orphan = unowned(cast(Tables, few), Limits())
+    told = interval.unionByName(orphan).orderBy("zxid", "topic").collect()
+    assert [row["topic"] for row in told] == ["new", "old"][: 2 if known == 10 else 1]
+    for row in told:
+        assert (row["zxid"], row["end_zxid"]) == (30, claims[row["topic"]][0])
+        assert " had no owner for 6" in row["sentence"]
+        assert [part["table"] for part in row["evidence"]] == [
+            "partitions", "registrations", "ownership"
+        ]  # fmt: skip
+
+
+def commits_of(group: str, member: str, *times: float) -> list[dict[str, Any]]:
+    """A member's commits of its own partition."""
+    return [
+        {"chroot": "", "group": group, "topic": "t", "partition": 0, "store": "zookeeper",
+         "zxid": int(10 * time) + ord(member), "idx": 0, "time": after(time),
+         "session": ord(member), "kind": "commit", "owner_state": "owner",
+         "owner_session": ord(member), "owner_member": member, "owner_start_zxid": 1}
+        for time in times
+    ]  # fmt: skip
+
+
+def every(step: int, begin: int, end: int) -> list[float]:
+    """Times at regular intervals."""
+    return list(range(begin, end, step))
+
+
+def test_an_owner_that_stops_committing(spark: SparkSession) -> None:
+    """An owner stalls if it committed regularly and then paused for five minutes, while another
+    member still committed after that time. It does not matter whether it continues. There is one
+    finding for each member."""
+    both = every(60, 0, 1200)
+    busy = every(60, 0, 6000)
+    groups: dict[str, tuple[list[float], list[float]]] = {
+        "ends": (both, busy),
+        "continues": ([*both, *every(60, 2000, 3000), *every(60, 3400, 6000)], busy),
+        "outage": ([*both, *every(60, 2000, 3000)],) * 2,
+        "briefly": ([*both, *every(60, 1380, 6000)], busy),
+        "outlasted": ([*both, *every(60, 2000, 6000)], [*both, *every(60, 2001, 6000)]),
+        # 20 commits together, once in ten minutes
+        "batches": ([at + n / 100 for at in every(600, 0, 6000) for n in range(20)], busy),
+        "rarely": (every(290, 0, 3000), busy),
+        "lost": (both, busy),
+        "alone": (both, []),
+    }
+    rows = [
+        row
+        for group, times in groups.items()
+        for member, at in zip("ab", times, strict=True)
+        for row in commits_of(group, member, *at)
+    ]
+    owned = [
+        {"chroot": "", "group": group, "topic": "t", "partition": partition, "member": member,
+         "session": ord(member), "start_zxid": 1, "start_time": after(0), "ended": "still held"}
+        for group in groups for partition, member in enumerate("ab")
+    ]  # fmt: skip
+    for row in owned:
+        if (row["group"], row["member"]) == ("lost", "a"):
+            row.update(ended="expired", end_zxid=11_501, end_time=after(1_150))
+    few = Few(
+        ownership=frame_of(spark, tables.OWNERSHIP, *owned),
+        commits=frame_of(spark, tables.COMMITS, *rows),
+        end=spark.createDataFrame([(99_999, after(7000))], "zxid bigint, time timestamp"),
+    )
+    told = stalled(cast(Tables, few), Limits()).orderBy("group").collect()
+    assert [(row["group"], row["member"]) for row in told] == [("continues", "a"), ("ends", "a")]
+    assert [row["sentence"].partition(" committed ")[2] for row in told] == [
+        "nothing for 860.0 s although it owned 1 partitions and other members kept committing. It "
+        "stalled 2 times; this was the longest time.",
+        "nothing for 4,800.0 s although it owned 1 partitions and other members kept committing.",
+    ]
+    assert [row["zxid"] for row in told] == [11_400 + 97] * 2
+    assert [row["end_zxid"] for row in told] == [20_000 + 97, None]
+    assert [len(row["evidence"]) for row in told] == [2, 1]
 
 
 def deleted_topics(h: History) -> None:
@@ -806,12 +1006,37 @@ def test_an_incident_in_logs_that_begin_late(spark: SparkSession) -> None:
     assert {row["members"] for row in made.membership.collect()} == {None}
     rows = findings(made, Limits(), lambda _, frame: frame.localCheckpoint()).collect()
     told = [((row["kind"], row["partition"]), f"{row['severity']} {row['basis']}") for row in rows]
-    expected = {**INCIDENT, ("orphan commit", 0): "high inferred"}
+    expected = {
+        **INCIDENT,
+        ("orphan commit", 0): "high inferred",
+        ("tool write", 1): "info inferred",
+    }
     del expected["unowned interval", 0]  # which member would have wanted the partition is unknown
     assert sorted(told, key=repr) == sorted(expected.items(), key=repr)
     said = {(row["kind"], row["partition"]): row["sentence"] for row in rows}
     assert "members unknown: the logs do not show" in said["orphan commit", 0]
     assert "a session that had claimed it before the logs begin" in said["foreign release", 0]
+
+
+def test_first_offsets_in_logs_that_begin_late(spark: SparkSession) -> None:
+    """A tool creates the offset of a group, which then starts from it. This is not a finding,
+    because there was no offset before. If the tool may have overwritten one, it is, and is only
+    inferred, because the owner is unknown."""
+    h = History()
+    h.add("createSession", 9, timeout=1)
+    cut = h.zxid = 10
+    for group, kind in (("first", "create"), ("later", "setData")):
+        h.add("createSession", cut, timeout=1)
+        h.add(kind, cut, f"/consumers/{group}/offsets/t/0", data=b"100", ephemeral=False)
+        h.join(group, f"{group}_a", cut + 1)
+        h.claim(group, 0, f"{group}_a", cut + 1)
+        h.commit(group, 0, 110, cut + 1)
+        cut += 2
+    h.rows = h.rows[1:]
+    told = found(spark, h, ((0, h.rows[0]["zxid"]),))
+    assert {
+        key: [(row["severity"], row["basis"]) for row in rows] for key, rows in told.items()
+    } == {("later", "tool write"): [("info", "inferred")]}
 
 
 def test_members_are_counted_where_they_are_known(spark: SparkSession, tmp_path: Path) -> None:
@@ -922,10 +1147,11 @@ def test_a_storm_begins_with_its_first_rebalance(spark: SparkSession) -> None:
 
 
 def restarts(h: History) -> None:
-    """A member that restarts, members that start together, and a member that tries again and
-    again."""
+    """A member that restarts, members that start together, a member that tries again and again
+    because one of its claims is refused, and one that rebalances again and again without reason."""
     h.join("flaps", "flaps_stays", 701)
     h.join("tries", "tries_a", 702)
+    h.join("grows", "grows_a", 703)
     h.claim("flaps", 0, "flaps_stays", 701, seconds=20)
     for number in range(41):
         session = 2000 + number
@@ -940,23 +1166,28 @@ def restarts(h: History) -> None:
         h.claim("start", number, f"start_{number}", 3000 + number, seconds=0.1)
     for _ in range(41):
         h.claim("tries", 0, "tries_a", 702, seconds=1)
+        h.add("error", 702, error=-110, seconds=0)
         h.release("tries", 0, 702, seconds=1)
+    for _ in range(12):
+        h.claim("grows", 0, "grows_a", 703, seconds=1)
+        h.release("grows", 0, 703, seconds=1)
+    h.claim("grows", 0, "grows_a", 703, seconds=1)
 
 
 def test_restarts_without_a_pause_are_a_storm(
     incidents: dict[tuple[str, str], list[Any]],
 ) -> None:
     """A member that restarts 41 times in 120 s is a storm, although the group was never quiet in
-    between. It is not a storm if 41 members start within one minute and then work. Nor is a single
-    change after which members try again many times."""
+    between. Nor is there a join or leave in every storm. It is not a storm if 41 members start
+    within one minute and then work, or if a member tries again many times after one change."""
     storms = {group for group, kind in incidents if kind == "rebalance storm"}
-    assert storms == {"flaps", "incident"}
+    assert storms == {"flaps", "incident", "grows"}
     (storm,) = incidents["flaps", "rebalance storm"]
     assert (storm["end_time"] - storm["time"]).total_seconds() > 120
     assert storm["severity"] == "high"  # 41 a minute
     assert "82 of the joins and leaves came from member flaps_b." in storm["sentence"]
     assert (
-        "rebalanced 82 times within 600 s; there were 82 joins and leaves. The"
+        "rebalanced 83 times within 600 s; there were 82 joins and leaves. The"
         in (storm["sentence"])
     )
 

@@ -48,6 +48,8 @@ class Row(NamedTuple):
     data: bytes | None = None
     ephemeral: bool | None = None
     cxid: int = 1
+    deleted: list[str] | None = None
+    """The paths that a closeSession lists (ZooKeeper 3.6+)."""
 
 
 class InSnapshot(NamedTuple):
@@ -76,6 +78,8 @@ class Lifetime:
     end_after: int | None = None
     ended: str = "still held"
     ended_by: int | None = None
+    registered: set[str] | None = None
+    """The registrations of its session, if only the end of the session shows the znode."""
 
 
 @dataclass(slots=True)
@@ -90,6 +94,7 @@ class Commit:
     kind: str
     owner_state: str
     owner: Lifetime | None
+    created: bool
 
 
 @dataclass(slots=True)
@@ -144,6 +149,11 @@ class _Run:
             if kind_of(s.path) == "offsets" and self.segment(s.mzxid) < self.segment(s.zxid + 1)
         }  # path, segment -> content
         self.closed: set[int] = set()
+        self.created: set[tuple[str, int]] = set()  # path, session
+        self.registered: set[tuple[str, int]] = set()  # path, session
+        self.events: dict[str, int] = {}  # path -> segment of the last create or delete
+        self.deleted: dict[str, tuple[int, Lifetime]] = {}  # path -> zxid of the last delete
+        self.older: dict[tuple[str, int], Lifetime] = {}  # path, segment -> the first owner
 
     def segment(self, zxid: int) -> int:
         return sum(1 for _, before in self.log_gaps if before <= zxid)
@@ -155,18 +165,27 @@ class _Run:
     def all(self, rows: Iterable[Row]) -> Replay:
         history = sorted(rows, key=lambda row: (row.zxid, row.idx))
         logged = {(r.path, r.zxid) for r in history if r.type in CREATES}
+        self.created = {(r.path, r.session) for r in history if r.type in CREATES and r.path}
         shown = {(s.path, s.czxid): s for s in self.seen if kind_of(s.path) in ("ids", "owners")}
         history += [
             Row(s.czxid, 2**31 - 1, s.session, "create", s.path, s.data, True)
             for key, s in shown.items()
             if key not in logged
         ]
+        self.registered = {
+            (path, r.session)
+            for r in history
+            for path in (r.path, *(r.deleted or ()))
+            if path and kind_of(path) == "ids" and (r.type in CREATES or r.deleted)
+        }
         sure: dict[tuple[str, int], int] = {}
         for s in self.seen:
             key = (s.path, s.czxid)
             sure[key] = max(sure.get(key, 0), self.segment(s.zxid + 1))
         for row in sorted(history, key=lambda row: (row.zxid, row.idx)):
             self.step(row, sure)
+        for commit in self.done.commits:
+            self.owned_before(commit)
         last = self.segment(2**63)
         for lifetime in self.live.values():
             if lifetime.sure < last:
@@ -179,14 +198,17 @@ class _Run:
             if row.session not in self.closed:
                 self.closed.add(row.session)
                 how = "closed" if row.cxid else "expired"
-                for lifetime in [v for v in self.live.values() if v.session == row.session]:
+                mine = [v for v in self.live.values() if v.session == row.session]
+                for lifetime in mine:
                     self.end(lifetime, row, how)
+                self.list({v.path for v in mine}, row, how)
             return
         if row.path is None or (kind := kind_of(row.path)) is None:
             return
         if kind == "offsets":
             self.offset(row)
-        elif row.type in CREATES:
+            return
+        if row.type in CREATES:
             if row.path in self.live:
                 self.end(self.live[row.path], row, "unknown")
             lifetime = Lifetime(
@@ -208,6 +230,37 @@ class _Run:
                 self.end(
                     before, row, "released" if before.session == row.session else "foreign delete"
                 )
+            self.deleted[row.path] = (row.zxid, before)
+        if row.type in CREATES or row.type in DELETES:
+            self.events[row.path] = self.segment(row.zxid)
+
+    def list(self, known: set[str], row: Row, how: str) -> None:
+        """Use what the end of a session lists: znodes whose create is not in the logs."""
+        here = self.segment(row.zxid)
+        for path in row.deleted or ():
+            if not self.log_gaps or path in known or (path, row.session) in self.created:
+                continue
+            before = self.live.get(path)
+            if before is not None:  # another session's, from before a log gap
+                self.end(before, row, "foreign delete")
+            else:
+                lifetime = Lifetime(path, row.session, None, None, registered=set())
+                ids = path.partition("/owners/")[0] + "/ids/"
+                lifetime.registered = {
+                    p for p, session in self.registered if session == row.session and ids in p
+                }
+                self.done.lifetimes.append(lifetime)
+                self.end(lifetime, row, how)
+                if self.events.get(path, -1) < here:
+                    self.older[path, here] = lifetime
+            self.events[path] = here
+
+    def owned_before(self, commit: Commit) -> None:
+        """Correct the owner of a commit if the end of a session shows it later."""
+        here = self.segment(commit.at[0])
+        lifetime = self.older.get((commit.path.replace("/offsets/", "/owners/"), here))
+        if lifetime is not None and lifetime.end is not None and commit.at < lifetime.end:
+            commit.owner_state, commit.owner = "owner", lifetime
 
     def end(self, lifetime: Lifetime, row: Row, how: str) -> None:
         here = self.segment(row.zxid)
@@ -241,6 +294,13 @@ class _Run:
             state = "none" if self.ended[owner_path] == here else "unknown"
         else:
             state = "none" if here == 0 else "unknown"
+        zxid, gone = self.deleted.get(owner_path, (None, None))
+        if lifetime is None and gone is not None and zxid == row.zxid:
+            # A multi is atomic: the owner is still the session that deletes its own znode.
+            if gone.start is None or gone.sure < here:
+                state = "unknown"
+            elif gone.session == row.session:
+                lifetime, state = gone, "owner"
         since, before = self.offsets.get(row.path, (-1, None))
         if since != here:
             before = self.at_begin.get((row.path, here))
@@ -262,6 +322,7 @@ class _Run:
                 kind,
                 state,
                 lifetime if state == "owner" else None,
+                row.type in CREATES,
             )
         )
         self.offsets[row.path] = (here, row.data)
@@ -309,15 +370,24 @@ class Ensemble:
         self.group = group
         self.zxid = first
         self.session = first * 100
+        self.lists = rng.random() < 0.7  # ZooKeeper 3.6+
         self.nodes: dict[str, tuple[bytes, int, int, int]] = {}  # data, session, czxid, mzxid
         self.sessions: list[int] = []
         self.rows: list[Row] = []
         self.seen: list[InSnapshot] = []
 
-    def log(self, *operations: tuple[Any, ...], cxid: int = 1, session: int = 0) -> None:
+    def log(
+        self,
+        *operations: tuple[Any, ...],
+        cxid: int = 1,
+        session: int = 0,
+        deleted: list[str] | None = None,
+    ) -> None:
         self.zxid += 1
         for idx, (kind, path, data, ephemeral) in enumerate(operations):
-            self.rows.append(Row(self.zxid, idx, session, kind, path, data, ephemeral, cxid))
+            self.rows.append(
+                Row(self.zxid, idx, session, kind, path, data, ephemeral, cxid, deleted)
+            )
             if path is None:
                 continue
             if kind in schema.CREATES:
@@ -338,7 +408,8 @@ class Ensemble:
         if rng.random() < 0.08:
             self.sessions.remove(session)
             cxid = rng.choice((0, 7))
-            self.log(("closeSession", None, None, None), session=session, cxid=cxid)
+            mine = [p for p, n in self.nodes.items() if n[1] == session] if self.lists else None
+            self.log(("closeSession", None, None, None), session=session, cxid=cxid, deleted=mine)
             self.nodes = {p: n for p, n in self.nodes.items() if n[1] != session}
             return
         if rng.random() < 0.04:
@@ -350,7 +421,10 @@ class Ensemble:
         partition = rng.randrange(3)
         owner, offset = (f"{self.root}/{tree}/t-{partition}/0" for tree in ("owners", "offsets"))
         text = rng.choice((f"{self.group}_c{session % 4}-0".encode(), b"odd\xff"))
-        if rng.random() < 0.5:
+        if rng.random() < 0.1 and owner in self.nodes and offset in self.nodes:
+            both = [("delete", owner, None, None), ("setData", offset, b"3", None)]
+            self.log(*rng.sample(both, 2), session=self.nodes[owner][1] or session)
+        elif rng.random() < 0.5:
             self.toggle(owner, text, session)
         elif rng.random() < 0.2 and owner not in self.nodes and offset in self.nodes:
             touch = ("setData", offset, self.nodes[offset][0], None)
@@ -418,18 +492,34 @@ def expected(found: Replay) -> tuple[list[Any], list[Any]]:
     for c in found.commits:
         owner: Lifetime | None = c.owner
         commits.append(
-            (c.path, *c.at, c.session, c.offset, c.previous, c.kind, c.owner_state)
+            (c.path, *c.at, c.session, c.offset, c.previous, c.kind, c.owner_state, c.created)
             + ((owner.session, owner.start and owner.start[0]) if owner else (None, None))
+            + (name_of(owner),)
         )
     return sorted(lifetimes, key=repr), sorted(commits, key=repr)
+
+
+def name_of(owner: Lifetime | None) -> str | None:
+    """The member that owns a partition: from the znode, or else its session's only registration."""
+    if owner is None:
+        return None
+    if owner.registered is None:
+        return (member_of(owner.data) or (None,))[0]
+    names = [path.rpartition("/ids/")[2] for path in owner.registered]
+    return names[0] if len(names) == 1 else None
 
 
 def by_spark(
     spark: SparkSession, rows: list[Row], log_gaps: list[LogGap], seen: list[InSnapshot]
 ) -> tuple[list[Any], list[Any]]:
     """The result of Spark: znode lifetimes, then commits, each sorted."""
+    paths = {path for r in rows for path in (r.path, *(r.deleted or ())) if path}
     stage = staging.stage(
-        frame(spark, rows), log_gaps, shown(spark, seen), keep=lambda _, made: made.persist()
+        frame(spark, rows),
+        log_gaps,
+        shown(spark, seen),
+        paths=spark.createDataFrame([(path,) for path in sorted(paths)], "path string"),
+        keep=lambda _, made: made.persist(),
     )
     owned = intervals.owners(intervals.lifetimes(stage, "owners"))
     lifetime = ["path", "session", "start_zxid", "start_idx", "end_zxid", "end_idx",
@@ -440,8 +530,8 @@ def by_spark(
     lifetimes += [tuple(r) for r in owned.select(*lifetime, "member", "stream").collect()]
     commits = intervals.commits(stage, owned).selectExpr(
         "concat('/consumers/', group, '/offsets/', topic, '/', partition) as path",
-        "zxid", "idx", "session", "offset", "previous", "kind", "owner_state", "owner_session",
-        "owner_start_zxid",
+        "zxid", "idx", "session", "offset", "previous", "kind", "owner_state", "created",
+        "owner_session", "owner_start_zxid", "owner_member",
     )  # fmt: skip
     return sorted(lifetimes, key=repr), sorted(map(tuple, commits.collect()), key=repr)
 
@@ -556,6 +646,48 @@ def test_the_first_end_of_a_session_counts(spark: SparkSession) -> None:
     history += [Row(zxid, 0, 1, "closeSession", None) for zxid in (2, 3)]
     stage = staging.stage(frame(spark, history))
     assert [row.end_zxid for row in intervals.lifetimes(stage, "owners").collect()] == [2]
+
+
+def test_a_member_that_deletes_its_owner_znode_and_commits_in_one_multi(
+    spark: SparkSession,
+) -> None:
+    """A multi is atomic, so the member still owns the partition. Another session that deletes the
+    znode does not own it. If the logs do not show whose znode it was, the owner is unknown."""
+    root = "/consumers/g/{}/t/{}"
+    history = []
+    for partition in (0, 1):
+        owner = root.format("owners", partition)
+        history.append(Row(10 + partition, 0, 1, "create", owner, b"g_c-0", True))
+    for partition, session in enumerate((1, 2, 1)):
+        owner, offset = (root.format(tree, partition) for tree in ("owners", "offsets"))
+        history.append(Row(20 + partition, 0, session, "delete", owner))
+        history.append(Row(20 + partition, 1, session, "setData", offset, b"9"))
+    expected = [("owner", 1), ("none", None), ("unknown", None)]
+    assert [(c.owner_state, c.owner and c.owner.session)
+            for c in replay(history, [(0, 10)]).commits] == expected  # fmt: skip
+    stage = staging.stage(frame(spark, history), [(0, 10)])
+    owned = intervals.owners(intervals.lifetimes(stage, "owners"))
+    found = intervals.commits(stage, owned).orderBy("zxid")
+    assert [tuple(r) for r in found.select("owner_state", "owner_session").collect()] == expected
+
+
+def test_the_end_of_a_session_shows_who_owned_before(spark: SparkSession) -> None:
+    """The end of a session lists an owner znode that is older than the logs. So its member was the
+    owner until then, unless the logs show an earlier change. Afterwards there was no owner."""
+    owner, offset = "/consumers/g/owners/t/0", "/consumers/g/offsets/t/0"
+    listed = [owner, "/consumers/g/ids/g_c"]
+    history = [
+        Row(10, 0, 2, "setData", offset, b"5"),
+        Row(11, 0, 1, "closeSession", deleted=listed),
+        Row(12, 0, 2, "setData", offset, b"6"),
+        Row(13, 0, 2, "create", owner, b"g_d-0", True),
+        Row(14, 0, 2, "setData", offset, b"7"),
+    ]
+    _, expected_commits = expected(replay(history, [(0, 10)]))
+    assert [(row[7], row[9], row[11]) for row in expected_commits] == [
+        ("owner", 1, "g_c"), ("none", None, None), ("owner", 2, "g_d"),
+    ]  # fmt: skip
+    assert by_spark(spark, history, [(0, 10)], [])[1] == expected_commits
 
 
 def test_a_group_named_offsets_that_only_a_snapshot_shows(spark: SparkSession) -> None:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -23,13 +23,14 @@ from pyspark.sql import DataFrame, SparkSession
 from zkaudit import schema
 from zkaudit.commands.findings import read
 from zkaudit.findings.base import Tables
+from zkaudit.findings.coordinator import coordinator, two_owners
 from zkaudit.findings.limits import Limits
-from zkaudit.findings.migrations import migrations as rules, two_owners
+from zkaudit.findings.migrations import migrations as rules
 from zkaudit.history import staging
 from zkaudit.job import audit as job
 from zkaudit.job.output import load
 from zkaudit.report.verdict import verdict
-from zkaudit.tables import catalog, migrations
+from zkaudit.tables import catalog, migrations, timeline
 from zkmigrate.cli import run as migrate
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -45,6 +46,11 @@ ROAD = ("zookeeper", "locked", "kafka", "open", "kafka", "locked", "zookeeper")
 REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 LOCKED = json.dumps({"zkmigrate": "locked", "version": 1, "acl": [], "data": ""}).encode()
 START = datetime(2026, 11, 21, tzinfo=UTC)
+FRAMES = [
+    name
+    for name, field in Tables.__dataclass_fields__.items()
+    if field.default is MISSING and field.default_factory is MISSING
+]
 
 
 def live_move(cluster: LocalCluster, journals: Path) -> None:
@@ -218,7 +224,7 @@ def test_a_real_move_is_one_history(audited: Audited) -> None:
 def test_a_partition_has_one_timeline_for_both_coordinations(audited: Audited) -> None:
     """Its intervals say which coordination they belong to; a change of it interrupts no owner. The
     plain consumer is in it, from its journal and from the coordinator's records."""
-    rows = audited.rows("live_ownership", "live", "topic", "partition", "start_time")
+    rows = audited.rows("group_ownership", "live", "topic", "partition", "start_time")
     sources = Counter(row["source"] for row in rows)
     assert sources["journal"] >= 1
     assert sources["generation"] >= 1
@@ -281,10 +287,9 @@ def test_the_summary_and_the_report_name_moves(audited: Audited) -> None:
 def test_without_a_mode_nothing_is_planned(spark: SparkSession) -> None:
     """No group with a mode: no rule of moves is in the plan of the findings."""
     empty = spark.createDataFrame([], "zxid long")
-    names = Tables.__dataclass_fields__.keys() - {"known", "log_gaps", "moving", "live_ownership"}
-    frames: dict[str, Any] = dict.fromkeys(names, empty)
+    frames: dict[str, Any] = dict.fromkeys(FRAMES, empty)
     tables = Tables(**frames)
-    assert rules(tables, Limits(), lambda _, frame: frame) == []
+    assert rules(tables, Limits()) == coordinator(tables, Limits(), lambda _, frame: frame) == []
 
 
 def test_logs_that_begin_during_a_move(spark: SparkSession) -> None:
@@ -340,7 +345,7 @@ def test_logs_that_begin_during_a_move(spark: SparkSession) -> None:
     assert [(ack["member"], ack["zxid"]) for ack in first["acknowledged"]] == [("g_a", 50)]
     assert (second["mode"], second["session"], second["members"]) == ("kafka", 3, 1)
     assert second["settled_zxid"] == 121
-    assert moving.chroots() == {"g": "/kafka"}
+    assert [tuple(row) for row in timeline.chroots(stage).collect()] == [("g", "/kafka")]
 
 
 def test_two_owners_during_a_move(spark: SparkSession) -> None:
@@ -352,7 +357,7 @@ def test_two_owners_during_a_move(spark: SparkSession) -> None:
         row = {"chroot": "", "group": "g", "topic": "t", "partition": partition, "member": member,
                "source": source, "start_time": begin, "end_time": end, "ended": "released",
                "coordination": "coordinator", **more}  # fmt: skip
-        return tuple(row.get(column.name) for column in catalog.LIVE_OWNERSHIP.columns)
+        return tuple(row.get(column.name) for column in catalog.GROUP_OWNERSHIP.columns)
 
     znode = {"session": 5, "start_zxid": 9}
     rows = [
@@ -366,10 +371,9 @@ def test_two_owners_during_a_move(spark: SparkSession) -> None:
         piece(3, "owner znode", "g_a", 25, 60, **znode),
         piece(3, "journal", "plain", 10, 60),
     ]
-    owned = spark.createDataFrame(rows, catalog.LIVE_OWNERSHIP.spark_type())
+    owned = spark.createDataFrame(rows, catalog.GROUP_OWNERSHIP.spark_type())
     end = spark.createDataFrame([(99, START + timedelta(seconds=99))], "zxid long, time timestamp")
-    names = Tables.__dataclass_fields__.keys() - {"known", "log_gaps", "moving", "live_ownership"}
-    frames: dict[str, Any] = dict.fromkeys(names, end)
+    frames: dict[str, Any] = dict.fromkeys(FRAMES, end)
     tables = Tables(**frames)
     found = two_owners(tables, owned, Limits()).orderBy("partition").collect()
     assert [(row["partition"], row["basis"], row["zxid"]) for row in found] == [

@@ -8,10 +8,12 @@ Kafka. ZooKeeper's log is read while the server runs.
 from __future__ import annotations
 
 import struct
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from zkaudit.tables import catalog as tables
 from zkmigrate.cli import run as migrate
 
 from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.testing import LocalCluster, expire_session, wait_until
 from zkconsumer.testing.groups import Delivery, GroupWatch, Producer, Reader
 from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
@@ -166,7 +169,13 @@ def play(scene: Scene) -> None:
             client.delete("/consumers/mixed/owners/mixed/1")
         scene.settled(watch, "mixed", 2)
         stays.leave()
+    with scene.group("early") as watch:
+        last = scene.theirs("early", "jane")
+        scene.settled(watch, "early", 1)
+        on_coordinator(scene, "early", 3)  # before the last legacy member has stopped
+        last.leave()
     move(scene, "theirs")
+    on_coordinator(scene, "theirs")
     move(scene, "theirs", "--direction", "kafka-to-zk")
     with closing_client(scene.cluster.zookeeper) as client:
         path = "/consumers/past/offsets/theirs/0"
@@ -183,6 +192,21 @@ def move(scene: Scene, group: str, *options: str) -> None:
     zookeeper = ("--zookeeper", scene.cluster.zookeeper)
     assert migrate(["plan", "--group", group, "--out", plan, *options, *zookeeper]) == 0
     assert migrate(["apply", plan, "--execute", *zookeeper]) == 0
+
+
+def on_coordinator(scene: Scene, group: str, seconds: float = 0) -> None:
+    """A member joins the group on the coordinator, commits, stays for some time and leaves."""
+    settings: dict[str, object] = {
+        "bootstrap.servers": scene.cluster.bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+    }
+    with CoordinatorConsumerConnector(settings) as member:
+        Reader(member.create_message_streams({group: 1})[group])
+        wait_until(lambda: member.metrics().owned_partitions == PARTITIONS, 60, "it owns all")
+        member.commit_offsets()
+        end = time.monotonic() + seconds
+        wait_until(lambda: time.monotonic() > end, seconds + 60, "it stays")
 
 
 @contextmanager
@@ -284,6 +308,35 @@ def test_a_move_is_no_fault_and_a_commit_behind_it_is(audited: Audited) -> None:
     assert audited.kinds("theirs") == set()
     # A tool made both writes. The first one is where the group began.
     assert audited.kinds("past") == {"commit past the end of a move"}
+
+
+def test_a_stopped_and_moved_group_has_one_timeline(audited: Audited) -> None:
+    """The owners of each partition in ZooKeeper, then on the coordinator, in one table. So are the
+    claims of ``zkmigrate`` at each move. Groups that the coordinator never had are not in it."""
+    owned = audited.tables["group_ownership"].orderBy("start_time").collect()
+    assert {row["group"] for row in owned} == {"theirs", "early"}
+    for partition in range(PARTITIONS):
+        mine = [row for row in owned if (row["group"], row["partition"]) == ("theirs", partition)]
+        assert all(one["end_time"] <= two["start_time"] for one, two in pairwise(mine))
+        *legacy, there, newer, back = mine
+        assert {row["member"] for row in legacy} <= {"theirs_jane", "theirs_john"}
+        assert {row["member"][:16] for row in (there, back)} == {"theirs_zkmigrate"}
+        assert {row["coordination"] for row in (*legacy, there, back)} == {"zookeeper"}
+        assert (newer["coordination"], newer["source"]) == ("coordinator", "generation")
+        assert newer["ended"] == "reassigned"
+
+
+def test_a_consumer_that_starts_too_early_is_found(audited: Audited) -> None:
+    """A consumer on the coordinator that starts while a legacy member runs: two owners of each
+    partition."""
+    found = audited.tables["findings"].where("`group` = 'early'").orderBy("partition").collect()
+    assert [(row["kind"], row["partition"]) for row in found] == [
+        ("two owners", partition) for partition in range(PARTITIONS)
+    ]
+    assert {(row["severity"], row["basis"], row["member"]) for row in found} == {
+        ("high", "inferred", "early_jane")
+    }
+    assert all(row["file"].startswith("log.") for row in found)
 
 
 def test_deliveries_of_journals_are_those_of_the_streams(audited: Audited) -> None:

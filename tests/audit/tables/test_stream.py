@@ -245,7 +245,7 @@ def test_a_stream_keeps_to_its_directories(
     ended = threading.Event()
     ended.set()
     shutil.copytree(logs, tmp_path / "other")
-    (Path(options.out) / "stream.json").write_text('{"layout": 2, "logs": ["/elsewhere"]}')
+    (Path(options.out) / "stream.json").write_text('{"layout": 3, "logs": ["/elsewhere"]}')
     with pytest.raises(AuditError, match="the stream also reads /elsewhere: name these"):
         job_stream.stream(spark, options, 1, ended, print)
     (Path(options.out) / "stream.json").write_text('{"logs": []}')
