@@ -28,7 +28,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-secure docs test-wheels test-extras test-spark incidents test-corpus
+.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-secure docs test-wheels test-extras test-spark incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -90,6 +90,9 @@ test-audit: setup ## all tests of zkaudit
 
 test-corpus: setup ## all labelled incidents, also in a log that begins late, and in all rounds of a stream (test-audit: a part)
 	CORPUS=all $(BIN)/pytest tests/audit/tables/test_corpus.py tests/audit/tables/test_rounds.py
+
+report-pictures: setup ## the light and the dark picture of the report in docs/images, from the labelled incidents
+	$(BIN)/python -m tests.audit.corpus.picture
 
 incidents: setup ## audit the labelled incidents: precision and recall (ARGS=--play records them again on a real server)
 	$(BIN)/python -m tests.audit.corpus.judge $(ARGS)

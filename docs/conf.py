@@ -5,6 +5,7 @@ So a relative link between pages is the same in the repository and on the site.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from hashlib import sha256
@@ -62,6 +63,19 @@ def _files_as_text(app: Sphinx, doctree: nodes.document) -> None:
             node.replace_self(nodes.literal("", target.lstrip("./")))
 
 
+def _pictures_of_themes(app: Sphinx, name: str, source: list[str]) -> None:
+    """Replace a `<picture>` with its light and its dark image.
+
+    The site shows the one that fits the theme that the reader chose. GitHub shows the `<picture>`.
+    """
+    source[0] = re.sub(
+        r'<picture>\s*<source [^>]*srcset="([^"]*)">\s*'
+        r'<img alt="([^"]*)" src="([^"]*)">\s*</picture>',
+        r"![\2](\3){.only-light}\n![\2](\1){.only-dark}",
+        source[0],
+    )
+
+
 def _diagrams_as_pictures(app: Sphinx, doctree: nodes.document) -> None:
     """Replace a Mermaid sequence diagram with a drawing, so that the site needs no script for it.
 
@@ -92,6 +106,7 @@ def _front_page(app: Sphinx, failure: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the functions above."""
+    app.connect("source-read", _pictures_of_themes)
     app.connect("doctree-read", _files_as_text)
     app.connect("doctree-read", _diagrams_as_pictures)
     app.connect("build-finished", _front_page)

@@ -94,6 +94,16 @@ def test_diagrams_are_pictures(pages: dict[Path, Page]) -> None:
     assert "sequenceDiagram" not in page.path.read_text(encoding="utf-8")
 
 
+def test_a_picture_with_a_dark_twin_is_in_both_themes() -> None:
+    """The site shows the picture of the theme that the reader chose."""
+    text = (SITE / "docs" / "how-to" / "audit-a-group.html").read_text(encoding="utf-8")
+    assert "<picture>" not in text
+    for theme, name in (("light", "audit-report.png"), ("dark", "audit-report-dark.png")):
+        (image,) = re.findall(rf'<img [^>]*src="[^"]*/{name}"[^>]*>', text)
+        assert f"only-{theme}" in image
+        assert 'alt="A report: the verdict in words' in image
+
+
 def test_pages_are_light(pages: dict[Path, Page]) -> None:
     """A page and its pictures stay below the limit. Pages with module sources do not count."""
     heavy = {}

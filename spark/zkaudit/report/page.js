@@ -26,7 +26,8 @@ function when(ms) {
   return `${p.year}-${p.month}-${p.day} ${p.hour}:${p.minute}:${p.second}.${p.fractionalSecond}`;
 }
 // Reds and oranges are those of findings.
-const hue = (member) => `hsl(${95 + (member * 137.5) % 225} 50% ${46 + (member % 3) * 10}%)`;
+const hues = [];
+const hue = (member) => hues[member] ??= `hsl(${95 + (member * 137.5) % 225} 50% ${46 + (member % 3) * 10}%)`;
 const names = data.groups.map((g) => g.chroot + " " + g.group);
 
 function options(id, values) {
@@ -47,8 +48,9 @@ function fillGroups(searched) {
 const number = (count) => count.toLocaleString("en");
 const many = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
 // The command that makes a page of one group. A name may hold anything: it is quoted for the shell.
+const quoted = (name) => `'${name.replaceAll("'", "'\\''")}'`;
 function command(name) {
-  return `run: zkaudit report OUT ${name ? `--group '${name.replaceAll("'", "'\\''")}'` : "--groups-regex REGEX"}`;
+  return `run: zkaudit report OUT ${name ? `--group ${quoted(name)}` : "--groups-regex REGEX"}`;
 }
 function left(count, total, what, table, name) {
   if (count >= total) return "";
@@ -58,16 +60,48 @@ function left(count, total, what, table, name) {
 }
 function drawCuts() {
   const group = chosenGroup(), name = group ? group.group : "", of = group ? " of this group" : "";
-  const searched = byId("search").value;
-  const cut = left(data.groups.length, data.all_groups, "groups", "registrations", searched && !searched.includes("/") ? searched : "");
-  const missed = searched && !names.some((n) => n.toLowerCase().includes(searched.toLowerCase()));
-  byId("groups-cut").textContent = missed ? `No group in this page has such a name. ${cut}` : cut;
+  drawOthers();
   byId("rows-cut").textContent = group && !group.partitions ? "No partition of this group had an owner."
     : left(data.rows.map(asItem).filter(inGroup).length, group ? group.partitions : data.partitions, "partitions" + of, "ownership", name);
   byId("findings-cut").textContent = left(data.findings.filter(inGroup).length, allFindings(), "findings" + of, "findings", name);
   const counted = group || data.groups.length === data.all_groups ? "" : `Only the ${number(data.groups.length)} groups that can be chosen are counted here.`;
   const unknown = data.groups.some((one) => inGroup(one) && one.members.some((point) => point[1] === null));
   byId("series-cut").textContent = [counted, unknown ? "Grey: the logs do not show how many members were registered." : ""].filter(Boolean).join(" ");
+}
+// Groups that are not in the page are packed in it by name, for the search.
+const OTHERS = 10;
+let others = null, unpackingOthers = null;
+async function unpackOthers() {
+  others = JSON.parse(new TextDecoder().decode(await inflated(data.others.packed)));
+  others.lower = others.names.map((name, i) => `${others.chroots[others.chroot[i]]} ${name}`.toLowerCase());
+}
+function drawOthers() {
+  const list = byId("others"), cut = byId("groups-cut"), searched = byId("search").value.toLowerCase();
+  list.replaceChildren();
+  const inPage = names.filter((name) => name.toLowerCase().includes(searched)).length;
+  if (!searched) {
+    cut.textContent = left(data.groups.length, data.all_groups, "groups", "registrations", "");
+    if (data.others) cut.textContent += " The search finds these groups too.";
+    return;
+  }
+  if (data.others && !others) {
+    cut.textContent = "";
+    unpackingOthers = unpackingOthers || unpackOthers();
+    unpackingOthers.then(drawOthers);
+    return;
+  }
+  const found = [];
+  if (others) others.lower.forEach((name, i) => { if (name.includes(searched)) found.push(i); });
+  cut.textContent = found.length ? `Not in this page: ${many(found.length, "group")} with such a name.` : inPage ? "" : "No group of the audit has such a name.";
+  for (const i of found.slice(0, OTHERS)) { // the worst are first
+    const item = text(list, "li", ""), pairs = others.found[i] || [], counts = [];
+    for (let k = 0; k < pairs.length; k += 2) counts.push(`${number(pairs[k + 1])} ${others.kinds[pairs[k]].join(" ")}`);
+    if (pairs.length) text(item, "span", others.kinds[pairs[0]][0], "sev " + others.kinds[pairs[0]][0]);
+    text(item, "b", ` ${others.chroots[others.chroot[i]]} ${others.names[i]}`.replace(/^ +/, pairs.length ? " " : ""));
+    text(item, "span", counts.length ? `: ${counts.join(", ")}.` : ": no findings.");
+    text(item, "div", "Its page: ", "dim").appendChild(document.createElement("code")).textContent = `zkaudit report OUT --group ${quoted(others.names[i])} --page group.html`;
+  }
+  if (found.length > OTHERS) text(list, "li", `${number(found.length - OTHERS)} more: type more of the name.`, "dim");
 }
 function allFindings() {
   const group = chosenGroup();
@@ -111,6 +145,10 @@ function recall() {
   const state = new URLSearchParams(location.hash.slice(1));
   const group = names.findIndex((_, i) => JSON.stringify([data.groups[i].chroot, data.groups[i].group]) === state.get("group"));
   if (group >= 0) { byId("group").value = String(group); fillTopics(); }
+  else if (state.get("group") && data.others) { // maybe a link from the page of another group
+    byId("search").value = (/^\["[^"]*","(.*)"\]$/.exec(state.get("group")) || [])[1] || "";
+    fillGroups(byId("search").value);
+  }
   if ([...byId("zone").options].some((o) => o.value === state.get("zone"))) zone = byId("zone").value = state.get("zone");
   const found = data.findings.find((f) => linkOf(f) === state.get("finding"));
   if (found) look(found);
@@ -162,17 +200,26 @@ function detail(parent, f) {
 function drawFindings() {
   const body = byId("findings");
   body.replaceChildren();
-  const found = shownFindings();
+  const found = shownFindings(), shown = new Set(found);
   const total = allFindings();
   byId("findings-head").textContent = `Findings: ${number(found.length)} shown of ${number(total)}`;
   if (!found.length) text(text(body, "tr", ""), "td", total ? "None in this page for this choice." : "None.").colSpan = 4;
   for (const bundle of bundles()) {
-    const [f] = bundle, row = text(body, "tr", "", "found");
-    if (bundle.includes(chosen)) row.classList.add("chosen");
-    row.tabIndex = 0;
+    const [f] = bundle, row = text(body, "tr", "", "found"), selected = bundle.includes(chosen);
+    if (selected) row.classList.add("chosen");
+    row.role = "row";
+    row.ariaSelected = String(selected);
+    row.tabIndex = selected || (row === body.firstChild && !shown.has(chosen)) ? 0 : -1;
     const open = () => choose(bundle.includes(chosen) ? chosen : f, false);
     row.addEventListener("click", (event) => { if (!event.target.closest("details, code")) open(); });
-    row.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.target === row) open(); });
+    row.addEventListener("keydown", (event) => {
+      const next = event.key === "ArrowDown" ? row.nextSibling : event.key === "ArrowUp" ? row.previousSibling : null;
+      if (event.target !== row || (!next && event.key !== "Enter")) return;
+      event.preventDefault();
+      if (next) { row.tabIndex = -1; next.tabIndex = 0; next.focus(); return; }
+      open();
+      document.querySelector("#findings .chosen").focus();
+    });
     text(text(row, "td", ""), "span", f.severity, "sev " + f.severity);
     const kind = text(row, "td", f.kind);
     if (f.basis !== "proven") text(kind, "div", f.basis, "dim");
@@ -181,6 +228,7 @@ function drawFindings() {
     if (last.t !== f.t) text(times, "div", `to ${when(last.t)}`);
     const what = text(row, "td", "");
     detail(what, f);
+    for (const cell of row.children) cell.role = "gridcell";
     if (bundle.length === 1) continue;
     const more = text(what, "details", "");
     text(more, "summary", `${number(bundle.length - 1)} more of this kind${f.member ? ", of this member" : ""}`);
@@ -216,8 +264,8 @@ let lines = [], label = 230, drawn = new Set();
 const keyOf = (item) => JSON.stringify([item.chroot, item.group, item.topic, item.partition]);
 const rowOf = new Map(data.rows.map((row, i) => [JSON.stringify(row.slice(0, 4)), i]));
 function fit(canvas, height) {
+  canvas.style.height = height + "px"; // first: it decides whether there is a scroll bar
   const scale = window.devicePixelRatio || 1, width = canvas.clientWidth;
-  canvas.style.height = height + "px";
   canvas.width = width * scale; canvas.height = height * scale;
   const context = canvas.getContext("2d");
   context.setTransform(scale, 0, 0, scale, 0, 0);
@@ -243,14 +291,42 @@ function ticks(width) {
 // be told apart.
 const MANY = 30000;
 let exact = null, unpacking = null;
+async function inflated(packed) {
+  const text = atob(packed), bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
+}
 async function unpack() {
-  const packed = Uint8Array.from(atob(data.exact.packed), (c) => c.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const bytes = await new Response(stream).arrayBuffer(), n = data.exact.count, unit = data.exact.unit;
-  const a = new Uint32Array(bytes, 0, n), b = new Uint32Array(bytes, 4 * n, n);
+  const bytes = new Uint8Array(await inflated(data.exact.packed)), n = data.exact.count, unit = data.exact.unit;
+  let place = 0;
+  const [row, since, length, member, ended] = data.exact.bytes.map((size) => {
+    const column = new Uint32Array(n);
+    for (let k = 0; k < size; k++, place += n) for (let i = 0; i < n; i++) column[i] |= bytes[place + i] << (8 * k);
+    return column;
+  });
+  // Intervals are sorted by row and begin. ``last`` is the latest end so far in the row.
+  const a = since, b = length, last = new Uint32Array(n), first = new Uint32Array(data.rows.length + 1);
+  for (let i = 0; i < n; i++) {
+    const same = i > 0 && row[i] === row[i - 1];
+    a[i] += same ? b[i - 1] : 0;
+    b[i] += a[i];
+    last[i] = same ? Math.max(last[i - 1], b[i]) : b[i];
+    first[row[i] + 1] = i + 1;
+  }
+  for (let i = 1; i < first.length; i++) first[i] = Math.max(first[i], first[i - 1]);
+  const search = (column, low, high, value) => { // the first that is not less
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (column[middle] < value) low = middle + 1; else high = middle;
+    }
+    return low;
+  };
+  const units = (ms) => Math.min(2 ** 32 - 1, Math.max(0, (ms - data.begin) / unit));
   exact = {
+    row, member, ended,
     begin: (i) => data.begin + a[i] * unit, end: (i) => data.begin + b[i] * unit,
-    member: new Uint32Array(bytes, 8 * n, n), row: new Uint16Array(bytes, 12 * n, n), ended: new Uint8Array(bytes, 14 * n, n),
+    // The range of intervals of a row that may touch a time range.
+    range: (r, from, to) => [search(last, first[r], first[r + 1], units(from)), search(a, first[r], first[r + 1], units(to) + 1)],
   };
 }
 function drawsExact() {
@@ -274,6 +350,12 @@ function short(c, name, width) {
   while (name.length > 1 && c.measureText("\u2026" + name).width > width) name = name.slice(1);
   return "\u2026" + name; // the partition is at the end
 }
+// Cells of a row: first and last bucket, member.
+function eachCell(row, use) {
+  const cells = data.cells[row] || [];
+  for (let i = 0; i < cells.length; i += 3)
+    use(data.begin + cells[i] * data.width, data.begin + (cells[i + 1] + 1) * data.width, cells[i + 2]);
+}
 let marks = [];
 function drawTimeline() {
   lines = [];
@@ -289,14 +371,19 @@ function drawTimeline() {
     c.fillRect(x, y * ROW + 2, Math.max(1, end - x), ROW - 4);
     if (drawn.size <= LEGEND) drawn.add(member);
   };
-  if (drawsExact()) for (let i = 0; i < exact.row.length; i++)
-    bar(exact.row[i], exact.begin(i), exact.end(i), exact.member[i]);
-  else for (const [row, a, b, member] of data.cells)
-    bar(row, data.begin + a * data.width, data.begin + (b + 1) * data.width, member);
+  if (drawsExact()) for (const row of lines) {
+    const [low, high] = exact.range(row, view.from, view.to);
+    for (let i = low; i < high; i++) bar(row, exact.begin(i), exact.end(i), exact.member[i]);
+  } else for (const row of lines) eachCell(row, (a, b, member) => bar(row, a, b, member));
   const times = ticks(width);
   c.fillStyle = "#8886";
   for (const [ms] of times) c.fillRect(at(ms, width), 0, 1, lines.length * ROW);
   marks = [];
+  const bands = new Map();
+  lines.forEach((row, i) => {
+    const key = JSON.stringify(data.rows[row].slice(0, 2)), band = bands.get(key);
+    if (band) band[1] = i + 1; else bands.set(key, [i, i + 1]);
+  });
   for (const f of shownFindings().reverse()) { // the worst on top
     if (f.t === null) continue;
     const y = place.get(rowOf.get(keyOf(f))), x = at(f.t, width);
@@ -306,7 +393,11 @@ function drawTimeline() {
       c.fillRect(begin, y * ROW + ROW - 3, Math.max(1, Math.min(width, at(f.u, width)) - begin), 3);
     }
     if (x < label || x > width) continue;
-    if (y === undefined) c.fillRect(x, 0, f === chosen ? 3 : 1, lines.length * ROW);
+    if (y === undefined) { // about a whole group: a line through its rows
+      const band = bands.get(JSON.stringify([f.chroot, f.group])) || (f.group === null || f === chosen ? [0, lines.length] : null);
+      if (!band) continue; // its group has no row here
+      c.fillRect(x, band[0] * ROW, f === chosen ? 3 : 1, (band[1] - band[0]) * ROW);
+    }
     else shape(c, f.severity, x, y * ROW + ROW / 2);
     if (f === chosen && y !== undefined) { c.strokeStyle = ink(); c.lineWidth = 2; c.strokeRect(x - 9, y * ROW, 18, ROW); }
     marks.push([x, y, f]);
@@ -418,6 +509,7 @@ canvas.addEventListener("keydown", (event) => {
   if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   act();
+  noTip();
   if (chosen) byId("tip").textContent = `${chosen.severity}: ${chosen.sentence}`;
 });
 let dragged = null, moved = 0;
@@ -429,26 +521,36 @@ canvas.addEventListener("click", (event) => {
   const hit = marks.filter((m) => (m[1] === undefined || m[1] === y) && Math.abs(m[0] - x) < 10).pop();
   if (hit && moved < 5) choose(hit[2], true);
 });
+function nearPointer(event) {
+  const tip = byId("tip"), right = event.clientX > innerWidth / 2, low = event.clientY > innerHeight / 2;
+  tip.classList.add("near");
+  tip.style.inset = `${low ? "auto" : event.clientY + 14 + "px"} ${right ? innerWidth - event.clientX + 14 + "px" : "auto"} ${low ? innerHeight - event.clientY + 14 + "px" : "auto"} ${right ? "auto" : event.clientX + 14 + "px"}`;
+}
+// Keys say what they found below the chart.
+function noTip() {
+  byId("tip").classList.remove("near");
+  byId("tip").textContent = "";
+}
+canvas.addEventListener("pointerleave", noTip);
 canvas.addEventListener("pointermove", (event) => {
   const box = canvas.getBoundingClientRect();
   if (dragged !== null) {
+    noTip();
     moved += Math.abs(dragged - event.clientX);
     move((dragged - event.clientX) / (box.width - label) * (view.to - view.from));
     dragged = event.clientX;
     return;
   }
   const row = lines[Math.floor((event.clientY - box.top) / ROW)], ms = msAt(event);
-  if (row === undefined) return;
+  if (row === undefined || ms < view.from) return noTip();
   const [, group, topic, partition] = data.rows[row];
   let owner = "no owner";
   if (drawsExact()) {
-    const hit = exact.row.findIndex((r, i) => r === row && exact.begin(i) <= ms && ms < exact.end(i));
-    if (hit >= 0) owner = `${data.members[exact.member[hit]]}, ${when(exact.begin(hit))} to ${when(exact.end(hit))}, ${data.exact.ends[exact.ended[hit]]}`;
-  } else {
-    const bucket = Math.floor((ms - data.begin) / data.width);
-    const hit = data.cells.find(([r, a, b]) => r === row && a <= bucket && bucket <= b);
-    if (hit) owner = `${data.members[hit[3]]} for most of this moment`;
-  }
+    const [low, high] = exact.range(row, ms, ms);
+    for (let i = low; i < high; i++) if (exact.begin(i) <= ms && ms < exact.end(i))
+      owner = `${data.members[exact.member[i]]}, ${when(exact.begin(i))} to ${when(exact.end(i))}, ${data.exact.ends[exact.ended[i]]}`;
+  } else eachCell(row, (a, b, member) => { if (a <= ms && ms < b) owner = `${data.members[member]} for most of this moment`; });
+  nearPointer(event);
   byId("tip").textContent = `${group} ${topic}-${partition} at ${when(Math.round(ms))}: ${owner}`;
 });
 for (const [id, act] of Object.entries({ in: () => zoom(0.5), out: () => zoom(2), back: keys.ArrowLeft, forth: keys.ArrowRight, reset: whole }))
@@ -500,7 +602,7 @@ function traceOf() {
     if (wanted(asItem(data.rows[row]))) events.push({ ph: "X", name: data.members[member] || "?", cat: "ownership", ...place(chroot, group, row), ts: begin * 1000, dur: (end - begin) * 1000, args });
   };
   if (exact) for (let i = 0; i < exact.row.length; i++) span(exact.row[i], exact.begin(i), exact.end(i), exact.member[i], { ended: data.exact.ends[exact.ended[i]] });
-  else for (const [row, a, b, member] of data.cells) span(row, data.begin + a * data.width, data.begin + (b + 1) * data.width, member, { rounded: true });
+  else data.rows.forEach((_, row) => eachCell(row, (a, b, member) => span(row, a, b, member, { rounded: true })));
   for (const f of shownFindings()) if (f.t !== null) {
     const row = rowOf.get(keyOf(f));
     events.push({ ph: "i", s: row === undefined ? "p" : "t", name: f.kind, cat: "finding", ...place(f.chroot || "", f.group || "", row), ts: f.t * 1000,
@@ -533,7 +635,7 @@ for (const row of s.findings) {
 const spans = (ranges) => ranges.length ? ranges.slice(0, 5).map(([a, b]) => `${zxid(a)} to ${zxid(b)}`).join(", ") + (ranges.length > 5 ? ", ..." : "") : "none";
 byId("head").textContent = `${many(s.intervals, "ownership interval")} and ${many(s.commits, "write")} of offsets, `
   + `${when(data.begin)} to ${when(data.end)} UTC, from ${many(s.logs, "log")} of ${many(s.servers, "server")} with ${many(s.log_gaps.length, "log gap")}. `
-  + `Timeline: ${data.rows.length} of ${data.partitions} partitions`
+  + `Timeline: ${number(data.rows.length)} of ${number(data.partitions)} partitions`
   + (data.exact && data.exact.count <= MANY ? "." : `, in cells of ${(data.width / 1000).toLocaleString("en")} s${data.exact ? " until you zoom in" : ""}.`);
 if (data.only) byId("head").textContent += ` Only ${data.only}.`;
 if (s.from || s.to) byId("head").textContent += ` Only findings ${[s.from && `from ${s.from}`, s.to && `before ${s.to}`].filter(Boolean).join(" ")}.`;
@@ -553,4 +655,5 @@ byId("words").addEventListener("input", draw);
 recall();
 draw();
 document.documentElement.dataset.drawn = "yes";
+if (unpackingOthers) unpackingOthers.then(() => { document.documentElement.dataset.others = others.names.length; });
 if (unpacking) unpacking.then(() => { document.documentElement.dataset.exact = `${data.exact.count} ${exact.begin(0)} ${exact.end(data.exact.count - 1)}`; });

@@ -23,6 +23,7 @@ _KINDS: Final = {
     "tool write": "Tools wrote offsets while members were running",
     "orphan partition": "Partitions have no owner",
     "rebalance storm": "Groups rebalanced again and again",
+    "two owners": "Partitions had owners in ZooKeeper and on the coordinator at the same time",
     "one consumer id on two sessions": "Members used one consumer id in two sessions",
 }
 _MOST_GROUPS: Final = 20

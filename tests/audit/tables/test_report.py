@@ -20,7 +20,31 @@ from zkaudit.report import page as report
 from zkaudit.report.page import BUCKETS, MAX_GROUPS, MAX_ROWS, render
 from zkaudit.tables.catalog import TABLES
 
+WAIT = "--virtual-time-budget=20000"
+"""Lets Chromium unpack what is packed in the page."""
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\u202e\x1b[31m"
+
+
+MEASURE = """{
+const luminance = (colour) => {
+  const [r, g, b] = colour.match(/[0-9.]+/g).map(Number).map((v) => v / 255)
+    .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const style = (element) => getComputedStyle(element), root = document.documentElement;
+const finding = document.querySelector("#findings td:last-child div");
+const [low, high] = [style(finding).color, style(document.body).backgroundColor]
+  .map(luminance).sort((a, b) => a - b);
+const all = [...document.body.querySelectorAll("*")];
+parent.postMessage(JSON.stringify({
+  width: innerWidth, needs: root.scrollWidth, has: root.clientWidth,
+  wider: all.filter((e) => e.getBoundingClientRect().right > root.clientWidth)
+    .map((e) => e.id || e.tagName),
+  dark: matchMedia("(prefers-color-scheme: dark)").matches,
+  contrast: (high + 0.05) / (low + 0.05),
+  smallest: Math.min(...all.map((e) => parseFloat(style(e).fontSize))),
+}), "*");
+}"""
 
 
 def data(name: str, rows: int = 1, cells: list[list[int]] | None = None) -> dict[str, Any]:
@@ -45,11 +69,11 @@ def data(name: str, rows: int = 1, cells: list[list[int]] | None = None) -> dict
         "limits": ["An owner znode can never show two owners at once."],
         "findings": [finding], "begin": 0, "end": 480_000, "width": 1000,
         "rows": [["", name, name, number] for number in range(rows)],
-        "partitions": rows, "cells": cells or [[0, 0, 400, 0]], "exact": None,
+        "partitions": rows, "cells": cells or [[0, 400, 0]], "exact": None,
         "groups": [{"chroot": "", "group": name, "worst": "critical", "findings": 1,
                     "partitions": rows, "changes": 1, "members": [[0, 2]], "commits": [[1, 5]],
                     "refused": []}],
-        "all_groups": 1, "changes": 1,
+        "all_groups": 1, "others": None, "changes": 1,
         "members": [name],
         "herds": [{"chroot": "", "group": name, "member": name, "change": "join", "t": 5,
                    "basis": "modelled", "notified": 1999, "rebalances": 2000, "reads": 4000000}],
@@ -317,17 +341,75 @@ def test_partitions_that_are_not_in_the_timeline_are_counted(
 
 
 def test_the_search_box_finds_a_group(spark: SparkSession, browse: Any, tmp_path: Path) -> None:
-    """Typing part of a name leaves the groups that contain it. If no group does, the page says so
-    and prints the command for groups that it does not include."""
+    """Typing part of a name leaves the groups that contain it. If there is no such group in the
+    audit, the page says so."""
     rows = history(MAX_GROUPS + 1, {})
     page = render(report.data_of(summary_of(rows), frames(spark, rows)))
     shown = browse(choose(page, searched="G012"), tmp_path)
     assert part(shown, "group").strip("|").split("||") == [f"g012{n}" for n in range(10)]
     assert "g0120: join of m1" in part(shown, "herds")
     assert "g0000" not in part(shown, "herds")
-    shown = browse(choose(page, searched="g0200"), tmp_path)
-    assert part(shown, "groups-cut").startswith("No group in this page has such a name. Not in")
-    assert "run: zkaudit report OUT --group 'g0200'" in part(shown, "groups-cut")
+    assert part(shown, "groups-cut") == ""
+    shown = browse(choose(page, searched="nope"), tmp_path, WAIT)
+    assert part(shown, "groups-cut") == "No group of the audit has such a name."
+
+
+def test_the_search_finds_groups_that_the_page_has_no_room_for(
+    spark: SparkSession, browse: Any, tmp_path: Path
+) -> None:
+    """For a group that the page does not contain, the search shows its findings by severity and
+    kind, and the command that makes its page. The name is quoted for the shell and stays text. A
+    link to such a group searches for it."""
+    bad = {f"g{n:04}": "high" for n in range(MAX_GROUPS)} | {f"g{MAX_GROUPS:04}": "low"}
+    rows = history(MAX_GROUPS + 20, bad)
+    names = {f"g{MAX_GROUPS:04}": "it's.late<b>\u202e", f"g{MAX_GROUPS + 1:04}": "late.fine"}
+    for table in rows.values():
+        for row in table:
+            row["group"] = names.get(row["group"], row["group"])
+    page = render(report.data_of(summary_of(rows), frames(spark, rows)))
+    assert "\u202e" not in page
+    shown = browse(choose(page, searched="LATE"), tmp_path, WAIT)
+    assert part(shown, "groups-cut") == "Not in this page: 2 groups with such a name."
+    assert part(shown, "others").strip("|").split("|||||") == [
+        "low|| it's.late<b>\\u202e||: 1 low unowned interval.||Its page: |zkaudit report OUT "
+        r"--group 'it'\''s.late<b>\u202e' --page group.html",
+        "late.fine||: no findings.||Its page: |zkaudit report OUT --group 'late.fine' "
+        "--page group.html",
+    ]  # fmt: skip
+    shown = browse(choose(page, searched="g02"), tmp_path, WAIT)
+    assert part(shown, "groups-cut") == "Not in this page: 18 groups with such a name."
+    assert "8 more: type more of the name." in part(shown, "others")
+    link = 'location.hash = "#group=" + encodeURIComponent(JSON.stringify(["", "late.fine"]));'
+    shown = browse(then(page, link), tmp_path, WAIT)
+    assert "late.fine||: no findings." in part(shown, "others")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1400])
+def test_the_page_fits_narrow_windows_and_both_colour_schemes(
+    browse: Any, dark: bool, width: int, tmp_path: Path
+) -> None:
+    """Nothing is wider than the page, even with long names: the page does not scroll sideways. In
+    the light and in the dark scheme, the text of a finding contrasts with the background by at
+    least 4.5 (WCAG AA), and no text is smaller than 11 pixels."""
+    shown = data("a-long-name-without-any-space." * 8)
+    shown["groups"].append(shown["groups"][0] | {"group": "second"})
+    shown["findings"].append(shown["findings"][0] | {"zxid": 4, "t": None, "kind": "x" * 80})
+    inner = then(render(shown), MEASURE)
+    outer = f"""<!doctype html><style>:root {{ color-scheme: light dark }}
+    iframe {{ width: {width}px; height: 900px; border: 0 }}</style>
+    <iframe srcdoc="{html.escape(inner)}"></iframe>
+    <script>onmessage = (event) => {{ document.body.dataset.measured = event.data; }}</script>"""
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    drawn = browse(outer, tmp_path, WAIT, scheme)
+    found = re.search(r'data-measured="([^"]*)"', drawn)
+    assert found
+    measured = json.loads(html.unescape(found[1]))
+    assert measured["width"] == width
+    assert measured["needs"] <= measured["has"], measured["wider"]
+    assert measured["dark"] == dark
+    assert measured["contrast"] >= 4.5
+    assert measured["smallest"] >= 11
 
 
 def test_members_from_before_the_first_claim_are_drawn(spark: SparkSession) -> None:
@@ -355,7 +437,7 @@ def test_members_from_before_the_first_claim_are_drawn(spark: SparkSession) -> N
 @pytest.mark.parametrize("rows", [MAX_ROWS])
 def test_the_largest_page_stays_small(browse: Any, rows: int, tmp_path: Path) -> None:
     """A page with the maximum of partitions and cells has a limited size and is drawn."""
-    cells = [[row, b, b, 0] for row in range(rows) for b in range(BUCKETS)]
+    cells = [[n for b in range(BUCKETS) for n in (b, b, 0)] for _ in range(rows)]
     page = render(data("g", rows, cells))
     assert len(page) < 8_000_000
     assert 'data-drawn="yes"' in browse(page, tmp_path)
@@ -382,19 +464,29 @@ def test_exact_intervals_are_unpacked_by_the_page(
     ddl = "chroot string, `group` string, topic string, `partition` long, member string, "
     frame = spark.createDataFrame(spans, ddl + "ended string, a long, b long")
     members: dict[str, int] = {}
-    exact = report._exact(frame, rows, members, begin, end)
-    assert exact
+    intervals = report._intervals(frame, rows)
+    assert intervals
+    exact = report._packed(intervals, members, begin, end)
     assert (exact["count"], exact["unit"], exact["ends"]) == (20_000, 1, ["released"])
     content = zlib.decompress(base64.b64decode(exact["packed"]))
-    a, b, who = (np.frombuffer(content, "<u4", 20_000, 80_000 * n) for n in range(3))
-    partition = np.frombuffer(content, "<u2", 20_000, 240_000)
+    columns = []
+    for size in exact["bytes"]:
+        planes = np.frombuffer(content, "u1", size * 20_000).reshape(size, -1)
+        content = content[size * 20_000 :]
+        columns.append(sum(plane.astype("u4") << 8 * n for n, plane in enumerate(planes)))
+    partition, since, length, who, ended = columns
+    assert not content
+    assert not ended.any()
+    lengths = (since + length).reshape(2, -1)
+    b = np.cumsum(lengths, axis=1).ravel()
+    a = b - length
     assert sorted(zip(partition, a, b, who, strict=True)) == [
         (n % 2, n * 10, n * 10 + 9, members[span[4] or "?"])
         for n, span in sorted(enumerate(spans), key=lambda item: (item[0] % 2, item[0]))
     ]
     shown = data("g") | {"exact": exact, "begin": begin, "end": end, "members": list(members)}
     shown["rows"] = [list(row) for row in rows]
-    page = browse(render(shown), tmp_path, "--virtual-time-budget=20000")
+    page = browse(render(shown), tmp_path, WAIT)
     assert f'data-exact="20000 {begin} {begin + 199_999}"' in page
     assert "1 partitions, in cells" not in page
     assert "in cells of 1 s" in browse(render(shown | {"exact": None}), tmp_path)
@@ -421,3 +513,34 @@ def test_a_page_of_the_groups_that_were_asked_for(
         report.write(spark, tmp_path, "g000")
     with pytest.raises(AuditError, match="not a valid Java regex"):
         report.write(spark, tmp_path, "[")
+
+
+def test_cells_are_the_same_from_memory_and_from_spark(spark: SparkSession) -> None:
+    """If the page has room for all intervals, cells are computed from these, otherwise by Spark.
+    Both show the member that owned the partition longest in each bucket."""
+    random = np.random.default_rng(7)
+    rows = [("", "g", "t", number) for number in range(3)]
+    times = np.cumsum(random.integers(1, 9_999, (3, 2, 400)).reshape(3, -1), axis=1)
+    spans = [
+        (*rows[row], f"m{n % 5}" if n % 11 else None, "released", int(a), int(b))
+        for row in range(2)
+        for n, (a, b) in enumerate(times[row].reshape(-1, 2))
+    ]
+    ddl = "chroot string, `group` string, topic string, `partition` long, member string, "
+    frame = spark.createDataFrame(spans, ddl + "ended string, a long, b long")
+    begin, end = int(times[:2].min()), int(times[:2].max())
+    width = -(-(end - begin + 1) // BUCKETS)
+    one: dict[str, int] = {}
+    two: dict[str, int] = {}
+    slow = report._cells(frame, rows, one, begin, width)
+    intervals = report._intervals(frame, rows)
+    assert intervals
+    fast = report._cells_of(intervals, len(rows), two, begin, width)
+    named = [
+        [[(a, b, names[n]) for a, b, n in zip(*[iter(row)] * 3, strict=True)] for row in cells]
+        for cells, known in ((slow, one), (fast, two))
+        for names in (list(known),)
+    ]
+    assert named[0] == named[1]
+    assert len(named[0][0]) > 100
+    assert named[0][2] == []
