@@ -23,12 +23,21 @@ from zkaudit.job.audit import Options, run
 from zkaudit.job.spark import session
 
 from tests.audit.corpus.held_out import HELD_OUT
+from tests.audit.corpus.held_out_late import HELD_OUT_LATE
+from tests.audit.corpus.held_out_ownership import HELD_OUT_OWNERSHIP
+from tests.audit.corpus.held_out_real import HELD_OUT_REAL, record
 from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES, Corpus
 from tests.audit.corpus.play import CUT, RECORDED, play
 
 VARIANTS = ("whole", "late")
-JUDGED = ((WRITTEN_WITH_THE_RULES, VARIANTS), (HELD_OUT, VARIANTS[:1]))
-"""The held-out incidents have no labels for a log that begins late."""
+JUDGED = (
+    (WRITTEN_WITH_THE_RULES, VARIANTS),
+    (HELD_OUT, VARIANTS[:1]),
+    (HELD_OUT_OWNERSHIP, VARIANTS[:1]),
+    (HELD_OUT_LATE, VARIANTS),
+    (HELD_OUT_REAL, VARIANTS[:1]),
+)
+"""Not all held-out incidents have labels for a log that begins late."""
 
 
 @dataclass
@@ -130,7 +139,10 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         for corpus, variants in chosen:
             if "--play" in sys.argv[1:]:
-                play(corpus, RECORDED / corpus.name)
+                if corpus is HELD_OUT_REAL:
+                    record(RECORDED / corpus.name)
+                else:
+                    play(corpus, RECORDED / corpus.name)
             verdict = judge(session("local[2]"), Path(folder) / corpus.name, variants, corpus)
             lines = (corpus.name, *verdict.lines())
             sys.stdout.writelines(f"{line}\n" for line in lines)
