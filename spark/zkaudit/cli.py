@@ -5,12 +5,16 @@ Its libraries are installed with extras; this module works without them.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 _EXTRAS = {"click": "cli", "rich": "cli", "pyspark": "audit", "pyarrow": "audit", "numpy": "audit"}
 _SEVERAL = ("--zookeeper-logs", "--journals", "--server-logs")
 """Options that take several values, up to the next option."""
+
+_NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]*)"')
 
 
 def main() -> None:
@@ -95,7 +99,16 @@ def _line(error: Exception) -> str:
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text:
         return "Spark cannot start Java: install Java 17 or later, or set JAVA_HOME"
-    reason = next(filter(str.strip, text.splitlines()), type(error).__name__).strip()
+    if program := _NO_PROGRAM.search(text):
+        return (
+            f"PYSPARK_PYTHON={program[1]}: Spark cannot run it: the same path must work on the "
+            "executors and, to plan the audit, in the driver's current directory"
+        )
+    # The first line of an error in Java only names the call.
+    lines = [line.removeprefix(": ").strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        del lines[0]
+    reason = next(iter(lines), type(error).__name__)
     return f"Spark failed and --out may be incomplete: fix the cause, then run again: {reason}"
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from zkaudit.cli import one_value_each, run
 from zkaudit.decode.txnlog import read_transactions
+from zkaudit.tables import catalog
 
 from tests.audit.corpus.judge import directories
 
@@ -58,6 +61,38 @@ def test_findings_need_an_audit(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "summary.json").write_text(json.dumps({}))
     assert run(["findings", str(tmp_path)]) == 2
     assert "the audit did not finish" in capsys.readouterr().err
+
+
+def test_findings_of_a_group_that_the_audit_does_not_have_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A group without findings prints none. A name that no table has ends with status 2."""
+    tables = tmp_path / "tables"
+    findings = catalog.FINDINGS
+    rows: dict[str, list[dict[str, object]]] = {
+        table.name: [] for table in catalog.TABLES if table.name != findings.name
+    }
+    rows["registrations"] = [{"chroot": "", "group": "registered"}]
+    rows["commits"] = [{"chroot": "/kafka", "group": "commits-only"}] * 3
+    rows["generations"] = [{"group": "moved"}]
+    for name, found in rows.items():
+        (tables / name).mkdir(parents=True)
+        empty = pa.schema([("chroot", pa.string()), ("group", pa.string())])
+        pq.write_table(pa.Table.from_pylist(found, empty), tables / name / "part-0.parquet")
+    columns = pa.schema([(column.name, pa.string()) for column in findings.columns])
+    (tables / findings.name).mkdir()
+    pq.write_table(pa.Table.from_pylist([], columns), tables / findings.name / "part-0.parquet")
+    (tmp_path / "summary.json").write_text(json.dumps({"findings": []}))
+    for group in ("registered", "commits-only", "moved"):
+        assert run(["findings", str(tmp_path), "--group", group]) == 0
+        assert capsys.readouterr().out == "no findings\n"
+    assert run(["findings", str(tmp_path)]) == 0
+    capsys.readouterr()
+    for form in ("table", "json", "csv"):
+        assert run(["findings", str(tmp_path), "--group", "nosuch", "--format", form]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert f"--group 'nosuch': the audit in {tmp_path} has no group with such" in shown.err
 
 
 def test_an_option_takes_several_directories() -> None:

@@ -140,6 +140,68 @@ def _leave(out: _Writer, group: _Group, member: int, expired: bool) -> None:
     out.add(group.sessions[member], 0 if expired else 9, -11, body + _digest(out.zxid))
 
 
+class History:
+    """The logs of one server, which can be continued. A continuation begins a new file."""
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int = 1,
+        per_file: int = PER_FILE,
+        churn: float = CHURN,
+        groups: int = GROUPS,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.churn = churn
+        folder.mkdir(parents=True, exist_ok=True)
+        self.out = _Writer(folder, per_file)
+        self.groups = [_Group(number, self.rng) for number in range(groups)]
+        self.old: deque[tuple[_Group, int]] = deque(maxlen=50)
+        for group in self.groups:
+            for member in range(8):
+                _join(self.out, group, member)
+            _rebalance(self.out, group, self.rng, -1)
+
+    def write(self, transactions: int) -> None:
+        """Continue to ``transactions`` transactions in all, or one rebalance more."""
+        out, rng, groups = self.out, self.rng, self.groups
+        while out.count < transactions:
+            dice = rng.random()
+            others = len(groups) - 1
+            group = groups[0] if rng.random() < SHARE else groups[1 + int(rng.random() * others)]
+            if dice < self.churn:
+                member = rng.randrange(8)
+                self.old.append((group, group.sessions[member]))
+                _leave(out, group, member, expired=rng.random() < 0.3)
+                _join(out, group, member)
+                _rebalance(out, group, rng, member)
+                continue
+            session = 0
+            if dice < self.churn + ZOMBIE and self.old:
+                group, session = rng.choice(self.old)
+            partition = int(rng.random() * len(group.owners))
+            group.offsets[partition] += 1 + int(dice * 500)
+            _commit(out, group, partition, session)
+        out.flush()
+
+
+def _commit(out: _Writer, group: _Group, partition: int, session: int) -> None:
+    """Write a partition's offset, as the owner if ``session`` is 0."""
+    group.versions[partition] += 1
+    version = group.versions[partition]
+    zxid = out.zxid
+    if version:
+        tail = _TAIL.pack(version, 2, zxid * 7919)
+    else:
+        tail = _ACL + struct.pack(">?i", False, 1) + _digest(zxid)
+    out.add(
+        session or group.sessions[group.owners[partition]],
+        zxid & 0xFFFF,
+        5 if version else 1,
+        group.offset_paths[partition] + _text(b"%d" % group.offsets[partition]) + tail,
+    )
+
+
 def write_history(
     folder: Path,
     transactions: int,
@@ -149,47 +211,7 @@ def write_history(
 ) -> list[Path]:
     """Write the logs of one server and return them. They have ``transactions`` transactions, or one
     rebalance more."""
-    rng = random.Random(seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    out = _Writer(folder, per_file)
-    groups = [_Group(number, rng) for number in range(GROUPS)]
-    for group in groups:
-        for member in range(8):
-            _join(out, group, member)
-        _rebalance(out, group, rng, -1)
-    old: deque[tuple[_Group, int]] = deque(maxlen=50)
-    while out.count < transactions:
-        dice = rng.random()
-        group = groups[0] if rng.random() < SHARE else groups[1 + int(rng.random() * (GROUPS - 1))]
-        if dice < churn:
-            member = rng.randrange(8)
-            old.append((group, group.sessions[member]))
-            _leave(out, group, member, expired=rng.random() < 0.3)
-            _join(out, group, member)
-            _rebalance(out, group, rng, member)
-            continue
-        if dice < churn + ZOMBIE and old:
-            group, session = rng.choice(old)
-        else:
-            session = 0
-        partition = int(rng.random() * len(group.owners))
-        group.offsets[partition] += 1 + int(dice * 500)
-        group.versions[partition] += 1
-        version = group.versions[partition]
-        zxid = out.zxid
-        out.add(
-            session or group.sessions[group.owners[partition]],
-            zxid & 0xFFFF,
-            5 if version else 1,
-            group.offset_paths[partition]
-            + _text(b"%d" % group.offsets[partition])
-            + (
-                _TAIL.pack(version, 2, zxid * 7919)
-                if version
-                else _ACL + struct.pack(">?i", False, 1) + _digest(zxid)
-            ),
-        )
-    out.flush()
+    History(folder, seed, per_file, churn).write(transactions)
     return sorted(folder.glob("log.*"), key=lambda path: int(path.name[4:], 16))
 
 

@@ -17,7 +17,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ from zkaudit.report import page as report
 
 sys.path.insert(0, str(Path(__file__).parent))
 from audit_logs import write_history
+from browser import opened
 
 TEN = 10_000_000
 INTERVALS = 5_000_000
@@ -91,23 +91,6 @@ def tasks(events: Path, since: float) -> list[float]:
                     seconds = (info["Finish Time"] - info["Launch Time"]) / 1000
                     stages.setdefault(event["Stage ID"], []).append(seconds)
     return max(stages.values(), key=max)
-
-
-def opened(page: Path, folder: Path) -> float:
-    """Seconds until Chromium has drawn the page and exited."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    assert browser is not None, "no Chromium: apt install chromium"
-    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
-    begin = time.perf_counter()
-    shown = subprocess.run(
-        [browser, *flags, f"--user-data-dir={folder / 'browser'}", "--dump-dom", page.as_uri()],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        check=True,
-    )
-    seconds = time.perf_counter() - begin
-    assert b'data-drawn="yes"' in shown.stdout
-    return seconds
 
 
 def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from zkaudit.findings.limits import SEVERITIES
-from zkaudit.text import printable
+from zkaudit.text import no_group, printable, regex_of
 
 _COLUMNS = (
     "severity", "kind", "basis", "time", "end_time", "chroot", "group", "topic", "partition",
@@ -44,6 +44,8 @@ def findings_command(out: str, form: str, group: str | None, severity: str | Non
     rows = read(Path(out))
     if group is not None:
         rows = [row for row in rows if row["group"] == group]
+        if not rows:
+            check_group(Path(out), group)
     if severity is not None:
         worst = SEVERITIES[: SEVERITIES.index(severity) + 1]
         rows = [row for row in rows if row["severity"] in worst]
@@ -83,6 +85,33 @@ def read(out: Path) -> list[dict[str, Any]]:
     rows.sort(key=lambda row: (SEVERITIES.index(row["severity"]), row["zxid"] or 0, row["kind"]))
     directories = summary.get("directories", ())
     return [_plain(row) | {"command": command(row["zxid"], directories)} for row in rows]
+
+
+def check_group(out: Path, group: str) -> None:
+    """Raise InputMissingError if no table of the audit has a row of the group.
+
+    Reads one column of each table, up to the first row of the group.
+    """
+    import pyarrow.dataset as ds
+
+    from zkaudit.errors import InputMissingError
+    from zkaudit.job.place import finished
+    from zkaudit.tables.catalog import TABLES
+
+    _, tables = finished(out)
+    for table in TABLES:
+        place = tables / table.name
+        if not place.is_dir() or all(column.name != "group" for column in table.columns):
+            continue
+        try:
+            found = ds.dataset(place, format="parquet").scanner(
+                columns=["group"], filter=ds.field("group") == group
+            )
+            if any(batch.num_rows for batch in found.to_batches()):
+                return
+        except (OSError, ValueError) as error:
+            raise InputMissingError(f"{out}: the audit is incomplete: {error}") from None
+    raise InputMissingError(no_group(regex_of([group]), f"the audit in {out} has"))
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

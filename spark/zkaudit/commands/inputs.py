@@ -131,16 +131,19 @@ def spark_session(
     The inputs of ``options`` are checked first, because Spark takes seconds to start. ``settings``
     are Spark's own.
     """
-    from zkaudit.job.inputs import find
-    from zkaudit.job.spark import session
+    from zkaudit.job.inputs import find, group_begins
+    from zkaudit.job.spark import SMALL_BYTES, session
     from zkaudit.sources import server_logs
     from zkaudit.tables.journals import check
 
+    little = False
     if options is not None:
-        find(options.logs)
+        size = sum(piece.size for pieces in find(options.logs) for piece in pieces)
         check(options.journals)
         server_logs.check(options.server_logs)
-    spark = session(None if master == "submit" else master, settings)
+        of_group = options.group is not None and bool(group_begins(options.group))
+        little = master.startswith("local") and (of_group or size < SMALL_BYTES)
+    spark = session(None if master == "submit" else master, settings, little)
     try:
         yield spark
     finally:
