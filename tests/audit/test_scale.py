@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from zkaudit.decode.txnlog import read_transactions
 from zkaudit.history import committed
-from zkaudit.job import audit as job, inputs
-from zkaudit.job.output import load
+from zkaudit.job import audit as job, inputs, spark as job_spark
+from zkaudit.job.output import kept, load
 from zkaudit.schema import PATH, RUN
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
@@ -59,22 +59,23 @@ def test_the_logs_of_several_servers_are_read_once(spark: SparkSession, tmp_path
         logs[5 + number].unlink()
     found, _ = inputs.find(servers)
     end = sorted({log.zxid for log in found})[-3] + 7
-    runs = inputs.runs(spark, servers, end=end)
-    chosen = inputs.needed(runs, found)
-    names = [Path(log.path).name for log in found if log.zxid <= end]
-    assert sorted(Path(log.path).name for log in chosen) == sorted(set(names))
-    assert len({log.server for log in chosen}) == 2 < len(names) / len(chosen)
+    found = inputs.within(found, None, end)
 
-    every = inputs.transactions(spark, servers, end=end).collect()
-    once = inputs.transactions(spark, servers, end=end, files=chosen, found=runs).collect()
+    def keep(name: str, frame: DataFrame) -> DataFrame:
+        return kept(tmp_path, name, frame)
+
+    def once(group: str | None) -> list[Row]:
+        return inputs.once(spark, servers, found, keep, group, end=end).collect()
 
     def runs_in(rows: list[Row]) -> list[tuple[Any, ...]]:
         return sorted(
             (r.server, r.file, r.zxid, r.last_zxid, r.time) for r in rows if r.type == RUN
         )
 
-    assert runs_in(once) == runs_in(every)
-    take = committed.plan([committed.Run(r[0], r[2], r[3]) for r in runs_in(once)]).take
+    every = inputs.transactions(spark, servers, end=end).collect()
+    rows = once(None)
+    assert runs_in(rows) == runs_in(every)
+    take = committed.plan([committed.Run(r[0], r[2], r[3]) for r in runs_in(rows)]).take
 
     def history(rows: list[Row]) -> list[str]:
         return sorted(
@@ -84,9 +85,13 @@ def test_the_logs_of_several_servers_are_read_once(spark: SparkSession, tmp_path
             and row.type not in (RUN, PATH)
         )
 
-    assert history(once) == history(every)
-    assert len(once) < 0.5 * len(every)
-    assert {r.path for r in once if r.type == PATH} == {r.path for r in every if r.type == PATH}
+    assert history(rows) == history(every)
+    read = {(r.server, r.file) for r in rows if r.type not in (RUN, PATH)}
+    names = [Path(log.path).name for log in found]
+    assert sorted(name for _, name in read) == sorted(set(names))
+    assert len({server for server, _ in read}) == 2 < len(names) / len(read)
+    assert len(rows) < 0.5 * len(every)
+    assert {r.path for r in rows if r.type == PATH} == {r.path for r in every if r.type == PATH}
 
     def of_group(rows: list[Row]) -> list[str]:
         wanted = (row for row in rows if row.path is None or "/group-000003/" in row.path)
@@ -96,3 +101,83 @@ def test_the_logs_of_several_servers_are_read_once(spark: SparkSession, tmp_path
     assert runs_in(group) == runs_in(every)
     assert of_group(group) == of_group(every)
     assert len(group) < 0.3 * len(every)
+    rows = once("group-000003")
+    assert runs_in(rows) == runs_in(every)
+    assert history(rows) == history(group)
+    assert len(rows) < 0.5 * len(group)
+
+
+def test_an_audit_of_one_group_has_what_the_whole_audit_has_of_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions that did nothing in the group are left out of large logs, also those that opened
+    before the logs begin. Everything else is as in the audit of all groups."""
+    given = ["--groups", "8", "--partitions", "4", "--transactions", "6000", "--per-file", "400"]
+    subprocess.run([sys.executable, BENCH / "audit_estate.py", tmp_path / "e", *given], check=True)
+    servers = sorted((tmp_path / "e").glob("zk*"))
+    for server in servers:  # the first logs are purged everywhere
+        for log in sorted(server.glob("log.*"), key=lambda log: int(log.name[4:], 16))[:9]:
+            log.unlink()
+    subprocess.run([sys.executable, GENERATOR, tmp_path / "busy", "30000", "2000"], check=True)
+    monkeypatch.setattr(job_spark, "SMALL_BYTES", 0)
+    monkeypatch.setattr(job, "SMALL_BYTES", 0)
+    for logs, with_gap in ((servers, True), ([tmp_path / "busy"], False)):
+        every = audited(spark, logs, tmp_path / f"every-{with_gap}", None)
+        busiest = "ownership" if with_gap else "failed_claims"
+        groups = Counter(row["group"] for row in every[busiest])
+        group = groups.most_common(1)[0][0]
+        one = audited(spark, logs, tmp_path / f"one-{with_gap}", group)
+        of_group = [row for row in every["ownership"] if row["group"] == group]
+        assert of_group
+        first = min(log.zxid for log in inputs.find(logs)[0])
+        assert with_gap == any(row["start_zxid"] < first for row in of_group)
+        for name in ("ownership", "registrations", "commits", "failed_claims", "membership",
+                     "rebalances", "moves", "herds"):  # fmt: skip
+            mine = sorted(repr(row) for row in every[name] if row["group"] == group)
+            assert sorted(map(repr, one[name])) == mine, name
+        used = {row["session"] for row in (*one["ownership"], *one["registrations"])}
+        sessions = {row["session"]: row for row in one["sessions"]}
+        assert used
+        assert sessions.keys() >= used
+        whole = {row["session"]: row for row in every["sessions"]}
+        assert all(row == whole[number] for number, row in sessions.items())
+        assert len(sessions) < 0.5 * len(whole)
+
+
+def audited(
+    spark: SparkSession, logs: list[Path], out: Path, group: str | None
+) -> dict[str, list[Row]]:
+    """The rows of all tables."""
+    job.run(spark, job.Options([*map(str, logs)], str(out), group=group))
+    return {name: frame.collect() for name, frame in load(spark, out)[1].items()}
+
+
+def test_the_sessions_of_a_group(spark: SparkSession) -> None:
+    """A session used the group if it changed one of its znodes, if its close lists one, or if a
+    snapshot shows one that it owns."""
+    ids = "/consumers/g/ids/m"
+    rows = [
+        {"type": "create", "path": ids, "session": 1},
+        {"type": "closeSession", "session": 2, "deleted": [ids]},
+        {"type": "closeSession", "session": 4, "deleted": ["/consumers/gg/ids/m"]},
+        *({"type": kind, "session": n} for n in range(1, 5) for kind in ("createSession", "error")),
+        *({"type": "closeSession", "session": n} for n in (1, 3)),
+        {"type": RUN, "session": 0},
+        {"type": PATH, "session": 0, "path": ids},
+    ]
+    shown = [
+        {"path": ids + "3", "ephemeral_owner": 3},
+        {"path": "/consumers/gg/ids/m", "ephemeral_owner": 4},
+    ]
+
+    columns = "type string, path string, session long, deleted array<string>"
+    every = spark.createDataFrame(rows, columns)
+    snapshots = spark.createDataFrame(shown, "path string, ephemeral_owner long")
+
+    def sessions(group: str, snapshots: DataFrame | None) -> Counter[int]:
+        return Counter(row.session for row in inputs.of_group(every, snapshots, group).collect())
+
+    assert sessions("g", snapshots) == {0: 2, 1: 4, 2: 3, 3: 3}
+    assert sessions("g", None) == {0: 2, 1: 4, 2: 3}
+    assert sessions("gg?", None) == {0: 2, 1: 4, 2: 3, 4: 3}
+    assert sessions("(g)|x", None) == Counter(row["session"] for row in rows)

@@ -34,6 +34,7 @@ from zkaudit.job.spark import (
     bytes_of,
     check_group,
     errors_named,
+    is_little,
     planned_for,
 )
 from zkaudit.job.verify import verify
@@ -102,22 +103,24 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
         ]
         size = sum(piece.size for piece in (*wanted, *usable))
         settings.enter_context(planned_for(spark, size))
-        files: Sequence[Piece] = ()
-        runs = None
-        # The logs of one group are little, so they are read together with the runs.
-        every = options.group is None or not inputs.group_begins(options.group)
-        if every and size >= SMALL_BYTES and len({log.server for log in wanted}) > 1:
-            runs = kept(out, "staging/runs", inputs.runs(spark, options.logs, begin, last))
-            files = inputs.needed(runs, wanted, options.servers)
-        read = inputs.transactions(spark, options.logs, options.group, begin, last, files, runs)
-        rows = kept(out, "staging/rows", read)
+
+        def keep(name: str, frame: DataFrame) -> DataFrame:
+            return kept(out, f"staging/{name}", frame)
+
+        few = size < SMALL_BYTES  # then a second job takes longer than reading all logs
+        if few or len({log.server for log in wanted}) < 2:
+            read = inputs.transactions(spark, options.logs, options.group, begin, last)
+            rows = keep("rows", read)
+        else:
+            asked = (options.group, begin, last, options.servers)
+            rows = inputs.once(spark, options.logs, wanted, keep, *asked)
 
         def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
             parts: list[DataFrame] = []
 
             def read(chosen: Sequence[Piece]) -> Iterable[int]:
                 part = inputs.snapshots(spark, options.logs, chosen, options.group)
-                parts.append(kept(out, f"staging/snapshots-{len(parts)}", part))
+                parts.append(keep(f"snapshots-{len(parts)}", part))
                 return inputs.whole(parts[-1]).values()
 
             files = inputs.read_behind(usable, log_gaps, read)
@@ -146,7 +149,10 @@ def audit(
     log_gaps = inputs.log_gaps_of(plan)
     verified = verify(store.spark, logs, snapshots, plan.dropped) if options.verify else None
     shown = read_snapshots(log_gaps) if log_gaps else (None, ())
-    # A group of large logs may be little.
+    if options.group is not None and not options.growing and not is_little(store.spark):
+        # Most of what was read may be sessions of other groups, and a group may be little.
+        used = inputs.of_group(rows, shown[0], options.group)
+        rows = kept(Path(options.out), "staging/used", used)
     frames = [rows] if shown[0] is None else [rows, shown[0]]
     files = [unquote(urlsplit(file).path) for frame in frames for file in frame.inputFiles()]
     with planned_for(store.spark, PACKED * bytes_of(files)):

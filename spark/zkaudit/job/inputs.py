@@ -10,12 +10,15 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from itertools import pairwise
+from operator import or_
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame, Row, SparkSession, functions as F
+from pyspark.sql import Column, DataFrame, Row, SparkSession, functions as F
 
 from zkaudit.decode.columns import Filters
 from zkaudit.decode.snapshot import open_snapshot
@@ -26,7 +29,7 @@ from zkaudit.history.committed import History, Run
 from zkaudit.schema import RUN
 from zkaudit.sources import direct, files as sources_files
 from zkaudit.sources.files import BYTES_PER_TASK, Piece, parse_servers
-from zkaudit.sources.options import parse_options
+from zkaudit.sources.options import Settings, parse_options
 from zkaudit.sources.zookeeper import BatchLogReader, SnapshotReader
 from zkaudit.storage import shown
 from zkaudit.text import names_of
@@ -36,7 +39,7 @@ BEFORE_START: Final = timedelta(hours=1)
 AFTER_END: Final = timedelta(hours=1)
 """How much of the logs is read after the end of the time range: the effect of a wrong offset shows
 only later."""
-_OF_GROUP_TASK: Final = 4 * BYTES_PER_TASK
+_FAST_TASK: Final = 4 * BYTES_PER_TASK
 """How many bytes a task reads if few of them have to be decoded."""
 MAX_RUNS: Final = 200_000
 """With more runs of zxids than this, logs are missing."""
@@ -129,24 +132,78 @@ def transactions(
     begin: int | None = None,
     end: int | None = None,
     files: Sequence[Piece] = (),
-    found: DataFrame | None = None,
 ) -> DataFrame:
     """Rows of ``schema.TXNLOG_GROUPS``, including runs and duplicates.
 
     ``group``: a Java regex. Rows of other groups are left out if the start of the regex rules them
     out. So all rows of matching groups are returned, and maybe others. ``begin`` and ``end``: the
-    first and the last zxid to read. ``files``: read only these logs. ``found``, the rows of
-    ``runs``, replaces the runs then.
+    first and the last zxid to read. ``files``: read only these logs.
     """
-    options = {"table": "groups", **_of_group(group), **_of_files(files), **_between(begin, end)}
-    rows = _logs(spark, directories, options)
-    if found is None:
+    options = {"table": "groups", **_of_group(group), **_between(begin, end)}
+    return _logs(spark, directories, options, files)
+
+
+def once(
+    spark: SparkSession,
+    directories: Sequence[str | Path],
+    logs: Sequence[Piece],
+    keep: Callable[[str, DataFrame], DataFrame],
+    group: str | None = None,
+    begin: int | None = None,
+    end: int | None = None,
+    voters: int | None = None,
+) -> DataFrame:
+    """The rows of ``transactions`` for ``logs``, with few duplicates.
+
+    All servers of an ensemble log the same transactions, and ``committed.plan`` takes each from the
+    first server that has it. So the first server's logs are read, and only the zxids of the others.
+    Then those of the other logs are read that have more. ``keep`` stores a frame under a name and
+    returns the stored frame. ``voters``: how many servers vote.
+    """
+    name = min(log.server for log in logs)
+    first = [log for log in logs if log.server == name]
+    others = [log for log in logs if log.server != name]
+    rows = keep("rows", transactions(spark, directories, group, begin, end, first))
+    if not others:
         return rows
+    found = keep("runs", runs(spark, directories, begin, end, others))
+    listed = _limited(found.select("server", "first_zxid", "last_zxid", "file"))
+    plan = committed.plan([*runs_of(rows), *(Run(*row[:3]) for row in listed)], voters)
+    names = set()
+    for server, low, high, file in listed:
+        taken = plan.take.get(server, ())
+        place = bisect_left(taken, low, key=lambda part: part[1])
+        if place < len(taken) and taken[place][0] <= high:
+            names.add((server, file))
+    more = [log for log in others if (log.server, log.name) in names]
+    if more:
+        part = transactions(spark, directories, group, begin, end, more)
+        rows = rows.unionByName(keep("more", part.where(F.col("type") != RUN)))
     of_runs = found.select(
         "server", "file", F.col("first_zxid").alias("zxid"), "last_zxid",
         F.col("last_time").alias("time"), F.lit(RUN).alias("type"),
     )  # fmt: skip
-    return rows.where(F.col("type") != RUN).unionByName(of_runs, allowMissingColumns=True)
+    return rows.unionByName(of_runs, allowMissingColumns=True)
+
+
+def of_group(rows: DataFrame, snapshots: DataFrame | None, group: str) -> DataFrame:
+    """Leave out the sessions that used no group whose name begins like those of ``group``, and
+    their refused writes. ``rows`` and ``snapshots`` were read for this group."""
+    begins = group_begins(group)
+    if not begins:
+        return rows
+
+    def mentioned(path: Column) -> Column:
+        return reduce(or_, (path.contains(f"/consumers/{begin}") for begin in begins))
+
+    alone = F.col("type").isin("createSession", "closeSession", "error") & F.col("path").isNull()
+    listed = F.exists(F.coalesce("deleted", F.array()), mentioned)
+    used = rows.where((F.col("path").isNotNull() & ~alone) | listed).select("session")
+    if snapshots is not None:
+        owners = snapshots.where(mentioned(F.col("path")))
+        used = used.unionByName(owners.select(F.col("ephemeral_owner").alias("session")))
+    kept = rows.where(alone).join(F.broadcast(used.distinct()), "session", "left_semi")
+    return rows.where(~alone).unionByName(kept)
 
 
 def runs(
@@ -154,52 +211,41 @@ def runs(
     directories: Sequence[str | Path],
     begin: int | None = None,
     end: int | None = None,
+    files: Sequence[Piece] = (),
 ) -> DataFrame:
-    """Rows of ``schema.TXNLOG_RUNS``. ``begin`` and ``end``: the first and last zxid to read."""
-    return _logs(spark, directories, {"table": "runs", **_between(begin, end)})
+    """Rows of ``schema.TXNLOG_RUNS``. The other arguments are as in ``transactions``."""
+    options = {"table": "runs", "bytesPerTask": str(_FAST_TASK), **_between(begin, end)}
+    return _logs(spark, directories, options, files)
 
 
 def _logs(
-    spark: SparkSession, directories: Sequence[str | Path], options: dict[str, str]
+    spark: SparkSession,
+    directories: Sequence[str | Path],
+    options: dict[str, str],
+    files: Sequence[Piece],
 ) -> DataFrame:
-    settings = parse_options("zookeeper_txnlog", options | {"paths": _listed(directories)})
+    settings = _settings("zookeeper_txnlog", directories, options, files)
     return direct.rows(spark, BatchLogReader(settings), settings.columns)
+
+
+def _settings(
+    source: str, directories: Sequence[str | Path], options: dict[str, str], files: Sequence[Piece]
+) -> Settings:
+    """Options of a source that reads only ``files``, or all if there are none."""
+    settings = parse_options(source, options | {"paths": _listed(directories)})
+    return replace(settings, files=frozenset(file.path for file in files))
 
 
 def _of_group(group: str | None) -> dict[str, str]:
     begins = group_begins(group) if group is not None else ()
     if not begins:
         return {}
-    return {"groupBegins": ",".join(begins), "bytesPerTask": str(_OF_GROUP_TASK)}
-
-
-def _of_files(files: Sequence[Piece]) -> dict[str, str]:
-    return {"files": ",".join(_names(files))} if files else {}
+    return {"groupBegins": ",".join(begins), "bytesPerTask": str(_FAST_TASK)}
 
 
 def _between(begin: int | None, end: int | None) -> dict[str, str]:
     between = (("startZxid", begin), ("endZxid", end))
     return {name: str(zxid) for name, zxid in between if zxid is not None}
-
-
-def needed(found: DataFrame, logs: Sequence[Piece], servers: int | None = None) -> list[Piece]:
-    """Return the logs to read so that each transaction is read about once.
-
-    All servers of an ensemble log the same transactions. ``found``: the rows of ``runs``.
-    ``servers``: how many servers vote. Returns no logs if a path contains a comma, which the
-    source's option cannot express: all are read then.
-    """
-    if any("," in log.path for log in logs):
-        return []
-    rows = _limited(found.select("server", "first_zxid", "last_zxid", "file"))
-    plan = committed.plan((Run(*row[:3]) for row in rows), servers)
-    names = set()
-    for server, first, last, name in rows:
-        taken = plan.take.get(server, ())
-        place = bisect_left(taken, first, key=lambda part: part[1])
-        if place < len(taken) and taken[place][0] <= last:
-            names.add((server, name))
-    return [log for log in logs if (log.server, log.name) in names]
 
 
 def group_begins(regex: str) -> tuple[str, ...]:
@@ -278,16 +324,9 @@ def snapshots(
 
     An incomplete file gives no rows: ZooKeeper does not use such a file either.
     """
-    options = {"table": "group_nodes", "corruption": "stop", **_of_group(group), **_of_files(files)}
-    options["paths"] = _listed(directories)
-    settings = parse_options("zookeeper_snapshot", options)
+    options = {"table": "group_nodes", "corruption": "stop", **_of_group(group)}
+    settings = _settings("zookeeper_snapshot", directories, options, files)
     return direct.rows(spark, SnapshotReader(settings), settings.columns)
-
-
-def _names(files: Sequence[Piece]) -> list[str]:
-    """Values of the source's option ``files``, which cannot express a comma in a path."""
-    plain = not any("," in file.path for file in files)
-    return sorted({file.path if plain else file.name for file in files})
 
 
 def whole(rows: DataFrame) -> dict[tuple[str, str], int]:
