@@ -5,33 +5,40 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions as F
 from zkaudit import schema
 from zkaudit.history import committed
 from zkaudit.job import buckets, retention, stream
 from zkaudit.job.audit import Options
+from zkaudit.job.spark import settings_of
 from zkaudit.tables import catalog
 
-ROWS = pa.schema([f.with_nullable(True) for f in schema.arrow_schema(schema.TXNLOG_GROUPS)])
+ROWS = pa.schema(
+    [
+        *(f.with_nullable(True) for f in schema.arrow_schema(schema.TXNLOG_GROUPS)),
+        pa.field("key", pa.int64()),
+    ]
+)
 EPOCH = 1 << 32
 
 
 def batch(
     folder: Path, first: int, last: int, rows: dict[int, list[dict[str, Any]]]
 ) -> buckets.Batches:
-    """Write the rows of some buckets, as batches ``first`` to ``last``."""
+    """Write the rows of groups with these keys, or of shared buckets, as batches."""
     place = folder / f"batches-{first:010}-{last:010}"
     place.mkdir(parents=True)
-    for number, found in rows.items():
-        (place / f"bucket={number}").mkdir()
-        full = [dict.fromkeys(ROWS.names) | row for row in found]
+    for key, found in rows.items():
+        of_group = key < buckets.BUCKETS
+        full = [dict.fromkeys(ROWS.names) | {"key": key if of_group else None} | r for r in found]
         table = pa.Table.from_pylist(full, schema=ROWS)
-        pq.write_table(table, place / f"bucket={number}" / "part.parquet")
+        pq.write_table(table, place / f"bucket-{key}-0.parquet")
     (place / "_SUCCESS").touch()
     return buckets.Batches(first, last, place)
 
@@ -43,12 +50,13 @@ def run(server: str, first: int, last: int, second: int = 0) -> dict[str, Any]:
     return {"server": server, "file": "log.1", "type": schema.RUN, "time": time} | zxids
 
 
-def used(tables: Path, **sessions: list[int]) -> None:
-    """Write which sessions each bucket used: ``b3=[1, 2]``."""
+def used(tables: Path, sessions: dict[int, list[int]]) -> None:
+    """Write which sessions used the group with each key."""
     place = tables / ".state" / "used"
     place.mkdir(parents=True)
-    for name, numbers in sessions.items():
-        pq.write_table(pa.table({"session": numbers}), place / f"bucket-{name[1:]}-0.parquet")
+    for key, numbers in sessions.items():
+        table = pa.table({"session": numbers, "key": [key] * len(numbers)})
+        pq.write_table(table, place / f"bucket-{key % buckets.BUCKETS}-{key}.parquet")
 
 
 def test_each_batch_counts_once(tmp_path: Path) -> None:
@@ -75,7 +83,7 @@ def test_runs_that_continue_one_another_are_one() -> None:
 
 def test_a_row_touches_its_group_and_the_groups_that_its_session_used(tmp_path: Path) -> None:
     """A session's end ends what it owned in any group, and its refused creates may be claims."""
-    used(tmp_path, b3=[1, 2], b4=[2, 7], b5=[8], b6=[9])
+    used(tmp_path, {3: [1, 2], 4: [2, 7], 260: [7], 5: [8], 6: [9]})
     closed = {"type": "closeSession", "session": 2}
     refused = {"type": "error", "session": 8, "path": "/consumers/g/owners/t/0"}
     new = batch(tmp_path, 1, 1, {200: [{"session": 1}], buckets.SHARED: [closed, refused]})
@@ -88,7 +96,7 @@ def test_a_row_touches_its_group_and_the_groups_that_its_session_used(tmp_path: 
 def test_what_all_groups_depend_on_touches_all(tmp_path: Path) -> None:
     """A round audits everything after a change that is not of single groups."""
     tables = tmp_path / "tables"
-    used(tables, b3=[1])
+    used(tables, {3: [1]})
     rows = [run("a", 1, 9, 1), run("b", 1, 9, 1), run("c", 1, 5)]
     batch(tmp_path / "recorded", 0, 0, {buckets.RUNS: rows})
     options = Options(["a", "b", "c"], str(tmp_path))
@@ -126,8 +134,8 @@ def test_what_all_groups_depend_on_touches_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("audited", [None, (3, 4)])
 def test_a_state_is_read_as_it_was_written(tmp_path: Path, audited: tuple[int, ...]) -> None:
-    """Also the numbers of buckets, which are texts in JSON."""
-    state = buckets.State(7, {"log_gaps": [[1, 3]]}, [[1, 2]], 5, {3: 9}, (3,), audited)
+    """It is stored as JSON, which has no tuples."""
+    state = buckets.State(7, {"log_gaps": [[1, 3]]}, [[1, 2]], 5, (3,), audited)
     state.write(tmp_path)
     found = buckets.State.of(tmp_path)
     assert found is not None
@@ -187,33 +195,53 @@ def test_directories_are_deleted_whole_and_rarely(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_only_audited_buckets_are_written(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+@pytest.mark.parametrize("little", ["true", "false"])
+def test_only_audited_groups_are_written(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool, little: str
 ) -> None:
-    """The others' files are links to those of the round before, or copies where the file system has
-    no links. Rows of an audited bucket that are gone do not stay."""
+    """Rows of other groups stay, also of those in the same bucket. Files of other buckets are links
+    to those of the round before, or copies where the file system has no links. Rows of an audited
+    group that are gone do not stay."""
     spec = catalog.MOVES
-    groups = [f"g{number}" for number in range(6)]
     columns = spec.spark_type()
+    named = spark.range(600).selectExpr("'' as chroot", "concat('g', id) as group")
+    number = buckets.bucket(buckets.group_key())
+    found = named.groupBy(number.alias("bucket")).agg(F.sort_array(F.collect_list("group")))
+    (first_of, *same), *others = [row[1] for row in found.orderBy("bucket").collect() if row[1]]
+    groups = [first_of, *same[:2], *(names[0] for names in others[:2])]
+    assert len(same) > 1
 
     def frame(rows: dict[str, int]) -> Any:
         found = [{"chroot": "", "group": g, "zxid": zxid} for g, zxid in rows.items()]
         return spark.createDataFrame([dict.fromkeys(columns.names) | row for row in found], columns)
 
-    number = dict(frame(dict.fromkeys(groups, 0)).select("group", buckets.bucket()).collect())
-    assert len(set(number.values())) == len(groups), "each group has a bucket of its own"
+    def names(*groups: str) -> Any:
+        rows = [("", group, tree) for group in groups for tree in ("ids", "lock")]
+        return SimpleNamespace(
+            names=spark.createDataFrame(rows, "chroot string, group string, tree string")
+        )
+
+    key = dict(
+        frame(dict.fromkeys([*groups, "new"], 0)).select("group", buckets.group_key()).collect()
+    )
     state = buckets.State(0, {}, [], 1)
-    first = buckets.BucketStore(spark, tmp_path, None, None, state)
-    first.table(spec, frame(dict.fromkeys(groups, 1)))
-    first.close()
-    if not links:
-        monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError(95, "no links")))
-    touched = frozenset(number[group] for group in ("g1", "g2"))
-    second = buckets.BucketStore(spark, tmp_path, touched, first.place, state)
-    audited = second.table(spec, frame({"g1": 2}))
-    assert audited.select("group", "zxid").collect() == [("g1", 2)]
-    every = dict(second.every(spec, audited).select("group", "zxid").collect())
-    assert every == {"g0": 1, "g1": 2, "g3": 1, "g4": 1, "g5": 1}
+    with settings_of(spark, {"spark.zkaudit.little": little}):
+        first = buckets.BucketStore(spark, tmp_path, None, None, state)
+        assert first.groups(names(*groups)) == (5, 0)
+        first.table(spec, frame(dict.fromkeys(groups, 1)))
+        first.close()
+        if not links:
+            monkeypatch.setattr(
+                "os.link", lambda *_: (_ for _ in ()).throw(OSError(95, "no links"))
+            )
+        touched = frozenset([key[groups[0]], key[groups[1]], key["new"]])
+        second = buckets.BucketStore(spark, tmp_path, touched, first.place, state)
+        assert second.groups(names(groups[0], groups[1], "new")) == (6, 0)
+        audited = second.table(spec, frame({groups[0]: 2, "new": 3}))
+        expected = {groups[0]: 2, "new": 3}
+        assert dict(audited.select("group", "zxid").collect()) == expected
+        every = dict(second.every(spec, audited).select("group", "zxid").collect())
+    assert every == expected | dict.fromkeys(groups[2:], 1)
     assert second.count(spec) == len(every)
-    (old,) = (first.place / spec.name).glob(f"bucket-{number['g0']}-*")
+    (old,) = (first.place / spec.name).glob(f"bucket-{key[groups[3]] % buckets.BUCKETS}-*")
     assert old.stat().st_nlink == 1 + links

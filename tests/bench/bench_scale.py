@@ -65,13 +65,12 @@ def audit(servers: list[Path], folder: Path, *options: str) -> tuple[float, list
         started = subprocess.Popen(
             command, stdout=output, stderr=output, env=os.environ | submit, start_new_session=True
         )
-        used: dict[tuple[str, str], float] = {}
-        status = None
-        while status is None or now:  # the JVM ends after the driver
-            now = cpu_seconds(started.pid)
+        used = cpu_seconds(started.pid)
+        while now := cpu_seconds(started.pid):  # the JVM ends after the driver
             used |= now
-            status = started.poll()
+            started.poll()
             time.sleep(0.05)
+    status = started.wait()
     assert status in (0, 1), (folder / "output").read_text()  # 1: findings
     return sum(used.values()), stages(events)
 

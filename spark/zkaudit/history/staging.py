@@ -205,16 +205,20 @@ def stage(
     )
 
 
-def bucket() -> Column:
-    """The bucket of a row's group, from 0 to ``BUCKETS`` - 1, from columns chroot and group."""
-    return F.pmod(F.xxhash64("chroot", "group"), F.lit(BUCKETS)).cast("int")
+def group_key() -> Column:
+    """A hash of a row's group, from columns chroot and group."""
+    return F.xxhash64("chroot", "group")
 
 
-def bucket_of(path: Column) -> Column:
+def group_key_of(path: Column) -> Column:
     """The same from the path of a znode; null where no audit table needs the znode for a group."""
     chroot, group = (F.regexp_extract(path, _PATH, number) for number in (1, 2))
-    number = F.pmod(F.xxhash64(chroot, group), F.lit(BUCKETS)).cast("int")
-    return F.when(path.contains("/consumers/") & path.rlike(_PATH), number)
+    return F.when(path.contains("/consumers/") & path.rlike(_PATH), F.xxhash64(chroot, group))
+
+
+def bucket(key: Column) -> Column:
+    """The bucket of a group, from 0 to ``BUCKETS`` - 1, from ``group_key``."""
+    return F.pmod(key, F.lit(BUCKETS)).cast("int")
 
 
 def is_topic(path: Column) -> Column:

@@ -1,12 +1,14 @@
-"""What a stream records and its tables, divided by group: so a round reads and writes few files.
+"""What a stream records and its tables, in files by group: so a round reads and writes little.
 
-Groups are divided into ``BUCKETS`` by a hash of chroot and name. Rows that are not of one group
-have buckets of their own. Driver's thread; executors write the files.
+A group has a key, a hash of its chroot and name, and keys are divided into ``BUCKETS``. Rows that
+are not of one group have buckets of their own. Driver's thread; executors write the files.
 
-``recorded/batches-FIRST-LAST`` holds the rows of some of Spark's batches, ``bucket=N`` in it those
-of one bucket. A table of groups has files ``bucket-N-*.parquet``. Those of buckets that a round
-does not audit are hard links to the files of the round before. ``.state`` in the directory of the
-tables is for the next round only: which sessions each bucket used, which topics it owned.
+``recorded/batches-FIRST-LAST`` holds the rows of some of Spark's batches, in files
+``bucket-N-*.parquet``, in which the rows of a group are together. So are the rows of a table of
+groups. A round audits some groups. It writes their rows to new files, and the other rows of their
+buckets to one file. The files of other buckets are hard links to those of the round before.
+``.state`` in the directory of the tables is for the next round only: which groups there are, which
+sessions each used, and which topics it owned.
 """
 
 from __future__ import annotations
@@ -16,15 +18,20 @@ import math
 import os
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+from pyspark.sql.types import LongType, StructField, StructType
 
 from zkaudit import schema
 from zkaudit.findings.base import Tables
@@ -36,10 +43,11 @@ from zkaudit.history.staging import (
     NODE_EXISTS,
     Stage,
     bucket,
-    bucket_of,
+    group_key,
+    group_key_of,
     is_topic,
 )
-from zkaudit.job.output import Store, collected, empty, put
+from zkaudit.job.output import Store, collected, empty, for_arrow, put
 from zkaudit.job.spark import is_little
 from zkaudit.tables import catalog
 
@@ -55,6 +63,8 @@ _SMALL_BYTES: Final = 1 << 20
 _PLACE: Final = re.compile(r"batches-([0-9]{10})-([0-9]{10})")
 _FILE: Final = re.compile(r"bucket-([0-9]+)-.*\.parquet")
 _STATE: Final = ".state"
+_GROUPS: Final = f"{_STATE}/groups"
+_ROW_GROUP: Final = 100_000
 
 
 class NewTopicError(Exception):
@@ -71,15 +81,16 @@ class Batches:
 
     def files(self, number: int) -> list[Path]:
         """The files of one bucket."""
-        return sorted((self.place / f"bucket={number}").glob("*.parquet"))
+        return sorted(self.place.glob(f"bucket-{number}-*.parquet"))
 
     def bytes(self) -> int:
         """How many bytes its files have."""
-        return sum(file.stat().st_size for file in self.place.rglob("*.parquet"))
+        return sum(file.stat().st_size for file in self.place.glob("*.parquet"))
 
-    def buckets(self) -> set[int]:
-        """The buckets that have rows."""
-        return {int(place.name[7:]) for place in self.place.glob("bucket=*")}
+    def keys(self) -> set[int]:
+        """The keys of the groups that have rows."""
+        files = [file for number, file in _files(self.place) if number < BUCKETS]
+        return _values(files, "key")
 
 
 def recorded(folder: Path) -> list[Batches]:
@@ -135,7 +146,7 @@ class Recorder:
     def merge(self, spark: SparkSession, first: int, last: int) -> None:
         """Put the directories of batches ``first`` to ``last`` into one, then delete them."""
         inside = [b for b in recorded(self.folder) if first <= b.first and b.last <= last]
-        rows = read(spark, [file for b in inside for file in b.place.rglob("*.parquet")])
+        rows = read(spark, [file for b in inside for file in b.place.glob("*.parquet")])
         of = F.col("type")
         runs = _runs_as_rows(spark, [row for b in inside for row in _runs_in(b)])
         paths = rows.where(of == schema.PATH).dropDuplicates(["path"])
@@ -148,9 +159,67 @@ class Recorder:
 
     def _save(self, rows: DataFrame, first: int, last: int) -> None:
         place = self.folder / f"batches-{first:010}-{last:010}"
+        shutil.rmtree(place, ignore_errors=True)  # a crash left it
+        place.mkdir(parents=True)
+        rows = rows.withColumn("key", group_key_of(F.col("path")))
         part = F.pmod(F.shiftright("position", 16), F.lit(4))  # so that no bucket is one task
         rows = rows.withColumn("bucket", _bucket_of_row()).repartition("bucket", part)
-        rows.write.mode("overwrite").partitionBy("bucket").parquet(str(place))
+        save(rows.sortWithinPartitions("bucket", "key"), place)
+        (place / "_SUCCESS").touch()
+
+
+def save(frame: DataFrame, place: Path) -> list[Path]:
+    """Write the rows of each bucket to files of their own; return these.
+
+    ``frame`` has a column ``bucket``, by which each of its partitions is sorted. Python workers
+    write the files: Spark's own writer starts three processes for each, to set permissions.
+    """
+    kind = "file string, rows bigint"
+    found = for_arrow(frame).mapInArrow(partial(_save, str(place)), kind).collect()
+    return sorted(place / row["file"] for row in found)
+
+
+def _save(place: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    part = 0 if context is None else context.partitionId()
+    number, waiting, rows = -1, list[pa.RecordBatch](), 0
+    writer: pq.ParquetWriter | None = None
+    written: dict[str, int] = {}
+
+    def flush() -> None:
+        nonlocal writer, rows
+        if waiting:
+            table = pa.Table.from_batches(waiting).drop_columns("bucket")
+            name = f"bucket-{number}-{part}.parquet"
+            # Another attempt at this task may write the same file at the same time.
+            writer = writer or pq.ParquetWriter(f"{place}/.{name}.{os.getpid()}", table.schema)
+            writer.write_table(table)
+            written[name] = written.get(name, 0) + table.num_rows
+        waiting.clear()
+        rows = 0
+
+    def close() -> None:
+        nonlocal writer
+        flush()
+        if writer is not None:
+            writer.close()
+            name = f"bucket-{number}-{part}.parquet"
+            os.replace(f"{place}/.{name}.{os.getpid()}", f"{place}/{name}")
+        writer = None
+
+    for batch in batches:
+        numbers = batch["bucket"].to_numpy()
+        starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()] if len(numbers) else []
+        for start, stop in zip(starts, [*starts[1:], len(numbers)], strict=False):
+            if numbers[start] != number:
+                close()
+                number = int(numbers[start])
+            waiting.append(batch.slice(start, stop - start))
+            rows += stop - start
+            if rows >= _ROW_GROUP:
+                flush()
+    close()
+    yield pa.RecordBatch.from_pydict({"file": list(written), "rows": list(written.values())})
 
 
 def read(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
@@ -158,8 +227,20 @@ def read(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
     columns = schema.spark_type(schema.TXNLOG_GROUPS)
     if not files:
         return empty(spark, columns)
-    reader = spark.read.schema(columns).option("recursiveFileLookup", "true")
-    return reader.parquet(*[str(file) for file in files])
+    return spark.read.schema(columns).parquet(*[str(file) for file in files])
+
+
+def read_groups(spark: SparkSession, batches: Sequence[Batches], keys: frozenset[int]) -> DataFrame:
+    """The same of some groups only, and the rows that groups share."""
+    shared = [file for one in batches for n in (SHARED, RUNS) for file in one.files(n)]
+    numbers = sorted({key % BUCKETS for key in keys})
+    files = [str(file) for one in batches for n in numbers for file in one.files(n)]
+    if not files:
+        return read(spark, shared)
+    columns = schema.spark_type(schema.TXNLOG_GROUPS)
+    keyed = StructType([*columns.fields, StructField("key", LongType())])
+    rows = spark.read.schema(keyed).parquet(*files).where(F.col("key").isin(*keys)).drop("key")
+    return read(spark, shared).unionByName(rows)
 
 
 def runs_of(batches: Iterable[Batches]) -> list[dict[str, Any]]:
@@ -178,7 +259,7 @@ def covered(rows: Iterable[dict[str, Any]]) -> list[Range]:
 
 
 def touched_by(batches: Iterable[Batches], before: Path) -> set[int] | None:
-    """Buckets with groups that new rows are about; ``None``: maybe all, because topics changed.
+    """Keys of groups that new rows are about; ``None``: maybe all, because topics changed.
 
     A row about a session is about all groups that the session did something in: ``before`` holds
     the tables of the round before.
@@ -186,7 +267,7 @@ def touched_by(batches: Iterable[Batches], before: Path) -> set[int] | None:
     found: set[int] = set()
     sessions: list[pa.Array] = []
     for one in batches:
-        found |= {number for number in one.buckets() if number < BUCKETS}
+        found |= one.keys()
         for file in one.files(SHARED):
             rows = pq.read_table(file, columns=["path", "session"])
             if pc.any(pc.match_substring(rows["path"], "/brokers/topics/")).as_py():
@@ -195,11 +276,9 @@ def touched_by(batches: Iterable[Batches], before: Path) -> set[int] | None:
     if not sessions:
         return found
     wanted = pc.unique(pa.chunked_array(sessions))
-    for number, file in _files(before / _STATE / "used"):
-        if number not in found:
-            used = pq.read_table(file, columns=["session"])["session"]
-            if pc.any(pc.is_in(used, value_set=wanted)).as_py():
-                found.add(number)
+    for _, file in _files(before / _STATE / "used"):
+        used = pq.read_table(file, columns=["session", "key"])
+        found.update(used.filter(pc.is_in(used["session"], wanted))["key"].to_pylist())
     return found
 
 
@@ -212,16 +291,14 @@ class State:
         same: what all groups depend on; when it differs, all groups are audited.
         unconfirmed: as in ``committed.History``.
         end_us: time of the last transaction, in microseconds since 1970.
-        groups: how many groups each bucket has.
-        always: buckets that are audited in every round.
-        audited: the buckets that were audited; ``None``: all.
+        always: keys of the groups that are audited in every round.
+        audited: keys of the groups that were audited; ``None``: all.
     """
 
     last: int
     same: dict[str, Any]
     unconfirmed: list[list[int]]
     end_us: int | None
-    groups: dict[int, int] = field(default_factory=dict)
     always: tuple[int, ...] = ()
     audited: tuple[int, ...] | None = None
 
@@ -238,15 +315,14 @@ class State:
         if not file.exists():
             return None
         found = json.loads(file.read_text())
-        found["groups"] = {int(number): count for number, count in found["groups"].items()}
         return cls(**found | {"always": tuple(found["always"])})
 
 
 class BucketStore(Store):
-    """Writes the tables of some buckets, and takes those of the others from the round before.
+    """Writes the rows of some groups, and takes those of the others from the round before.
 
     Args:
-        touched: the buckets that are audited; ``None``: all.
+        touched: the keys of the groups that are audited; ``None``: all.
         before: the tables of the round before, if there are any.
         state: what this round knows of itself; ``close`` completes it.
     """
@@ -263,18 +339,25 @@ class BucketStore(Store):
         self.touched = touched
         self.before = before if touched is not None else None
         self.state = state
-        self.scratch = out / "staging" / "bucket"
-        old = State.of(before) if self.before is not None and before is not None else None
-        kept_groups = {} if old is None else old.groups
-        self.counts = {n: count for n, count in kept_groups.items() if not self._audited(n)}
         self.always: set[int] = set()
-
-    def _audited(self, number: int) -> bool:
-        return self.touched is None or number in self.touched
+        self.keys = pa.array([] if touched is None else sorted(touched), pa.int64())
+        self.buckets = {key % BUCKETS for key in touched or ()}
+        self.names = pa.array([], pa.string())
+        """Chroot and name of the groups that are audited and had rows before."""
+        if self.before is not None:
+            known = [
+                pq.read_table(file, columns=["chroot", "group", "key"])
+                for number, file in _files(self.before / _GROUPS)
+                if number in self.buckets
+            ]
+            if known:
+                groups = pa.concat_tables(known, promote_options="default")
+                mine = groups.filter(pc.is_in(groups["key"], self.keys))
+                self.names = pa.array(_named(mine).to_pylist(), pa.string())
 
     def table(self, spec: catalog.Table, frame: DataFrame) -> DataFrame:
-        """Write the rows of the buckets that are audited, and link those of the others."""
-        return self._write(spec.name, spec.shape(frame), bucket())
+        """Write the rows of the groups that are audited, and take those of the others."""
+        return self._write(spec.name, spec.shape(frame), group_key())
 
     def every(self, spec: catalog.Table, audited: DataFrame) -> DataFrame:
         """Return the whole table."""
@@ -284,76 +367,71 @@ class BucketStore(Store):
         """Return the rows of groups that are audited, and those of no group."""
         if self.touched is None:
             return snapshots
-        number = bucket_of(F.col("path"))
-        return snapshots.where(number.isNull() | number.isin(*self.touched))
+        key = group_key_of(F.col("path"))
+        return snapshots.where(key.isNull() | key.isin(*self.touched))
 
     def used(self, stage: Stage) -> DataFrame:
         """Return the sessions that did something in any group."""
-        used = stage.used.select(bucket().alias("bucket"), "session").distinct()
+        used = stage.used.select(group_key().alias("key"), "session").distinct()
         name = f"{_STATE}/used"
-        return self._all(name, self._write(name, used.select("session", "bucket")))
+        return self._all(name, self._write(name, used, F.col("key")))
 
     def owned_topics(self, ownership: DataFrame) -> DataFrame:
         """Return chroot and topic of what any group ever owned; raise NewTopicError for a new
         one, which groups that are not audited may mean too."""
         name = f"{_STATE}/owned_topics"
-        owned = ownership.select("chroot", "topic", bucket().alias("bucket")).distinct()
-        audited = self._write(name, owned)
+        owned = ownership.select("chroot", "topic", group_key().alias("key")).distinct()
+        audited = self._write(name, owned, F.col("key"))
         if self.before is not None:
             known = set(_pairs(file for _, file in _files(self.before / name)))
             known |= set(_pairs((self.place / catalog.PARTITIONS.name).glob("*.parquet")))
-            mine = _files(self.place / name)
-            if not known.issuperset(_pairs(file for n, file in mine if self._audited(n))):
+            mine = {tuple(row) for row in audited.select("chroot", "topic").distinct().collect()}
+            if not known.issuperset(mine):
                 raise NewTopicError
         return self._all(name, audited)
 
     def groups(self, stage: Stage) -> tuple[int, int]:
         """Return how many groups there are, and how many with a mode. These are always audited."""
-        group = F.struct("chroot", "group")
-        rows = stage.names.groupBy(bucket().alias("bucket")).agg(
-            F.count_distinct(F.when(F.col("tree") != "lock", group)).alias("groups"),
-            F.count_distinct(F.when(F.col("tree") == "mode", group)).alias("moving"),
+        found = stage.names.groupBy("chroot", "group").agg(
+            F.coalesce(F.bool_or(F.col("tree") != "lock"), F.lit(False)).alias("counts"),
+            F.coalesce(F.bool_or(F.col("tree") == "mode"), F.lit(False)).alias("moving"),
         )
-        moving = 0
-        for row in rows.collect():
-            self.counts[row["bucket"]] = row["groups"]
-            moving += row["moving"]
-            if row["moving"]:
-                self.always.add(row["bucket"])
-        return sum(self.counts.values()), moving
+        audited = self._write(_GROUPS, found.withColumn("key", group_key()), F.col("key"))
+        moving = [row["key"] for row in audited.where("moving").select("key").collect()]
+        self.always.update(moving)
+        files = [file for _, file in _files(self.place / _GROUPS)]
+        counts = (pq.read_table(file, columns=["counts"])["counts"] for file in files)
+        return sum(pc.sum(column).as_py() or 0 for column in counts), len(moving)
 
     def judged(self, tables: Tables, limits: Limits, found: DataFrame) -> None:
-        """Note the buckets with groups whose findings depend on when the history ends."""
+        """Note the groups whose findings depend on when the history ends."""
         groups = waiting(tables, limits, found)
-        rows = groups.select(bucket().alias("bucket")).distinct().collect()
-        self.always.update(row["bucket"] for row in rows)
+        rows = groups.select(group_key().alias("key")).distinct().collect()
+        self.always.update(row["key"] for row in rows)
 
     def close(self) -> None:
         """Store what the next round has to know."""
         always = tuple(sorted(self.always))
         audited = None if self.touched is None else tuple(sorted(self.touched))
-        replace(self.state, groups=self.counts, always=always, audited=audited).write(self.place)
+        replace(self.state, always=always, audited=audited).write(self.place)
 
-    def _write(self, name: str, frame: DataFrame, number: Column | None = None) -> DataFrame:
-        columns = [c for c in frame.columns if c != "bucket"]
-        frame = frame if number is None else frame.withColumn("bucket", number)
+    def _write(self, name: str, frame: DataFrame, key: Column) -> DataFrame:
+        kind = frame.schema
+        frame = frame.withColumn("bucket", bucket(key))
         place = self.place / name
         place.mkdir(parents=True)
-        mine = self._little(frame, place) if is_little(self.spark) else self._large(frame, place)
-        rows = sum(pq.read_metadata(file).num_rows for file in mine)
+        if is_little(self.spark):
+            mine = self._little(frame, place)
+        else:
+            rows = frame.repartition("bucket").sortWithinPartitions("bucket", key)
+            mine = save(rows, place)
         if self.before is not None:
-            for old, file in _files(self.before / name):
-                if not self._audited(old):
-                    _link(file, place / file.name)
-        kind = frame.select(*columns).schema
+            self._take(self.before / name, place)
         if not any(place.iterdir()):
             return put(self.place, name, self.spark, kind, [])
-        if not rows:
+        if not mine:
             return empty(self.spark, kind)
-        reader = self.spark.read.schema(kind)
-        if self.touched is None:
-            return reader.parquet(str(place))
-        return reader.parquet(*[str(file) for file in mine])
+        return self.spark.read.schema(kind).parquet(*[str(file) for file in mine])
 
     def _little(self, frame: DataFrame, place: Path) -> list[Path]:
         """Write the files of all buckets from the driver's memory."""
@@ -366,16 +444,24 @@ class BucketStore(Store):
             pq.write_table(rows.drop_columns("bucket"), mine[-1])
         return mine
 
-    def _large(self, frame: DataFrame, place: Path) -> list[Path]:
-        frame = frame.repartition("bucket")
-        frame.write.mode("overwrite").partitionBy("bucket").parquet(str(self.scratch))
-        mine = []
-        for part in sorted(self.scratch.glob("bucket=*")):
-            for count, file in enumerate(sorted(part.glob("*.parquet"))):
-                mine.append(place / f"bucket-{part.name[7:]}-{count}.parquet")
-                file.replace(mine[-1])
-        shutil.rmtree(self.scratch)
-        return mine
+    def _take(self, before: Path, place: Path) -> None:
+        """Take the rows of groups that are not audited from the round before."""
+        parts: dict[int, list[pa.Table]] = defaultdict(list)
+        for number, file in _files(before):
+            if number not in self.buckets:
+                _link(file, place / file.name)
+                continue
+            rows = pq.read_table(file)
+            gone = (
+                pc.is_in(rows["key"], self.keys)
+                if "key" in rows.column_names
+                else pc.is_in(_named(rows), self.names)
+            )
+            parts[number].append(rows.filter(pc.invert(gone)))
+        for number, tables in parts.items():
+            rest = pa.concat_tables(tables, promote_options="default")
+            if rest.num_rows:
+                pq.write_table(rest, place / f"bucket-{number}-rest.parquet")
 
     def _all(self, name: str, audited: DataFrame) -> DataFrame:
         if self.touched is None:
@@ -384,13 +470,14 @@ class BucketStore(Store):
 
 
 def _bucket_of_row() -> Column:
+    """From columns type, path, error and key."""
     of = F.col("type")
     shared = of.isin("createSession", "closeSession") | is_topic(F.col("path"))
     shared |= (of == "error") & (F.col("error") == NODE_EXISTS)
     return (
         F.when(of == schema.RUN, RUNS)
         .when(F.coalesce(shared, F.lit(False)), SHARED)
-        .otherwise(F.coalesce(bucket_of(F.col("path")), F.lit(REST)))
+        .otherwise(F.coalesce(bucket(F.col("key")), F.lit(REST)))
     )
 
 
@@ -407,6 +494,20 @@ def _link(file: Path, name: Path) -> None:
         os.link(file, name)
     except OSError:  # not every file system has hard links
         shutil.copy(file, name)
+
+
+def _named(rows: pa.Table) -> pa.ChunkedArray:
+    """Chroot and name of each row's group as one text."""
+    return pc.binary_join_element_wise(rows["chroot"], rows["group"], "\0")
+
+
+def _values(files: Iterable[Path], column: str) -> set[int]:
+    """The distinct values of a column, without null."""
+    found: set[int] = set()
+    for file in files:
+        found.update(pc.unique(pq.read_table(file, columns=[column])[column]).to_pylist())
+    found.discard(None)
+    return found
 
 
 def _pairs(files: Iterable[Path]) -> Iterator[tuple[str, str]]:

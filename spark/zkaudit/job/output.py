@@ -52,7 +52,12 @@ def kept(out: Path, name: str, frame: DataFrame) -> DataFrame:
 
 
 def collected(frame: DataFrame) -> pa.Table:
-    """The rows in the driver's memory: only for little data.
+    """The rows in the driver's memory: only for little data."""
+    return for_arrow(frame).toArrow()
+
+
+def for_arrow(frame: DataFrame) -> DataFrame:
+    """The same rows, as Arrow takes them.
 
     Spark writes nulls into fields of structs that it calls non-nullable, if the struct is null.
     Arrow does not take them, so all fields are nullable here.
@@ -62,7 +67,7 @@ def collected(frame: DataFrame) -> pa.Table:
         for field in frame.schema
         if isinstance(field.dataType, ArrayType | MapType | StructType)
     }
-    return frame.withColumns(nested).toArrow() if nested else frame.toArrow()
+    return frame.withColumns(nested) if nested else frame
 
 
 def _nullable(kind: DataType) -> DataType:

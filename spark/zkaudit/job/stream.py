@@ -8,14 +8,14 @@ its own while the driver's thread waits.
 
 After any round the tables are those of one run over the whole history. Nearly everything in them
 follows from one group's znodes, the sessions that used the group, topics, and the log gaps. So a
-round audits whole buckets of groups:
+round audits these groups:
 
 - those with new rows, also if only another server's copy of rows that were there before;
-- those whose groups were used by a session with new rows: its end is the end of what it owned, and
-  a refused create may be a refused claim;
-- those with a group whose findings depend on when the history ends (``findings.rules.waiting``),
-  such as a partition that has had no owner for some time;
-- those with a group that has a mode: all moves are looked at together.
+- those that were used by a session with new rows: its end is the end of what it owned, and a
+  refused create may be a refused claim;
+- those whose findings depend on when the history ends (``findings.rules.waiting``), such as a
+  partition that has had no owner for some time;
+- those with a mode: all moves are looked at together.
 
 It audits all groups when something changes that they share: topics, log gaps, snapshots behind
 them, proposals that never were committed, options; when the history's end steps back in time, or a
@@ -46,9 +46,6 @@ from zkaudit.history.staging import BUCKETS, LogGap
 from zkaudit.job import inputs, retention
 from zkaudit.job.audit import Options, Snapshots, audit, check_times
 from zkaudit.job.buckets import (
-    REST,
-    RUNS,
-    SHARED,
     Batches,
     BucketStore,
     NewTopicError,
@@ -57,11 +54,12 @@ from zkaudit.job.buckets import (
     as_runs,
     covered,
     read,
+    read_groups,
     recorded,
     runs_of,
     touched_by,
 )
-from zkaudit.job.output import staged
+from zkaudit.job.output import kept, staged
 from zkaudit.job.place import prepare, write_atomically
 from zkaudit.job.spark import PACKED, bytes_of, check_group, errors_named, planned_for
 from zkaudit.sources import server_logs
@@ -70,6 +68,8 @@ from zkaudit.sources.zookeeper import register
 from zkaudit.storage import place_of
 from zkaudit.tables import journals
 
+MOST_GROUPS: Final = 20_000
+"""A round that concerns more groups than this audits all."""
 _LAYOUT: Final = 3
 """Changes when a stream of an earlier version cannot be continued."""
 
@@ -201,14 +201,10 @@ def _dropped(spark: SparkSession, options: Options, history: _History) -> bool:
     last = retention.too_old(history.batches, begin, _end_us(history.runs), options.retention)
     if last is None:
         return False
-    with planned_for(spark, PACKED * bytes_of(_files(history.batches, range(REST + 1)))):
+    files = [file for one in history.batches for file in one.place.glob("*.parquet")]
+    with planned_for(spark, PACKED * bytes_of(files)):
         known, _ = history.snapshots
         return retention.drop(out, history.batches, last, history.plan, known, spark)
-
-
-def _files(batches: Sequence[Batches], numbers: Iterable[int]) -> list[Path]:
-    wanted = list(numbers)
-    return [file for one in batches for number in wanted for file in one.files(number)]
 
 
 def _round(
@@ -218,13 +214,15 @@ def _round(
     state: State,
     touched: frozenset[int] | None,
 ) -> dict[str, Any]:
-    """Audit the groups of some buckets; ``None``: of all."""
+    """Audit some groups; ``None``: all."""
     out = Path(options.out)
-    numbers = range(REST + 1) if touched is None else (*sorted(touched), SHARED, RUNS)
-    chosen = _files(history.batches, numbers)
-    with planned_for(spark, PACKED * bytes_of(chosen)):
-        whole = [one.place for one in history.batches]
-        rows = read(spark, whole if touched is None else chosen)
+    if touched is None:
+        files = [file for one in history.batches for file in one.place.glob("*.parquet")]
+        rows = read(spark, [one.place for one in history.batches])
+    else:
+        rows = kept(out, "staging/rows", read_groups(spark, history.batches, touched))
+        files = list((out / "staging" / "rows").glob("*.parquet"))
+    with planned_for(spark, PACKED * bytes_of(files)):
         if touched is None:
             check_times(rows, options)
         store = BucketStore(spark, out, touched, (out / "tables").resolve(), state)
@@ -259,7 +257,7 @@ def _end_us(runs: Sequence[dict[str, Any]]) -> int | None:
 def _touched(
     options: Options, history: _History, tables: Path, now: State
 ) -> frozenset[int] | None:
-    """The buckets that a round has to audit; ``None``: all of them."""
+    """The keys of the groups that a round has to audit; ``None``: all groups."""
     plan = history.plan
     before = State.of(tables)
     if before is None or before.same != now.same:
@@ -274,7 +272,9 @@ def _touched(
     if subtracted(changed, covered(runs_of(new))):
         return None
     found = touched_by(new, tables)
-    return None if found is None else frozenset(found.union(before.always))
+    if found is None or len(found) + len(before.always) > MOST_GROUPS:
+        return None
+    return frozenset(found.union(before.always))
 
 
 def _snapshots(
