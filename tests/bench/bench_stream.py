@@ -26,7 +26,7 @@ from zkaudit.report import page as report
 sys.path.insert(0, str(Path(__file__).parent))
 from audit_logs import History
 
-GROUPS: Final = 200
+GROUPS: Final = int(os.environ.get("BENCH_GROUPS", "200"))
 TOUCHED: Final = 10
 NEW: Final = 1_000
 TARGET_S: Final = 10.0

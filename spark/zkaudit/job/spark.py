@@ -19,6 +19,8 @@ from zkaudit.text import group_option
 
 SMALL_BYTES: Final = 16 << 20
 """Logs of fewer bytes (about 130,000 transactions) take less time to read than Spark to plan."""
+ROUND_BYTES: Final = 4 * SMALL_BYTES
+"""The same in the rounds of a stream: Java has compiled most of Spark by then, but not new plans."""
 PACKED: Final = 8
 """Logs have about this many times as many bytes as tables that are made from them."""
 _SMALL: Final = {
@@ -110,12 +112,13 @@ def _share_out(spark: SparkSession) -> None:
 
 
 @contextmanager
-def planned_for(spark: SparkSession, size: int) -> Iterator[None]:
-    """Use settings for little data if ``size`` (bytes of logs) is small and Spark runs locally.
+def planned_for(spark: SparkSession, size: int, little: int = SMALL_BYTES) -> Iterator[None]:
+    """Use settings for little data if there are fewer bytes of logs than ``little``, and Spark runs
+    locally.
 
     The session's settings are restored at the end.
     """
-    if size >= SMALL_BYTES or not spark.sparkContext.master.startswith("local"):
+    if size >= little or not spark.sparkContext.master.startswith("local"):
         yield
         return
     with settings_of(spark, _SMALL):

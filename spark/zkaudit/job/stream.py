@@ -61,7 +61,14 @@ from zkaudit.job.buckets import (
 )
 from zkaudit.job.output import kept, staged
 from zkaudit.job.place import prepare, write_atomically
-from zkaudit.job.spark import PACKED, bytes_of, check_group, errors_named, planned_for
+from zkaudit.job.spark import (
+    PACKED,
+    ROUND_BYTES,
+    bytes_of,
+    check_group,
+    errors_named,
+    planned_for,
+)
 from zkaudit.sources import server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.sources.zookeeper import register
@@ -222,7 +229,7 @@ def _round(
     else:
         rows = kept(out, "staging/rows", read_groups(spark, history.batches, touched))
         files = list((out / "staging" / "rows").glob("*.parquet"))
-    with planned_for(spark, PACKED * bytes_of(files)):
+    with planned_for(spark, PACKED * bytes_of(files), ROUND_BYTES):
         if touched is None:
             check_times(rows, options)
         store = BucketStore(spark, out, touched, (out / "tables").resolve(), state)
