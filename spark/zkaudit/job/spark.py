@@ -20,7 +20,7 @@ from zkaudit.text import group_option
 SMALL_BYTES: Final = 16 << 20
 """Logs of fewer bytes (about 130,000 transactions) take less time to read than Spark to plan."""
 ROUND_BYTES: Final = 4 * SMALL_BYTES
-"""The same in the rounds of a stream: Java has compiled most of Spark by then, but not new plans."""
+"""The same in the rounds of a stream, whose process already runs for some time."""
 PACKED: Final = 8
 """Logs have about this many times as many bytes as tables that are made from them."""
 _SMALL: Final = {
