@@ -1,10 +1,11 @@
 """Measure the rounds of `zkaudit stream` after a long history.
 
-One process follows the logs of 200 groups on one server (``BENCH_GROUPS`` sets another number). Its
-first round reads the history, which has 2,000,000 transactions (``BENCH_STREAM``). Before each
-further round, 1,000 transactions of ten groups are added. One group has a fifth of all transactions,
-and is not among these. Spark runs as ``local[2]``, and each round writes the report. Each ratio is
-the target of 10 s divided by the time of a round, so 1 or more means that the target is reached.
+One process follows the logs of 200 groups on one server (``BENCH_GROUPS`` sets another number).
+Its first round reads the history, which has 2,000,000 transactions (``BENCH_STREAM``). Before each
+further round, 1,000 transactions of ten groups are added. One group has a fifth of all
+transactions, and is not among these. Spark runs as ``local[2]``, and each round writes the report.
+Each ratio is the target of 10 s divided by the time of a round, so 1 or more means that the target
+is reached.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ _LIFE: Final = (
 
 SESSIONS: Final = Table(
     "sessions",
-    "one row for each session that was created, closed or used in a group; with `--group` and large "
-    "logs, only sessions that used the group",
+    "one row for each session that was created, closed or used in a group; with `--group` and "
+    "large logs, only sessions that used the group",
     (
         _c("session", "bigint", "session id"),
         _c("created_zxid", "bigint", "transaction that created it; null: before the logs begin"),
