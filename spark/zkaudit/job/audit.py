@@ -30,7 +30,7 @@ from zkaudit.job.output import Store, kept, staged
 from zkaudit.job.place import prepare, publish
 from zkaudit.job.spark import (
     PACKED,
-    ROUND_BYTES,
+    ROUNDS,
     SMALL_BYTES,
     bytes_of,
     check_group,
@@ -156,8 +156,8 @@ def audit(
         rows = kept(Path(options.out), "staging/used", used)
     frames = [rows] if shown[0] is None else [rows, shown[0]]
     files = [unquote(urlsplit(file).path) for frame in frames for file in frame.inputFiles()]
-    little = ROUND_BYTES if options.growing else SMALL_BYTES
-    with planned_for(store.spark, PACKED * bytes_of(files), little):
+    times = ROUNDS if options.growing else 1
+    with planned_for(store.spark, PACKED * bytes_of(files), times):
         return _audit(store, options, rows, plan, (logs, snapshots), shown, verified)
 
 

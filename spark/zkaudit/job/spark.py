@@ -19,8 +19,8 @@ from zkaudit.text import group_option
 
 SMALL_BYTES: Final = 16 << 20
 """Logs of fewer bytes (about 130,000 transactions) take less time to read than Spark to plan."""
-ROUND_BYTES: Final = 4 * SMALL_BYTES
-"""The same in the rounds of a stream, whose process already runs for some time."""
+ROUNDS: Final = 4
+"""How many times as much that is in the rounds of a stream, whose process runs for some time."""
 PACKED: Final = 8
 """Logs have about this many times as many bytes as tables that are made from them."""
 _SMALL: Final = {
@@ -112,13 +112,13 @@ def _share_out(spark: SparkSession) -> None:
 
 
 @contextmanager
-def planned_for(spark: SparkSession, size: int, little: int = SMALL_BYTES) -> Iterator[None]:
-    """Use settings for little data if there are fewer bytes of logs than ``little``, and Spark runs
-    locally.
+def planned_for(spark: SparkSession, size: int, times: int = 1) -> Iterator[None]:
+    """Use settings for little data if ``size`` (bytes of logs) is less than ``times`` times
+    ``SMALL_BYTES``, and Spark runs locally.
 
     The session's settings are restored at the end.
     """
-    if size >= little or not spark.sparkContext.master.startswith("local"):
+    if size >= times * SMALL_BYTES or not spark.sparkContext.master.startswith("local"):
         yield
         return
     with settings_of(spark, _SMALL):

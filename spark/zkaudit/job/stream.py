@@ -63,7 +63,7 @@ from zkaudit.job.output import kept, staged
 from zkaudit.job.place import prepare, write_atomically
 from zkaudit.job.spark import (
     PACKED,
-    ROUND_BYTES,
+    ROUNDS,
     bytes_of,
     check_group,
     errors_named,
@@ -229,7 +229,7 @@ def _round(
     else:
         rows = kept(out, "staging/rows", read_groups(spark, history.batches, touched))
         files = list((out / "staging" / "rows").glob("*.parquet"))
-    with planned_for(spark, PACKED * bytes_of(files), ROUND_BYTES):
+    with planned_for(spark, PACKED * bytes_of(files), ROUNDS):
         if touched is None:
             check_times(rows, options)
         store = BucketStore(spark, out, touched, (out / "tables").resolve(), state)
