@@ -154,8 +154,10 @@ def format_storage(
     runs = [f"format-{name}" for name in names]
     for name, run in zip(names, runs, strict=True):
         config = str(root / "conf" / f"{name}.properties")
-        # An id that begins with "-" is no option this way. Old brokers chose such ids for ZooKeeper.
-        arguments = ("format", f"--cluster-id={cluster_id}", "-c", config, "--ignore-formatted", *more)
+        # With `-t`, the tool would take an id that begins with "-" for an option. Brokers with
+        # ZooKeeper choose such ids.
+        of_cluster = f"--cluster-id={cluster_id}"
+        arguments = ("format", of_cluster, "-c", config, "--ignore-formatted", *more)
         supervisor.start(run, main_argv(kafka, ("-Xmx256m",), tool, *arguments), log)
     done: Callable[[], bool] = lambda: all(supervisor.poll(run) is not None for run in runs)  # noqa: E731
     wait_until(done, READY_SECONDS, "the servers' storage is formatted")
