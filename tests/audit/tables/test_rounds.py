@@ -101,8 +101,6 @@ def test_rounds_over_the_incidents(
     assert tables.resolve().name == "tables-000001"
     unfinished = set(tables.parent.glob("tables-*")) - {tables.resolve()}
     assert any((place / "findings").is_dir() for place in unfinished)
-    (tables.parent / "staging" / "bucket" / "bucket=7").mkdir(parents=True)
-    shutil.copy(next(tables.glob("commits/*.parquet")), tables.parent / "staging/bucket/bucket=7")
     growing.grow(chance.uniform(0.8, 0.98))
     growing.round(spark)
     states = [buckets.State.of(tables.resolve())]
