@@ -85,7 +85,11 @@ class Batches:
 
     def bytes(self) -> int:
         """How many bytes its files have."""
-        return sum(file.stat().st_size for file in self.place.glob("*.parquet"))
+        return sum(file.stat().st_size for file in self.every_file())
+
+    def every_file(self) -> list[Path]:
+        """The files of all buckets."""
+        return sorted(self.place.glob("*.parquet"))
 
     def keys(self) -> set[int]:
         """The keys of the groups that have rows."""
@@ -146,7 +150,7 @@ class Recorder:
     def merge(self, spark: SparkSession, first: int, last: int) -> None:
         """Put the directories of batches ``first`` to ``last`` into one, then delete them."""
         inside = [b for b in recorded(self.folder) if first <= b.first and b.last <= last]
-        rows = read(spark, [file for b in inside for file in b.place.glob("*.parquet")])
+        rows = read(spark, [file for b in inside for file in b.every_file()])
         of = F.col("type")
         runs = _runs_as_rows(spark, [row for b in inside for row in _runs_in(b)])
         paths = rows.where(of == schema.PATH).dropDuplicates(["path"])
@@ -174,27 +178,25 @@ def save(frame: DataFrame, place: Path) -> list[Path]:
     ``frame`` has a column ``bucket``, by which each of its partitions is sorted. Python workers
     write the files: Spark's own writer starts three processes for each, to set permissions.
     """
-    kind = "file string, rows bigint"
-    found = for_arrow(frame).mapInArrow(partial(_save, str(place)), kind).collect()
+    found = for_arrow(frame).mapInArrow(partial(_save, str(place)), "file string").collect()
     return sorted(place / row["file"] for row in found)
 
 
 def _save(place: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
     part = 0 if context is None else context.partitionId()
+    # Another attempt at this task may write the same files at the same time.
+    unfinished = f".{part}.{os.getpid()}"
     number, waiting, rows = -1, list[pa.RecordBatch](), 0
     writer: pq.ParquetWriter | None = None
-    written: dict[str, int] = {}
+    written: list[str] = []
 
     def flush() -> None:
         nonlocal writer, rows
         if waiting:
             table = pa.Table.from_batches(waiting).drop_columns("bucket")
-            name = f"bucket-{number}-{part}.parquet"
-            # Another attempt at this task may write the same file at the same time.
-            writer = writer or pq.ParquetWriter(f"{place}/.{name}.{os.getpid()}", table.schema)
+            writer = writer or pq.ParquetWriter(f"{place}/{unfinished}", table.schema)
             writer.write_table(table)
-            written[name] = written.get(name, 0) + table.num_rows
         waiting.clear()
         rows = 0
 
@@ -203,8 +205,8 @@ def _save(place: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
         flush()
         if writer is not None:
             writer.close()
-            name = f"bucket-{number}-{part}.parquet"
-            os.replace(f"{place}/.{name}.{os.getpid()}", f"{place}/{name}")
+            written.append(f"bucket-{number}-{part}.parquet")
+            os.replace(f"{place}/{unfinished}", f"{place}/{written[-1]}")
         writer = None
 
     for batch in batches:
@@ -219,7 +221,7 @@ def _save(place: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
             if rows >= _ROW_GROUP:
                 flush()
     close()
-    yield pa.RecordBatch.from_pydict({"file": list(written), "rows": list(written.values())})
+    yield pa.RecordBatch.from_pydict({"file": pa.array(written, pa.string())})
 
 
 def read(spark: SparkSession, files: Sequence[Path]) -> DataFrame:

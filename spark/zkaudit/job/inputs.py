@@ -198,7 +198,7 @@ def of_group(rows: DataFrame, snapshots: DataFrame | None, group: str) -> DataFr
 
     alone = F.col("type").isin("createSession", "closeSession", "error") & F.col("path").isNull()
     listed = F.exists(F.coalesce("deleted", F.array()), mentioned)
-    used = rows.where((F.col("path").isNotNull() & ~alone) | listed).select("session")
+    used = rows.where(F.col("path").isNotNull() | listed).select("session")
     if snapshots is not None:
         owners = snapshots.where(mentioned(F.col("path")))
         used = used.unionByName(owners.select(F.col("ephemeral_owner").alias("session")))

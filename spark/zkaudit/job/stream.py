@@ -208,7 +208,7 @@ def _dropped(spark: SparkSession, options: Options, history: _History) -> bool:
     last = retention.too_old(history.batches, begin, _end_us(history.runs), options.retention)
     if last is None:
         return False
-    files = [file for one in history.batches for file in one.place.glob("*.parquet")]
+    files = [file for one in history.batches for file in one.every_file()]
     with planned_for(spark, PACKED * bytes_of(files)):
         known, _ = history.snapshots
         return retention.drop(out, history.batches, last, history.plan, known, spark)
@@ -224,7 +224,7 @@ def _round(
     """Audit some groups; ``None``: all."""
     out = Path(options.out)
     if touched is None:
-        files = [file for one in history.batches for file in one.place.glob("*.parquet")]
+        files = [file for one in history.batches for file in one.every_file()]
         rows = read(spark, [one.place for one in history.batches])
     else:
         rows = kept(out, "staging/rows", read_groups(spark, history.batches, touched))
