@@ -170,9 +170,11 @@ def deliveries(lines_: DataFrame) -> DataFrame:
     so_far = Window.partitionBy(*place, "number").orderBy("line")
     earlier = so_far.rowsBetween(Window.unboundedPreceding, -1)
     had = F.coalesce(F.max(F.col("offset").isNotNull()).over(earlier), F.lit(False))
-    # After a reset it resumes elsewhere: the messages before and after it are two ranges. Without
-    # an offset before it, the reset chose the first position.
-    again = resets & F.col("fetching") & (had | F.col("replaced").isNotNull())
+    # After a reset it resumes elsewhere: the messages before and after it are two ranges. If no
+    # offset was replaced, the reset chose the first position, even if that was committed before
+    # the reset was recorded. Older journals have no offsets of a reset.
+    moved = F.col("replaced").isNotNull() | (F.col("offset").isNull() & had)
+    again = resets & F.col("fetching") & moved
     each = each.withColumn("begins", starts | again)
     each = each.withColumn("number", F.sum(F.col("begins").cast("int")).over(order))
 

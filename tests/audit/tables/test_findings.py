@@ -443,6 +443,9 @@ def test_resets_of_offsets(spark: SparkSession, tmp_path: Path) -> None:
         Journal("first", "first_a").add(10, "order", "StartFetching", partitions=["t-0"])
         .resets(11, None, 50).stops(20, 70)
         .add(30, "order", "StartFetching", partitions=["t-0"]).resets(31, None, 50).stops(40, 50),
+        # The fetch thread has chosen the first position, and it is committed before it is reported.
+        Journal("begins", "begins_a").add(10, "order", "StartFetching", partitions=["t-0"])
+        .asks(10.9, 50).resets(11, None, 50).stops(20, 70),
         Journal("same", "same_a").starts(10, 40).resets(11, 40, 40).stops(20, 50),
         # Reset twice, with a gap before it and a gap after it.
         Journal("gaps", "gaps_a").starts(10, 0).stops(20, 10),
@@ -470,10 +473,11 @@ def test_resets_of_offsets(spark: SparkSession, tmp_path: Path) -> None:
     periods = [
         (row["group"], row["ended"], row["start_offset"], row["end_offset"], row["reset"],
          row["reset_from"], row["reset_to"])
-        for row in deliveries.where("`group` in ('first', 'skips', 'stops')")
+        for row in deliveries.where("`group` in ('begins', 'first', 'skips', 'stops')")
         .orderBy("group", "member", "line").collect()
     ]  # fmt: skip
     assert periods == [
+        ("begins", "stopped", 50, 70, True, None, 50),
         ("first", "stopped", 50, 70, True, None, 50),
         ("first", "stopped", 50, 50, True, None, 50),
         ("skips", "reset", 0, 100, False, None, None),

@@ -26,8 +26,21 @@ const point = (ms, y, type = "pointermove") => {
 };
 const seen = () => [Math.round(view.from), Math.round(view.to)];
 const tip = () => byId("tip").textContent;
+// Virtual time stands still while there are messages, so the browser gets the time to draw.
+const messages = new MessageChannel();
+const frame = async () => {
+  let drawn = false;
+  requestAnimationFrame(() => { drawn = true; });
+  while (!drawn) await new Promise((done) => {
+    messages.port1.onmessage = done;
+    messages.port2.postMessage(null);
+  });
+};
 const until = async (condition) => {
-  for (let i = 0; i < 100 && !condition(); i++) await new Promise((done) => setTimeout(done, 50));
+  for (let i = 0; i < 100 && !condition(); i++) {
+    await frame();
+    await new Promise((done) => setTimeout(done, 50));
+  }
   return condition();
 };
 """
