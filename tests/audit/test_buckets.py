@@ -87,7 +87,10 @@ def test_a_row_touches_its_group_and_the_groups_that_its_session_used(tmp_path: 
     closed = {"type": "closeSession", "session": 2}
     refused = {"type": "error", "session": 8, "path": "/consumers/g/owners/t/0"}
     new = batch(tmp_path, 1, 1, {200: [{"session": 1}], buckets.SHARED: [closed, refused]})
-    assert buckets.touched_by([new], tmp_path) == {3, 4, 5, 200}
+    found = buckets.touched_by([new], tmp_path)
+    assert found is not None
+    assert found.keys == {3, 4, 5, 200}
+    assert sorted(found.sessions.to_pylist()) == [2, 8]
     topic = {"type": "setData", "session": 8, "path": "/brokers/topics/t"}
     other = batch(tmp_path, 2, 2, {buckets.SHARED: [topic]})
     assert buckets.touched_by([new, other], tmp_path) is None
@@ -109,7 +112,8 @@ def test_what_all_groups_depend_on_touches_all(tmp_path: Path) -> None:
         now = replace(stream._state(options, history), always=(7,), **change)
         if not (tables / ".state" / "state.json").exists():
             now.write(tables)
-        return stream._touched(options, history, tables, now)
+        found = stream._touched(options, history, tables, now)
+        return None if found is None else found.keys
 
     assert touched() == {7}
     new = run("a", 10, 12, 2), run("b", 10, 11, 2)

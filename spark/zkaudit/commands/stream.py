@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,6 +19,43 @@ from zkconsumer.cli.times import duration_option
 
 if TYPE_CHECKING:
     from zkaudit.job.audit import Options
+
+SHARE: Final = 10
+"""The report is written at most in this part of the time: in a long history it takes longer than
+the audit of what is new."""
+
+
+class Report:
+    """Keeps the report of a directory up to date.
+
+    Args:
+        out: the directory of the audit.
+        write: writes the report and returns its path.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, out: Path, write: Callable[[], Path], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        page, summary = out / "report.html", out / "summary.json"
+        # An earlier process may have been killed before it wrote the report.
+        self.behind = summary.exists() and not (
+            page.exists() and page.stat().st_mtime_ns >= summary.stat().st_mtime_ns
+        )
+        self._write = write
+        self._clock = clock
+        self._next = clock()
+
+    def update(self, now: bool = False) -> None:
+        """Write the report, unless nothing changed or it is too soon. ``now``: also if too soon."""
+        begin = self._clock()
+        if not self.behind or (begin < self._next and not now):
+            return
+        place = self._write()
+        end = self._clock()
+        self.behind = False
+        self._next = end + (end - begin) * (SHARE - 1)
+        click.echo(f"report: {place}")
 
 
 @click.command("stream")
@@ -36,10 +76,11 @@ def stream_command(
 ) -> int:
     """Follow the logs of a running ensemble, and keep tables and report up to date.
 
-    A round audits only the groups that changed. All data that it has read stays in --out until it
-    is older than --retention, even if ZooKeeper deletes its logs. Stop it with Ctrl-C or SIGTERM;
-    it finishes the current round first. Started again with the same --out, it resumes where it
-    stopped.
+    A round audits only the groups that changed. The report is written after a round if that takes
+    at most a tenth of the time, and before the command exits. All data that it has read stays in
+    --out until it is older than --retention, even if ZooKeeper deletes its logs. Stop it with
+    Ctrl-C or SIGTERM; it finishes the current round first. Started again with the same --out, it
+    resumes where it stopped.
     """
     if once:
         no_effect("--once", "every")
@@ -58,9 +99,13 @@ def stream_command(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, on_signal)
 
+        report = Report(Path(options.out), lambda: write(spark, options.out))
+
         def on_summary(summary: dict[str, Any]) -> None:
             print_summary(summary)
-            click.echo(f"report: {write(spark, options.out)}")
+            report.behind = True
 
-        stream(spark, replace(options, retention=retention), every, stop, on_summary, once)
+        kept = replace(options, retention=retention)
+        stream(spark, kept, every, stop, on_summary, once, report.update)
+        report.update(now=True)
     return 130 if signal.SIGINT in caught else 0

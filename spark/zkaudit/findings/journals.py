@@ -128,11 +128,11 @@ def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
 
 def _all_kept_journals(tables: Tables) -> DataFrame:
     """Groups all of whose members kept journals, each read to its end."""
-    told = tables.deliveries.groupBy(*GROUP, "member").agg(
+    journaled = tables.deliveries.groupBy(*GROUP, "member").agg(
         F.max((F.col("ended") == "open").cast("int")).alias("open")
     )
     registered = tables.registrations.where("member is not null").select(*GROUP, "member")
-    every = told.join(registered.distinct(), [*GROUP, "member"], "full")
+    every = journaled.join(registered.distinct(), [*GROUP, "member"], "full")
     whole = every.groupBy(*GROUP).agg(F.max(F.coalesce("open", F.lit(1))).alias("open"))
     return whole.where("open = 0").select(*GROUP)
 

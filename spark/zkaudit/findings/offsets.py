@@ -447,10 +447,10 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
 def _not_recreated(tables: Tables, back: DataFrame) -> DataFrame:
     """Leave out offsets that went back because the topic was recreated: its messages begin at 0
     again."""
-    made = tables.partitions.where("deleted_zxid is not null").select(
+    deleted = tables.partitions.where("deleted_zxid is not null").select(
         "chroot", "topic", "partition", "deleted_zxid"
     )
-    back = back.join(made, ["chroot", "topic", "partition"], "left")
+    back = back.join(deleted, ["chroot", "topic", "partition"], "left")
     between = (F.col("position.at") < F.col("deleted_zxid")) & (
         F.col("deleted_zxid") < F.col("zxid")
     )
@@ -459,24 +459,24 @@ def _not_recreated(tables: Tables, back: DataFrame) -> DataFrame:
 
 def recreated(tables: Tables) -> DataFrame:
     """Offsets of a deleted topic from which a member started to read the recreated topic."""
-    made = tables.partitions.where("deleted_zxid is not null and gone_zxid is null").select(
-        "chroot", "topic", "partition", "deleted_zxid", F.col("zxid").alias("made_zxid")
+    again = tables.partitions.where("deleted_zxid is not null and gone_zxid is null").select(
+        "chroot", "topic", "partition", "deleted_zxid", F.col("zxid").alias("created_zxid")
     )
     at = F.struct("zxid", "idx")
     stored = tables.commits.where("store = 'zookeeper' and kind = 'commit'").join(
-        F.broadcast(made), ["chroot", "topic", "partition"]
+        F.broadcast(again), ["chroot", "topic", "partition"]
     )
-    before, after = F.col("zxid") < F.col("deleted_zxid"), F.col("zxid") > F.col("made_zxid")
+    before, after = F.col("zxid") < F.col("deleted_zxid"), F.col("zxid") > F.col("created_zxid")
     owner = (F.col("owner_state") == "unknown") | (F.col("owner_session") == F.col("session"))
     own = after & F.coalesce(owner, F.lit(False))
     this = F.struct("zxid", "idx", "time", "session", F.col("owner_member").alias("member"),
                     "offset", "previous")  # fmt: skip
-    both = stored.groupBy(*PARTITION, "deleted_zxid", "made_zxid").agg(
+    both = stored.groupBy(*PARTITION, "deleted_zxid", "created_zxid").agg(
         F.max_by("offset", F.when(before, at)).alias("stale"),
         F.min_by(this, F.when(own, at)).alias("first"),
     )
     both = both.where("first.previous = stale").select(
-        *PARTITION, "deleted_zxid", "made_zxid", "stale", "first.*"
+        *PARTITION, "deleted_zxid", "created_zxid", "stale", "first.*"
     )
     past = F.col("offset") >= F.col("stale")
     both = both.withColumns(
@@ -485,7 +485,7 @@ def recreated(tables: Tables) -> DataFrame:
             "messages": F.when(past, F.col("stale")),
             "evidence": F.array(
                 row("partitions", "deleted_zxid", None, None, "topic deleted"),
-                row("partitions", "made_zxid", None, None, "topic created again"),
+                row("partitions", "created_zxid", None, None, "topic created again"),
                 row("commits", "zxid", "idx", "session",
                     F.concat(text("stale"), F.lit(" -> "), text("offset"))),
             ),

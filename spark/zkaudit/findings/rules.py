@@ -7,11 +7,11 @@ as a commit. Runs in the driver's thread and only builds DataFrames.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 
-from pyspark.sql import DataFrame, functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 from zkaudit.findings.base import Tables
 from zkaudit.findings.coordinator import coordinator
@@ -50,51 +50,84 @@ def findings(
 ) -> DataFrame:
     """Table ``findings``. ``keep`` stores a frame that is used several times under a name, and
     returns the stored frame."""
-    parts = [
-        *offsets(tables, keep),
-        recreated(tables),
-        jumps(tables, limits, keep),
-        commits_past_moves(tables),
-        foreign_releases(tables),
-        two_sessions(tables),
+    return union(part() for part in parts(tables, limits, keep).values())
+
+
+def parts(
+    tables: Tables, limits: Limits, keep: Callable[[str, DataFrame], DataFrame]
+) -> dict[str, Callable[[], DataFrame]]:
+    """Functions that return the parts of ``findings``, each with a name. They take about as long as
+    one another, and do not depend on one another."""
+    return {
+        "offsets": lambda: _fitted(
+            *offsets(tables, keep),
+            recreated(tables),
+            jumps(tables, limits, keep),
+            commits_past_moves(tables),
+        ),
+        "owners": lambda: _fitted(
+            *_until_the_end(tables, limits),
+            foreign_releases(tables),
+            two_sessions(tables),
+        ),
+        "members": lambda: _fitted(
+            storms(tables, limits),
+            contention(tables, limits),
+            flapping(tables, limits),
+            large_herds(tables, limits),
+            *double_deliveries(tables, limits),
+            delivery_gaps(tables),
+            offset_resets(tables),
+            commits_past_delivery(tables),
+            views_apart(tables, limits),
+            *migrations(tables, limits),
+            *coordinator(tables, limits, keep),
+        ),
+    }
+
+
+def union(frames: Iterable[DataFrame]) -> DataFrame:
+    """The rows of all frames, which have the same columns."""
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _until_the_end(tables: Tables, limits: Limits) -> Sequence[DataFrame]:
+    """Findings that depend on the time at which the history ends."""
+    return (
         *unowned(tables, limits),
         unclaimed(tables, limits),
         *shares(tables, limits),
-        storms(tables, limits),
-        contention(tables, limits),
-        flapping(tables, limits),
         stalled(tables, limits),
-        large_herds(tables, limits),
-        *double_deliveries(tables, limits),
-        delivery_gaps(tables),
-        offset_resets(tables),
-        commits_past_delivery(tables),
-        views_apart(tables, limits),
-        *migrations(tables, limits),
-        *coordinator(tables, limits, keep),
-    ]
-    return reduce(DataFrame.unionByName, map(_fit, parts))
+    )
 
 
-def waiting(tables: Tables, limits: Limits, found: DataFrame) -> DataFrame:
-    """Chroot and group of groups whose findings would change without any transaction in the group,
-    because the logs continue elsewhere. ``found``: ``findings(tables, limits)``.
+def later(tables: Tables, limits: Limits) -> DataFrame:
+    """What would be found at a time that never comes: chroot, group, and a hash of the finding.
 
     A rule that looks at the time at which the history ends finds more, or longer times, the later
-    that is. So these rules are asked about a time that never comes. A group without a mode for
-    which that shows nothing new has the same findings whenever the history ends.
+    that is. Only such rules are asked.
     """
     never = tables.end.withColumn("time", F.col("time") + F.expr("interval 1000 years"))
-    later = replace(tables, end=never)
-    parts = [
-        *unowned(later, limits),
-        unclaimed(later, limits),
-        *shares(later, limits),
-        stalled(later, limits),
-    ]
-    shown = F.xxhash64("chroot", "group", "kind", "zxid", "sentence").alias("shown")
-    every = reduce(DataFrame.unionByName, map(_fit, parts)).select("chroot", "group", shown)
-    return every.join(found.select(shown), "shown", "left_anti").select("chroot", "group")
+    found = _fitted(*_until_the_end(replace(tables, end=never), limits))
+    return found.select("chroot", "group", _shown())
+
+
+def waiting(found: DataFrame, later: DataFrame) -> DataFrame:
+    """Chroot and group of groups whose findings would change without any transaction in the group,
+    because the logs continue elsewhere. ``found``: all findings. ``later``: of the function.
+
+    A group without a mode for which the later time shows nothing new has the same findings whenever
+    the history ends.
+    """
+    return later.join(found.select(_shown()), "shown", "left_anti").select("chroot", "group")
+
+
+def _shown() -> Column:
+    return F.xxhash64("chroot", "group", "kind", "zxid", "sentence").alias("shown")
+
+
+def _fitted(*found: DataFrame) -> DataFrame:
+    return union(map(_fit, found))
 
 
 def _fit(part: DataFrame) -> DataFrame:

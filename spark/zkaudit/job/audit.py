@@ -22,7 +22,7 @@ from zkaudit.errors import InputMissingError
 from zkaudit.findings.base import Tables
 from zkaudit.findings.limits import SEVERITIES, Limits
 from zkaudit.findings.places import located
-from zkaudit.findings.rules import LASTING, findings
+from zkaudit.findings.rules import LASTING, findings, parts, union
 from zkaudit.history import committed, lifetimes
 from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
@@ -32,6 +32,7 @@ from zkaudit.job.spark import (
     PACKED,
     ROUNDS,
     SMALL_BYTES,
+    at_once,
     bytes_of,
     check_group,
     errors_named,
@@ -202,27 +203,31 @@ def _audit(
         )
         if stored.isEmpty() and journal_lines.isEmpty():
             raise InputMissingError(no_group(options.group, "the logs have"))
-    owned = keep("owned", lifetimes.owners(lifetimes.lifetimes(events, "owners")))
     addresses = server_logs.addresses(spark, options.server_logs)
-    sessions = store.shared(catalog.SESSIONS, build.sessions(events, addresses, store.used(events)))
-    partitions = store.shared(catalog.PARTITIONS, build.partitions(events))
-    ownership = table(catalog.OWNERSHIP, owned)
-    owned_topics = store.owned_topics(ownership)
-    registered = table(catalog.REGISTRATIONS, registrations)
+    owned, sessions, partitions, registered, moves = at_once(
+        spark,
+        lambda: keep("owned", lifetimes.owners(lifetimes.lifetimes(events, "owners"))),
+        lambda: store.sessions(build.sessions(events, addresses, store.used(events))),
+        lambda: store.shared(catalog.PARTITIONS, build.partitions(events)),
+        lambda: table(catalog.REGISTRATIONS, registrations),
+        lambda: table(catalog.MOVES, build.moves(events)),
+    )
     moving = Moving()
     if moving_groups:
         moving = migrations.collect(events, registered, sessions, last)
     store.rows(catalog.MIGRATIONS, migrations.rows(moving))
-    written = table(
-        catalog.COMMITS,
-        lifetimes.commits(events, owned).unionByName(
-            offsets.commits(stored), allowMissingColumns=True
-        ),
-    )
+    commits = offsets.commits(stored)
     steps = build.steps(registered, log_gaps, known)
-    changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))
-    refused = table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered))
-    bursts = table(catalog.REBALANCES, build.rebalances(ownership, changes, refused, QUIET_MS))
+    ownership, written, changes, refused = at_once(
+        spark,
+        lambda: table(catalog.OWNERSHIP, owned),
+        lambda: table(
+            catalog.COMMITS,
+            lifetimes.commits(events, owned).unionByName(commits, allowMissingColumns=True),
+        ),
+        lambda: table(catalog.MEMBERSHIP, steps.where("change is not null")),
+        lambda: table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered)),
+    )
     if options.bootstrap is None:  # starts no Python worker
         every = store.rows(catalog.GENERATIONS, [])
     else:
@@ -234,8 +239,15 @@ def _audit(
     if options.bootstrap is not None or options.journals:
         chroots = keep("chroots", chroots)
     lines = journals.lines(read, registered, options.group, chroots)
-    unreadable = store.shared(catalog.UNREADABLE, journals.unreadable(read))
-    delivered = store.shared(catalog.DELIVERIES, journals.deliveries(lines))
+    bursts, herds, owned_topics, unreadable, delivered, views = at_once(
+        spark,
+        lambda: table(catalog.REBALANCES, build.rebalances(ownership, changes, refused, QUIET_MS)),
+        lambda: table(catalog.HERDS, journals.herds(steps, lines)),
+        lambda: store.owned_topics(ownership),
+        lambda: store.shared(catalog.UNREADABLE, journals.unreadable(read)),
+        lambda: store.shared(catalog.DELIVERIES, journals.deliveries(lines)),
+        lambda: store.shared(catalog.VIEWS, journals.views(lines)),
+    )
     group_ownership = generations = None
     if options.bootstrap is not None:
         generations = timeline.placed(every, chroots).fillna("", "chroot")
@@ -253,11 +265,11 @@ def _audit(
         membership=changes,
         failed_claims=refused,
         rebalances=bursts,
-        moves=table(catalog.MOVES, build.moves(events)),
+        moves=moves,
         partitions=partitions,
-        herds=table(catalog.HERDS, journals.herds(steps, lines)),
+        herds=herds,
         deliveries=delivered,
-        views=store.shared(catalog.VIEWS, journals.views(lines)),
+        views=views,
         end=last,
         sessions=sessions,
         known=known,
@@ -267,9 +279,10 @@ def _audit(
         generations=generations,
         owned_topics=owned_topics,
     )
-    found = within(findings(tables, options.limits, keep), last, options.start, options.end)
+    found, later = _found(store, tables, options.limits, keep)
+    found = within(found, last, options.start, options.end)
     found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
-    store.judged(tables, options.limits, found)
+    store.judged(found, later)
     found = table(catalog.FINDINGS, located(found, transactions, sessions))
     names = [(piece.server, piece.name) for piece in snapshot_files]
     more = {
@@ -286,6 +299,21 @@ def _audit(
     store.close()
     publish(out, store.place, summary, keep=options.growing)
     return summary
+
+
+def _found(
+    store: Store, tables: Tables, limits: Limits, keep: Callable[[str, DataFrame], DataFrame]
+) -> tuple[DataFrame, DataFrame | None]:
+    """All findings, and what ``Store.later`` returns."""
+    if not is_little(store.spark):  # the parts read the same tables: as one job they do it once
+        return findings(tables, limits, keep), store.later(tables, limits)
+
+    def part(name: str, made: Callable[[], DataFrame]) -> Callable[[], DataFrame | None]:
+        return lambda: keep(f"findings-{name}", made())
+
+    jobs = [part(name, made) for name, made in parts(tables, limits, keep).items()]
+    *found, later = at_once(store.spark, *jobs, lambda: store.later(tables, limits))
+    return union(frame for frame in found if frame is not None), later
 
 
 def check_times(rows: DataFrame, options: Options) -> None:

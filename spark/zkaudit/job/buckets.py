@@ -6,7 +6,8 @@ are not of one group have buckets of their own. Driver's thread; executors write
 ``recorded/batches-FIRST-LAST`` holds the rows of some of Spark's batches, in files
 ``bucket-N-*.parquet``, in which the rows of a group are together. So are the rows of a table of
 groups. A round audits some groups. It writes their rows to new files, and the other rows of their
-buckets to one file. The files of other buckets are hard links to those of the round before.
+buckets to one file. Files of other buckets, and long files without these groups, are hard links to
+those of the round before.
 ``.state`` in the directory of the tables is for the next round only: which groups there are, which
 sessions each used, and which topics it owned.
 """
@@ -29,14 +30,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import dataset
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
-from pyspark.sql.types import LongType, StructField, StructType
 
 from zkaudit import schema
 from zkaudit.findings.base import Tables
 from zkaudit.findings.limits import Limits
-from zkaudit.findings.rules import waiting
+from zkaudit.findings.rules import later, waiting
 from zkaudit.history.committed import Range, Run, merged
 from zkaudit.history.staging import (
     BUCKETS,
@@ -47,8 +48,8 @@ from zkaudit.history.staging import (
     group_key_of,
     is_topic,
 )
-from zkaudit.job.output import Store, collected, empty, for_arrow, put
-from zkaudit.job.spark import is_little
+from zkaudit.job.output import Store, collected, empty, for_arrow, kept, put
+from zkaudit.job.spark import PACKED, ROUNDS, bytes_of, is_little, planned_for
 from zkaudit.tables import catalog
 
 SHARED: Final = BUCKETS
@@ -64,7 +65,8 @@ _PLACE: Final = re.compile(r"batches-([0-9]{10})-([0-9]{10})")
 _FILE: Final = re.compile(r"bucket-([0-9]+)-.*\.parquet")
 _STATE: Final = ".state"
 _GROUPS: Final = f"{_STATE}/groups"
-_ROW_GROUP: Final = 100_000
+FILE_ROWS: Final = 50_000
+"""A file of a bucket has about so many rows. So a round rewrites little of a long table."""
 
 
 class NewTopicError(Exception):
@@ -150,12 +152,14 @@ class Recorder:
     def merge(self, spark: SparkSession, first: int, last: int) -> None:
         """Put the directories of batches ``first`` to ``last`` into one, then delete them."""
         inside = [b for b in recorded(self.folder) if first <= b.first and b.last <= last]
-        rows = read(spark, [file for b in inside for file in b.every_file()])
+        files = [file for b in inside for file in b.every_file()]
+        rows = read(spark, files)
         of = F.col("type")
         runs = _runs_as_rows(spark, [row for b in inside for row in _runs_in(b)])
         paths = rows.where(of == schema.PATH).dropDuplicates(["path"])
         others = rows.where(~of.isin(schema.PATH, schema.RUN))
-        self._save(others.unionByName(paths).unionByName(runs), first, last)
+        with planned_for(spark, PACKED * bytes_of(files), ROUNDS):
+            self._save(others.unionByName(paths).unionByName(runs), first, last)
         stay = {one.place for one in recorded(self.folder)}
         for place in list(self.folder.iterdir()):  # also those that an earlier crash left
             if _PLACE.fullmatch(place.name) and place not in stay:
@@ -172,55 +176,46 @@ class Recorder:
         (place / "_SUCCESS").touch()
 
 
-def save(frame: DataFrame, place: Path) -> list[Path]:
-    """Write the rows of each bucket to files of their own; return these.
+def save(frame: DataFrame, place: Path, tag: int = 0) -> list[Path]:
+    """Write the rows of each bucket to files of their own; return these. ``tag``: in their names.
 
     ``frame`` has a column ``bucket``, by which each of its partitions is sorted. Python workers
     write the files: Spark's own writer starts three processes for each, to set permissions.
     """
-    found = for_arrow(frame).mapInArrow(partial(_save, str(place)), "file string").collect()
+    found = for_arrow(frame).mapInArrow(partial(_save, str(place), tag), "file string").collect()
     return sorted(place / row["file"] for row in found)
 
 
-def _save(place: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _save(place: str, tag: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
     part = 0 if context is None else context.partitionId()
     # Another attempt at this task may write the same files at the same time.
     unfinished = f".{part}.{os.getpid()}"
     number, waiting, rows = -1, list[pa.RecordBatch](), 0
-    writer: pq.ParquetWriter | None = None
     written: list[str] = []
 
     def flush() -> None:
-        nonlocal writer, rows
+        nonlocal rows
         if waiting:
             table = pa.Table.from_batches(waiting).drop_columns("bucket")
-            writer = writer or pq.ParquetWriter(f"{place}/{unfinished}", table.schema)
-            writer.write_table(table)
+            pq.write_table(table, f"{place}/{unfinished}")
+            written.append(f"bucket-{number}-{tag}-{part}-{len(written)}.parquet")
+            os.replace(f"{place}/{unfinished}", f"{place}/{written[-1]}")
         waiting.clear()
         rows = 0
-
-    def close() -> None:
-        nonlocal writer
-        flush()
-        if writer is not None:
-            writer.close()
-            written.append(f"bucket-{number}-{part}.parquet")
-            os.replace(f"{place}/{unfinished}", f"{place}/{written[-1]}")
-        writer = None
 
     for batch in batches:
         numbers = batch["bucket"].to_numpy()
         starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()] if len(numbers) else []
         for start, stop in zip(starts, [*starts[1:], len(numbers)], strict=False):
             if numbers[start] != number:
-                close()
+                flush()
                 number = int(numbers[start])
             waiting.append(batch.slice(start, stop - start))
             rows += stop - start
-            if rows >= _ROW_GROUP:
+            if rows >= FILE_ROWS:
                 flush()
-    close()
+    flush()
     yield pa.RecordBatch.from_pydict({"file": pa.array(written, pa.string())})
 
 
@@ -232,17 +227,47 @@ def read(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
     return spark.read.schema(columns).parquet(*[str(file) for file in files])
 
 
-def read_groups(spark: SparkSession, batches: Sequence[Batches], keys: frozenset[int]) -> DataFrame:
-    """The same of some groups only, and the rows that groups share."""
+def take(
+    batches: Sequence[Batches], touched: Touched, before: Path, place: Path
+) -> tuple[list[Path], pa.Array]:
+    """Write the rows that a round needs to files in ``place``: those of some groups, of sessions,
+    and all of topics and runs. ``before``: the tables of the round before.
+
+    Return the files and the sessions: those that used the groups, and those with new rows.
+    """
+    shutil.rmtree(place, ignore_errors=True)  # a crash left it
+    place.mkdir(parents=True)
+    keys = pa.array(sorted(touched.keys), pa.int64())
+    numbers = {key % BUCKETS for key in touched.keys}
+    groups = [file for one in batches for n in sorted(numbers) for file in one.files(n)]
+    made = _copy(groups, pc.field("key").isin(keys), place / "groups.parquet")
+    used = [file for n, file in _files(before / _STATE / "used") if n in numbers]
+    parts = [_table(used, pc.field("key").isin(keys), "session"), _table(made, None, "session")]
+    found = [chunk for part in parts if part is not None for chunk in part["session"].chunks]
+    sessions = pc.unique(pa.chunked_array([touched.sessions, *found], pa.int64()))
     shared = [file for one in batches for n in (SHARED, RUNS) for file in one.files(n)]
-    numbers = sorted({key % BUCKETS for key in keys})
-    files = [str(file) for one in batches for n in numbers for file in one.files(n)]
+    of_sessions = pc.field("type").isin(["createSession", "closeSession", "error"])
+    others = ~of_sessions | pc.field("session").isin(sessions)
+    return made + _copy(shared, others, place / "shared.parquet"), sessions
+
+
+def _copy(files: Sequence[Path], where: pc.Expression, place: Path) -> list[Path]:
+    """Write rows of some files to one, without holding all of them in memory; return it, or nothing
+    if there are no files."""
     if not files:
-        return read(spark, shared)
-    columns = schema.spark_type(schema.TXNLOG_GROUPS)
-    keyed = StructType([*columns.fields, StructField("key", LongType())])
-    rows = spark.read.schema(keyed).parquet(*files).where(F.col("key").isin(*keys)).drop("key")
-    return read(spark, shared).unionByName(rows)
+        return []
+    rows = dataset.dataset([str(file) for file in files]).scanner(filter=where)
+    with pq.ParquetWriter(place, rows.projected_schema) as writer:
+        for batch in rows.to_batches():
+            if batch.num_rows:
+                writer.write_batch(batch)
+    return [place]
+
+
+def _table(files: Iterable[Path], where: pc.Expression | None, *columns: str) -> pa.Table | None:
+    """Some columns of some files; ``None`` if there are no files."""
+    names = [str(file) for file in files]
+    return dataset.dataset(names).to_table(list(columns), where) if names else None
 
 
 def runs_of(batches: Iterable[Batches]) -> list[dict[str, Any]]:
@@ -260,28 +285,35 @@ def covered(rows: Iterable[dict[str, Any]]) -> list[Range]:
     return merged((row["zxid"], row["last_zxid"]) for row in rows)
 
 
-def touched_by(batches: Iterable[Batches], before: Path) -> set[int] | None:
-    """Keys of groups that new rows are about; ``None``: maybe all, because topics changed.
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What a round has to audit: the groups with these keys, and these sessions."""
+
+    keys: frozenset[int]
+    sessions: pa.Array
+
+
+def touched_by(batches: Iterable[Batches], before: Path) -> Touched | None:
+    """What new rows are about; ``None``: maybe all groups, because topics changed.
 
     A row about a session is about all groups that the session did something in: ``before`` holds
     the tables of the round before.
     """
     found: set[int] = set()
-    sessions: list[pa.Array] = []
+    chunks: list[pa.Array] = []
     for one in batches:
         found |= one.keys()
         for file in one.files(SHARED):
             rows = pq.read_table(file, columns=["path", "session"])
             if pc.any(pc.match_substring(rows["path"], "/brokers/topics/")).as_py():
                 return None
-            sessions.extend(rows["session"].chunks)
-    if not sessions:
-        return found
-    wanted = pc.unique(pa.chunked_array(sessions))
-    for _, file in _files(before / _STATE / "used"):
-        used = pq.read_table(file, columns=["session", "key"])
-        found.update(used.filter(pc.is_in(used["session"], wanted))["key"].to_pylist())
-    return found
+            chunks.extend(rows["session"].chunks)
+    sessions = pc.unique(pa.chunked_array(chunks, pa.int64()))
+    if len(sessions):
+        files = (file for _, file in _files(before / _STATE / "used"))
+        used = _table(files, pc.field("session").isin(sessions), "key")
+        found.update(used["key"].to_pylist() if used is not None else ())
+    return Touched(frozenset(found), sessions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +357,7 @@ class BucketStore(Store):
 
     Args:
         touched: the keys of the groups that are audited; ``None``: all.
+        sessions: the sessions that are audited, of which all rows were read; ``None``: all.
         before: the tables of the round before, if there are any.
         state: what this round knows of itself; ``close`` completes it.
     """
@@ -336,11 +369,14 @@ class BucketStore(Store):
         touched: frozenset[int] | None,
         before: Path | None,
         state: State,
+        sessions: pa.Array | None = None,
     ) -> None:
         super().__init__(spark, out)
+        self.out = out
         self.touched = touched
         self.before = before if touched is not None else None
         self.state = state
+        self.audited_sessions = sessions
         self.always: set[int] = set()
         self.keys = pa.array([] if touched is None else sorted(touched), pa.int64())
         self.buckets = {key % BUCKETS for key in touched or ()}
@@ -372,11 +408,23 @@ class BucketStore(Store):
         key = group_key_of(F.col("path"))
         return snapshots.where(key.isNull() | key.isin(*self.touched))
 
+    def sessions(self, frame: DataFrame) -> DataFrame:
+        """Write table ``sessions``, and take the sessions that are not audited from the round
+        before."""
+        spec = catalog.SESSIONS
+        audited = self.shared(spec, frame)
+        if self.before is None or self.audited_sessions is None:
+            return audited
+        place = self.place / spec.name
+        mine = sorted(place.glob("*.parquet"))
+        others = ~pc.field("session").isin(self.audited_sessions)
+        _copy(sorted((self.before / spec.name).glob("*.parquet")), others, place / "rest.parquet")
+        return self.spark.read.schema(spec.spark_type()).parquet(*[str(file) for file in mine])
+
     def used(self, stage: Stage) -> DataFrame:
-        """Return the sessions that did something in any group."""
+        """Return the sessions that did something in a group that is audited."""
         used = stage.used.select(group_key().alias("key"), "session").distinct()
-        name = f"{_STATE}/used"
-        return self._all(name, self._write(name, used, F.col("key")))
+        return self._write(f"{_STATE}/used", used, F.col("key"))
 
     def owned_topics(self, ownership: DataFrame) -> DataFrame:
         """Return chroot and topic of what any group ever owned; raise NewTopicError for a new
@@ -384,13 +432,15 @@ class BucketStore(Store):
         name = f"{_STATE}/owned_topics"
         owned = ownership.select("chroot", "topic", group_key().alias("key")).distinct()
         audited = self._write(name, owned, F.col("key"))
-        if self.before is not None:
-            known = set(_pairs(file for _, file in _files(self.before / name)))
-            known |= set(_pairs((self.place / catalog.PARTITIONS.name).glob("*.parquet")))
-            mine = {tuple(row) for row in audited.select("chroot", "topic").distinct().collect()}
-            if not known.issuperset(mine):
-                raise NewTopicError
-        return self._all(name, audited)
+        if self.before is None:
+            return audited
+        known = _pairs(file for _, file in _files(self.before / name))
+        known |= _pairs((self.place / catalog.PARTITIONS.name).glob("*.parquet"))
+        if not known >= _pairs(file for n, file in _files(self.place / name) if n in self.buckets):
+            raise NewTopicError
+        rows = [{"chroot": chroot, "topic": topic} for chroot, topic in sorted(known)]
+        columns = ownership.select("chroot", "topic").schema
+        return put(self.out, "staging/owned_topics", self.spark, columns, rows)
 
     def groups(self, stage: Stage) -> tuple[int, int]:
         """Return how many groups there are, and how many with a mode. These are always audited."""
@@ -401,13 +451,18 @@ class BucketStore(Store):
         audited = self._write(_GROUPS, found.withColumn("key", group_key()), F.col("key"))
         moving = [row["key"] for row in audited.where("moving").select("key").collect()]
         self.always.update(moving)
-        files = [file for _, file in _files(self.place / _GROUPS)]
-        counts = (pq.read_table(file, columns=["counts"])["counts"] for file in files)
-        return sum(pc.sum(column).as_py() or 0 for column in counts), len(moving)
+        every = _table((file for _, file in _files(self.place / _GROUPS)), None, "counts")
+        count = 0 if every is None else pc.sum(every["counts"]).as_py() or 0
+        return count, len(moving)
 
-    def judged(self, tables: Tables, limits: Limits, found: DataFrame) -> None:
+    def later(self, tables: Tables, limits: Limits) -> DataFrame:
+        """Return what would be found if the history ended later."""
+        return kept(self.out, "staging/later", later(tables, limits))
+
+    def judged(self, found: DataFrame, later: DataFrame | None) -> None:
         """Note the groups whose findings depend on when the history ends."""
-        groups = waiting(tables, limits, found)
+        assert later is not None
+        groups = waiting(found, later)
         rows = groups.select(group_key().alias("key")).distinct().collect()
         self.always.update(row["key"] for row in rows)
 
@@ -426,7 +481,7 @@ class BucketStore(Store):
             mine = self._little(frame, place)
         else:
             rows = frame.repartition("bucket").sortWithinPartitions("bucket", key)
-            mine = save(rows, place)
+            mine = save(rows, place, self.state.last)
         if self.before is not None:
             self._take(self.before / name, place)
         if not any(place.iterdir()):
@@ -441,7 +496,7 @@ class BucketStore(Store):
         numbers = table["bucket"]
         mine = []
         for number in sorted(pc.unique(numbers).to_pylist()):
-            mine.append(place / f"bucket-{number}-0.parquet")
+            mine.append(place / f"bucket-{number}-{self.state.last}-0-0.parquet")
             rows = table.filter(pc.equal(numbers, number))
             pq.write_table(rows.drop_columns("bucket"), mine[-1])
         return mine
@@ -453,17 +508,19 @@ class BucketStore(Store):
             if number not in self.buckets:
                 _link(file, place / file.name)
                 continue
-            rows = pq.read_table(file)
-            gone = (
-                pc.is_in(rows["key"], self.keys)
-                if "key" in rows.column_names
-                else pc.is_in(_named(rows), self.names)
+            there = pq.ParquetFile(file)
+            keyed = "key" in there.schema_arrow.names
+            names = there.read(["key"] if keyed else ["chroot", "group"])
+            stays = pc.invert(
+                pc.is_in(names["key"], self.keys) if keyed else pc.is_in(_named(names), self.names)
             )
-            parts[number].append(rows.filter(pc.invert(gone)))
+            if names.num_rows >= FILE_ROWS and pc.all(stays).as_py():
+                _link(file, place / file.name)
+            elif pc.any(stays).as_py():
+                parts[number].append(there.read().filter(stays))
         for number, tables in parts.items():
             rest = pa.concat_tables(tables, promote_options="default")
-            if rest.num_rows:
-                pq.write_table(rest, place / f"bucket-{number}-rest.parquet")
+            pq.write_table(rest, place / f"bucket-{number}-{self.state.last}-rest.parquet")
 
     def _all(self, name: str, audited: DataFrame) -> DataFrame:
         if self.touched is None:
@@ -512,10 +569,13 @@ def _values(files: Iterable[Path], column: str) -> set[int]:
     return found
 
 
-def _pairs(files: Iterable[Path]) -> Iterator[tuple[str, str]]:
-    for file in files:
-        found = pq.read_table(file, columns=["chroot", "topic"])
-        yield from zip(found["chroot"].to_pylist(), found["topic"].to_pylist(), strict=True)
+def _pairs(files: Iterable[Path]) -> set[tuple[str, str]]:
+    """Chroot and topic of all rows."""
+    rows = _table(files, None, "chroot", "topic")
+    if rows is None:
+        return set()
+    found = rows.group_by(["chroot", "topic"]).aggregate([])
+    return set(zip(found["chroot"].to_pylist(), found["topic"].to_pylist(), strict=True))
 
 
 def _runs_in(one: Batches) -> list[dict[str, Any]]:

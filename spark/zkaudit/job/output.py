@@ -134,8 +134,12 @@ class Store:
         """Return those rows of ``schema.SNAPSHOT`` that the groups that are audited need."""
         return snapshots
 
+    def sessions(self, frame: DataFrame) -> DataFrame:
+        """Write table ``sessions``; return the sessions that are audited."""
+        return self.shared(catalog.SESSIONS, frame)
+
     def used(self, stage: Stage) -> DataFrame:
-        """Return the sessions that did something in any group."""
+        """Return the sessions that did something in a group that is audited."""
         return stage.used
 
     def owned_topics(self, ownership: DataFrame) -> DataFrame:
@@ -146,8 +150,11 @@ class Store:
         """Return how many groups there are, and how many of them have a mode."""
         return migrations.count(stage)
 
-    def judged(self, tables: Tables, limits: Limits, found: DataFrame) -> None:
-        """Take note of the findings, before they are written."""
+    def later(self, tables: Tables, limits: Limits) -> DataFrame | None:
+        """Return what ``judged`` has to know besides the findings. Does not need these."""
+
+    def judged(self, found: DataFrame, later: DataFrame | None) -> None:
+        """Take note of the findings, before they are written. ``later``: of the method."""
 
     def close(self) -> None:
         """Everything is written but the summary."""

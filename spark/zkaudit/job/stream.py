@@ -51,15 +51,16 @@ from zkaudit.job.buckets import (
     NewTopicError,
     Recorder,
     State,
+    Touched,
     as_runs,
     covered,
     read,
-    read_groups,
     recorded,
     runs_of,
+    take,
     touched_by,
 )
-from zkaudit.job.output import kept, staged
+from zkaudit.job.output import staged
 from zkaudit.job.place import prepare, write_atomically
 from zkaudit.job.spark import (
     PACKED,
@@ -88,10 +89,12 @@ def stream(
     stop: threading.Event,
     on_summary: Callable[[dict[str, Any]], object],
     once: bool = False,
+    after_round: Callable[[], object] = lambda: None,
 ) -> None:
     """Record and audit, every ``every`` seconds, until ``stop`` is set.
 
     ``on_summary`` gets the summary after each audit; there is none when nothing new was logged.
+    ``after_round`` is called in any case.
     Readers of ``OUT`` see the last finished round. Raises what ``audit.run`` does, and AuditError
     when ``OUT`` was made from directories that are not among these.
     """
@@ -106,11 +109,12 @@ def stream(
         record(spark, options)
         batches = recorded(out / "recorded")
         last = str(batches[-1].last) if batches else ""
-        done = out / "refreshed"  # written after the report
+        done = out / "refreshed"
         # Also what was recorded by a process that was killed before it had audited.
         if last != (done.read_text() if done.exists() else ""):
             on_summary(refresh(spark, options))
             done.write_text(last)
+        after_round()
         if once or stop.wait(every):
             return
 
@@ -219,20 +223,23 @@ def _round(
     options: Options,
     history: _History,
     state: State,
-    touched: frozenset[int] | None,
+    touched: Touched | None,
 ) -> dict[str, Any]:
     """Audit some groups; ``None``: all."""
     out = Path(options.out)
+    before = (out / "tables").resolve()
     if touched is None:
+        keys, sessions = None, None
         files = [file for one in history.batches for file in one.every_file()]
         rows = read(spark, [one.place for one in history.batches])
     else:
-        rows = kept(out, "staging/rows", read_groups(spark, history.batches, touched))
-        files = list((out / "staging" / "rows").glob("*.parquet"))
+        keys = touched.keys
+        files, sessions = take(history.batches, touched, before, out / "staging" / "rows")
+        rows = read(spark, files)
     with planned_for(spark, PACKED * bytes_of(files), ROUNDS):
         if touched is None:
             check_times(rows, options)
-        store = BucketStore(spark, out, touched, (out / "tables").resolve(), state)
+        store = BucketStore(spark, out, keys, before, state, sessions)
         return audit(
             store, options, rows, history.plan, *history.files, lambda _: history.snapshots
         )
@@ -261,10 +268,8 @@ def _end_us(runs: Sequence[dict[str, Any]]) -> int | None:
     return int(max(ends)[1].timestamp() * 1e6) if ends else None
 
 
-def _touched(
-    options: Options, history: _History, tables: Path, now: State
-) -> frozenset[int] | None:
-    """The keys of the groups that a round has to audit; ``None``: all groups."""
+def _touched(options: Options, history: _History, tables: Path, now: State) -> Touched | None:
+    """What a round has to audit; ``None``: all groups."""
     plan = history.plan
     before = State.of(tables)
     if before is None or before.same != now.same:
@@ -279,9 +284,9 @@ def _touched(
     if subtracted(changed, covered(runs_of(new))):
         return None
     found = touched_by(new, tables)
-    if found is None or len(found) + len(before.always) > MOST_GROUPS:
+    if found is None or len(found.keys) + len(before.always) > MOST_GROUPS:
         return None
-    return frozenset(found.union(before.always))
+    return replace(found, keys=found.keys.union(before.always))
 
 
 def _snapshots(

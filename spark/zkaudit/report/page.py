@@ -28,7 +28,7 @@ from zkaudit.errors import InputMissingError
 from zkaudit.findings.limits import SEVERITIES
 from zkaudit.job.output import load
 from zkaudit.job.place import finished
-from zkaudit.job.spark import PACKED, bytes_of, check_group, planned_for
+from zkaudit.job.spark import PACKED, at_once, bytes_of, check_group, planned_for
 from zkaudit.report.verdict import Count, verdict
 from zkaudit.show import command
 from zkaudit.text import names_of, no_group, printable
@@ -172,23 +172,7 @@ def _visible(value: Any) -> Any:
 def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, Any]:
     """Return what the page shows, of a size that does not depend on the history's."""
     found = tables["findings"]
-    listed = [
-        {
-            "severity": row["severity"], "kind": row["kind"], "chroot": row["chroot"],
-            "group": row["group"], "topic": row["topic"], "partition": row["partition"],
-            "zxid": row["zxid"], "t": row["t"], "u": row["u"], "basis": row["basis"],
-            "sentence": row["sentence"], "member": row["member"],
-            "effect": row["effect"], "messages": row["messages"],
-            "place": row["file"] and f"{row['server']}: {row['file']}, byte {row['position']}",
-            "command": command(row["zxid"], summary.get("directories", ())),
-            "evidence": [[e["table"], e["zxid"], e["idx"], e["what"]] for e in row["evidence"]],
-        }
-        for row in found.withColumns(
-            {"t": F.unix_millis("time"), "u": F.unix_millis("end_time")}
-        ).orderBy(_rank(), "kind", "zxid").take(MAX_FINDINGS)
-    ]  # fmt: skip
-    every = _all_groups(tables)
-    carried, others = every[:MAX_GROUPS], every[MAX_GROUPS:]
+    spark = found.sparkSession
     owned = tables["ownership"].where("start_time is not null")
     last = F.lit(summary["last_time"]).cast("timestamp")
     spans = owned.select(
@@ -198,19 +182,36 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
         F.unix_millis("start_time").alias("a"),
         F.unix_millis(F.coalesce("end_time", last)).alias("b"),
     )
-    # The hash of a partition's name is enough to count partitions, and much faster.
-    times = spans.agg(F.min("a"), F.max("b"), F.count_distinct(F.xxhash64(*KEY))).first()
-    assert times is not None
+    listed: list[dict[str, Any]]
+    every: list[_Group]
+    listed, every, times, counts = at_once(
+        spark,
+        lambda: _listed(found, summary),
+        lambda: _all_groups(tables),
+        # The hash of a partition's name is enough to count partitions, and much faster.
+        lambda: spans.agg(F.min("a"), F.max("b"), F.count_distinct(F.xxhash64(*KEY))).first(),
+        lambda: _counts(found),
+    )
+    carried, others = every[:MAX_GROUPS], every[MAX_GROUPS:]
     begin, end = (int(times[0]), int(times[1])) if times[0] is not None else (0, 1)
     width = max(1, -(-(end - begin + 1) // BUCKETS))
     groups = _groups(tables, owned, carried, _modes(summary))
-    chosen = _as_frame(found.sparkSession, groups)
-    rows = _rows(found, owned, chosen, _worst_groups(listed, carried))
+    chosen = _as_frame(spark, groups)
     members: dict[str, int] = {}
-    exact = _intervals(spans, rows)
+
+    def timeline() -> tuple[list[tuple[str, str, str, int]], _Intervals | None]:
+        rows = _rows(found, owned, chosen, _worst_groups(listed, carried))
+        return rows, _intervals(spans, rows)
+
+    (rows, exact), series, herds = at_once(
+        spark,
+        timeline,
+        lambda: _series(tables, groups, begin, width),
+        lambda: _herds(tables["herds"], chosen),
+    )
     return {
         "summary": summary,
-        "verdict": verdict(_counts(found), summary),
+        "verdict": verdict(counts, summary),
         "only": _only(summary.get("group")),
         "limits": list(LIMITS_OF_LOGS),
         "findings": listed,
@@ -223,13 +224,31 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
         if exact is None
         else _cells_of(exact, len(rows), members, begin, width),
         "exact": None if exact is None else _packed(exact, members, begin, end),
-        "groups": _series(tables, groups, begin, width),
+        "groups": series,
         "all_groups": len(every),
         "others": _others(others),
         "members": list(members),
-        "herds": _herds(tables["herds"], chosen),
+        "herds": herds,
         "changes": tables["herds"].count(),
     }
+
+
+def _listed(found: DataFrame, summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """The worst findings."""
+    times = {"t": F.unix_millis("time"), "u": F.unix_millis("end_time")}
+    return [
+        {
+            "severity": row["severity"], "kind": row["kind"], "chroot": row["chroot"],
+            "group": row["group"], "topic": row["topic"], "partition": row["partition"],
+            "zxid": row["zxid"], "t": row["t"], "u": row["u"], "basis": row["basis"],
+            "sentence": row["sentence"], "member": row["member"],
+            "effect": row["effect"], "messages": row["messages"],
+            "place": row["file"] and f"{row['server']}: {row['file']}, byte {row['position']}",
+            "command": command(row["zxid"], summary.get("directories", ())),
+            "evidence": [[e["table"], e["zxid"], e["idx"], e["what"]] for e in row["evidence"]],
+        }
+        for row in found.withColumns(times).orderBy(_rank(), "kind", "zxid").take(MAX_FINDINGS)
+    ]  # fmt: skip
 
 
 def _modes(summary: dict[str, Any]) -> dict[tuple[str, str], str]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -28,7 +29,14 @@ from zkaudit.job import audit as job, inputs
 from zkaudit.job.inputs import find
 from zkaudit.job.output import kept, load
 from zkaudit.job.place import finished, new_tables, prepare, publish
-from zkaudit.job.spark import SMALL_BYTES, bytes_of, check_group, errors_named, planned_for
+from zkaudit.job.spark import (
+    SMALL_BYTES,
+    at_once,
+    bytes_of,
+    check_group,
+    errors_named,
+    planned_for,
+)
 from zkaudit.report import page as report
 from zkaudit.schema import RUN
 from zkaudit.tables import journals
@@ -429,6 +437,37 @@ def test_a_small_audit_plans_for_little_data(spark: SparkSession, tmp_path: Path
         assert spark.conf.get(name) == "7"
     finally:
         spark.conf.set(name, before)
+
+
+def test_jobs_of_little_data_run_two_at_once(spark: SparkSession) -> None:
+    """The results are in order, and the threads have the local properties of the caller's. The
+    error of the first job that fails is raised when all have ended. With more data, the caller's
+    thread runs one job after the other."""
+    both, ended = Barrier(2, timeout=60), list[str]()
+    spark.sparkContext.setLocalProperty("zkaudit.test", "here")
+
+    def job(name: str) -> tuple[str, str | None, int]:
+        if not alone:
+            both.wait()
+        found = spark.sparkContext.getLocalProperty("zkaudit.test")
+        return name, found, int(spark.range(3).count())
+
+    def fails(error: Exception) -> None:
+        ended.append(str(error))
+        raise error
+
+    def both_jobs() -> list[Any]:
+        return at_once(spark, lambda: job("first"), lambda: job("second"))
+
+    try:
+        for alone in (False, True):
+            with planned_for(spark, SMALL_BYTES if alone else 0):
+                assert both_jobs() == [("first", "here", 3), ("second", "here", 3)]
+        with planned_for(spark, 0), pytest.raises(KeyError, match="one"):
+            at_once(spark, lambda: fails(KeyError("one")), lambda: fails(ValueError("two")))
+        assert sorted(ended) == ["'one'", "two"]
+    finally:
+        spark.sparkContext.setLocalProperty("zkaudit.test", None)  # type: ignore[arg-type]
 
 
 def test_tables_without_rows_are_left_out_of_plans(
