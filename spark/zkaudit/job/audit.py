@@ -216,18 +216,6 @@ def _audit(
     if moving_groups:
         moving = migrations.collect(events, registered, sessions, last)
     store.rows(catalog.MIGRATIONS, migrations.rows(moving))
-    commits = offsets.commits(stored)
-    steps = build.steps(registered, log_gaps, known)
-    ownership, written, changes, refused = at_once(
-        spark,
-        lambda: table(catalog.OWNERSHIP, owned),
-        lambda: table(
-            catalog.COMMITS,
-            lifetimes.commits(events, owned).unionByName(commits, allowMissingColumns=True),
-        ),
-        lambda: table(catalog.MEMBERSHIP, steps.where("change is not null")),
-        lambda: table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered)),
-    )
     if options.bootstrap is None:  # starts no Python worker
         every = store.rows(catalog.GENERATIONS, [])
     else:
@@ -239,15 +227,30 @@ def _audit(
     if options.bootstrap is not None or options.journals:
         chroots = keep("chroots", chroots)
     lines = journals.lines(read, registered, options.group, chroots)
-    bursts, herds, owned_topics, unreadable, delivered, views = at_once(
+    commits = offsets.commits(stored)
+    steps = build.steps(registered, log_gaps, known)
+
+    def rebalances() -> tuple[DataFrame, ...]:
+        owners = table(catalog.OWNERSHIP, owned)
+        changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))
+        refused = table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered))
+        bursts = build.rebalances(owners, changes, refused, QUIET_MS)
+        topics = store.owned_topics(owners)
+        return owners, changes, refused, table(catalog.REBALANCES, bursts), topics
+
+    written, made, herds, unreadable, delivered, views = at_once(
         spark,
-        lambda: table(catalog.REBALANCES, build.rebalances(ownership, changes, refused, QUIET_MS)),
+        lambda: table(
+            catalog.COMMITS,
+            lifetimes.commits(events, owned).unionByName(commits, allowMissingColumns=True),
+        ),
+        rebalances,
         lambda: table(catalog.HERDS, journals.herds(steps, lines)),
-        lambda: store.owned_topics(ownership),
         lambda: store.shared(catalog.UNREADABLE, journals.unreadable(read)),
         lambda: store.shared(catalog.DELIVERIES, journals.deliveries(lines)),
         lambda: store.shared(catalog.VIEWS, journals.views(lines)),
     )
+    ownership, changes, refused, bursts, owned_topics = made
     group_ownership = generations = None
     if options.bootstrap is not None:
         generations = timeline.placed(every, chroots).fillna("", "chroot")
