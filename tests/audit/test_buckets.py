@@ -249,3 +249,105 @@ def test_only_audited_groups_are_written(
     assert second.count(spec) == len(every)
     (old,) = (first.place / spec.name).glob(f"bucket-{key[groups[3]] % buckets.BUCKETS}-*")
     assert old.stat().st_nlink == 1 + links
+
+
+def test_a_round_reads_what_its_groups_and_sessions_need(tmp_path: Path) -> None:
+    """All rows of the groups, of the sessions that ever used them and of those with new rows, and
+    all rows of topics and runs. Not: other groups' rows, although they are in the same files."""
+    near = 7 + buckets.BUCKETS
+    tables = tmp_path / "tables"
+    used(tables, {7: [1, 2], near: [3], 8: [4]})
+
+    def of(session: int, kind: str = "createSession") -> dict[str, Any]:
+        return {"type": kind, "session": session}
+
+    topic = {"type": "setData", "session": 9, "path": "/brokers/topics/t"}
+    refused = of(2, "error") | {"path": "/consumers/g/owners/t/0"}
+    shared = [*map(of, (1, 3, 4, 5, 6)), refused, of(3, "closeSession"), topic]
+    keyed = [of(1, "setData") | {"key": 7}, of(3, "setData") | {"key": near}]
+    early = {
+        7: keyed,
+        8: [of(4, "setData")],
+        buckets.SHARED: shared,
+        buckets.RUNS: [run("a", 1, 9)],
+    }
+    late = {7: [of(5, "setData")], buckets.SHARED: [of(6, "closeSession")]}
+    batches = [batch(tmp_path, 0, 0, early), batch(tmp_path, 1, 1, late)]
+    found = buckets.touched_by(batches[1:], tables)
+    assert found is not None
+    for _ in range(2):  # also over what a killed process left
+        files, sessions = buckets.take(batches, found, tables, tmp_path / "rows")
+        rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+    assert sorted(sessions.to_pylist()) == [1, 2, 5, 6]
+    assert sorted((r["type"], r["session"] or 0, r["key"] or 0) for r in rows) == sorted(
+        [
+            ("setData", 1, 7), ("setData", 5, 7), ("createSession", 1, 0),
+            ("createSession", 5, 0), ("createSession", 6, 0), ("closeSession", 6, 0),
+            ("error", 2, 0), ("setData", 9, 0), (schema.RUN, 0, 0),
+        ]
+    )  # fmt: skip
+    nothing = buckets.Touched(frozenset([9]), sessions.slice(0, 0))
+    files, sessions = buckets.take(batches, nothing, tables, tmp_path / "rows")
+    assert not len(sessions)
+    assert {r["type"] for f in files for r in pq.read_table(f).to_pylist()} == {
+        "setData",
+        schema.RUN,
+    }
+
+
+def test_long_files_of_other_groups_are_taken_whole(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round rewrites the files that have rows of its groups, and puts short ones together. A long
+    file of the same bucket is a hard link, and no file of an earlier round is overwritten."""
+    monkeypatch.setattr(buckets, "FILE_ROWS", 3)
+    before = buckets.BucketStore(spark, tmp_path, None, None, buckets.State(4, {}, [], 1))
+    key = pa.array([7, 7 + buckets.BUCKETS, 7 + 2 * buckets.BUCKETS])
+    names = pa.table({"chroot": [""] * 3, "group": ["mine", "long", "short"], "key": key})
+    (before.place / ".state" / "groups").mkdir(parents=True)
+    pq.write_table(names, before.place / ".state" / "groups" / "bucket-7-4-0-0.parquet")
+    spec = catalog.MOVES
+    columns = spec.spark_type()
+
+    def rows(**groups: int) -> list[dict[str, Any]]:
+        empty = dict.fromkeys(columns.names)
+        return [
+            empty | {"chroot": "", "group": group, "zxid": zxid}
+            for group, count in groups.items()
+            for zxid in range(count)
+        ]
+
+    place = before.place / spec.name
+    place.mkdir()
+    for number, found in enumerate((rows(mine=2, long=2), rows(long=3), rows(short=1))):
+        table = pa.Table.from_pylist(found, schema=buckets.schema.arrow_of(columns))
+        pq.write_table(table, place / f"bucket-7-4-0-{number}.parquet")
+    after = buckets.BucketStore(
+        spark, tmp_path, frozenset([7]), before.place, buckets.State(5, {}, [], 1)
+    )
+    with settings_of(spark, {"spark.zkaudit.little": "true"}):
+        after.table(spec, spark.createDataFrame(rows(mine=5), columns))
+    files = {file.name: file for file in (after.place / spec.name).glob("bucket-*")}
+    counts = {
+        name: sorted(pq.read_table(file)["group"].to_pylist()) for name, file in files.items()
+    }
+    assert counts.pop("bucket-7-4-0-1.parquet") == ["long"] * 3
+    assert files["bucket-7-4-0-1.parquet"].stat().st_nlink == 2
+    assert counts.pop("bucket-7-5-rest.parquet") == ["long", "long", "short"]
+    ((name, new),) = counts.items()
+    assert name.endswith("-5-0-0.parquet")
+    assert new == ["mine"] * 5
+
+
+def test_a_long_bucket_has_several_files(spark: SparkSession, tmp_path: Path) -> None:
+    """Their names have the round's number, so that they differ from those of other rounds."""
+    count = 2 * buckets.FILE_ROWS + 1
+    frame = spark.range(count + 1).selectExpr("id", f"if(id < {count}, 3, 9) as bucket")
+    frame = frame.repartition(1, "bucket").sortWithinPartitions("bucket", "id")
+    files = buckets.save(frame, tmp_path, 6)
+    assert [file.name for file in files] == [
+        *(f"bucket-3-6-0-{piece}.parquet" for piece in range(3)), "bucket-9-6-0-3.parquet",
+    ]  # fmt: skip
+    rows = [pq.read_table(file)["id"].to_pylist() for file in files]
+    assert [row for found in rows for row in found] == list(range(count + 1))
+    assert max(map(len, rows)) < buckets.FILE_ROWS + 20_000

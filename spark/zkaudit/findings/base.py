@@ -51,6 +51,8 @@ class Tables:
     owned_topics: DataFrame | None = None
     """Chroot and topic of all topics that any group ever owned; ``None``: those of ``ownership``.
     A filter may mean a topic that only other groups show."""
+    wanted: DataFrame | None = None
+    """What ``ownership.wanted`` returned, if it is stored: several rules use it."""
 
 
 def text(name: str | Column) -> Column:

@@ -225,6 +225,8 @@ def _match(filters: pa.Table, topics: pa.Table) -> pa.Table:
 
 def wanted(tables: Tables) -> DataFrame:
     """Lifetimes of registrations, one row for each subscribed topic, with ``streams``."""
+    if tables.wanted is not None:
+        return tables.wanted
     lifetimes = tables.registrations.where("subscription is not null and start_zxid is not null")
     named = lifetimes.select(
         *GROUP,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
@@ -21,6 +21,7 @@ from zkaudit.decode.digest import Verified
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.base import Tables
 from zkaudit.findings.limits import SEVERITIES, Limits
+from zkaudit.findings.ownership import wanted
 from zkaudit.findings.places import located
 from zkaudit.findings.rules import LASTING, findings, parts, union
 from zkaudit.history import committed, lifetimes
@@ -282,6 +283,7 @@ def _audit(
         generations=generations,
         owned_topics=owned_topics,
     )
+    tables = replace(tables, wanted=keep("wanted", wanted(tables)))
     found, later = _found(store, tables, options.limits, keep)
     found = within(found, last, options.start, options.end)
     found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))

@@ -20,9 +20,9 @@ round audits these groups:
 It audits all groups when something changes that they share: topics, log gaps, snapshots behind
 them, proposals that never were committed, options; when the history's end steps back in time, or a
 transaction was confirmed that no new row is about; and always with journals, offsets in Kafka or
-ZooKeeper's own logs, since these are not recorded. Tables ``sessions``, ``partitions``,
-``migrations`` and ``group_ownership`` are written in each round. They are small without
-``--bootstrap-server``.
+ZooKeeper's own logs, since these are not recorded. Tables ``partitions``, ``migrations`` and
+``group_ownership`` are written in each round. They are small without ``--bootstrap-server``. In
+table ``sessions``, only the sessions that used these groups or have new rows are written anew.
 """
 
 from __future__ import annotations
