@@ -558,6 +558,7 @@ class Few:
     membership: Any = None
     end: Any = None
     owned_topics: Any = None
+    wanted: Any = None
     known: tuple[int | None, ...] = (0,)
     log_gaps: tuple[tuple[int, int], ...] = ()
 
