@@ -151,7 +151,7 @@ class Store:
         return migrations.count(stage)
 
     def later(self, tables: Tables, limits: Limits) -> DataFrame | None:
-        """Return what ``judged`` has to know besides the findings. Does not need these."""
+        """Return what ``judged`` needs in addition to the findings."""
 
     def judged(self, found: DataFrame, later: DataFrame | None) -> None:
         """Take note of the findings, before they are written. ``later``: of the method."""

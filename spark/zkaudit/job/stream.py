@@ -22,7 +22,7 @@ them, proposals that never were committed, options; when the history's end steps
 transaction was confirmed that no new row is about; and always with journals, offsets in Kafka or
 ZooKeeper's own logs, since these are not recorded. Tables ``partitions``, ``migrations`` and
 ``group_ownership`` are written in each round. They are small without ``--bootstrap-server``. In
-table ``sessions``, only the sessions that used these groups or have new rows are written anew.
+table ``sessions``, only the sessions that used these groups or have new rows are replaced.
 """
 
 from __future__ import annotations
