@@ -114,7 +114,7 @@ def later(tables: Tables, limits: Limits) -> DataFrame:
 
 def waiting(found: DataFrame, later: DataFrame) -> DataFrame:
     """Chroot and group of groups whose findings would change without any transaction in the group,
-    because the logs continue elsewhere. ``found``: all findings. ``later``: what the function returned.
+    because the logs continue elsewhere. ``found``: all findings. ``later``: rows of ``later()``.
 
     A group without a mode for which the later time shows nothing new has the same findings whenever
     the history ends.
