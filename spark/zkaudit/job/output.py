@@ -154,7 +154,7 @@ class Store:
         """Return what ``judged`` needs in addition to the findings."""
 
     def judged(self, found: DataFrame, later: DataFrame | None) -> None:
-        """Take note of the findings, before they are written. ``later``: what ``later()`` returned."""
+        """Take note of the findings, before they are written. ``later``: rows of ``later()``."""
 
     def close(self) -> None:
         """Everything is written but the summary."""
