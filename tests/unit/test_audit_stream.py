@@ -46,7 +46,7 @@ def test_the_report_takes_at_most_a_tenth_of_the_time(tmp_path: Path) -> None:
 
 
 def test_a_report_that_an_earlier_process_left_behind_is_written(tmp_path: Path) -> None:
-    """The summary is newer than the report, or there is no report."""
+    """Its summary is newer than the report, or the report is missing."""
     summary, page = tmp_path / "summary.json", tmp_path / "report.html"
     summary.touch()
     clock = Clock(tmp_path)
