@@ -36,6 +36,7 @@ def audit(
     group: str | None = None,
     start: datetime | str | None = None,
     end: datetime | str | None = None,
+    all_groups: bool = False,
     journals: Sequence[str | Path] = (),
     bootstrap: str | None = None,
     command_config: str | None = None,
@@ -49,8 +50,10 @@ def audit(
     Does the same as ``zkaudit run``, in your Spark session. ``zookeeper_logs`` names one directory
     for each server. The tables are stored as Parquet in ``out``. The default is a new temporary
     directory, which you have to delete. ``start`` and ``end`` choose findings by time; ISO text and
-    ``datetime`` without a zone are UTC. ``limits`` are the thresholds of the rules, named like the
-    options of ``zkaudit run``: ``unowned_seconds=60``.
+    ``datetime`` without a zone are UTC. Groups in which nothing happened from ``start`` on but
+    commits by their owners are only listed in table ``quiet_groups``, unless ``all_groups``.
+    ``limits`` are the thresholds of the rules, named like the options of ``zkaudit run``:
+    ``unowned_seconds=60``.
 
     Raises InputMissingError if inputs do not exist or nothing in them matches the group or time;
     AuditError for damaged logs; TypeError for an unknown limit.
@@ -68,6 +71,7 @@ def audit(
         group=group,
         start=_utc(start),
         end=_utc(end),
+        all_groups=all_groups,
         limits=Limits(**chosen),
         journals=[str(journal) for journal in journals],
         bootstrap=bootstrap,

@@ -6,7 +6,7 @@ There is one table of columns each for transaction logs, snapshots and journals.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from inspect import signature
 from typing import TYPE_CHECKING, Final
@@ -207,6 +207,21 @@ SNAPSHOT: Final = (
 Snapshots are fuzzy: a znode may be newer than ``zxid``. A row proves that the znode existed with
 its ``czxid``. That a znode is missing proves only that it did not exist at ``complete_zxid``.
 """
+
+QUIET_GROUP: Final = (
+    _c("chroot", Kind.STRING, "path before `/consumers`, empty without a chroot", False),
+    _c("group", Kind.STRING, "group id", False),
+    _c("members", Kind.LONG, "registered members", False),
+    _c("topics", Kind.STRINGS, "topics of which the members own partitions", False),
+    _c("partitions", Kind.LONG, "partitions that they own", False),
+    _c("commits", Kind.LONG, "writes of offsets after the snapshot", False),
+)
+"""One row for each group that ``history.quiet`` leaves out."""
+
+SNAPSHOT_OR_QUIET: Final = tuple(
+    replace(column, nullable=True) for column in (*SNAPSHOT, *QUIET_GROUP)
+)
+"""Either a znode or a quiet group."""
 
 SNAPSHOT_SESSIONS: Final = (
     *_PLACE,

@@ -8,7 +8,7 @@ import pytest
 from zkaudit.report.page import render
 from zkaudit.report.verdict import Count, verdict
 
-LOGS: dict[str, Any] = {"log_gaps": [], "unconfirmed": []}
+LOGS: dict[str, Any] = {"log_gaps": [], "unconfirmed": [], "quiet_groups": 0}
 
 
 @pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<!--", "&lt;", "]]>"])
@@ -53,7 +53,7 @@ def test_a_clean_history_is_said_to_be_clean_only_where_the_logs_are_whole() -> 
     assert [line["text"] for line in verdict([], LOGS)] == [
         "No rule found anything wrong in these logs."
     ]
-    gaps = verdict([], {"log_gaps": [[0, 9]], "unconfirmed": [[1, 2]]})
+    gaps = verdict([], LOGS | {"log_gaps": [[0, 9]], "unconfirmed": [[1, 2]]})
     assert "have 1 gap: what happened there is unknown" in gaps[1]["text"]
     assert "Give the logs of all servers." in gaps[2]["text"]
     minor = [Count("info", "tool write", "skipped", 1, 1, 0, 1, True)]

@@ -131,14 +131,20 @@ def spark_session(
     The inputs of ``options`` are checked first, because Spark takes seconds to start. ``settings``
     are Spark's own.
     """
-    from zkaudit.job.inputs import find, group_begins
-    from zkaudit.job.spark import SMALL_BYTES, session
+    from zkaudit.job.audit import may_be_quiet
+    from zkaudit.job.inputs import begin_zxid, find, group_begins, within
+    from zkaudit.job.spark import OF_RANGE, SMALL_BYTES, session
     from zkaudit.sources import server_logs
     from zkaudit.tables.journals import check
 
     little = False
     if options is not None:
-        size = sum(piece.size for pieces in find(options.logs) for piece in pieces)
+        logs, snapshots = find(options.logs)
+        begin = begin_zxid(logs, snapshots, options.start) if may_be_quiet(options) else None
+        if begin is None:
+            size = sum(piece.size for piece in (*logs, *snapshots))
+        else:  # the snapshot is read in Python
+            size = sum(piece.size for piece in within(logs, begin, None)) // OF_RANGE
         check(options.journals)
         server_logs.check(options.server_logs)
         of_group = options.group is not None and bool(group_begins(options.group))

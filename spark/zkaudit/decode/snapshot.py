@@ -148,6 +148,18 @@ def open_snapshot(path: str | Path) -> Snapshot:
     return Snapshot(name, zxid, sessions, acls, digest, digest_zxid, last, content, starts)
 
 
+def is_whole(path: str | Path) -> bool:
+    """Whether a snapshot is complete. Verifies its last checksum, which is that of all bytes before
+    it, and decodes nothing. Raises ``LogFormatError`` where it cannot be read, and ``OSError``."""
+    content = _uncompressed(read_all(path), shown(path))
+    jute = Jute(content, max(0, len(content) - _SEAL_SIZE), len(content))
+    try:
+        _seal(jute, content)
+    except (BodyError, struct.error):
+        return False
+    return content.startswith(MAGIC)
+
+
 def _nodes(content: bytes, at: int) -> tuple[array[int], int]:
     """Return where each znode begins, and where their end mark ends."""
     unpack_int = struct.Struct(">i").unpack_from

@@ -9,10 +9,8 @@ from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from zkaudit.findings.base import GROUP, Tables, finding, host_of, row, text
 from zkaudit.findings.limits import Limits
+from zkaudit.history.quiet import REGULAR
 
-_REGULAR = 5
-"""An owner committed regularly if its last intervals, this many of them, together took about the
-time after which it counts as stalled, or less."""
 _SLOTS = 50
 """Commits within the same fiftieth of that time count as one."""
 
@@ -132,7 +130,7 @@ def _frequent(commits: DataFrame, wait: int) -> DataFrame:
         F.max("zxid").alias("zxid"),
         F.max_by("ms", "zxid").alias("ms"),
     )
-    often = (F.col("times") > _REGULAR) & (F.col("lasted") <= wait * (F.col("times") - 1))
+    often = (F.col("times") > REGULAR) & (F.col("lasted") <= wait * (F.col("times") - 1))
     groups = each.groupBy(*GROUP).agg(
         F.max(often).alias("often"),
         F.count(F.lit(1)).alias("members"),
@@ -168,7 +166,7 @@ def _pauses(commits: DataFrame, wait: int) -> DataFrame:
     rows = rows.where(
         F.col("next").isNull() | (F.floor(F.col("next.ms") / slot) != F.floor(F.col("ms") / slot))
     )
-    rows = rows.withColumn("since", F.lag("ms", _REGULAR).over(mine))
+    rows = rows.withColumn("since", F.lag("ms", REGULAR).over(mine))
     ended = F.col("next").isNotNull()
     newest = F.when(F.col("newest.member") != F.col("member"), F.col("newest.ms"))
     rows = rows.withColumns(
@@ -179,7 +177,7 @@ def _pauses(commits: DataFrame, wait: int) -> DataFrame:
     )
     # After an outage all members resume at about the same time.
     outage = (F.col("next.others_resumed") > F.col("ms")) & (
-        F.col("next.ms") - F.col("next.others_resumed") < wait // _REGULAR
+        F.col("next.ms") - F.col("next.others_resumed") < wait // REGULAR
     )
     return rows.where(~F.coalesce(outage, F.lit(False))).where(
         (F.col("ms") - F.col("since") <= wait + slot)

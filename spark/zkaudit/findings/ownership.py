@@ -24,10 +24,8 @@ from zkaudit.findings.base import (
     writers,
 )
 from zkaudit.findings.limits import Limits
+from zkaudit.history.quiet import topics_of_filter
 from zkaudit.history.staging import known_from, log_gap_between, segment_of
-from zkconsumer.core.common.topic_filter import expand
-from zkconsumer.core.common.types import Pattern, Subscription
-from zkconsumer.errors import ZkConsumerError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -181,17 +179,6 @@ def _begun(rows: DataFrame, registered: DataFrame, zxid: Column, name: str) -> D
     both = points.unionByName(begins, allowMissingColumns=True)
     counted = both.withColumn(name, F.sum("step").over(order).cast("int"))  # ties are all counted
     return counted.where("step = 0").drop("at", "step")
-
-
-def topics_of_filter(pattern: str, regex: str, topics: list[str]) -> list[str]:
-    """Return the topics that a member's filter matches; none for an invalid filter.
-
-    Internal topics are left out, as members do by default.
-    """
-    try:
-        return list(expand("", Subscription(Pattern(pattern), {regex: 1}), topics, True))
-    except (ZkConsumerError, ValueError):
-        return []
 
 
 def _matched(filters: DataFrame, topics: DataFrame) -> DataFrame:

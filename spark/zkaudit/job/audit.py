@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
@@ -25,6 +25,7 @@ from zkaudit.findings.ownership import wanted
 from zkaudit.findings.places import located
 from zkaudit.findings.rules import LASTING, findings, parts, union
 from zkaudit.history import committed, lifetimes
+from zkaudit.history.quiet import Window
 from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
 from zkaudit.job.output import Store, kept, staged
@@ -41,17 +42,27 @@ from zkaudit.job.spark import (
     planned_for,
 )
 from zkaudit.job.verify import verify
-from zkaudit.schema import PATH, RUN
+from zkaudit.schema import PATH, QUIET_GROUP, RUN, SNAPSHOT
 from zkaudit.sources import offsets, server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.tables import brokers, build, catalog, journals, migrations, timeline
 from zkaudit.tables.migrations import Moving
 from zkaudit.text import no_group
 
-Snapshots: TypeAlias = tuple[DataFrame | None, Sequence[Piece]]
-"""Returns the rows of ``inputs.snapshots``, and the files that were read for them in this call."""
 QUIET_MS = 5_000
 """A rebalance ends if nothing happens in the group for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshots:
+    """What was read from snapshots."""
+
+    rows: DataFrame | None = None
+    """The rows of ``inputs.snapshots``; ``None``: there is no snapshot."""
+    files: Sequence[Piece] = ()
+    """The files that were read in this call."""
+    quiet: DataFrame | None = None
+    """The groups that were left out, as ``schema.QUIET_GROUP``."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,8 @@ class Options:
     """Number of voting servers; by default the number of servers whose logs are given."""
     growing: bool = False
     """Whether the logs may still grow. Then a group that is not in them yet is not an error."""
+    all_groups: bool = False
+    """Whether the tables have the groups in which nothing happened after ``start`` but commits."""
     retention: float | None = None
     """How many seconds of history a stream keeps, at least; ``None``: all."""
 
@@ -119,6 +132,8 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             rows = inputs.once(spark, options.logs, wanted, keep, *asked)
 
         def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
+            if begin is not None and may_be_quiet(options) and log_gaps == [(0, begin)]:
+                return active_groups(begin)
             parts: list[DataFrame] = []
 
             def read(chosen: Sequence[Piece]) -> Iterable[int]:
@@ -127,7 +142,24 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
                 return inputs.whole(parts[-1]).values()
 
             files = inputs.read_behind(usable, log_gaps, read)
-            return reduce(DataFrame.unionByName, parts) if parts else None, files
+            return Snapshots(reduce(DataFrame.unionByName, parts) if parts else None, files)
+
+        def active_groups(begin: int) -> Snapshots:
+            """The audit begins with one snapshot, which ``begin_zxid`` found to be whole."""
+            file = next(piece for piece in usable if piece.zxid == begin - 1)
+            assert options.start is not None
+            window = Window(
+                inputs.milliseconds(options.start),
+                options.limits.jump_rate,
+                int(options.limits.stalled_seconds * 1000),
+            )
+            read = inputs.active(spark, options.logs, file, _paths_of(rows), window)
+            read = keep("active", read)
+            return Snapshots(
+                read.where("path is not null").select(*(c.name for c in SNAPSHOT)),
+                [file],
+                read.where("path is null").select(*(c.name for c in QUIET_GROUP)),
+            )
 
         plan = committed.plan(inputs.runs_of(rows), options.servers)
         check_times(rows, options)
@@ -151,16 +183,28 @@ def audit(
     """
     log_gaps = inputs.log_gaps_of(plan)
     verified = verify(store.spark, logs, snapshots, plan.dropped) if options.verify else None
-    shown = read_snapshots(log_gaps) if log_gaps else (None, ())
+    shown = read_snapshots(log_gaps) if log_gaps else Snapshots()
     if options.group is not None and not options.growing and not is_little(store.spark):
         # Most of what was read may be sessions of other groups, and a group may be little.
-        used = inputs.of_group(rows, shown[0], options.group)
+        used = inputs.of_group(rows, shown.rows, options.group)
         rows = kept(Path(options.out), "staging/used", used)
-    frames = [rows] if shown[0] is None else [rows, shown[0]]
-    files = [unquote(urlsplit(file).path) for frame in frames for file in frame.inputFiles()]
+    if shown.quiet is not None:
+        rows = kept(Path(options.out), "staging/of_others", inputs.without(rows, shown.quiet))
+    files = _paths_of(rows) if shown.rows is None else [*_paths_of(rows), *_paths_of(shown.rows)]
     times = ROUNDS if options.growing else 1
     with planned_for(store.spark, PACKED * bytes_of(files), times):
         return _audit(store, options, rows, plan, (logs, snapshots), shown, verified)
+
+
+def may_be_quiet(options: Options) -> bool:
+    """Whether quiet groups are left out. Journals and brokers tell more of a group than its znodes
+    do."""
+    asked = options.group is not None or options.all_groups or options.start is None
+    return not (asked or options.journals or options.bootstrap)
+
+
+def _paths_of(frame: DataFrame) -> list[str]:
+    return [unquote(urlsplit(file).path) for file in frame.inputFiles()]
 
 
 def _audit(
@@ -183,7 +227,7 @@ def _audit(
         F.max("last_zxid").alias("zxid"), F.max_by("time", "last_zxid").alias("time")
     )
     transactions = committed.apply(rows.where(~F.col("type").isin(RUN, PATH)), plan)
-    snapshot_rows, snapshot_files = shown
+    snapshot_rows = shown.rows
     whole = inputs.whole(snapshot_rows) if snapshot_rows is not None else {}
     known = inputs.known(log_gaps, whole.values())
     events = stage(
@@ -198,6 +242,10 @@ def _audit(
     registrations = lifetimes.registrations(lifetimes.lifetimes(events, "ids"))
     stored = offsets.read(spark, options.bootstrap, options.group, options.command_config)
     groups, moving_groups = store.groups(events)
+    if shown.quiet is None:
+        store.rows(catalog.QUIET_GROUPS, [])
+    else:
+        store.shared(catalog.QUIET_GROUPS, shown.quiet)
     if options.group is not None and not options.growing and not groups:
         journal_lines = journals.lines(
             journals.read(spark, options.journals), registrations, options.group
@@ -237,6 +285,9 @@ def _audit(
         refused = table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered))
         bursts = build.rebalances(owners, changes, refused, QUIET_MS)
         topics = store.owned_topics(owners)
+        if shown.quiet is not None:
+            others = shown.quiet.select("chroot", F.explode("topics").alias("topic"))
+            topics = topics.unionByName(others.distinct())
         return owners, changes, refused, table(catalog.REBALANCES, bursts), topics
 
     written, made, herds, unreadable, delivered, views = at_once(
@@ -289,9 +340,10 @@ def _audit(
     found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
     store.judged(found, later)
     found = table(catalog.FINDINGS, located(found, transactions, sessions))
-    names = [(piece.server, piece.name) for piece in snapshot_files]
+    names = [(piece.server, piece.name) for piece in shown.files]
     more = {
         "groups": groups,
+        "quiet_groups": store.count(catalog.QUIET_GROUPS),
         "migrations": migrations.summary(moving),
         "directories": [str(log) for log in options.logs],
         "torn_snapshots": ["/".join(name) for name in names if name not in whole],

@@ -21,12 +21,15 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Row, SparkSession, functions as F
 
 from zkaudit.decode.columns import Filters
-from zkaudit.decode.snapshot import open_snapshot
+from zkaudit.decode.snapshot import is_whole
 from zkaudit.decode.txnlog import read_transactions
 from zkaudit.errors import AuditError, InputMissingError, LogFormatError
 from zkaudit.history import committed
 from zkaudit.history.committed import History, Run
-from zkaudit.schema import RUN
+from zkaudit.history.quiet import Window
+from zkaudit.history.staging import group_key, group_key_of
+from zkaudit.job.active import ActiveReader
+from zkaudit.schema import RUN, SNAPSHOT_OR_QUIET
 from zkaudit.sources import direct, files as sources_files
 from zkaudit.sources.files import BYTES_PER_TASK, Piece, parse_servers
 from zkaudit.sources.options import Settings, parse_options
@@ -79,7 +82,7 @@ def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
     """
     if end is None:
         return None
-    last_ms = _ms(end, AFTER_END)
+    last_ms = milliseconds(end, AFTER_END)
     first = min(log.zxid for log in logs)
     for log in sorted(logs, key=lambda log: log.zxid):
         operation = next(read_transactions(log.path), None)
@@ -97,23 +100,24 @@ def begin_zxid(logs: Sequence[Piece], found: Sequence[Piece], start: str | None)
     if start is None:
         return None
     least = min(log.zxid for log in logs)
-    first_ms = _ms(start, -BEFORE_START)
+    first_ms = milliseconds(start, -BEFORE_START)
     for log in sorted(logs, key=lambda log: -log.zxid):
         operation = next(read_transactions(log.path), None)
         if operation is not None and operation.time_ms <= first_ms:
             earlier = (piece for piece in found if least < piece.zxid + 1 <= operation.zxid)
             for piece in sorted(earlier, key=lambda piece: -piece.zxid):
                 with suppress(LogFormatError, FileNotFoundError):
-                    open_snapshot(piece.path)
-                    return piece.zxid + 1
+                    if is_whole(piece.path):
+                        return piece.zxid + 1
             return None
     return None
 
 
-def _ms(time: str, later: timedelta) -> float:
+def milliseconds(time: str, later: timedelta = timedelta()) -> int:
+    """Return an ISO time (UTC by default), moved by ``later``, in milliseconds since 1970."""
     moment = datetime.fromisoformat(time)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment + later).timestamp() * 1000
+    return int((moment + later).timestamp() * 1000)
 
 
 def within(logs: Sequence[Piece], begin: int | None, end: int | None) -> list[Piece]:
@@ -327,6 +331,26 @@ def snapshots(
     options = {"table": "group_nodes", "corruption": "stop", **_of_group(group)}
     settings = _settings("zookeeper_snapshot", directories, options, files)
     return direct.rows(spark, SnapshotReader(settings), settings.columns)
+
+
+def active(
+    spark: SparkSession,
+    directories: Sequence[str | Path],
+    file: Piece,
+    rows: Sequence[str],
+    window: Window,
+) -> DataFrame:
+    """Rows of ``snapshots`` for one snapshot without its quiet groups, and one row for each of
+    these: ``schema.SNAPSHOT_OR_QUIET``. ``rows``: the files of ``transactions`` that follow it."""
+    options = {"table": "group_nodes", "corruption": "stop"}
+    settings = _settings("zookeeper_snapshot", directories, options, [file])
+    return direct.rows(spark, ActiveReader(settings, rows, window), SNAPSHOT_OR_QUIET)
+
+
+def without(rows: DataFrame, quiet: DataFrame) -> DataFrame:
+    """Leave out what ``rows`` have of quiet groups: their commits."""
+    keys = quiet.select(group_key().alias("quiet"))
+    return rows.join(F.broadcast(keys), group_key_of(F.col("path")) == F.col("quiet"), "left_anti")
 
 
 def whole(rows: DataFrame) -> dict[tuple[str, str], int]:

@@ -200,7 +200,7 @@ def _history(spark: SparkSession, options: Options) -> _History:
     plan = committed.plan(as_runs(runs), options.servers)
     log_gaps = inputs.log_gaps_of(plan)
     usable = [piece for piece in snapshots if piece.zxid >= begin]
-    taken = _snapshots(spark, options, usable, log_gaps, begin) if log_gaps else (None, ())
+    taken = _snapshots(spark, options, usable, log_gaps, begin) if log_gaps else Snapshots()
     return _History(batches, runs, plan, taken, (logs, snapshots))
 
 
@@ -214,7 +214,7 @@ def _dropped(spark: SparkSession, options: Options, history: _History) -> bool:
         return False
     files = [file for one in history.batches for file in one.every_file()]
     with planned_for(spark, PACKED * bytes_of(files)):
-        known, _ = history.snapshots
+        known = history.snapshots.rows
         return retention.drop(out, history.batches, last, history.plan, known, spark)
 
 
@@ -317,4 +317,4 @@ def _snapshots(
     rows = known()
     before = () if rows is None else inputs.whole(rows).values()
     files = inputs.read_behind(found, log_gaps, read, before)
-    return known(), files
+    return Snapshots(known(), files)

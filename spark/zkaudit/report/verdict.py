@@ -70,6 +70,13 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
     elif minor:
         other = "other " if lines else ""
         lines.append(_plain(f"{_many(minor, f'{other}finding')} of lower severity."))
+    if summary["quiet_groups"]:
+        lines.append(
+            _plain(
+                f"{_many(summary['quiet_groups'], 'quiet group')} left out: nothing happened there "
+                "but commits by owners. Table quiet_groups names them."
+            )
+        )
     lines += map(_plain, moves(summary))
     if summary["log_gaps"]:
         lines.append(

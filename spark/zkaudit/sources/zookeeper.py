@@ -243,25 +243,25 @@ class SnapshotReader(DataSourceReader):
         """Decode one task's snapshots. A damaged one, if tolerated, gives no rows."""
         if not isinstance(partition, Task):  # Spark's own: there is nothing to read
             return
-        settings = self.settings
         for piece in partition.pieces:
             try:
-                if settings.table == "sessions":
-                    batches = read_snapshot_sessions(piece.path, piece.server)
-                else:
-                    batches = read_snapshot(
-                        piece.path,
-                        piece.server,
-                        settings.filters,
-                        settings.names if settings.table == "nodes" else None,
-                    )
-                for batch in batches:
-                    if settings.table == "group_nodes":
-                        batch = nodes_of_groups(batch, settings.group_begins)
-                    yield batch.select(settings.names)
+                yield from self.batches(piece)
             except (LogFormatError, FileNotFoundError):  # damaged, or purged in the meantime
-                if not settings.tolerant:
+                if not self.settings.tolerant:
                     raise
+
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """Decode one snapshot. Raises ``LogFormatError`` if it is damaged, and ``OSError``."""
+        settings = self.settings
+        if settings.table == "sessions":
+            batches = read_snapshot_sessions(piece.path, piece.server)
+        else:
+            names = settings.names if settings.table == "nodes" else None
+            batches = read_snapshot(piece.path, piece.server, settings.filters, names)
+        for batch in batches:
+            if settings.table == "group_nodes":
+                batch = nodes_of_groups(batch, settings.group_begins)
+            yield batch.select(settings.names)
 
 
 def _named(settings: Settings, piece: Piece) -> bool:

@@ -22,21 +22,25 @@ from tests.audit.snapshots import snapshot_after
 pytestmark = pytest.mark.timeout(1200)  # two audits
 
 
+def divided(log: Path, rows: list[dict[str, Any]], cut: int) -> dict[str, Any]:
+    """Let the server begin a new log after transaction ``cut``, and write a snapshot then. Return
+    the first row behind that."""
+    first = next(row for row in rows if row["zxid"] > cut)
+    content = log.read_bytes()
+    (log.parent / f"log.{first['zxid']:x}").write_bytes(content[:16] + content[first["position"] :])
+    log.write_bytes(content[: first["position"]])
+    before = snapshot_after(row for row in rows if row["zxid"] <= cut)
+    (log.parent / f"snapshot.{first['zxid'] - 1:x}").write_bytes(before)
+    return first
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """A server that began a new log in the middle of the incidents, and wrote a snapshot then. The
-    first row behind that."""
-    places = directories(tmp_path)
-    (log,) = places["whole"].iterdir()
+    """A server that began a new log in the middle of the incidents, and the first row in it."""
+    (log,) = directories(tmp_path)["whole"].iterdir()
     rows = [row for batch in LogReader(log).batches() for row in batch.to_pylist()]
     cut = next(row["zxid"] for row in rows if row["path"] == CUT)
-    first = next(row for row in rows if row["zxid"] > cut)
-    (late,) = places["late"].iterdir()
-    late.rename(places["whole"] / late.name)
-    log.write_bytes(log.read_bytes()[: first["position"]])
-    before = snapshot_after(row for row in rows if row["zxid"] <= cut)
-    (places["whole"] / f"snapshot.{first['zxid'] - 1:x}").write_bytes(before)
-    return places["whole"], first
+    return log.parent, divided(log, rows, cut)
 
 
 def test_the_first_zxid_to_read(
@@ -81,7 +85,8 @@ def test_logs_before_the_snapshot_are_not_read(
     for name, earlier in (("whole", 1 << 20), ("part", 0)):
         monkeypatch.setattr(inputs, "BEFORE_START", timedelta(seconds=earlier))
         out = str(tmp_path / name)
-        options = job.Options([str(logs)], out, start=start, limits=Limits(**LIMITS))
+        limits = Limits(**LIMITS)
+        options = job.Options([str(logs)], out, start=start, limits=limits, all_groups=True)
         summary = job.run(spark, options)
         assert summary["log_gaps"] == ([] if name == "whole" else [(0, first["zxid"])])
         found[name] = read(Path(out))

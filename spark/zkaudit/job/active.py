@@ -1,0 +1,51 @@
+"""Reads one snapshot without its quiet groups. Planned in the driver; reads in a Python worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from zkaudit import schema
+from zkaudit.decode.batches import nodes_of
+from zkaudit.decode.snapshot import open_snapshot
+from zkaudit.history.quiet import QuietGroups, Window
+from zkaudit.sources.files import Piece
+from zkaudit.sources.options import Settings
+from zkaudit.sources.rows import nodes_of_groups
+from zkaudit.sources.zookeeper import SnapshotReader
+
+
+class ActiveReader(SnapshotReader):
+    """Reads the znodes of all groups that are not quiet, and one row for each that is: columns of
+    ``schema.SNAPSHOT_OR_QUIET``."""
+
+    def __init__(self, settings: Settings, rows: Sequence[str], window: Window) -> None:
+        """``rows``: the Parquet files with all rows after the snapshot (``schema.TXNLOG_GROUPS``).
+        The executors read them at the same path."""
+        super().__init__(settings)
+        self._rows = rows
+        self._window = window
+
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """Decode the snapshot, find the quiet groups, and leave them out."""
+        snapshot = open_snapshot(piece.path)
+        quiet = QuietGroups(snapshot.zxid, self._window)
+        for batch in ds.dataset(self._rows, format="parquet").to_batches() if self._rows else ():
+            quiet.rows(batch)
+        for batch in nodes_of(snapshot, columns=quiet.NODE_COLUMNS):
+            quiet.nodes(batch)
+        yield _padded(quiet.table())
+        for batch in nodes_of(snapshot, piece.server, only=quiet.chosen()):
+            yield _padded(nodes_of_groups(batch, ()))
+
+
+def _padded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns of ``schema.SNAPSHOT_OR_QUIET``: null where the batch has none."""
+    wanted = schema.arrow_schema(schema.SNAPSHOT_OR_QUIET)
+    there = set(batch.schema.names)
+    columns = [
+        batch[f.name] if f.name in there else pa.nulls(batch.num_rows, f.type) for f in wanted
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
