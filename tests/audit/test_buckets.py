@@ -238,7 +238,8 @@ def test_only_audited_groups_are_written(
             monkeypatch.setattr(
                 "os.link", lambda *_: (_ for _ in ()).throw(OSError(95, "no links"))
             )
-        touched = frozenset([key[groups[0]], key[groups[1]], key["new"]])
+        keys = frozenset([key[groups[0]], key[groups[1]], key["new"]])
+        touched = buckets.Touched(keys, pa.array([], pa.int64()))
         second = buckets.BucketStore(spark, tmp_path, touched, first.place, state)
         assert second.groups(names(groups[0], groups[1], "new")) == (6, 0)
         audited = second.table(spec, frame({groups[0]: 2, "new": 3}))
@@ -276,9 +277,10 @@ def test_a_round_reads_what_its_groups_and_sessions_need(tmp_path: Path) -> None
     found = buckets.touched_by(batches[1:], tables)
     assert found is not None
     for _ in range(2):  # also over what a killed process left
-        files, sessions = buckets.take(batches, found, tables, tmp_path / "rows")
+        files, touched = buckets.take(batches, found, tables, tmp_path / "rows")
         rows = [row for file in files for row in pq.read_table(file).to_pylist()]
-    assert sorted(sessions.to_pylist()) == [1, 2, 5, 6]
+    assert touched.keys == found.keys
+    assert sorted(touched.sessions.to_pylist()) == [1, 2, 5, 6]
     assert sorted((r["type"], r["session"] or 0, r["key"] or 0) for r in rows) == sorted(
         [
             ("setData", 1, 7), ("setData", 5, 7), ("createSession", 1, 0),
@@ -286,9 +288,9 @@ def test_a_round_reads_what_its_groups_and_sessions_need(tmp_path: Path) -> None
             ("error", 2, 0), ("setData", 9, 0), (schema.RUN, 0, 0),
         ]
     )  # fmt: skip
-    nothing = buckets.Touched(frozenset([9]), sessions.slice(0, 0))
-    files, sessions = buckets.take(batches, nothing, tables, tmp_path / "rows")
-    assert not len(sessions)
+    nothing = buckets.Touched(frozenset([9]), touched.sessions.slice(0, 0))
+    files, touched = buckets.take(batches, nothing, tables, tmp_path / "rows")
+    assert not len(touched.sessions)
     assert {r["type"] for f in files for r in pq.read_table(f).to_pylist()} == {
         "setData",
         schema.RUN,
@@ -322,9 +324,9 @@ def test_long_files_of_other_groups_are_taken_whole(
     for number, found in enumerate((rows(mine=2, long=2), rows(long=3), rows(short=1))):
         table = pa.Table.from_pylist(found, schema=buckets.schema.arrow_of(columns))
         pq.write_table(table, place / f"bucket-7-4-0-{number}.parquet")
-    after = buckets.BucketStore(
-        spark, tmp_path, frozenset([7]), before.place, buckets.State(5, {}, [], 1)
-    )
+    touched = buckets.Touched(frozenset([7]), pa.array([], pa.int64()))
+    state = buckets.State(5, {}, [], 1)
+    after = buckets.BucketStore(spark, tmp_path, touched, before.place, state)
     with settings_of(spark, {"spark.zkaudit.little": "true"}):
         after.table(spec, spark.createDataFrame(rows(mine=5), columns))
     files = {file.name: file for file in (after.place / spec.name).glob("bucket-*")}

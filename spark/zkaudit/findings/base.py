@@ -38,6 +38,9 @@ class Tables:
     known: tuple[int | None, ...] = (0,)
     """For each segment between log gaps, the zxid from which all ephemeral znodes are known, as
     ``inputs.known`` returns it."""
+    known_us: int | None = None
+    """Time of the first transaction from the last zxid of ``known`` on, in microseconds since 1970.
+    ``None`` if the history begins with the first transaction, or ``known`` ends with ``None``."""
     log_gaps: tuple[LogGap, ...] = ()
     """Where transactions are missing, as in ``Stage.log_gaps``."""
     moving: Moving = field(default_factory=Moving)

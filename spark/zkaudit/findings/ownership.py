@@ -277,7 +277,7 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
     free = free.join(known, ["chroot", "topic"], "left").where("exists or known is null")
     if tables.log_gaps:  # claims and releases within a log gap are unknown
         free = free.where(~log_gap_between(F.col("end_zxid"), F.col("until"), tables.log_gaps))
-    free = free.unionByName(_before_first_claim(owned, topics), allowMissingColumns=True)
+    free = free.unionByName(_before_first_claim(tables, owned, topics), allowMissingColumns=True)
     free = free.where(_seconds("since", "until_time") >= limits.unowned_seconds)
     witnessed = _witnessed(free, wanted(tables))
     later = F.col("from_zxid") > F.col("end_zxid")
@@ -297,7 +297,7 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
             "time": F.when(later, F.col("from_time")).otherwise(F.col("end_time")),
             "evidence": F.array_compact(
                 F.array(
-                    F.when(F.col("first"), row("partitions", "end_zxid", None, None, "partition"))
+                    F.when(F.col("first"), row("partitions", "made_zxid", None, None, "partition"))
                     .otherwise(row("ownership", "end_zxid", "end_idx", "ended_by",
                                    F.concat(F.lit("owner gone: "), F.col("ended")))),
                     F.when(later, row("registrations", "from_zxid", None, None,
@@ -316,7 +316,8 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
         finding(
             witnessed.where("not open"), "medium", "unowned interval", "proven",
             tp(), " of group ", F.col("group"), " had no owner for ", seconds, " s",
-            F.when(F.col("first"), " before its first claim").otherwise(""),
+            F.when(F.col("known_later"), " before its first claim in the logs")
+            .when(F.col("first"), " before its first claim").otherwise(""),
             " although members were registered.",
         ),
         finding(
@@ -327,24 +328,56 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
     ]  # fmt: skip
 
 
-def _before_first_claim(owned: DataFrame, topics: DataFrame) -> DataFrame:
+def _before_first_claim(tables: Tables, owned: DataFrame, topics: DataFrame) -> DataFrame:
     """The time of each partition from its creation, or the oldest data that shows it, to its first
-    claim. ``first`` marks these rows. A claim that only a snapshot shows may not be the first."""
+    claim. ``first`` marks these rows. A claim that only a snapshot shows may not be the first.
+
+    The snapshot with which the logs begin shows that there was no owner at that time.
+    """
     claims = owned.where("earlier is null and coalesce(start_idx, 0) < 2147483647").select(
         *PARTITION, F.col("start_zxid").alias("next_zxid"), F.col("start_time").alias("next_time"),
         F.lit(1).alias("later"),
     )  # fmt: skip
     claims = claims.join(topics, ["chroot", "topic", "partition"])
-    return claims.where("gone_zxid is null and made_zxid < next_zxid").withColumns(
+    rows = claims.where("gone_zxid is null and made_zxid < next_zxid").withColumns(
         {
             "end_zxid": F.col("made_zxid"),
             "end_time": F.col("made_time"),
-            "since": F.col("made_time"),
             "until": F.col("next_zxid"),
             "until_time": F.col("next_time"),
             "first": F.lit(True),
         }
     )
+    return _from_known(tables, rows, "end_zxid", "end_time", "next_zxid").withColumn(
+        "since", F.col("end_time")
+    )
+
+
+def _from_known(
+    tables: Tables, rows: DataFrame, zxid: str, time: str, until: str | None = None
+) -> DataFrame:
+    """Move ``zxid`` and ``time`` of the rows that begin earlier to where all owners are known in
+    the last segment; ``known_later`` marks these. Only of rows that last beyond that, ``until``."""
+    known = tables.known[-1]
+    if not known or tables.known_us is None:
+        return rows.withColumn("known_later", F.lit(False))
+    late = (F.col(zxid) < known) & ~_new(tables)
+    if until is not None:
+        late &= F.coalesce(until, F.lit(2**63 - 1)) > known
+    return rows.withColumn("known_later", F.coalesce(late, F.lit(False))).withColumns(
+        {
+            zxid: F.when(F.col("known_later"), known).otherwise(F.col(zxid)),
+            time: F.when(
+                F.col("known_later"), F.greatest(F.timestamp_micros(F.lit(tables.known_us)), time)
+            ).otherwise(F.col(time)),
+        }
+    )
+
+
+def _new(tables: Tables) -> Column:
+    """Whether a partition was created in the last segment."""
+    here = segment_of(F.col("made_zxid"), tables.log_gaps) == len(tables.log_gaps)
+    return F.col("created") & here
 
 
 def _witnessed(free: DataFrame, wants: DataFrame) -> DataFrame:
@@ -374,10 +407,12 @@ def _seconds(begin: str, end: str) -> Column:
 
 
 def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
-    """Partitions that no member ever owned although a subscribed member was registered.
+    """Partitions that have no owner in the last segment although a subscribed member was
+    registered.
 
     Partitions of a topic that were created together are one row until the end, so that members that
-    join and leave often make few rows.
+    join and leave often make few rows. If member and partition are older than the logs, the time
+    begins with the snapshot that shows that there was no owner.
     """
     now = tables.end.select(F.col("time").alias("last_time"))
     sure = 2**63 - 1 if tables.known[-1] is None else tables.known[-1]
@@ -385,9 +420,6 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
         "chroot", "topic", "partition", F.col("zxid").alias("made_zxid"),
         F.col("time").alias("made_time"), "created",
     )  # fmt: skip
-    new = F.col("created") & (
-        segment_of(F.col("made_zxid"), tables.log_gaps) == len(tables.log_gaps)
-    )
     never = (
         wanted(tables)
         .where("left != 'unknown'")
@@ -400,7 +432,10 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
                 "live": F.col("left") == "still held",
             }
         )
-        .where(new | (F.col("since_zxid") >= sure))
+    )
+    never = (
+        _from_known(tables, never, "since_zxid", "since", "to_zxid")
+        .where(_new(tables) | (F.col("since_zxid") >= sure))
         .withColumn(
             "seconds",
             (F.unix_millis(F.coalesce("to_time", "last_time")) - F.unix_millis("since")) / 1000,
@@ -414,17 +449,19 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
             F.max("seconds").alias("seconds"),
             F.max("live").alias("live"),
             F.max("to_time").alias("left_time"),
+            F.max("known_later").alias("known_later"),
         )
         .withColumn("end_time", F.when(~F.col("live"), F.col("left_time")))
     )
-    never = never.join(listed.drop("made_time"), ["chroot", "topic", "made_zxid"]).join(
-        tables.ownership.select(*PARTITION), list(PARTITION), "left_anti"
-    )
+    never = never.join(listed.drop("made_time"), ["chroot", "topic", "made_zxid"])
+    never = _without_owner(tables, never)
     never = never.withColumn(
         "evidence",
         F.array(
             row("registrations", "registered", None, None, "a subscribed member"),
-            row("partitions", "zxid", None, None, "member and partition exist"),
+            F.when(
+                F.col("known_later"), row("partitions", "made_zxid", None, None, "partition")
+            ).otherwise(row("partitions", "zxid", None, None, "member and partition exist")),
         ),
     )
     return finding(
@@ -432,9 +469,24 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
         F.when(F.col("live"), "high").otherwise("medium"),
         F.when(F.col("live"), "orphan partition").otherwise("unowned interval"),
         "proven",
-        tp(), " of group ", F.col("group"), " never had an owner, although members that subscribe "
-        "to the topic were registered for ", F.format_number("seconds", 1), " s.",
+        tp(), " of group ", F.col("group"),
+        F.when(F.col("known_later"), " had no owner when the logs begin, and none later")
+        .otherwise(" never had an owner"),
+        ", although members that subscribe to the topic were registered for ",
+        F.format_number("seconds", 1), " s.",
     )  # fmt: skip
+
+
+def _without_owner(tables: Tables, never: DataFrame) -> DataFrame:
+    """Leave out partitions that had an owner: from where all owners are known, if the row begins
+    there (``known_later``), and otherwise ever."""
+    known, key = tables.known[-1], list(PARTITION)
+    if not known:
+        return never.join(tables.ownership.select(*key), key, "left_anti")
+    here = (F.col("ended") == "still held") | (F.greatest("start_zxid", "end_zxid") >= known)
+    owned = tables.ownership.groupBy(*key).agg(F.max(F.coalesce(here, F.lit(False))).alias("here"))
+    never = never.join(owned, key, "left")
+    return never.where(F.col("here").isNull() | (F.col("known_later") & ~F.col("here")))
 
 
 def shares(tables: Tables, limits: Limits) -> list[DataFrame]:

@@ -6,7 +6,7 @@ migrated while they ran.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -63,6 +63,11 @@ class Snapshots:
     """The files that were read in this call."""
     quiet: DataFrame | None = None
     """The groups that were left out, as ``schema.QUIET_GROUP``."""
+    whole: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Server, file and zxid of the snapshots that were whole."""
+    known: tuple[int | None, ...] = (0,)
+    known_us: int | None = None
+    """Both as in ``Tables``."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +189,10 @@ def audit(
     log_gaps = inputs.log_gaps_of(plan)
     verified = verify(store.spark, logs, snapshots, plan.dropped) if options.verify else None
     shown = read_snapshots(log_gaps) if log_gaps else Snapshots()
+    if shown.rows is not None:
+        shown = replace(shown, whole=inputs.whole(shown.rows))
+    known = inputs.known(log_gaps, shown.whole.values())
+    shown = replace(shown, known=known, known_us=store.known_us(rows, known[-1]))
     if options.group is not None and not options.growing and not is_little(store.spark):
         # Most of what was read may be sessions of other groups, and a group may be little.
         used = inputs.of_group(rows, shown.rows, options.group)
@@ -228,8 +237,7 @@ def _audit(
     )
     transactions = committed.apply(rows.where(~F.col("type").isin(RUN, PATH)), plan)
     snapshot_rows = shown.rows
-    whole = inputs.whole(snapshot_rows) if snapshot_rows is not None else {}
-    known = inputs.known(log_gaps, whole.values())
+    known = shown.known
     events = stage(
         transactions,
         log_gaps,
@@ -328,6 +336,7 @@ def _audit(
         end=last,
         sessions=sessions,
         known=known,
+        known_us=shown.known_us,
         log_gaps=tuple(log_gaps),
         moving=moving,
         group_ownership=group_ownership,
@@ -346,7 +355,7 @@ def _audit(
         "quiet_groups": store.count(catalog.QUIET_GROUPS),
         "migrations": migrations.summary(moving),
         "directories": [str(log) for log in options.logs],
-        "torn_snapshots": ["/".join(name) for name in names if name not in whole],
+        "torn_snapshots": ["/".join(name) for name in names if name not in shown.whole],
         "digests": None if verified is None else asdict(verified),
         "journals": read.select("file").distinct().count(),
         "journal_lines": read.count(),

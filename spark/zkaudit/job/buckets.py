@@ -229,11 +229,11 @@ def read(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
 
 def take(
     batches: Sequence[Batches], touched: Touched, before: Path, place: Path
-) -> tuple[list[Path], pa.Array]:
+) -> tuple[list[Path], Touched]:
     """Write the rows that a round needs to files in ``place``: those of some groups, of sessions,
     and all of topics and runs. ``before``: the tables of the round before.
 
-    Return the files and the sessions: those that used the groups, and those with new rows.
+    Return the files, and ``touched`` with the sessions that ever used its groups too.
     """
     shutil.rmtree(place, ignore_errors=True)  # a crash left it
     place.mkdir(parents=True)
@@ -248,7 +248,8 @@ def take(
     shared = [file for one in batches for n in (SHARED, RUNS) for file in one.files(n)]
     of_sessions = pc.field("type").isin(["createSession", "closeSession", "error"])
     others = ~of_sessions | pc.field("session").isin(sessions)
-    return made + _copy(shared, others, place / "shared.parquet"), sessions
+    made += _copy(shared, others, place / "shared.parquet")
+    return made, replace(touched, sessions=sessions)
 
 
 def _copy(files: Sequence[Path], where: pc.Expression, place: Path) -> list[Path]:
@@ -327,6 +328,7 @@ class State:
         end_us: time of the last transaction, in microseconds since 1970.
         always: keys of the groups that are audited in every round.
         audited: keys of the groups that were audited; ``None``: all.
+        known_us: as in ``Tables``.
     """
 
     last: int
@@ -335,6 +337,7 @@ class State:
     end_us: int | None
     always: tuple[int, ...] = ()
     audited: tuple[int, ...] | None = None
+    known_us: int | None = None
 
     def write(self, tables: Path) -> None:
         """Store it with the tables."""
@@ -356,8 +359,8 @@ class BucketStore(Store):
     """Writes the rows of some groups, and takes those of the others from the round before.
 
     Args:
-        touched: the keys of the groups that are audited; ``None``: all.
-        sessions: the sessions that are audited, of which all rows were read; ``None``: all.
+        touched: the groups and sessions that are audited, of which all rows were read; ``None``:
+            all.
         before: the tables of the round before, if there are any.
         state: what this round knows of itself; ``close`` completes it.
     """
@@ -366,20 +369,19 @@ class BucketStore(Store):
         self,
         spark: SparkSession,
         out: Path,
-        touched: frozenset[int] | None,
+        touched: Touched | None,
         before: Path | None,
         state: State,
-        sessions: pa.Array | None = None,
     ) -> None:
         super().__init__(spark, out)
         self.out = out
         self.touched = touched
         self.before = before if touched is not None else None
         self.state = state
-        self.audited_sessions = sessions
         self.always: set[int] = set()
-        self.keys = pa.array([] if touched is None else sorted(touched), pa.int64())
-        self.buckets = {key % BUCKETS for key in touched or ()}
+        self._known_us: int | None = None
+        self.keys = pa.array([] if touched is None else sorted(touched.keys), pa.int64())
+        self.buckets = {key % BUCKETS for key in self.keys.to_pylist()}
         self.names = pa.array([], pa.string())
         """Chroot and name of the groups that are audited and had rows before."""
         if self.before is not None:
@@ -406,18 +408,18 @@ class BucketStore(Store):
         if self.touched is None:
             return snapshots
         key = group_key_of(F.col("path"))
-        return snapshots.where(key.isNull() | key.isin(*self.touched))
+        return snapshots.where(key.isNull() | key.isin(*self.touched.keys))
 
     def sessions(self, frame: DataFrame) -> DataFrame:
         """Write table ``sessions``, and take the sessions that are not audited from the round
         before."""
         spec = catalog.SESSIONS
         audited = self.shared(spec, frame)
-        if self.before is None or self.audited_sessions is None:
+        if self.before is None or self.touched is None:
             return audited
         place = self.place / spec.name
         mine = sorted(place.glob("*.parquet"))
-        others = ~pc.field("session").isin(self.audited_sessions)
+        others = ~pc.field("session").isin(self.touched.sessions)
         _copy(sorted((self.before / spec.name).glob("*.parquet")), others, place / "rest.parquet")
         return self.spark.read.schema(spec.spark_type()).parquet(*[str(file) for file in mine])
 
@@ -425,6 +427,15 @@ class BucketStore(Store):
         """Return the sessions that did something in a group that is audited."""
         used = stage.used.select(group_key().alias("key"), "session").distinct()
         return self._write(f"{_STATE}/used", used, F.col("key"))
+
+    def known_us(self, rows: DataFrame, known: int | None) -> int | None:
+        """Return the time that the last round of all groups found: ``rows`` may not have all."""
+        if self.before is None:
+            self._known_us = super().known_us(rows, known)
+        else:
+            before = State.of(self.before)
+            self._known_us = None if before is None else before.known_us
+        return self._known_us
 
     def owned_topics(self, ownership: DataFrame) -> DataFrame:
         """Return chroot and topic of what any group ever owned; raise NewTopicError for a new
@@ -469,8 +480,9 @@ class BucketStore(Store):
     def close(self) -> None:
         """Store what the next round has to know."""
         always = tuple(sorted(self.always))
-        audited = None if self.touched is None else tuple(sorted(self.touched))
-        replace(self.state, always=always, audited=audited).write(self.place)
+        audited = None if self.touched is None else tuple(sorted(self.touched.keys))
+        known = self._known_us
+        replace(self.state, always=always, audited=audited, known_us=known).write(self.place)
 
     def _write(self, name: str, frame: DataFrame, key: Column) -> DataFrame:
         kind = frame.schema

@@ -229,17 +229,15 @@ def _round(
     out = Path(options.out)
     before = (out / "tables").resolve()
     if touched is None:
-        keys, sessions = None, None
         files = [file for one in history.batches for file in one.every_file()]
         rows = read(spark, [one.place for one in history.batches])
     else:
-        keys = touched.keys
-        files, sessions = take(history.batches, touched, before, out / "staging" / "rows")
+        files, touched = take(history.batches, touched, before, out / "staging" / "rows")
         rows = read(spark, files)
     with planned_for(spark, PACKED * bytes_of(files), ROUNDS):
         if touched is None:
             check_times(rows, options)
-        store = BucketStore(spark, out, keys, before, state, sessions)
+        store = BucketStore(spark, out, touched, before, state)
         return audit(
             store, options, rows, history.plan, *history.files, lambda _: history.snapshots
         )

@@ -17,7 +17,7 @@ from zkaudit.findings.journals import delivery_gaps, double_deliveries, offset_r
 from zkaudit.findings.limits import Limits
 from zkaudit.findings.load import storms
 from zkaudit.findings.members import stalled
-from zkaudit.findings.ownership import unowned
+from zkaudit.findings.ownership import unclaimed, unowned
 from zkaudit.findings.rules import findings
 from zkaudit.history import lifetimes as intervals, staging
 from zkaudit.job import audit as job, inputs
@@ -560,7 +560,13 @@ class Few:
     owned_topics: Any = None
     wanted: Any = None
     known: tuple[int | None, ...] = (0,)
+    known_us: int | None = None
     log_gaps: tuple[tuple[int, int], ...] = ()
+
+
+def micros(seconds: float) -> int:
+    """The same in microseconds since 1970."""
+    return round(after(seconds).timestamp() * 1_000_000)
 
 
 def after(seconds: float) -> datetime:
@@ -602,10 +608,13 @@ def test_no_unowned_interval_across_a_log_gap(
     assert told == expected
 
 
-@pytest.mark.parametrize("known", [None, 10, 35])
-def test_the_time_before_the_first_claim(spark: SparkSession, known: int | None) -> None:
+@pytest.mark.parametrize(("known", "since"), [(None, None), (10, None), (35, None), (35, 50)])
+def test_the_time_before_the_first_claim(
+    spark: SparkSession, known: int | None, since: int | None
+) -> None:
     """A new partition without an owner is an unowned interval, from its creation or the
-    registration of a member. If the partition may be older, the owners must be known."""
+    registration of a member. If the partition may be older, the owners must be known, and the time
+    begins where they are."""
     common: dict[str, Any] = {"chroot": "", "group": "g", "session": 1, "member": "m"}
     subscription = {"new": 1, "old": 1, "quick": 1, "late": 1}
     claims = {"new": (40, 80), "old": (41, 81), "quick": (42, 32), "late": (43, 80)}
@@ -631,17 +640,80 @@ def test_the_time_before_the_first_claim(spark: SparkSession, known: int | None)
         ),
         end=spark.createDataFrame([(50, after(100))], "zxid bigint, time timestamp"),
         known=(0, known),
+        known_us=None if since is None else micros(since),
         log_gaps=((0, 10),),
     )  # fmt: skip
     interval, orphan = unowned(cast(Tables, few), Limits())
     told = interval.unionByName(orphan).orderBy("zxid", "topic").collect()
-    assert [row["topic"] for row in told] == ["new", "old"][: 2 if known == 10 else 1]
+    assert [row["topic"] for row in told] == ["new", "old"][: 2 if known == 10 or since else 1]
     for row in told:
-        assert (row["zxid"], row["end_zxid"]) == (30, claims[row["topic"]][0])
-        assert " had no owner for 6" in row["sentence"]
-        assert [part["table"] for part in row["evidence"]] == [
-            "partitions", "registrations", "ownership"
+        late = row["topic"] == "old" and since is not None
+        assert (row["zxid"], row["end_zxid"]) == (35 if late else 30, claims[row["topic"]][0])
+        time = "31.0 s before its first claim in the logs" if late else "6"
+        assert f" had no owner for {time}" in row["sentence"]
+        proof = [part["table"] for part in row["evidence"]]
+        assert proof == ["partitions", *["registrations"] * (not late), "ownership"]
+
+
+@pytest.mark.parametrize(("known", "since"), [(None, 10), (20, None), (20, 10), (3, 0)])
+def test_partitions_without_an_owner_when_the_logs_begin(
+    spark: SparkSession, known: int | None, since: int | None
+) -> None:
+    """A snapshot shows that a partition has no owner, and the logs show no claim. Before that there
+    may have been an owner. What begins in the logs is found without a snapshot too."""
+    common: dict[str, Any] = {"chroot": "", "group": "g", "session": 1}
+    member = {"pattern": "static", "start_time": after(0), "ended": "still held"}
+    topics = ("never", "earlier", "held", "claimed", "left", "joined")
+    members = [
+        {**common, **member, "member": topic, "subscription": {topic: 1}, "start_zxid": 6}
+        for topic in topics
+    ]
+    members[4] |= {"ended": "closed", "end_zxid": 15, "end_time": after(5)}
+    members[5] |= {"start_zxid": 25, "start_time": after(20)}
+    owner = {**common, "partition": 0, "member": "m", "start_zxid": 7, "start_time": after(1)}
+    few = Few(
+        frame_of(spark, tables.REGISTRATIONS, *members),
+        frame_of(
+            spark,
+            tables.OWNERSHIP,
+            {**owner, "topic": "earlier", "ended": "unknown", "end_after_zxid": 9},
+            {**owner, "topic": "held", "ended": "still held"},
+            {**owner, "topic": "claimed", "start_zxid": 30, "start_time": after(60), "end_zxid": 31,
+             "end_time": after(90), "ended": "released"},
+        ),
+        partitions=frame_of(
+            spark,
+            tables.PARTITIONS,
+            *[{"chroot": "", "topic": topic, "partition": 0, "zxid": 5, "time": after(0),
+               "created": False} for topic in topics],
+        ),
+        end=spark.createDataFrame([(50, after(100))], "zxid bigint, time timestamp"),
+        known=(0, known),
+        known_us=None if since is None else micros(since),
+        log_gaps=((9, 12),) if known == 20 else ((0, 2),),
+    )  # fmt: skip
+    told = {row["topic"]: row for row in unclaimed(cast(Tables, few), Limits()).collect()}
+    first = {"never": (6, "never had an owner")}
+    if known == 20:
+        first = dict.fromkeys(("never", "earlier"), (20, "had no owner when the logs begin"))
+    if since is None:
+        first = {}
+    joined = {} if known is None else {"joined": (25, "never had an owner")}
+    first = {} if known is None else first | joined
+    assert {topic: row["zxid"] for topic, row in told.items()} == {
+        topic: zxid for topic, (zxid, _) in first.items()
+    }
+    for topic, row in told.items():
+        assert (row["severity"], row["kind"], row["basis"]) == (
+            "high", "orphan partition", "proven"
+        )  # fmt: skip
+        assert f"{topic}-0 of group g {first[topic][1]}" in row["sentence"]
+        assert [part["zxid"] for part in row["evidence"]] == [
+            25 if topic == "joined" else 6, 25 if topic == "joined" else 5 if known == 20 else 6
         ]  # fmt: skip
+    if known == 20 and since:
+        assert told["never"]["sentence"].endswith("were registered for 90.0 s.")
+        assert told["never"]["time"] == after(10).replace(tzinfo=None)
 
 
 def commits_of(group: str, member: str, *times: float) -> list[dict[str, Any]]:

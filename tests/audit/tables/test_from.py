@@ -99,8 +99,11 @@ def test_logs_before_the_snapshot_are_not_read(
         {(r["group"], r["kind"], r["severity"], r["basis"], r["sentence"]) for r in rows}
         for rows in (found["whole"], found["part"])
     )
-    assert part < whole
     begun = [row for row in found["whole"] if datetime.fromisoformat(row["time"]) >= first["time"]]
     assert len(begun) > 20
-    # Who has an owner is known from the snapshot on, but not who never had one before.
+    # A partition that never had an owner is known to have none only from the snapshot on.
+    never = "t-never_claimed-1 of group never_claimed "
     assert [key[:2] for key in whole - part] == [("never_claimed", "orphan partition")]
+    assert all(never + "never had an owner" in key[4] for key in whole - part)
+    assert [key[:4] for key in part - whole] == [key[:4] for key in whole - part]
+    assert all(never + "had no owner when the logs begin" in key[4] for key in part - whole)
