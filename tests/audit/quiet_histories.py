@@ -211,6 +211,12 @@ def two_commit(first: Iterable[float], second: Iterable[float]) -> Change:
     return change
 
 
+def silent(history: History) -> None:
+    """No member commits."""
+    history.rows.clear()
+    history.log("createSession")
+
+
 def all_of(*changes: Change) -> Change:
     """Several changes."""
 
@@ -251,6 +257,9 @@ BUSY: Final[dict[str, Change]] = {
     ),
     "a session was closed": of_member("closeSession"),
     "a session was closed that lists the member": closed(IDS),
+    "the session of a member without a partition was closed": all_of(
+        has("/consumers/g/ids/c", wants({"t": 1})), logs("closeSession")
+    ),
     "a claim was refused": of_member("error", error=-110),
     "the mode was set": logs("setData", "/consumers/g/live/mode"),
     "it has a mode": has("/consumers/g/live/mode", b"{}", 0),
@@ -258,6 +267,7 @@ BUSY: Final[dict[str, Change]] = {
     "it was moved": has("/consumers/g/migration", b"{}", 0),
     "the lock": logs("setData", "/consumers/g/ids"),
     "the owner's session is another one": has(OWNER, b"a-0"),
+    "an owner that commits nothing is in another session": all_of(silent, has(OWNER, b"a-0")),
     "the owner is not registered": lacks(IDS),
     "the owner is registered in another group": all_of(
         mine(OWNER, b"c-0"), mine("/consumers/other/ids/c", wants({"t": 1}))

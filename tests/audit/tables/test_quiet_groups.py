@@ -107,13 +107,11 @@ def compare(
     assert found["without"] == found["all"]
     for table in catalog.TABLES:
         if {"chroot", "group"} <= {column.name for column in table.columns}:
-            whole, part = (
-                [row for row in frames[name][table.name].collect()
-                 if f"{row['chroot']}/{row['group']}" not in names]
-                for name in ("all", "without")
-            )  # fmt: skip
-            if table.name != "quiet_groups":
-                assert sorted(map(str, part)) == sorted(map(str, whole)), table.name
+            if table.name == "quiet_groups":
+                continue
+            whole, part = (frames[name][table.name].collect() for name in ("all", "without"))
+            whole = [row for row in whole if f"{row['chroot']}/{row['group']}" not in names]
+            assert sorted(map(str, part)) == sorted(map(str, whole)), table.name
     owned = frames["all"]["ownership"].groupBy("chroot", "group").count().collect()
     counts = {f"{row['chroot']}/{row['group']}": row["count"] for row in owned}
     for row in quiet.itertuples():
