@@ -132,7 +132,7 @@ def spark_session(
     are Spark's own.
     """
     from zkaudit.job.audit import may_be_quiet
-    from zkaudit.job.inputs import begin_zxid, find, group_begins, within
+    from zkaudit.job.inputs import begin_snapshot, find, group_begins, within
     from zkaudit.job.spark import OF_RANGE, SMALL_BYTES, session
     from zkaudit.sources import server_logs
     from zkaudit.tables.journals import check
@@ -140,11 +140,11 @@ def spark_session(
     little = False
     if options is not None:
         logs, snapshots = find(options.logs)
-        begin = begin_zxid(logs, snapshots, options.start) if may_be_quiet(options) else None
-        if begin is None:
+        before = may_be_quiet(options) and begin_snapshot(logs, snapshots, options.start)
+        if before:  # most groups are left out while it is read
+            size = sum(piece.size for piece in within(logs, before.zxid + 1, None)) // OF_RANGE
+        else:
             size = sum(piece.size for piece in (*logs, *snapshots))
-        else:  # the snapshot is read in Python
-            size = sum(piece.size for piece in within(logs, begin, None)) // OF_RANGE
         check(options.journals)
         server_logs.check(options.server_logs)
         of_group = options.group is not None and bool(group_begins(options.group))

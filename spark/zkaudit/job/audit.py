@@ -114,7 +114,8 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     server_logs.check(options.server_logs)
     check_group(spark, options.group)
     with errors_named(), staged(out), ExitStack() as settings:
-        begin = inputs.begin_zxid(logs, snapshots, options.start)
+        before = inputs.begin_snapshot(logs, snapshots, options.start)
+        begin = None if before is None else before.zxid + 1
         last = inputs.end_zxid(logs, options.end)
         wanted = inputs.within(logs, begin, last)
         usable = [
@@ -137,8 +138,10 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             rows = inputs.once(spark, options.logs, wanted, keep, *asked)
 
         def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
-            if begin is not None and may_be_quiet(options) and log_gaps == [(0, begin)]:
-                return active_groups(begin)
+            if before is not None and may_be_quiet(options) and log_gaps == [(0, begin)]:
+                active = active_groups(before)
+                if active.rows is not None and inputs.whole(active.rows):
+                    return active  # it was not purged in the meantime
             parts: list[DataFrame] = []
 
             def read(chosen: Sequence[Piece]) -> Iterable[int]:
@@ -149,9 +152,8 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             files = inputs.read_behind(usable, log_gaps, read)
             return Snapshots(reduce(DataFrame.unionByName, parts) if parts else None, files)
 
-        def active_groups(begin: int) -> Snapshots:
-            """The audit begins with one snapshot, which ``begin_zxid`` found to be whole."""
-            file = next(piece for piece in usable if piece.zxid == begin - 1)
+        def active_groups(file: Piece) -> Snapshots:
+            """The audit begins with this snapshot."""
             assert options.start is not None
             window = Window(
                 inputs.milliseconds(options.start),
@@ -250,16 +252,16 @@ def _audit(
     registrations = lifetimes.registrations(lifetimes.lifetimes(events, "ids"))
     stored = offsets.read(spark, options.bootstrap, options.group, options.command_config)
     groups, moving_groups = store.groups(events)
-    if shown.quiet is None:
-        store.rows(catalog.QUIET_GROUPS, [])
-    else:
-        store.shared(catalog.QUIET_GROUPS, shown.quiet)
     if options.group is not None and not options.growing and not groups:
         journal_lines = journals.lines(
             journals.read(spark, options.journals), registrations, options.group
         )
         if stored.isEmpty() and journal_lines.isEmpty():
             raise InputMissingError(no_group(options.group, "the logs have"))
+    if shown.quiet is None:
+        store.rows(catalog.QUIET_GROUPS, [])
+    else:
+        store.shared(catalog.QUIET_GROUPS, shown.quiet)
     addresses = server_logs.addresses(spark, options.server_logs)
     owned, sessions, partitions, registered, moves = at_once(
         spark,

@@ -91,11 +91,14 @@ def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
     return None
 
 
-def begin_zxid(logs: Sequence[Piece], found: Sequence[Piece], start: str | None) -> int | None:
-    """Return the first zxid to read for findings from ``start`` (ISO, UTC); ``None``: read all.
+def begin_snapshot(
+    logs: Sequence[Piece], found: Sequence[Piece], start: str | None
+) -> Piece | None:
+    """Return the snapshot after which to read the logs for findings from ``start`` (ISO, UTC);
+    ``None``: read all.
 
-    It follows a whole snapshot that was begun at least ``BEFORE_START`` earlier: the snapshot has
-    the members, owners and offsets of that time. ``found``: the snapshots.
+    It is a whole snapshot that was begun at least ``BEFORE_START`` earlier, and has the members,
+    owners and offsets of that time. ``found``: the snapshots.
     """
     if start is None:
         return None
@@ -108,7 +111,7 @@ def begin_zxid(logs: Sequence[Piece], found: Sequence[Piece], start: str | None)
             for piece in sorted(earlier, key=lambda piece: -piece.zxid):
                 with suppress(LogFormatError, FileNotFoundError):
                     if is_whole(piece.path):
-                        return piece.zxid + 1
+                        return piece
             return None
     return None
 

@@ -53,11 +53,13 @@ def test_the_first_zxid_to_read(
     after = first["time"] + hour
 
     def begin(time: datetime) -> int | None:
-        return inputs.begin_zxid(*inputs.find([place]), time.replace(tzinfo=None).isoformat())
+        asked = time.replace(tzinfo=None).isoformat()
+        found = inputs.begin_snapshot(*inputs.find([place]), asked)
+        return None if found is None else found.zxid + 1
 
     assert begin(after) == begin(after + hour) == first["zxid"]
     assert begin(after - timedelta(milliseconds=1)) is None
-    assert inputs.begin_zxid(*inputs.find([place]), None) is None
+    assert inputs.begin_snapshot(*inputs.find([place]), None) is None
     logs, _ = inputs.find([place])
     names = [Path(log.path).name for log in inputs.within(logs, first["zxid"], None)]
     assert names == [f"log.{first['zxid']:x}"]

@@ -86,6 +86,28 @@ def test_quiet_groups_have_no_findings(
     assert names
 
 
+def test_a_snapshot_that_is_purged_in_the_meantime(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit then reads the next snapshot, or only the logs, and leaves out no group."""
+    write([History()], tmp_path / "zk")
+    (file,) = (tmp_path / "zk").glob("snapshot.*")
+    monkeypatch.setattr(inputs, "BEFORE_START", timedelta())
+    logs = [str(tmp_path / "zk")]
+    options = job.Options(logs, str(tmp_path / "out"), start=at(START_MS).isoformat())
+    assert job.run(spark, options)["quiet_groups"] == 2
+
+    def torn(*_: object) -> bool:
+        file.write_bytes(file.read_bytes()[:-1])
+        return True
+
+    monkeypatch.setattr(inputs, "is_whole", torn)
+    summary = job.run(spark, options)
+    assert summary["quiet_groups"] == 0
+    assert summary["groups"] == 2
+    assert summary["torn_snapshots"] == [str(file)]
+
+
 def compare(
     spark: SparkSession, logs: Path, place: Path, start: datetime, limits: Limits
 ) -> set[str]:

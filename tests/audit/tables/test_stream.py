@@ -200,9 +200,9 @@ def test_what_is_purged_stays_and_nothing_is_left_undone(
     shutil.copy(newest, place / "snapshot.ffff")
     assert job_stream.record(spark, options)  # and was killed
     _, seen = job_stream.inputs.find([place])
-    rows, read = job_stream._snapshots(spark, options, seen, [(0, int(log.name[4:], 16))])
-    assert rows
-    assert not read  # the logs show what a later run does
+    taken = job_stream._snapshots(spark, options, seen, [(0, int(log.name[4:], 16))])
+    assert taken.rows
+    assert not taken.files  # the logs show what a later run does
     for snapshot in place.glob("snapshot.*"):
         snapshot.unlink()
     assert look() == 2
