@@ -178,6 +178,9 @@ once. A row of type ``RUN`` describes an unbroken run of zxids: its first zxid i
 last in ``last_zxid``, and the last one's time in ``time``. There is a row of type ``PATH`` for each
 path below ``/consumers``."""
 
+NODE_EXISTS: Final = -110
+"""The error of a write that was refused because the znode already exists."""
+
 RUN: Final = "#run"
 PATH: Final = "#path"
 

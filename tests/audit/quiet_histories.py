@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from zkaudit.decode.txnlog import TXN_HEADER
-from zkaudit.history.quiet import QuietGroups, Window
+from zkaudit.history.quiet import QuietGroups, TimeRange
 from zkaudit.schema import PATH, RUN, SNAPSHOT, TXNLOG_GROUPS, arrow_schema
 
 from tests.audit.snapshots import snapshot_of
@@ -91,7 +91,7 @@ class History:
 
 def found(histories: Sequence[History], batches: int = 2) -> QuietGroups:
     """The quiet groups of histories, read in several batches."""
-    quiet = QuietGroups(TAKEN, Window(START_MS, **THRESHOLDS))
+    quiet = QuietGroups(TAKEN, TimeRange(START_MS, **THRESHOLDS))
     for schema, values, read in (
         (arrow_schema(TXNLOG_GROUPS), [row for one in histories for row in one.rows], quiet.rows),
         (arrow_schema(SNAPSHOT), nodes(histories), quiet.nodes),
@@ -267,6 +267,7 @@ BUSY: Final[dict[str, Change]] = {
     "it was moved": has("/consumers/g/migration", b"{}", 0),
     "the lock": logs("setData", "/consumers/g/ids"),
     "the owner's session is another one": has(OWNER, b"a-0"),
+    "an owner of something that is no partition": mine("/consumers/g/owners/t/1234567890", b"a-0"),
     "an owner that commits nothing is in another session": all_of(silent, has(OWNER, b"a-0")),
     "the owner is not registered": lacks(IDS),
     "the owner is registered in another group": all_of(
@@ -344,7 +345,7 @@ QUIET: Final[dict[str, Change]] = {
     "a partition's state changed": logs("setData", "/brokers/topics/t/partitions/0/state"),
     "a persistent znode": has("/consumers/g/ids/c", b"", 0),
     "a container": has("/consumers/g/ids/c", b"", -(2**63)),
-    "a znode that no audit reads": has("/consumers/g/owners/t/x", b""),
+    "a znode that no audit reads": has("/consumers/g/owners/t/x", b"", 0),
     "more members than partitions": has("/consumers/g/ids/c", wants({"t": 1})),
     "two streams": mine(IDS, wants({"t": 2})),
     "a filter": mine(IDS, wants({"t|x": 1}, "white_list")),

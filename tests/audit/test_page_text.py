@@ -56,6 +56,13 @@ def test_a_clean_history_is_said_to_be_clean_only_where_the_logs_are_whole() -> 
     gaps = verdict([], LOGS | {"log_gaps": [[0, 9]], "unconfirmed": [[1, 2]]})
     assert "have 1 gap: what happened there is unknown" in gaps[1]["text"]
     assert "Give the logs of all servers." in gaps[2]["text"]
+    ranged = LOGS | {"from": "2026-01-31 12:00:00", "log_gaps": [[0, 9], [20, 30]]}
+    assert "have 1 gap: what happened there is unknown" in verdict([], ranged)[1]["text"]
+    quiet = verdict([], ranged | {"log_gaps": [[0, 9]], "quiet_groups": 5_000})
+    assert [line["text"] for line in quiet[1:]] == [
+        "5,000 quiet groups left out: nothing happened there but commits by owners. Table "
+        "quiet_groups names them."
+    ]
     minor = [Count("info", "tool write", "skipped", 1, 1, 0, 1, True)]
     assert verdict(minor, LOGS)[0]["text"] == (
         "Messages were skipped on purpose: an unknown number in 1 finding of 1 group."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from zkaudit.history.quiet import QuietGroups, Window
+from zkaudit.history.quiet import QuietGroups, TimeRange
 
 from tests.audit.quiet_histories import (
     BUSY,
@@ -71,6 +71,6 @@ def test_batches_do_not_matter() -> None:
 
 def test_an_empty_history() -> None:
     """Without any znode and row there is no group."""
-    quiet = QuietGroups(TAKEN, Window(START_MS, **THRESHOLDS))
+    quiet = QuietGroups(TAKEN, TimeRange(START_MS, **THRESHOLDS))
     assert quiet.table().num_rows == 0
     assert len(quiet.chosen()) == 0

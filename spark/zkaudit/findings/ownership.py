@@ -353,17 +353,15 @@ def _before_first_claim(tables: Tables, owned: DataFrame, topics: DataFrame) -> 
     )
 
 
-def _from_known(
-    tables: Tables, rows: DataFrame, zxid: str, time: str, until: str | None = None
-) -> DataFrame:
-    """Move ``zxid`` and ``time`` of the rows that begin earlier to where all owners are known in
-    the last segment; ``known_later`` marks these. Only of rows that last beyond that, ``until``."""
+def _from_known(tables: Tables, rows: DataFrame, zxid: str, time: str, until: str) -> DataFrame:
+    """Let rows begin where all owners of the last segment are known, if they begin earlier and end
+    later; ``known_later`` marks these. ``zxid``, ``time`` and ``until`` are the columns with begin
+    and end."""
     known = tables.known[-1]
     if not known or tables.known_us is None:
         return rows.withColumn("known_later", F.lit(False))
     late = (F.col(zxid) < known) & ~_new(tables)
-    if until is not None:
-        late &= F.coalesce(until, F.lit(2**63 - 1)) > known
+    late &= F.coalesce(until, F.lit(2**63 - 1)) > known
     return rows.withColumn("known_later", F.coalesce(late, F.lit(False))).withColumns(
         {
             zxid: F.when(F.col("known_later"), known).otherwise(F.col(zxid)),

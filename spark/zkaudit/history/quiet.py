@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zkaudit.schema import PATH, QUIET_GROUP, RUN, arrow_schema
+from zkaudit.schema import NODE_EXISTS, PATH, QUIET_GROUP, RUN, arrow_schema
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.errors import ZkConsumerError
@@ -39,7 +39,6 @@ Numbers: TypeAlias = "np.ndarray[Any, Any]"
 REGULAR: Final = 5
 """An owner committed regularly if its last intervals, this many of them, together took about the
 time after which it counts as stalled, or less."""
-NODE_EXISTS: Final = -110
 _CONTAINER: Final = -(2**63)
 """What a container znode has instead of a session."""
 _IN_GROUP: Final = re.compile(r"(?=/consumers/([^/]*)/)")
@@ -51,7 +50,7 @@ _TIMESTAMP: Final = r'"timestamp"\s*:\s*"?[0-9]+"?'
 """Differs in all registrations, and no rule reads it."""
 _NO_TIME: Final = '"timestamp":0'
 _BITS: Final = 30
-"""Bits of a partition's number; no name has more than nine digits."""
+"""Bits of a partition, which has at most nine digits."""
 _FILTERS: Final = ("white_list", "black_list")
 
 _OTHER, _IDS, _OWNERS, _OFFSETS, _GROUP, _LIVE, _MEMBERS, _TOPICS = range(8)
@@ -59,7 +58,7 @@ _OTHER, _IDS, _OWNERS, _OFFSETS, _GROUP, _LIVE, _MEMBERS, _TOPICS = range(8)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeRange:
     """The time range, and the thresholds of rules that find something in commits."""
 
     start_ms: int
@@ -145,10 +144,10 @@ class QuietGroups:
     NODE_COLUMNS: Final = ("path", "data", "czxid", "mzxid", "ctime", "ephemeral_owner")
     """The columns of ``schema.SNAPSHOT`` that ``nodes`` needs."""
 
-    def __init__(self, zxid: int, window: Window) -> None:
+    def __init__(self, zxid: int, time_range: TimeRange) -> None:
         """``zxid``: the one in the snapshot's name. The logs continue with the next one."""
         self._zxid = zxid
-        self._window = window
+        self._range = time_range
         self._parents: dict[str, tuple[int, int, int]] = {}
         self._groups = _Codes()  # (chroot, group)
         self._topics = _Codes()  # (chroot, topic)
@@ -173,11 +172,12 @@ class QuietGroups:
         self._all.append(groups.astype(np.int32))
         sessions = _numbers(batch["ephemeral_owner"])
         new = np.maximum(_numbers(batch["czxid"]), _numbers(batch["mzxid"])) > self._zxid
-        late = _numbers(batch["ctime"].cast(pa.int64())) >= self._window.start_ms * 1000
+        late = _numbers(batch["ctime"].cast(pa.int64())) >= self._range.start_ms * 1000
         ephemeral = (sessions != 0) & (sessions != _CONTAINER)
         of_member = ephemeral & ((kinds == _IDS) | (kinds == _OWNERS))
         unsure = of_member & (new | late)
-        unsure |= (kinds == _MEMBERS) & ephemeral
+        partitions = self._partitions(leaves, kinds)
+        unsure |= ephemeral & ((kinds == _MEMBERS) | (kinds == _OWNERS) & (partitions < 0))
         unsure |= (kinds == _GROUP) & _equal(leaves, "migration")
         unsure |= (kinds == _LIVE) & _equal(leaves, "mode")
         self._busy.update(np.unique(groups[unsure & (groups >= 0)]).tolist())
@@ -193,7 +193,6 @@ class QuietGroups:
             contents = _coded(text, self._contents)
             self._ids.append(_Ids(groups[rows], names, sessions[rows], contents))
 
-        partitions = self._partitions(leaves, kinds)
         rows = np.flatnonzero((kinds == _OWNERS) & ephemeral & (partitions >= 0))
         if len(rows):
             threads = _coded(data.take(pa.array(rows)), self._threads)
@@ -251,7 +250,7 @@ class QuietGroups:
         busy[ids.group[np.isin(ids.session, ended)]] = True
         busy[owners.group[np.isin(owners.session, ended)]] = True
         self._check_shares(ids, owners, self._registered(ids, owners, busy), busy)
-        _check_commits(owners, offsets, writes, self._window, busy)
+        _check_commits(owners, offsets, writes, self._range, busy)
         seen = np.zeros(len(self._groups), bool)
         for groups in (ids.group, owners.group, offsets.group):
             seen[groups] = True
@@ -458,7 +457,7 @@ class QuietGroups:
 
 
 def _check_commits(
-    owners: _Owners, offsets: _Offsets, writes: _Writes, window: Window, busy: Numbers
+    owners: _Owners, offsets: _Offsets, writes: _Writes, time_range: TimeRange, busy: Numbers
 ) -> None:
     """Groups are busy if another session wrote an offset than the owner's, if one went back or
     jumped, or if a member that committed regularly stopped."""
@@ -481,10 +480,10 @@ def _check_commits(
     # The snapshot may show a write that is later than the first one in the logs.
     unknown = first & (new != 0)
     step = np.where(unknown, 0, np.where(first, writes.offset - before, step))
-    wrong |= (step < 0) | (step >= window.jump_rate)
+    wrong |= (step < 0) | (step >= time_range.jump_rate)
     busy[writes.group[wrong]] = True
     moved = unknown | (step != 0)
-    _check_stalls(_Writes(*(column[moved] for column in writes)), window.stalled_ms, busy)
+    _check_stalls(_Writes(*(column[moved] for column in writes)), time_range.stalled_ms, busy)
 
 
 def _check_stalls(writes: _Writes, wait: int, busy: Numbers) -> None:

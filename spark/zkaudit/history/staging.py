@@ -14,7 +14,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, functions as F
 
 from zkaudit.errors import AuditError
-from zkaudit.schema import CREATES, DELETES
+from zkaudit.schema import CREATES, DELETES, NODE_EXISTS
 
 LogGap = tuple[int, int]
 BUCKETS: Final = 256
@@ -23,7 +23,6 @@ BUCKETS: Final = 256
 MAX_LOG_GAPS: Final = 10_000
 """With more log gaps than this, the logs of some server are missing."""
 
-NODE_EXISTS: Final = -110
 _PATH: Final = (
     r"(?s)\A(.*?)/consumers/([^/]+)/"
     r"(?:(ids|owners|offsets)/(.+)|(migration|ids|live/mode|live/members/[^/]+))\z"

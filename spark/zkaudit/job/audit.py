@@ -25,7 +25,7 @@ from zkaudit.findings.ownership import wanted
 from zkaudit.findings.places import located
 from zkaudit.findings.rules import LASTING, findings, parts, union
 from zkaudit.history import committed, lifetimes
-from zkaudit.history.quiet import Window
+from zkaudit.history.quiet import TimeRange
 from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
 from zkaudit.job.output import Store, kept, staged
@@ -155,12 +155,12 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
         def active_groups(file: Piece) -> Snapshots:
             """The audit begins with this snapshot."""
             assert options.start is not None
-            window = Window(
+            time_range = TimeRange(
                 inputs.milliseconds(options.start),
                 options.limits.jump_rate,
                 int(options.limits.stalled_seconds * 1000),
             )
-            read = inputs.active(spark, options.logs, file, _paths_of(rows), window)
+            read = inputs.active(spark, options.logs, file, _paths_of(rows), time_range)
             read = keep("active", read)
             return Snapshots(
                 read.where("path is not null").select(*(c.name for c in SNAPSHOT)),

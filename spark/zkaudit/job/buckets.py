@@ -41,7 +41,6 @@ from zkaudit.findings.rules import later, waiting
 from zkaudit.history.committed import Range, Run, merged
 from zkaudit.history.staging import (
     BUCKETS,
-    NODE_EXISTS,
     Stage,
     bucket,
     group_key,
@@ -544,7 +543,7 @@ def _bucket_of_row() -> Column:
     """From columns type, path, error and key."""
     of = F.col("type")
     shared = of.isin("createSession", "closeSession") | is_topic(F.col("path"))
-    shared |= (of == "error") & (F.col("error") == NODE_EXISTS)
+    shared |= (of == "error") & (F.col("error") == schema.NODE_EXISTS)
     return (
         F.when(of == schema.RUN, RUNS)
         .when(F.coalesce(shared, F.lit(False)), SHARED)

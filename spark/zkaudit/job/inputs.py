@@ -26,7 +26,7 @@ from zkaudit.decode.txnlog import read_transactions
 from zkaudit.errors import AuditError, InputMissingError, LogFormatError
 from zkaudit.history import committed
 from zkaudit.history.committed import History, Run
-from zkaudit.history.quiet import Window
+from zkaudit.history.quiet import TimeRange
 from zkaudit.history.staging import group_key, group_key_of
 from zkaudit.job.active import ActiveReader
 from zkaudit.schema import RUN, SNAPSHOT_OR_QUIET
@@ -341,13 +341,13 @@ def active(
     directories: Sequence[str | Path],
     file: Piece,
     rows: Sequence[str],
-    window: Window,
+    time_range: TimeRange,
 ) -> DataFrame:
     """Rows of ``snapshots`` for one snapshot without its quiet groups, and one row for each of
     these: ``schema.SNAPSHOT_OR_QUIET``. ``rows``: the files of ``transactions`` that follow it."""
     options = {"table": "group_nodes", "corruption": "stop"}
     settings = _settings("zookeeper_snapshot", directories, options, [file])
-    return direct.rows(spark, ActiveReader(settings, rows, window), SNAPSHOT_OR_QUIET)
+    return direct.rows(spark, ActiveReader(settings, rows, time_range), SNAPSHOT_OR_QUIET)
 
 
 def without(rows: DataFrame, quiet: DataFrame) -> DataFrame:

@@ -25,6 +25,8 @@ function when(ms) {
   const p = Object.fromEntries(formats.get(zone).formatToParts(ms).map((one) => [one.type, one.value]));
   return `${p.year}-${p.month}-${p.day} ${p.hour}:${p.minute}:${p.second}.${p.fractionalSecond}`;
 }
+// The timeline of a time range begins after most owners.
+const since = (ms) => (data.clamped && ms <= data.begin ? "before " : "") + when(ms);
 // Reds and oranges are those of findings.
 const hues = [];
 const hue = (member) => hues[member] ??= `hsl(${95 + (member * 137.5) % 225} 50% ${46 + (member % 3) * 10}%)`;
@@ -281,7 +283,7 @@ const at = (ms, width) => label + (ms - view.from) / Math.max(1, view.to - view.
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5, 12e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 6048e5, 25920e5, 77760e5, 311040e5];
 function ticks(width) {
   const least = (view.to - view.from) / Math.max(1, (width - label) / 80);
-  const step = STEPS.find((s) => s >= least) || STEPS[STEPS.length - 1], found = [];
+  const step = STEPS.find((s) => s >= least) || Math.ceil(least / STEPS.at(-1)) * STEPS.at(-1), found = [];
   for (let ms = Math.ceil(view.from / step) * step; ms <= view.to; ms += step) found.push(ms);
   const [a, b] = step < 1e3 ? [11, 23] : step < 6e4 ? [11, 19] : step < 864e5 ? [11, 16] : [0, 10];
   return found.map((ms) => [ms, when(ms).slice(a, b)]);
@@ -548,7 +550,7 @@ canvas.addEventListener("pointermove", (event) => {
   if (drawsExact()) {
     const [low, high] = exact.range(row, ms, ms);
     for (let i = low; i < high; i++) if (exact.begin(i) <= ms && ms < exact.end(i))
-      owner = `${data.members[exact.member[i]]}, ${when(exact.begin(i))} to ${when(exact.end(i))}, ${data.exact.ends[exact.ended[i]]}`;
+      owner = `${data.members[exact.member[i]]}, ${since(exact.begin(i))} to ${when(exact.end(i))}, ${data.exact.ends[exact.ended[i]]}`;
   } else eachCell(row, (a, b, member) => { if (a <= ms && ms < b) owner = `${data.members[member]} for most of this moment`; });
   nearPointer(event);
   byId("tip").textContent = `${group} ${topic}-${partition} at ${when(Math.round(ms))}: ${owner}`;

@@ -26,6 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
 
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.limits import SEVERITIES
+from zkaudit.job.inputs import BEFORE_START, milliseconds
 from zkaudit.job.output import load
 from zkaudit.job.place import finished
 from zkaudit.job.spark import PACKED, at_once, bytes_of, check_group, planned_for
@@ -186,6 +187,11 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
         F.unix_millis("start_time").alias("a"),
         F.unix_millis(F.coalesce("end_time", last)).alias("b"),
     )
+    earliest = _earliest(summary)
+    if earliest is not None:
+        spans = spans.where(F.col("b") >= earliest).withColumn(
+            "a", F.greatest("a", F.lit(earliest))
+        )
     listed: list[dict[str, Any]]
     every: list[_Group]
     listed, every, times, counts = at_once(
@@ -221,6 +227,7 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
         "findings": listed,
         "begin": begin,
         "end": end,
+        "clamped": earliest is not None,
         "width": width,
         "rows": [list(row) for row in rows],
         "partitions": times[2],
@@ -253,6 +260,16 @@ def _listed(found: DataFrame, summary: dict[str, Any]) -> list[dict[str, Any]]:
         }
         for row in found.withColumns(times).orderBy(_rank(), "kind", "zxid").take(MAX_FINDINGS)
     ]  # fmt: skip
+
+
+def _earliest(summary: dict[str, Any]) -> int | None:
+    """When the timeline begins, in milliseconds since 1970; ``None``: with the first owner.
+
+    For a time range this is where the audit begins to read the logs. Most owners have been there
+    for weeks then.
+    """
+    start = summary.get("from")
+    return None if start is None else milliseconds(start, -BEFORE_START)
 
 
 def _modes(summary: dict[str, Any]) -> dict[tuple[str, str], str]:

@@ -78,11 +78,12 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
             )
         )
     lines += map(_plain, moves(summary))
-    if summary["log_gaps"]:
+    gaps = [gap for gap in summary["log_gaps"] if gap[0] or not summary.get("from")]
+    if gaps:  # a time range begins with one, because the logs before it are not read
         lines.append(
             _plain(
-                f"The logs have {_many(len(summary['log_gaps']), 'gap')}: what happened there is "
-                "unknown, and findings near them are marked as inferred."
+                f"The logs have {_many(len(gaps), 'gap')}: what happened there is unknown, and "
+                "findings near a gap are marked as inferred."
             )
         )
     if summary["unconfirmed"]:

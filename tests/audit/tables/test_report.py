@@ -413,6 +413,23 @@ def test_the_page_fits_narrow_windows_and_both_colour_schemes(
     assert measured["smallest"] >= 11
 
 
+def test_the_timeline_of_a_time_range_begins_an_hour_before_it(spark: SparkSession) -> None:
+    """Owners have been there for weeks when a time range begins. Those that left before it are not
+    in the timeline."""
+    rows = history(2, {})
+    rows["ownership"][1] |= {"ended": "still held", "end_time": None}
+    times = {"last_time": "1970-01-01T03:00:00+00:00", "from": None}
+
+    def seen(**more: str) -> tuple[int, int, bool, list[str]]:
+        made = report.data_of(summary_of(rows) | times | more, frames(spark, rows))
+        groups = [row[1] for row, cells in zip(made["rows"], made["cells"], strict=True) if cells]
+        return made["begin"], made["end"], made["clamped"], groups
+
+    assert seen() == (1_000, 10_800_000, False, ["g0000", "g0001"])
+    late = seen(**{"from": "1970-01-01 02:00:00"})
+    assert late == (3_600_000, 10_800_000, True, ["g0001"])
+
+
 def test_members_from_before_the_first_claim_are_drawn(spark: SparkSession) -> None:
     """A member that registered before the first interval is drawn from the start of the chart."""
     place: dict[str, Any] = {"chroot": "", "group": "g"}

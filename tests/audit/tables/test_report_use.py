@@ -195,7 +195,7 @@ def test_the_tooltip_of_an_exact_interval_has_its_begin_end_and_reason(
     browse: Any, tmp_path: Path
 ) -> None:
     """If the exact intervals are drawn, the tooltip shows when the interval began and ended, and
-    how. Its end belongs to the next one."""
+    how. Its end belongs to the next one. In a time range, the first one may have begun earlier."""
     intervals = _Intervals(
         np.array([0, 0, 0]), np.array([0, 60_000, 200_000]), np.array([60_000, 150_000, 480_000]),
         np.array([0, 1, 0]), ["a", "b"], np.array([0, 1, 0]), ["released", "expired"],
@@ -210,6 +210,8 @@ def test_the_tooltip_of_an_exact_interval_has_its_begin_end_and_reason(
       point(ms, 5);
       found.push(tip());
     }
+    data.clamped = true;
+    for (const ms of [30_000, 60_000]) { point(ms, 5); found.push(tip()); }
     return found.map((one) => one.slice("orders orders-0 at 1970-01-01 ".length));"""
     day = "1970-01-01 "
     assert used(browse, tmp_path, shown, steps) == [
@@ -218,6 +220,8 @@ def test_the_tooltip_of_an_exact_interval_has_its_begin_end_and_reason(
         f"00:02:29.000: b, {day}00:01:00.000 to {day}00:02:30.000, expired",
         "00:02:50.000: no owner",
         f"00:03:30.000: a, {day}00:03:20.000 to {day}00:08:00.000, released",
+        f"00:00:30.000: a, before {day}00:00:00.000 to {day}00:01:00.000, released",
+        f"00:01:00.000: b, {day}00:01:00.000 to {day}00:02:30.000, expired",
     ]
 
 
