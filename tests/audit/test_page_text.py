@@ -60,8 +60,8 @@ def test_a_clean_history_is_said_to_be_clean_only_where_the_logs_are_whole() -> 
     assert "have 1 gap: what happened there is unknown" in verdict([], ranged)[1]["text"]
     quiet = verdict([], ranged | {"log_gaps": [[0, 9]], "quiet_groups": 5_000})
     assert [line["text"] for line in quiet[1:]] == [
-        "5,000 quiet groups left out: nothing happened there but commits by owners. Table "
-        "quiet_groups names them."
+        "5,000 quiet groups are left out: nothing happened there but commits by owners. The table "
+        "quiet_groups has the names."
     ]
     minor = [Count("info", "tool write", "skipped", 1, 1, 0, 1, True)]
     assert verdict(minor, LOGS)[0]["text"] == (

@@ -70,11 +70,12 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
     elif minor:
         other = "other " if lines else ""
         lines.append(_plain(f"{_many(minor, f'{other}finding')} of lower severity."))
-    if summary["quiet_groups"]:
+    quiet = summary["quiet_groups"]
+    if quiet:
         lines.append(
             _plain(
-                f"{_many(summary['quiet_groups'], 'quiet group')} left out: nothing happened there "
-                "but commits by owners. Table quiet_groups names them."
+                f"{_many(quiet, 'quiet group')} {'is' if quiet == 1 else 'are'} left out: nothing "
+                "happened there but commits by owners. The table quiet_groups has the names."
             )
         )
     lines += map(_plain, moves(summary))
