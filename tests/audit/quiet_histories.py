@@ -43,7 +43,7 @@ class History:
         self.znodes: dict[str, Node] = {}
         self.rows: list[Row] = []
         self.stranger = 100 * number + 9
-        """A session that is no member's."""
+        """A session of a program that is not a member."""
         self.znode("/brokers/topics/t", topic(2))
         for group, first in (("g", 10), ("other", 20)):
             self._group(group, 100 * number + first)
@@ -170,12 +170,12 @@ def wants(topics: dict[str, int], pattern: str = "static", **more: Any) -> bytes
 
 
 def logs(type: str, path: str | None = None, **more: Any) -> Change:
-    """An operation of a session that is no member's."""
+    """An operation of a program that is not a member."""
     return lambda history: history.log(type, path, **more)
 
 
 def has(path: str, data: bytes | None, session: int | None = None, **more: Any) -> Change:
-    """The snapshot has this znode, of a session that is no other member's."""
+    """The snapshot has this znode, of a session that no other znode has."""
     return lambda history: history.znode(
         path, data, history.stranger if session is None else session, **more
     )
@@ -240,7 +240,7 @@ BUSY: Final[dict[str, Change]] = {
     "a claim": logs("create", "/consumers/g/owners/t/5"),
     "a registration was written": logs("setData", IDS, data=b"15"),
     "an offset was created": logs("create", OFFSET, data=b"16"),
-    "an offset is no number": commits(16, data=b"x"),
+    "an offset that is not a number": commits(16, data=b"x"),
     "an offset of a partition that is not a number": logs("setData", OFFSET[:-1] + "x", data=b"16"),
     "an offset without data": commits(16, data=None),
     "a tool wrote an offset": logs("setData", OFFSET, data=b"16"),
@@ -267,7 +267,7 @@ BUSY: Final[dict[str, Change]] = {
     "it was moved": has("/consumers/g/migration", b"{}", 0),
     "the lock": logs("setData", "/consumers/g/ids"),
     "the owner's session is another one": has(OWNER, b"a-0"),
-    "an owner of something that is no partition": mine("/consumers/g/owners/t/1234567890", b"a-0"),
+    "an owner, but not of a partition": mine("/consumers/g/owners/t/1234567890", b"a-0"),
     "an owner that commits nothing is in another session": all_of(silent, has(OWNER, b"a-0")),
     "the owner is not registered": lacks(IDS),
     "the owner is registered in another group": all_of(

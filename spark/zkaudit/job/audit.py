@@ -208,7 +208,7 @@ def audit(
 
 
 def may_be_quiet(options: Options) -> bool:
-    """Whether quiet groups are left out. Journals and brokers tell more of a group than its znodes
+    """Whether quiet groups are left out. Journals and brokers show more of a group than its znodes
     do."""
     asked = options.group is not None or options.all_groups or options.start is None
     return not (asked or options.journals or options.bootstrap)

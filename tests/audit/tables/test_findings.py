@@ -692,7 +692,7 @@ def test_partitions_without_an_owner_when_the_logs_begin(
         known_us=None if since is None else micros(since),
         log_gaps=((9, 12),) if known == 20 else ((0, 2),),
     )  # fmt: skip
-    told = {row["topic"]: row for row in unclaimed(cast(Tables, few), Limits()).collect()}
+    orphans = {row["topic"]: row for row in unclaimed(cast(Tables, few), Limits()).collect()}
     first = {"never": (6, "never had an owner")}
     if known == 20:
         first = dict.fromkeys(("never", "earlier"), (20, "had no owner when the logs begin"))
@@ -700,10 +700,10 @@ def test_partitions_without_an_owner_when_the_logs_begin(
         first = {}
     joined = {} if known is None else {"joined": (25, "never had an owner")}
     first = {} if known is None else first | joined
-    assert {topic: row["zxid"] for topic, row in told.items()} == {
+    assert {topic: row["zxid"] for topic, row in orphans.items()} == {
         topic: zxid for topic, (zxid, _) in first.items()
     }
-    for topic, row in told.items():
+    for topic, row in orphans.items():
         assert (row["severity"], row["kind"], row["basis"]) == (
             "high", "orphan partition", "proven"
         )  # fmt: skip
@@ -712,8 +712,8 @@ def test_partitions_without_an_owner_when_the_logs_begin(
             25 if topic == "joined" else 6, 25 if topic == "joined" else 5 if known == 20 else 6
         ]  # fmt: skip
     if known == 20 and since:
-        assert told["never"]["sentence"].endswith("were registered for 90.0 s.")
-        assert told["never"]["time"] == after(10).replace(tzinfo=None)
+        assert orphans["never"]["sentence"].endswith("were registered for 90.0 s.")
+        assert orphans["never"]["time"] == after(10).replace(tzinfo=None)
 
 
 def commits_of(group: str, member: str, *times: float) -> list[dict[str, Any]]:
