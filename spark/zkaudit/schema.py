@@ -168,21 +168,30 @@ _IN_GROUPS: Final = (
     "timeout",
     "deleted",
 )
+RUN: Final = "run"
+PATH: Final = "path"
+
 TXNLOG_GROUPS: Final = (
-    *(column for column in TXNLOG if column.name in _IN_GROUPS),
-    _c("last_zxid", Kind.LONG, "type `#run`: zxid of the run's last transaction"),
-)
+    _c("kind", Kind.STRING, f"null: an operation; `{RUN}`: an unbroken run of zxids; `{PATH}`: a "
+       "path below `/consumers`, once for each file or part of one"),
+    *(
+        replace(column, nullable=column.nullable or column.name not in ("server", "file"))
+        for column in TXNLOG
+        if column.name in _IN_GROUPS
+    ),
+    *(
+        replace(column, nullable=True, meaning=f"{RUN}: {column.meaning}")
+        for column in TXNLOG_RUNS
+        if column.name not in ("server", "file")
+    ),
+)  # fmt: skip
 """The rows that an audit of groups needs: operations on znodes below ``/consumers`` and
-``/brokers/topics``, sessions and errors. Other rows are added so that the logs need to be read only
-once. A row of type ``RUN`` describes an unbroken run of zxids: its first zxid is in ``zxid``, its
-last in ``last_zxid``, and the last one's time in ``time``. There is a row of type ``PATH`` for each
-path below ``/consumers``."""
+``/brokers/topics``, sessions and errors. Rows of other kinds are added so that the logs need to be
+read only once. They have only the columns of a run, or ``path``."""
 
 NODE_EXISTS: Final = -110
 """The error of a write that was refused because the znode already exists."""
 
-RUN: Final = "#run"
-PATH: Final = "#path"
 
 SNAPSHOT: Final = (
     *_PLACE,

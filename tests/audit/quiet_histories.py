@@ -69,13 +69,14 @@ class History:
         path = f"{self.chroot}/consumers/{name}/ids/{'ab'[number]}"
         return int(self.znodes[path]["ephemeral_owner"])
 
-    def log(self, type: str, path: str | None = None, **more: Any) -> None:
+    def log(self, type: str | None, path: str | None = None, **more: Any) -> None:
         """Log an operation after all others."""
         zxid = TAKEN + 2 + len(self.rows)
         path = None if path is None else self.chroot + path
         self.rows.append(
             {"type": type, "path": path, "zxid": zxid, "idx": 0, "time": at(zxid),
-             "session": self.stranger, "data": None, "error": None, "deleted": None, **more}
+             "session": self.stranger, "data": None, "error": None, "deleted": None,
+             "kind": None, **more}
         )  # fmt: skip
 
     def commit(self, name: str, number: int, offset: int, **more: Any) -> None:
@@ -119,7 +120,7 @@ def write(histories: Sequence[History], place: Path) -> None:
     place.mkdir()
     log(place / "log.1", _payload(1, {"type": "createSession", "time": at(0), "session": 1}))
     rows: list[Row] = [{"type": "createSession", "time": at(START_MS), "session": 1}]
-    rows += (row for one in histories for row in one.rows if row["type"] not in (RUN, PATH))
+    rows += (row for one in histories for row in one.rows if row["kind"] is None)
     rows.sort(key=lambda row: row["time"])
     payloads = [_payload(TAKEN + 1 + place, row) for place, row in enumerate(rows)]
     log(place / f"log.{TAKEN + 1:x}", *payloads)
@@ -169,7 +170,7 @@ def wants(topics: dict[str, int], pattern: str = "static", **more: Any) -> bytes
     return json.dumps(content | more).encode()
 
 
-def logs(type: str, path: str | None = None, **more: Any) -> Change:
+def logs(type: str | None, path: str | None = None, **more: Any) -> Change:
     """An operation of a program that is not a member."""
     return lambda history: history.log(type, path, **more)
 
@@ -280,6 +281,8 @@ BUSY: Final[dict[str, Change]] = {
     "a registration was set while the snapshot was written": mine(IDS, wants({"t": 1}), mzxid=101),
     "a claim after the start": mine(OWNER, b"a-0", ctime=at(START_MS)),
     "a registration cannot be read": mine(IDS, b"{"),
+    "a registration that is nested too deeply": mine(IDS, b"[" * 100_000),
+    "a topic that is nested too deeply": has("/brokers/topics/t", b"[" * 100_000, 0),
     "a registration without topics": mine("/consumers/g/ids/c", wants({})),
     "a registration with half a stream": mine(IDS, wants({"t": 0.5})),
     "a registration with an unknown pattern": mine(IDS, wants({"t": 1}, "none")),
@@ -327,7 +330,8 @@ BUSY: Final[dict[str, Change]] = {
 }  # fmt: skip
 OF_TOPIC: Final = {"a topic changed", "a topic without partitions", "partitions without 0",
                  "a topic that cannot be read", "a topic changed while the snapshot was written",
-                 "more partitions than owners", "a member that owns nothing"}  # fmt: skip
+                 "more partitions than owners", "a member that owns nothing",
+                 "a topic that is nested too deeply"}  # fmt: skip
 """The other group has the same topic, and is not quiet either."""
 QUIET: Final[dict[str, Change]] = {
     "nothing": lambda history: None,
@@ -337,7 +341,9 @@ QUIET: Final[dict[str, Change]] = {
     "another session was closed": logs("closeSession"),
     "another write was refused": of_member("error", error=-101),
     "another session's claim was refused": logs("error", error=-110),
-    "rows about the logs": all_of(logs(RUN), logs(PATH, IDS)),
+    "rows about the logs": all_of(
+        logs(None, kind=RUN), logs(None, IDS, kind=PATH)
+    ),
     "the offset is newer than the snapshot": has(OFFSET, b"400", 0, mzxid=102),
     "the topic's znode is not in the tree": lacks("/brokers/topics/t"),
     "another topic was deleted": logs("delete", "/brokers/topics/u"),

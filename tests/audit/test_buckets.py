@@ -46,8 +46,8 @@ def batch(
 def run(server: str, first: int, last: int, second: int = 0) -> dict[str, Any]:
     """A run of zxids of epoch 1; the last one's time is so many seconds after 2026 began."""
     time = datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)
-    zxids = {"zxid": EPOCH + first, "last_zxid": EPOCH + last}
-    return {"server": server, "file": "log.1", "type": schema.RUN, "time": time} | zxids
+    zxids = {"first_zxid": EPOCH + first, "last_zxid": EPOCH + last}
+    return {"server": server, "file": "log.1", "kind": schema.RUN, "last_time": time} | zxids
 
 
 def used(tables: Path, sessions: dict[int, list[int]]) -> None:
@@ -73,7 +73,7 @@ def test_each_batch_counts_once(tmp_path: Path) -> None:
 def test_runs_that_continue_one_another_are_one() -> None:
     """Many rounds leave few runs. Log gaps, servers and epochs stay apart."""
     rows = [run("a", 4, 6, 2), run("a", 1, 3, 1), run("a", 9, 9, 3), run("b", 1, 3, 4)]
-    other = run("a", 0, 0) | {"zxid": 2 * EPOCH, "last_zxid": 2 * EPOCH + 5}
+    other = run("a", 0, 0) | {"first_zxid": 2 * EPOCH, "last_zxid": 2 * EPOCH + 5}
     found = buckets.folded([*rows, other])
     assert found == [run("a", 1, 6, 2), run("a", 9, 9, 3), other, run("b", 1, 3, 4)]
     assert buckets.covered(found) == [
@@ -190,7 +190,7 @@ def test_directories_are_deleted_whole_and_rarely(tmp_path: Path) -> None:
     before = retention.Begin(EPOCH + 15, end - 22_000_000)
     assert retention.too_old(found, before, end, 20) is None
     clipped = retention.after([run("a", 1, 10), run("a", 11, 20), late], EPOCH + 10)
-    assert clipped == [run("a", 11, 20), late | {"zxid": EPOCH + 11}]
+    assert clipped == [run("a", 11, 20), late | {"first_zxid": EPOCH + 11}]
     (folder / "begin.json").write_text(f'{{"zxid": {EPOCH + 20}, "time_us": 1}}')
     retention.clean(folder)
     assert [one.first for one in buckets.recorded(folder)] == [2, 3, 4]
@@ -281,7 +281,9 @@ def test_a_round_reads_what_its_groups_and_sessions_need(tmp_path: Path) -> None
         rows = [row for file in files for row in pq.read_table(file).to_pylist()]
     assert touched.keys == found.keys
     assert sorted(touched.sessions.to_pylist()) == [1, 2, 5, 6]
-    assert sorted((r["type"], r["session"] or 0, r["key"] or 0) for r in rows) == sorted(
+    assert sorted(
+        (r["type"] or r["kind"], r["session"] or 0, r["key"] or 0) for r in rows
+    ) == sorted(
         [
             ("setData", 1, 7), ("setData", 5, 7), ("createSession", 1, 0),
             ("createSession", 5, 0), ("createSession", 6, 0), ("closeSession", 6, 0),
@@ -291,7 +293,7 @@ def test_a_round_reads_what_its_groups_and_sessions_need(tmp_path: Path) -> None
     nothing = buckets.Touched(frozenset([9]), touched.sessions.slice(0, 0))
     files, touched = buckets.take(batches, nothing, tables, tmp_path / "rows")
     assert not len(touched.sessions)
-    assert {r["type"] for f in files for r in pq.read_table(f).to_pylist()} == {
+    assert {r["type"] or r["kind"] for f in files for r in pq.read_table(f).to_pylist()} == {
         "setData",
         schema.RUN,
     }

@@ -69,7 +69,9 @@ def test_the_logs_of_several_servers_are_read_once(spark: SparkSession, tmp_path
 
     def runs_in(rows: list[Row]) -> list[tuple[Any, ...]]:
         return sorted(
-            (r.server, r.file, r.zxid, r.last_zxid, r.time) for r in rows if r.type == RUN
+            (r.server, r.file, r.first_zxid, r.last_zxid, r.last_time)
+            for r in rows
+            if r.kind == RUN
         )
 
     every = inputs.transactions(spark, servers, end=end).collect()
@@ -81,21 +83,21 @@ def test_the_logs_of_several_servers_are_read_once(spark: SparkSession, tmp_path
         return sorted(
             repr(row)
             for row in rows
-            if any(first <= row.zxid <= last for first, last in take.get(row.server, ()))
-            and row.type not in (RUN, PATH)
+            if row.kind is None
+            and any(first <= row.zxid <= last for first, last in take.get(row.server, ()))
         )
 
     assert history(rows) == history(every)
-    read = {(r.server, r.file) for r in rows if r.type not in (RUN, PATH)}
+    read = {(r.server, r.file) for r in rows if r.kind is None}
     names = [Path(log.path).name for log in found]
     assert sorted(name for _, name in read) == sorted(set(names))
     assert len({server for server, _ in read}) == 2 < len(names) / len(read)
     assert len(rows) < 0.5 * len(every)
-    assert {r.path for r in rows if r.type == PATH} == {r.path for r in every if r.type == PATH}
+    assert {r.path for r in rows if r.kind == PATH} == {r.path for r in every if r.kind == PATH}
 
     def of_group(rows: list[Row]) -> list[str]:
         wanted = (row for row in rows if row.path is None or "/group-000003/" in row.path)
-        return sorted(repr(row) for row in wanted if row.type != RUN)
+        return sorted(repr(row) for row in wanted if row.kind != RUN)
 
     group = inputs.transactions(spark, servers, "group-000003", end=end).collect()
     assert runs_in(group) == runs_in(every)
@@ -162,8 +164,8 @@ def test_the_sessions_of_a_group(spark: SparkSession) -> None:
         {"type": "closeSession", "session": 4, "deleted": ["/consumers/gg/ids/m"]},
         *({"type": kind, "session": n} for n in range(1, 5) for kind in ("createSession", "error")),
         *({"type": "closeSession", "session": n} for n in (1, 3)),
-        {"type": RUN, "session": 0},
-        {"type": PATH, "session": 0, "path": ids},
+        {"type": None, "session": None},  # a run of zxids
+        {"type": None, "session": None, "path": ids},
     ]
     shown = [
         {"path": ids + "3", "ephemeral_owner": 3},
@@ -174,10 +176,10 @@ def test_the_sessions_of_a_group(spark: SparkSession) -> None:
     every = spark.createDataFrame(rows, columns)
     snapshots = spark.createDataFrame(shown, "path string, ephemeral_owner long")
 
-    def sessions(group: str, snapshots: DataFrame | None) -> Counter[int]:
+    def sessions(group: str, snapshots: DataFrame | None) -> Counter[int | None]:
         return Counter(row.session for row in inputs.of_group(every, snapshots, group).collect())
 
-    assert sessions("g", snapshots) == {0: 2, 1: 4, 2: 3, 3: 3}
-    assert sessions("g", None) == {0: 2, 1: 4, 2: 3}
-    assert sessions("gg?", None) == {0: 2, 1: 4, 2: 3, 4: 3}
+    assert sessions("g", snapshots) == {None: 2, 1: 4, 2: 3, 3: 3}
+    assert sessions("g", None) == {None: 2, 1: 4, 2: 3}
+    assert sessions("gg?", None) == {None: 2, 1: 4, 2: 3, 4: 3}
     assert sessions("(g)|x", None) == Counter(row["session"] for row in rows)

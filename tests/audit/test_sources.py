@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zkaudit.decode.batches import cuts, end_of_log, read_log, read_snapshot
 from zkaudit.decode.columns import Filters
 from zkaudit.errors import InputMissingError
-from zkaudit.schema import PATH, RUN, SNAPSHOT, TXNLOG, spark_type
+from zkaudit.schema import RUN, SNAPSHOT, TXNLOG, spark_type
 from zkaudit.sources.files import Piece, find as find_logs, pack, within
 from zkaudit.sources.zookeeper import StreamLogReader, ZookeeperTxnlog, parse_options
 
@@ -127,11 +127,11 @@ def test_what_an_audit_reads(spark: SparkSession, recordings: Any, tmp_path: Pat
         r for r in told if r["type"] == "error" or "/consumers/" in (r["path"] or "/consumers/")
     ]
     assert 0 < len(kept) < len(told)
-    assert sorted((r.zxid, r.idx, r.type) for r in rows if r.type not in (RUN, PATH)) == sorted(
+    assert sorted((r.zxid, r.idx, r.type) for r in rows if r.kind is None) == sorted(
         (r["zxid"], r["idx"], r["type"]) for r in kept
     )
     ends = {r["zxid"]: r["time"].replace(tzinfo=None) for r in told}
-    runs = [(r.zxid, r.last_zxid, r.time) for r in rows if r.type == RUN]
+    runs = [(r.first_zxid, r.last_zxid, r.last_time) for r in rows if r.kind == RUN]
     assert [z for first, last, _ in sorted(runs) for z in range(first, last + 1)] == sorted(ends)
     assert all(time == ends[last] for _, last, time in runs)
 

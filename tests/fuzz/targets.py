@@ -43,6 +43,7 @@ from zkmigrate.formats import decisions_file, offset_csv, plan_file
 from zkmigrate.model import Store
 from zkmigrate.stores import migration_marker
 
+from tests.audit.quiet_histories import History, found
 from zkconsumer.admin import offset_files, topics, verify
 from zkconsumer.broker import api_versions, codecs, columns, offset_times, security
 from zkconsumer.broker.cluster import read_cluster
@@ -122,6 +123,16 @@ _TOPICS: Final = ("a", "abc", "b", "t0", "a" * 200 + "!", "__consumer_offsets")
 
 def _subscribed(data: bytes) -> object:
     return expand("/z", znodes.decode_registration("/z", data), _TOPICS, exclude_internal=True)
+
+
+def _quiet_group(data: bytes) -> object:
+    """The same bytes in each znode of a group that an audit looks at."""
+    history = History()
+    for path in history.znodes:
+        history.znodes[path]["data"] = data
+    history.commit("g", 0, 0, data=data)
+    quiet = found([history])
+    return quiet.table(), quiet.chosen()
 
 
 def _regex(data: bytes) -> object:
@@ -943,6 +954,12 @@ TARGETS: Final[dict[str, Target]] = {
         ZNODE_S,
         (b'{"zkmigrate":1,"acl":[]}', b"null"),
     ),
+    "quiet-group": Target(
+        _quiet_group,
+        (),
+        ZNODE_S,
+        (_REGISTRATION, _FILTER, b'{"partitions":{"0":[1],"1":[2]}}', b"a-0", b"15", b"-3"),
+    ),
     "group-lock": Target(
         guard.decode,
         (),
@@ -990,6 +1007,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "spark/zkaudit/decode/txnlog.py": ("transaction", "log"),
     "spark/zkaudit/demo.py": OWN,
     "spark/zkaudit/history/modes.py": ("group-lock-seen",),
+    "spark/zkaudit/history/quiet.py": ("quiet-group",),
     "spark/zkaudit/job/buckets.py": OWN,
     "spark/zkaudit/job/place.py": OWN,
     "spark/zkaudit/job/retention.py": OWN,

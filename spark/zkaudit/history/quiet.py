@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zkaudit.schema import NODE_EXISTS, PATH, QUIET_GROUP, RUN, arrow_schema
+from zkaudit.schema import NODE_EXISTS, QUIET_GROUP, arrow_schema
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.errors import ZkConsumerError
@@ -51,6 +51,8 @@ _TIMESTAMP: Final = r'"timestamp"\s*:\s*"?[0-9]+"?'
 _NO_TIME: Final = '"timestamp":0'
 _BITS: Final = 30
 """Bits of a partition, which has at most nine digits."""
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""Errors of reading JSON that does not have the expected form."""
 _FILTERS: Final = ("white_list", "black_list")
 
 _OTHER, _IDS, _OWNERS, _OFFSETS, _GROUP, _LIVE, _MEMBERS, _TOPICS = range(8)
@@ -214,8 +216,8 @@ class QuietGroups:
         self._ended.update(batch["session"].filter(pc.or_(ended, refused)).to_pylist())
         for path in pc.unique(pc.list_flatten(batch["deleted"].filter(ended))).to_pylist():
             self._touch(path)
-        applied = pc.is_in(kinds, value_set=pa.array([RUN, PATH, "error"]))
-        batch = batch.filter(pc.and_(pc.invert(applied), pc.is_valid(batch["path"])))
+        applied = pc.and_(pc.is_null(batch["kind"]), pc.not_equal(kinds, "error"))
+        batch = batch.filter(pc.and_(applied, pc.is_valid(batch["path"])))
         if not batch.num_rows:
             return
         leaves, places, groups, topics = self._split(batch["path"])
@@ -552,7 +554,7 @@ def _partition_count(data: bytes | None) -> int | None:
         listed = json.loads(data or b"")["partitions"]
         from_0 = listed and listed.keys() == set(map(str, range(len(listed))))
         return len(listed) if from_0 else None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except _UNREADABLE:
         return None
 
 
@@ -563,7 +565,7 @@ def _subscription(content: bytes) -> tuple[str, dict[str, int]] | None:
         read = json.loads(content, object_pairs_hook=_once)
         pattern, wants = read["pattern"], read["subscription"]
         counts = [type(count) is int and 0 < count < 2**31 for count in wants.values()]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except _UNREADABLE:
         return None
     if pattern not in ("static", *_FILTERS) or not counts or not all(counts):
         return None

@@ -13,7 +13,7 @@ from zkaudit.decode.snapshot import open_snapshot
 from zkaudit.history.quiet import QuietGroups, TimeRange
 from zkaudit.sources.files import Piece
 from zkaudit.sources.options import Settings
-from zkaudit.sources.rows import nodes_of_groups
+from zkaudit.sources.rows import nodes_of_groups, padded
 from zkaudit.sources.zookeeper import SnapshotReader
 
 
@@ -36,16 +36,7 @@ class ActiveReader(SnapshotReader):
             quiet.rows(batch)
         for batch in nodes_of(snapshot, columns=quiet.NODE_COLUMNS):
             quiet.nodes(batch)
-        yield _padded(quiet.table())
+        wanted = schema.arrow_schema(schema.SNAPSHOT_OR_QUIET)
+        yield padded(quiet.table(), wanted)
         for batch in nodes_of(snapshot, piece.server, only=quiet.chosen()):
-            yield _padded(nodes_of_groups(batch, ()))
-
-
-def _padded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns of ``schema.SNAPSHOT_OR_QUIET``: null where the batch has none."""
-    wanted = schema.arrow_schema(schema.SNAPSHOT_OR_QUIET)
-    there = set(batch.schema.names)
-    columns = [
-        batch[f.name] if f.name in there else pa.nulls(batch.num_rows, f.type) for f in wanted
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+            yield padded(nodes_of_groups(batch, ()), wanted)

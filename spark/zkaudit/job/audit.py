@@ -42,7 +42,7 @@ from zkaudit.job.spark import (
     planned_for,
 )
 from zkaudit.job.verify import verify
-from zkaudit.schema import PATH, QUIET_GROUP, RUN, SNAPSHOT
+from zkaudit.schema import PATH, QUIET_GROUP, SNAPSHOT
 from zkaudit.sources import offsets, server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.tables import brokers, build, catalog, journals, migrations, timeline
@@ -234,10 +234,10 @@ def _audit(
         return kept(out, f"staging/{name}", frame)
 
     log_gaps = inputs.log_gaps_of(plan)
-    last = rows.where(f"type = '{RUN}'").agg(
-        F.max("last_zxid").alias("zxid"), F.max_by("time", "last_zxid").alias("time")
+    last = rows.where(inputs.is_run()).agg(
+        F.max("last_zxid").alias("zxid"), F.max_by("last_time", "last_zxid").alias("time")
     )
-    transactions = committed.apply(rows.where(~F.col("type").isin(RUN, PATH)), plan)
+    transactions = committed.apply(rows.where("kind is null"), plan)
     snapshot_rows = shown.rows
     known = shown.known
     events = stage(
@@ -245,7 +245,7 @@ def _audit(
         log_gaps,
         None if snapshot_rows is None else store.of_groups(snapshot_rows),
         options.group,
-        rows.where(F.col("type") == PATH),
+        rows.where(F.col("kind") == PATH),
         keep,
     )
 
@@ -388,6 +388,7 @@ def check_times(rows: DataFrame, options: Options) -> None:
     """Raise InputMissingError if the whole history is before ``start`` or after ``end``."""
     if options.start is None and options.end is None:
         return
+    rows = rows.select(F.coalesce("time", "last_time").alias("time"))
     found = rows.agg(
         *[F.date_format(of("time"), "yyyy-MM-dd HH:mm:ss").alias(name)
           for name, of in (("first", F.min), ("last", F.max))],

@@ -153,10 +153,9 @@ class Recorder:
         inside = [b for b in recorded(self.folder) if first <= b.first and b.last <= last]
         files = [file for b in inside for file in b.every_file()]
         rows = read(spark, files)
-        of = F.col("type")
         runs = _runs_as_rows(spark, [row for b in inside for row in _runs_in(b)])
-        paths = rows.where(of == schema.PATH).dropDuplicates(["path"])
-        others = rows.where(~of.isin(schema.PATH, schema.RUN))
+        paths = rows.where(F.col("kind") == schema.PATH).dropDuplicates(["path"])
+        others = rows.where("kind is null")
         with planned_for(spark, PACKED * bytes_of(files), ROUNDS):
             self._save(others.unionByName(paths).unionByName(runs), first, last)
         stay = {one.place for one in recorded(self.folder)}
@@ -243,7 +242,7 @@ def take(
     used = [file for n, file in _files(before / _STATE / "used") if n in numbers]
     parts = [_table(used, pc.field("key").isin(keys), "session"), _table(made, None, "session")]
     found = [chunk for part in parts if part is not None for chunk in part["session"].chunks]
-    sessions = pc.unique(pa.chunked_array([touched.sessions, *found], pa.int64()))
+    sessions = pc.unique(pa.chunked_array([touched.sessions, *found], pa.int64())).drop_null()
     shared = [file for one in batches for n in (SHARED, RUNS) for file in one.files(n)]
     of_sessions = pc.field("type").isin(["createSession", "closeSession", "error"])
     others = ~of_sessions | pc.field("session").isin(sessions)
@@ -271,18 +270,18 @@ def _table(files: Iterable[Path], where: pc.Expression | None, *columns: str) ->
 
 
 def runs_of(batches: Iterable[Batches]) -> list[dict[str, Any]]:
-    """Rows of all runs: columns server, file, zxid, last_zxid, time."""
+    """Rows of all runs: columns server, file, first_zxid, last_zxid, last_time."""
     return [row for one in batches for row in _runs_in(one)]
 
 
 def as_runs(rows: Iterable[dict[str, Any]]) -> list[Run]:
     """The same as ``committed.plan`` wants them."""
-    return [Run(row["server"], row["zxid"], row["last_zxid"]) for row in rows]
+    return [Run(row["server"], row["first_zxid"], row["last_zxid"]) for row in rows]
 
 
 def covered(rows: Iterable[dict[str, Any]]) -> list[Range]:
     """Zxids of runs, in order."""
-    return merged((row["zxid"], row["last_zxid"]) for row in rows)
+    return merged((row["first_zxid"], row["last_zxid"]) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,12 +539,12 @@ class BucketStore(Store):
 
 
 def _bucket_of_row() -> Column:
-    """From columns type, path, error and key."""
+    """From columns kind, type, path, error and key."""
     of = F.col("type")
     shared = of.isin("createSession", "closeSession") | is_topic(F.col("path"))
     shared |= (of == "error") & (F.col("error") == schema.NODE_EXISTS)
     return (
-        F.when(of == schema.RUN, RUNS)
+        F.when(F.col("kind") == schema.RUN, RUNS)
         .when(F.coalesce(shared, F.lit(False)), SHARED)
         .otherwise(F.coalesce(bucket(F.col("key")), F.lit(REST)))
     )
@@ -589,12 +588,15 @@ def _pairs(files: Iterable[Path]) -> set[tuple[str, str]]:
     return set(zip(found["chroot"].to_pylist(), found["topic"].to_pylist(), strict=True))
 
 
+_OF_RUN: Final = ["server", "file", "first_zxid", "last_zxid", "last_time"]
+
+
 def _runs_in(one: Batches) -> list[dict[str, Any]]:
     found = []
     for file in one.files(RUNS):
-        rows = pq.read_table(file, columns=["server", "file", "zxid", "last_zxid", "time"])
+        rows = pq.read_table(file, columns=_OF_RUN)
         # Spark may have written times without a time zone; they are UTC.
-        rows = rows.set_column(4, "time", rows["time"].cast(pa.timestamp("us", tz="UTC")))
+        rows = rows.set_column(4, "last_time", rows["last_time"].cast(pa.timestamp("us", tz="UTC")))
         found += rows.to_pylist()
     return found
 
@@ -602,25 +604,24 @@ def _runs_in(one: Batches) -> list[dict[str, Any]]:
 def folded(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Runs of one server that continue one another as one, with the time of its last zxid."""
     found: list[dict[str, Any]] = []
-    for row in sorted(runs, key=lambda row: (row["server"], row["zxid"], row["last_zxid"])):
+    for row in sorted(runs, key=lambda row: (row["server"], row["first_zxid"], row["last_zxid"])):
         last = found[-1] if found else None
         if (
             last is not None
             and last["server"] == row["server"]
-            and row["zxid"] <= last["last_zxid"] + 1
-            and row["zxid"] >> 32 == last["zxid"] >> 32
+            and row["first_zxid"] <= last["last_zxid"] + 1
+            and row["first_zxid"] >> 32 == last["first_zxid"] >> 32
         ):
             if row["last_zxid"] >= last["last_zxid"]:
-                last.update(last_zxid=row["last_zxid"], time=row["time"])
+                last.update(last_zxid=row["last_zxid"], last_time=row["last_time"])
         else:
             found.append(dict(row))
     return found
 
 
 def _runs_as_rows(spark: SparkSession, runs: list[dict[str, Any]]) -> DataFrame:
-    fixed = {"position": 0, "idx": 0, "session": 0, "cxid": 0, "type": schema.RUN}
     columns = schema.arrow_schema(schema.TXNLOG_GROUPS)
-    rows = [dict.fromkeys(columns.names) | fixed | row for row in folded(runs)]
+    rows = [dict.fromkeys(columns.names) | row | {"kind": schema.RUN} for row in folded(runs)]
     return spark.createDataFrame(
         pa.Table.from_pylist(rows, schema=columns), schema.spark_type(schema.TXNLOG_GROUPS)
     )

@@ -185,11 +185,8 @@ def once(
     more = [log for log in others if (log.server, log.name) in names]
     if more:
         part = transactions(spark, directories, group, begin, end, more)
-        rows = rows.unionByName(keep("more", part.where(F.col("type") != RUN)))
-    of_runs = found.select(
-        "server", "file", F.col("first_zxid").alias("zxid"), "last_zxid",
-        F.col("last_time").alias("time"), F.lit(RUN).alias("type"),
-    )  # fmt: skip
+        rows = rows.unionByName(keep("more", part.where(~is_run())))
+    of_runs = found.withColumn("kind", F.lit(RUN))
     return rows.unionByName(of_runs, allowMissingColumns=True)
 
 
@@ -204,6 +201,7 @@ def of_group(rows: DataFrame, snapshots: DataFrame | None, group: str) -> DataFr
         return reduce(or_, (path.contains(f"/consumers/{begin}") for begin in begins))
 
     alone = F.col("type").isin("createSession", "closeSession", "error") & F.col("path").isNull()
+    alone = F.coalesce(alone, F.lit(False))  # other rows have no type
     listed = F.exists(F.coalesce("deleted", F.array()), mentioned)
     used = rows.where(F.col("path").isNotNull() | listed).select("session")
     if snapshots is not None:
@@ -376,9 +374,14 @@ def log_gaps_of(history: History) -> list[tuple[int, int]]:
     return front + [(first - 1, last + 1) for first, last in history.log_gaps if first > begun]
 
 
+def is_run() -> Column:
+    """Whether a row of ``schema.TXNLOG_GROUPS`` is a run of zxids."""
+    return F.col("kind").eqNullSafe(RUN)
+
+
 def runs_of(rows: DataFrame) -> list[Run]:
     """Collect the runs, about as many as files and log gaps. Raises AuditError for too many."""
-    found = rows.where(f"type = '{RUN}'").select("server", "zxid", "last_zxid")
+    found = rows.where(is_run()).select("server", "first_zxid", "last_zxid")
     return [Run(*row) for row in _limited(found)]
 
 

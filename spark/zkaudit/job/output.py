@@ -20,7 +20,7 @@ from zkaudit.findings.limits import Limits
 from zkaudit.history.staging import Stage
 from zkaudit.job.place import finished, new_tables
 from zkaudit.job.spark import is_little
-from zkaudit.schema import PATH, RUN, arrow_of
+from zkaudit.schema import arrow_of
 from zkaudit.tables import catalog, migrations
 
 
@@ -146,7 +146,7 @@ class Store:
         """Return ``Tables.known_us``. ``rows``: all rows of ``inputs.transactions``."""
         if not known:
             return None
-        later = rows.where(~F.col("type").isin(RUN, PATH) & (F.col("zxid") >= known))
+        later = rows.where(F.col("kind").isNull() & (F.col("zxid") >= known))
         found = later.agg(F.unix_micros(F.min_by("time", "zxid"))).first()
         return None if found is None else found[0]
 

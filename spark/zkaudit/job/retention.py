@@ -55,7 +55,11 @@ def begin_of(folder: Path) -> Begin:
 
 def after(runs: Iterable[Mapping[str, Any]], zxid: int) -> list[dict[str, Any]]:
     """Runs without the transactions up to a zxid."""
-    return [{**row, "zxid": max(row["zxid"], zxid + 1)} for row in runs if row["last_zxid"] > zxid]
+    return [
+        {**row, "first_zxid": max(row["first_zxid"], zxid + 1)}
+        for row in runs
+        if row["last_zxid"] > zxid
+    ]
 
 
 def too_old(
@@ -67,7 +71,7 @@ def too_old(
         return None
     found = begin
     for one in batches:
-        ends = [(row["last_zxid"], row["time"]) for row in runs_of([one])]
+        ends = [(row["last_zxid"], row["last_time"]) for row in runs_of([one])]
         if not ends or any(time is None for _, time in ends):
             break
         zxid, time = max(ends)
@@ -153,8 +157,8 @@ def state_at(
     if snapshots is not None:
         earlier = (F.col("zxid") <= zxid) & (F.greatest("czxid", "mzxid") <= zxid)
         snapshots = snapshots.where(earlier) if log_gaps else None
-    found = rows.where(~F.col("type").isin(schema.RUN, schema.PATH) & (F.col("zxid") <= zxid))
-    paths = rows.where(F.col("type") == schema.PATH)
+    found = rows.where(F.col("kind").isNull() & (F.col("zxid") <= zxid))
+    paths = rows.where(F.col("kind") == schema.PATH)
     events = stage(committed.apply(found, plan), log_gaps, snapshots, None, paths, keep)
     at = F.struct("zxid", "idx")
     created, written = F.col("act") == "create", F.col("act") != "delete"

@@ -78,7 +78,7 @@ from zkaudit.tables import journals
 
 MOST_GROUPS: Final = 20_000
 """A round that concerns more groups than this audits all."""
-_LAYOUT: Final = 3
+_LAYOUT: Final = 4
 """Changes when a stream of an earlier version cannot be continued."""
 
 
@@ -262,7 +262,7 @@ def _state(options: Options, history: _History) -> State:
 
 def _end_us(runs: Sequence[dict[str, Any]]) -> int | None:
     """Time of the last transaction, in microseconds since 1970."""
-    ends = [(row["last_zxid"], row["time"]) for row in runs if row["time"] is not None]
+    ends = [(row["last_zxid"], row["last_time"]) for row in runs if row["last_time"] is not None]
     return int(max(ends)[1].timestamp() * 1e6) if ends else None
 
 

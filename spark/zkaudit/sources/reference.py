@@ -15,8 +15,8 @@ _MEANINGS: Final = {
     "files": "One row for each log: how far it can be read, and why reading stopped.",
     "runs": "One row for each unbroken run of zxids in each log.",
     "groups": "The rows that an audit of groups reads: operations on znodes below `/consumers` and "
-    f"`/brokers/topics`, sessions and errors. Rows of type `{schema.RUN}` (one for each unbroken "
-    f"run of zxids) and `{schema.PATH}` (one for each path below `/consumers`) are not operations.",
+    "`/brokers/topics`, sessions and errors. Rows with a `kind` are not operations. They have "
+    "only the columns of a run of zxids, or `path`.",
     "nodes": "One row for each znode of each snapshot. Snapshots are fuzzy: a znode may be newer "
     "than `zxid`.",
     "sessions": "One row for each live session of each snapshot.",

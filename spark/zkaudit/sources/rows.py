@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import reduce
 from typing import Any, Final
 
@@ -80,19 +79,14 @@ def _runs(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     for heads in _reader(settings, piece, ()).heads():
         runs.add(heads)
     place = {"server": piece.server, "file": piece.name}
-    yield _batch(
-        settings,
-        [
-            place | {"first_zxid": first, "last_zxid": last, "last_time": time}
-            for first, last, time in runs.rows()
-        ],
-    )
+    yield _batch(settings, [place | run for run in runs.rows()])
 
 
 def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     runs = Runs(settings.filters)
     seen: set[str] = set()
-    names = [column.name for column in schema.TXNLOG_GROUPS if column.name != "last_zxid"]
+    logged = {column.name for column in schema.TXNLOG}
+    names = [column.name for column in schema.TXNLOG_GROUPS if column.name in logged]
     wanted = schema.arrow_schema(settings.columns)
     parts = [_OF_GROUPS[0] + begin for begin in settings.group_begins or ("",)]
     reader = _reader(settings, piece, names)
@@ -111,17 +105,11 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
         batch = batch.filter(chosen)
         for found_in in (batch["path"], pc.list_flatten(batch["deleted"])):
             seen.update(filter(None, pc.unique(found_in).to_pylist()))
-        last = pa.nulls(batch.num_rows, pa.int64())
-        arrays = [last if f.name == "last_zxid" else batch[f.name] for f in wanted]
-        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
-    place = {"server": piece.server, "file": piece.name, "position": 0}
-    fixed = place | {"idx": 0, "session": 0, "cxid": 0}
-    rows = [
-        fixed | {"type": schema.RUN, "zxid": first, "last_zxid": last, "time": time}
-        for first, last, time in runs.rows()
-    ]
+        yield padded(batch, wanted)
+    place = {"server": piece.server, "file": piece.name}
+    rows = [place | run | {"kind": schema.RUN} for run in runs.rows()]
     of_group = sorted(path for path in seen if any(part in path for part in parts))
-    rows += [fixed | {"type": schema.PATH, "zxid": 0, "path": path} for path in of_group]
+    rows += [place | {"kind": schema.PATH, "path": path} for path in of_group]
     for begin in range(0, len(rows), _ROWS):
         yield _batch(settings, rows[begin : begin + _ROWS])
 
@@ -140,6 +128,15 @@ def nodes_of_groups(batch: pa.RecordBatch, begins: Sequence[str]) -> pa.RecordBa
         of_group = reduce(pc.or_, found)
     topic = pc.or_(pc.match_substring(paths, _OF_GROUPS[1]), pc.equal(paths, "/"))
     return batch.filter(pc.or_(topic, pc.and_(of_group, needed)))
+
+
+def padded(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """The rows of a batch with these columns: null where the batch has none."""
+    there = set(batch.schema.names)
+    columns = [
+        batch[f.name] if f.name in there else pa.nulls(batch.num_rows, f.type) for f in wanted
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
 def _batch(settings: Settings, rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -172,8 +169,8 @@ class Runs:
                     self._found.pop()
             self._found.append((first, last, int(times[end - 1])))
 
-    def rows(self) -> Iterator[tuple[int, int, datetime | None]]:
-        """First zxid, last zxid, and the time of the last."""
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Columns first_zxid, last_zxid and last_time."""
         times = timestamps(np.array([time for *_, time in self._found], np.int64)).to_pylist()
         for (first, last, _), time in zip(self._found, times, strict=True):
-            yield first, last, time
+            yield {"first_zxid": first, "last_zxid": last, "last_time": time}

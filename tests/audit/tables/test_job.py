@@ -376,7 +376,7 @@ def test_the_source_reads_the_wanted_groups_only(spark: SparkSession, logs: Path
     assert paths("[g]") == paths(".*") == every
     rows = inputs.transactions(spark, [logs], "nosuchgroup")
     assert rows.where("type = 'createSession'").count() > 0
-    assert rows.where(f"type = '{RUN}'").count() == 1
+    assert rows.where(f"kind = '{RUN}'").count() == 1
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of Python's regexes, on nested sets

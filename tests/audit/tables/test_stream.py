@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 from zkaudit.errors import AuditError
 from zkaudit.job import audit as job, buckets, stream as job_stream
 from zkaudit.job.output import load
-from zkaudit.schema import PATH, RUN
 from zkaudit.tables import catalog as tables
 
 from zkconsumer.testing import LocalZooKeeper, wait_until
@@ -126,7 +125,7 @@ def test_a_stream_gives_the_tables_of_a_run(
 
     def operations() -> list[str]:
         places = [one.place for one in buckets.recorded(recorder.folder)]
-        rows = buckets.read(spark, places).where(f"type not in ('{PATH}', '{RUN}')")
+        rows = buckets.read(spark, places).where("kind is null")
         return sorted(map(str, rows.collect()))
 
     rows = operations()
@@ -153,7 +152,7 @@ def test_a_torn_tail_is_waited_for(
     options = job.Options([str(server)], str(out))
     out.mkdir()
     counts = []
-    operations = f"path is not null and type != '{PATH}'"
+    operations = "path is not null and kind is null"
     for end in (len(content) // 2, len(content) // 2 + 1, len(content) - 1, len(content)):
         (server / log.name).write_bytes(content[:end] + bytes(4096))
         job_stream.record(spark, options)
