@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -244,7 +245,9 @@ def test_a_stream_keeps_to_its_directories(
     ended = threading.Event()
     ended.set()
     shutil.copytree(logs, tmp_path / "other")
-    (Path(options.out) / "stream.json").write_text('{"layout": 3, "logs": ["/elsewhere"]}')
+    (Path(options.out) / "stream.json").write_text(
+        json.dumps({"layout": job_stream._LAYOUT, "logs": ["/elsewhere"]})
+    )
     with pytest.raises(AuditError, match="the stream also reads /elsewhere: name these"):
         job_stream.stream(spark, options, 1, ended, print)
     (Path(options.out) / "stream.json").write_text('{"logs": []}')
