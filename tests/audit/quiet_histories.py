@@ -218,6 +218,14 @@ def silent(history: History) -> None:
     history.log("createSession")
 
 
+def one_session(history: History) -> None:
+    """Both members have the session of the first one, and the second one stops."""
+    silent(history)
+    for path, data in (("ids/b", wants({"t": 1})), ("owners/t/1", b"b-0")):
+        history.znode(f"/consumers/g/{path}", data, history.session())
+    two_commit(range(0, 120, 10), range(0, 60, 10))(history)
+
+
 def all_of(*changes: Change) -> Change:
     """Several changes."""
 
@@ -325,6 +333,7 @@ BUSY: Final[dict[str, Change]] = {
         has("/consumers/g/ids/c", wants({"t": 1})),
     ),
     "a member stopped": two_commit(range(0, 120, 10), range(0, 60, 10)),
+    "a member stopped that shares its session": one_session,
     "a member paused": two_commit(range(0, 120, 10), (0, 10, 20, 80, 90, 110)),
     "the name is ambiguous": logs("delete", "/consumers/g/ids/consumers/x/ids/a"),
 }  # fmt: skip

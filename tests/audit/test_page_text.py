@@ -56,8 +56,10 @@ def test_a_clean_history_is_said_to_be_clean_only_where_the_logs_are_whole() -> 
     gaps = verdict([], LOGS | {"log_gaps": [[0, 9]], "unconfirmed": [[1, 2]]})
     assert "have 1 gap: what happened there is unknown" in gaps[1]["text"]
     assert "Give the logs of all servers." in gaps[2]["text"]
-    ranged = LOGS | {"from": "2026-01-31 12:00:00", "log_gaps": [[0, 9], [20, 30]]}
+    ranged = LOGS | {"begin": 9, "log_gaps": [[0, 9], [20, 30]]}
     assert "have 1 gap: what happened there is unknown" in verdict([], ranged)[1]["text"]
+    late = verdict([], ranged | {"begin": None, "log_gaps": [[0, 9]]})
+    assert "have 1 gap: what happened there is unknown" in late[1]["text"]
     quiet = verdict([], ranged | {"log_gaps": [[0, 9]], "quiet_groups": 5_000})
     assert [line["text"] for line in quiet[1:]] == [
         "5,000 quiet groups are left out: nothing happened there but commits by owners. The table "

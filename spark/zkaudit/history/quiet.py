@@ -251,6 +251,7 @@ class QuietGroups:
         ended = np.array(sorted(self._ended), np.int64)
         busy[ids.group[np.isin(ids.session, ended)]] = True
         busy[owners.group[np.isin(owners.session, ended)]] = True
+        busy[_shared(ids)] = True
         self._check_shares(ids, owners, self._registered(ids, owners, busy), busy)
         _check_commits(owners, offsets, writes, self._range, busy)
         seen = np.zeros(len(self._groups), bool)
@@ -456,6 +457,14 @@ class QuietGroups:
             _lookup([self._listed.get(topic, 0) for topic in self._topics]),
             np.array([topic in self._changed for topic in self._topics], bool),
         )
+
+
+def _shared(ids: _Ids) -> Numbers:
+    """Groups of which two members have one session: their commits cannot be told apart."""
+    order = np.lexsort((ids.session, ids.group))
+    group, session = ids.group[order], ids.session[order]
+    found: Numbers = group[1:][(group[1:] == group[:-1]) & (session[1:] == session[:-1])]
+    return found
 
 
 def _check_commits(

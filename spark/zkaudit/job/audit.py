@@ -63,6 +63,8 @@ class Snapshots:
     """The files that were read in this call."""
     quiet: DataFrame | None = None
     """The groups that were left out, as ``schema.QUIET_GROUP``."""
+    begin: int | None = None
+    """The first zxid that was read, if earlier logs were left out on purpose."""
     whole: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Server, file and zxid of the snapshots that were whole."""
     known: tuple[int | None, ...] = (0,)
@@ -150,7 +152,8 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
                 return inputs.whole(parts[-1]).values()
 
             files = inputs.read_behind(usable, log_gaps, read)
-            return Snapshots(reduce(DataFrame.unionByName, parts) if parts else None, files)
+            every = reduce(DataFrame.unionByName, parts) if parts else None
+            return Snapshots(every, files, begin=begin)
 
         def active_groups(file: Piece) -> Snapshots:
             """The audit begins with this snapshot."""
@@ -166,6 +169,7 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
                 read.where("path is not null").select(*(c.name for c in SNAPSHOT)),
                 [file],
                 read.where("path is null").select(*(c.name for c in QUIET_GROUP)),
+                begin,
             )
 
         plan = committed.plan(inputs.runs_of(rows), options.servers)
@@ -353,6 +357,7 @@ def _audit(
     found = table(catalog.FINDINGS, located(found, transactions, sessions))
     names = [(piece.server, piece.name) for piece in shown.files]
     more = {
+        "begin": shown.begin,
         "groups": groups,
         "quiet_groups": store.count(catalog.QUIET_GROUPS),
         "migrations": migrations.summary(moving),

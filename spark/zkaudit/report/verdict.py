@@ -79,8 +79,9 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
             )
         )
     lines += map(_plain, moves(summary))
-    gaps = [gap for gap in summary["log_gaps"] if gap[0] or not summary.get("from")]
-    if gaps:  # a time range begins with one, because the logs before it are not read
+    begin = summary.get("begin")  # the logs before that were not read, which is not a gap of theirs
+    gaps = [gap for gap in summary["log_gaps"] if list(gap) != [0, begin]]
+    if gaps:
         lines.append(
             _plain(
                 f"The logs have {_many(len(gaps), 'gap')}: what happened there is unknown, and "
