@@ -11,6 +11,7 @@ import pytest
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal import JournalWriter, Tally, read_journal
 from zkconsumer.journal.recorder import run_entry
+from zkconsumer.sim import bulk as bulk_module
 from zkconsumer.sim.herd import EVENTS, Herd, HerdRun, simulate
 
 #: Figures that do not contain times.
@@ -49,6 +50,26 @@ def test_bulk_reading_changes_no_count(event: str, profile: str) -> None:
             if bulk.seconds_to_stable and single.seconds_to_stable:
                 ratio = bulk.seconds_to_stable / single.seconds_to_stable
                 assert 0.8 < ratio < 1.25, (members, seed, service)
+
+
+@pytest.mark.parametrize("members", [50, 100, 200])
+def test_a_bulk_reads_cost_is_computed_once_for_all_members(
+    monkeypatch: pytest.MonkeyPatch, members: int
+) -> None:
+    """Every member reads every registration. The simulator measures each of these reads once, not
+    once for each member: the time of a run would grow with the square of the group."""
+    measured = 0
+    real = bulk_module.cost
+
+    def counted(op: Any, reply: Any) -> Any:
+        nonlocal measured
+        measured += 1
+        return real(op, reply)
+
+    monkeypatch.setattr(bulk_module, "cost", counted)
+    run = simulate(Herd(members, members, event="join", profile="scala"))
+    assert run.operations >= members**2
+    assert measured <= 3 * members
 
 
 @pytest.mark.parametrize("seed", range(6))

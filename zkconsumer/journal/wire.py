@@ -48,6 +48,16 @@ class Cost:
     bytes_out: int
     bytes_in: int
 
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.requests + other.requests,
+            self.reads + other.reads,
+            self.writes + other.writes,
+            self.changes + other.changes,
+            self.bytes_out + other.bytes_out,
+            self.bytes_in + other.bytes_in,
+        )
+
 
 def watch_event_bytes(path: str, chroot: int = 0) -> int:
     """Bytes of a watch event for ``path``."""

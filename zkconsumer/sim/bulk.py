@@ -12,7 +12,7 @@ Runs inside kernel events. Only for ensembles without followers and with steady 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
@@ -160,6 +160,28 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
+class _Spent:
+    """What a memo's first steps cost: znodes read, and for each parent znode the first path read
+    below it and the cost of all reads there."""
+
+    reads: int
+    costs: Mapping[str, tuple[str, Cost]]
+
+    def plus(self, ops: tuple[GetMany, ...], replies: tuple[Reply, ...]) -> _Spent:
+        """With one more step."""
+        reads, costs = self.reads, dict(self.costs)
+        for op, reply in zip(ops, replies, strict=True):
+            reads += len(op.paths)
+            path, spent = op.paths[0], cost(op, reply)
+            parent = path.rpartition("/")[0]
+            if parent in costs:
+                path, before = costs[parent]
+                spent = before + spent
+            costs[parent] = (path, spent)
+        return _Spent(reads, costs)
+
+
+@dataclass(frozen=True, slots=True)
 class _Memo:
     """A script's reads from the first registration on, and their result."""
 
@@ -168,11 +190,20 @@ class _Memo:
     """Each element is sent together."""
     replies: tuple[tuple[Reply, ...], ...]
     tail: tuple[ZkOp, ...]
+    _spent: list[_Spent] = field(default_factory=lambda: [_Spent(0, {})])
+    """Element ``n``: what the first ``n`` steps cost. Every member that reads the same uses it: to
+    add the costs up again for each member takes time that grows with the square of the group."""
 
     @property
     def reads_each(self) -> int:
         """Znodes read by each step."""
         return sum(len(op.paths) for op in self.steps[0])
+
+    def spent(self, steps: int) -> _Spent:
+        """What the first ``steps`` steps cost."""
+        for number in range(len(self._spent) - 1, steps):
+            self._spent.append(self._spent[-1].plus(self.steps[number], self.replies[number]))
+        return self._spent[steps]
 
 
 @dataclass(slots=True, eq=False)
@@ -319,22 +350,13 @@ class BulkViews:
         self._tail(loading)
 
     def _count(self, loading: _Loading, chain: Chain, steps: int) -> int:
-        """Count the reads of several steps: each kind of znode in one sum. Returns the number of
-        reads."""
-        member, memo, reads = loading.member, loading.memo, 0
-        assert memo is not None
-        spent: dict[str, tuple[str, list[Cost]]] = {}
-        for ops, replies in zip(memo.steps[:steps], memo.replies, strict=False):
-            for op, reply in zip(ops, replies, strict=True):
-                reads += len(op.paths)
-                first = op.paths[0]
-                _, costs = spent.setdefault(first.rpartition("/")[0], (first, []))
-                costs.append(cost(op, reply))
-        member.client.counters.reads += reads
-        for path, costs in spent.values():
-            total = Cost(*(sum(getattr(c, n) for c in costs) for n in Cost.__slots__))
-            member.bulk_done(chain.began_us, total, path)
-        return reads
+        """Count the reads of several steps. Returns the number of reads."""
+        assert loading.memo is not None
+        spent = loading.memo.spent(steps)
+        loading.member.client.counters.reads += spent.reads
+        for path, total in spent.costs.values():
+            loading.member.bulk_done(chain.began_us, total, path)
+        return spent.reads
 
     def _tail(self, loading: _Loading) -> None:
         memo, replies = loading.memo, loading.replies
