@@ -136,12 +136,17 @@ def test_a_record_is_on_disk_before_anything_follows(
         monkeypatch.setattr(os, name, partial(seen, name))
     path = tmp_path / "journal"
     with Journal(path, "digest", happened.append) as journal:
-        journal.write(group="g", step="claim")
+        for step in ("claim", "write", "mark"):
+            journal.write(group="g", step=step)
     before, *created, after = happened[: happened.index("after journal create") + 1]
     assert (before, after) == ("before journal create", "after journal create")
     assert created == ["fsync", "link", "fsync folder"]
     del happened[: len(created) + 2]
-    assert happened == ["before journal claim", "write", "fsync", "after journal claim"]
+    assert happened == [
+        what
+        for step in ("claim", "write", "mark")
+        for what in (f"before journal {step}", "write", "fsync", f"after journal {step}")
+    ]
     happened.clear()
     with path.open("ab") as file:
         file.write(b"torn")

@@ -52,7 +52,8 @@ class Journal:
 
     def write(self, **record: Any) -> None:
         self.records.append(record)
-        self._done.append(record["step"])
+        if "step" in record:
+            self._done.append(record["step"])
 
 
 class Stores:

@@ -32,7 +32,9 @@ from typing import Any, Final, Self
 from zkmigrate.errors import JournalError
 from zkmigrate.formats import whole_file
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Format 2 has the outcome of each group."""
+READABLE: Final = (1, FORMAT)
 Effect = Callable[[str], None]
 """Called with ``before``/``after`` and the name of each change outside of this process."""
 
@@ -97,7 +99,8 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise JournalError(
-                f"{self.path}: another run of zkmigrate is using this plan: wait until it has ended"
+                f"{self.path}: another run of zkmigrate is using this journal: wait until it has "
+                "ended"
             ) from None
         with open(self.path, "rb") as file:
             data = file.read()
@@ -126,7 +129,8 @@ class Journal:
 
         Raises JournalError.
         """
-        self._effect(f"before journal {record.get('step')}")
+        what = record.get("step", "run" if "run" in record else "outcome")
+        self._effect(f"before journal {what}")
         try:
             with self._writing:
                 if self._broken:
@@ -145,7 +149,7 @@ class Journal:
             raise JournalError(
                 f"{self.path}: {error.strerror}; nothing was done after the last record"
             ) from None
-        self._effect(f"after journal {record.get('step')}")
+        self._effect(f"after journal {what}")
 
     def _sync(self, number: int) -> None:
         """Return when the record ``number`` is on disk; another thread may have seen to that."""
@@ -210,8 +214,13 @@ def parse(name: str, data: bytes) -> tuple[list[dict[str, Any]], int]:
             )
         records.append(record)
         good += len(raw) + 1
-    if not records or records[0].get("journal") != FORMAT:
+    if not records or type(records[0].get("journal")) is not int:
         raise JournalError(f"{name}: is not a journal of zkmigrate, or its first line is damaged")
+    if (number := records[0]["journal"]) not in READABLE:
+        raise JournalError(
+            f"{name}: is in format {number}, which this zkmigrate does not know: use the version "
+            "that wrote it"
+        )
     return records, good
 
 

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from zkconsumer.errors import (
     GroupActiveError,
+    ZkConsumerError,
+    ZkUnavailableError,
     ZooKeeperError,
 )
 from zkconsumer.zk.blocking import or_refusal
@@ -23,9 +25,9 @@ from zkmigrate.apply.change import back, forward
 from zkmigrate.apply.journal import Effect, Journal, no_effect
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.apply.parallel import Parallel
-from zkmigrate.apply.records import begun_by, names_in, recorded, since_plan
+from zkmigrate.apply.records import begun_by, names_in, outcome_of, recorded, since_plan
 from zkmigrate.apply.steps import Steps
-from zkmigrate.errors import GroupInUseError, GroupRefusedError
+from zkmigrate.errors import GroupInUseError, GroupRefusedError, JournalError
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import GroupPlan, Verdict
@@ -106,7 +108,11 @@ class Migrator:
                 return steps.move(change, [*records, {"step": "plan"}], "", journal)
             return steps.move(change, records, "", journal)
 
-        return self._each(plan.groups, one, on_group, wait)
+        def note(result: Result) -> None:
+            if journal is not None:
+                journal.write(**outcome_of(result))
+
+        return self._each(plan.groups, one, on_group, note, wait)
 
     def rollback(
         self, plan: PlanFile, journal: Journal, execute: bool, on_group: Callable[[Result], object]
@@ -131,33 +137,46 @@ class Migrator:
             change = back(forward(plan, group), claim.get("held"))
             return steps.move(change, records, "undo-", journal if execute else None)
 
-        return self._each(plan.groups, one, on_group)
+        def note(result: Result) -> None:
+            if execute and result.group in begun:  # the others keep the outcome that apply recorded
+                journal.write(**outcome_of(result))
+
+        return self._each(plan.groups, one, on_group, note)
 
     def _each(
         self,
         groups: Iterable[GroupPlan],
         work: Work,
         on_group: Callable[[Result], object],
+        note: Callable[[Result], None],
         wait: float = 0.0,
     ) -> list[Result]:
         """One bad group does not stop the others. A damaged journal or an unreachable ZooKeeper
-        does."""
+        does. ``note`` records each outcome, in the thread that worked on the group."""
         results: dict[int, Result] = {}
         waiting: list[tuple[int, GroupPlan]] = []
 
         def attempt(wanted: Iterable[tuple[int, GroupPlan]], over: bool) -> None:
-            def one(steps: Steps, item: tuple[int, GroupPlan]) -> Result:
-                return work(steps, item[1])
+            def one(steps: Steps, item: tuple[int, GroupPlan]) -> Result | None:
+                try:
+                    result = work(steps, item[1])
+                except (JournalError, ZkUnavailableError):
+                    raise
+                except ZkConsumerError as error:
+                    if isinstance(error, GroupInUseError) and not over:
+                        return None
+                    refused = isinstance(error, (GroupRefusedError, GroupActiveError))
+                    outcome = Outcome.REFUSED if refused else Outcome.FAILED
+                    result = Result(item[1].group, outcome, 0, str(error))
+                note(result)
+                return result
 
             with closing(self._parallel.each(wanted, one)) as ended:
                 for (number, group), found in ended:
-                    if isinstance(found, GroupInUseError) and not over:
+                    if found is None:
                         waiting.append((number, group))
                         continue
-                    if not isinstance(found, Result):
-                        refused = isinstance(found, (GroupRefusedError, GroupActiveError))
-                        outcome = Outcome.REFUSED if refused else Outcome.FAILED
-                        found = Result(group.group, outcome, 0, str(found))
+                    assert isinstance(found, Result)
                     results[number] = found
                     on_group(found)
 

@@ -40,6 +40,8 @@ class Result:
     outcome: Outcome
     offsets: int
     why: str = ""
+    not_locked: bool = False
+    """The group is moved, but its old consumers could still start; ``why`` gives the reason."""
 
 
 def exit_status(outcomes: Iterable[Outcome]) -> int:

@@ -162,7 +162,7 @@ class Steps:
         if not undo:
             self.checks.source_unchanged(change)
         why = f"{NOT_LOCKED}: {unlocked}" if unlocked else ""
-        return Result(change.group, Outcome.DONE, written, why)
+        return Result(change.group, Outcome.DONE, written, why, not_locked=bool(unlocked))
 
     def _run_guard(self, script: Script[T]) -> T:
         return self._stores.zk.run(ownership.counted(script, self._effect))

@@ -6,13 +6,15 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import click
 
 from zkconsumer.cli.tables import guarded
 from zkmigrate import report as reports
 from zkmigrate.apply.journal import read_records
-from zkmigrate.apply.records import begun_by
+from zkmigrate.apply.outcome import NOT_LOCKED
+from zkmigrate.apply.records import begun_by, outcomes_of
 from zkmigrate.commands.files import write_out
 from zkmigrate.commands.running import journal_option, journal_path
 from zkmigrate.errors import REFUSED
@@ -36,16 +38,19 @@ def report(plan: str, out: str | None, csv_out: str | None, journal: str | None)
         raise click.UsageError("name a file with --out, with --csv, or both")
     loaded = plan_file.load(plan)
     records = read_records(journal_path(plan, journal), loaded.digest)
-    begun = begun_by(records)
+    look = partial(reports.look, loaded, begun_by(records), outcomes_of(records))
     runs = [{"options": {}, **one["run"], "at_ms": one.get("at_ms")} for one in records
             if isinstance(one.get("run"), dict)]  # fmt: skip
     if out is not None:
-        write_out(out, [reports.page(loaded, reports.look(loaded, begun), runs)])
+        write_out(out, [reports.page(loaded, look(), runs)])
     if csv_out is not None:
-        rows = reports.csv_rows(reports.look(loaded, begun))
+        rows = reports.csv_rows(look())
         write_out(csv_out, _lines([reports.COLUMNS], rows), "--csv")
-    counts = Counter(one.state for one in reports.look(loaded, begun))
+    found = [(one.state, one.not_locked) for one in look()]
+    counts = Counter(state for state, _ in found)
     said = ", ".join(f"{counts[state]} {state}" for state in reports.STATES if counts[state])
+    unlocked = sum(not_locked for _, not_locked in found)
+    said += f"; {unlocked} {NOT_LOCKED}" if unlocked else ""
     click.echo(f"groups: {said or 'none'}", err=True)
     good = {reports.MOVED, reports.BEFORE}
     click.get_current_context().exit(0 if counts.keys() <= good else REFUSED)

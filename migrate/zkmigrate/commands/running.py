@@ -181,7 +181,7 @@ def print_results(
         + (f"; {left} offsets stay behind" if left else ""),
         err=True,
     )
-    unlocked = sum(one.why.startswith(NOT_LOCKED) for one in results)
+    unlocked = sum(one.not_locked for one in results)
     if unlocked:
         hint = "keep old consumers out with zkmigrate guard --hold"
         click.echo(f"{unlocked} groups are {NOT_LOCKED}: {hint}", err=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.apply.records import Records, recorded
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import Entry, GroupPlan, Verdict
@@ -27,6 +28,8 @@ STATES: Final = (
     OPEN,
     LEFT,
     BACK,
+    Outcome.FAILED.value,
+    Outcome.SKIPPED.value,
     Verdict.DECIDE.value,
     Verdict.REFUSED.value,
 )
@@ -38,24 +41,41 @@ COLUMNS: Final = (
 """Of the CSV."""
 _PLAIN: Final = ("both hold it", "only ", "no offset: auto.offset.reset decides")
 _UNCHANGED: Final = "has not changed since"
+_VERDICTS: Final = (Verdict.DECIDE.value, Verdict.REFUSED.value)
+_KILLED: Final = "the last run ended before the outcome was recorded: apply or roll back again"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
     """One group: its plan and its outcome.
 
-    ``ended_ms``: of its last step. ``held_s``: for how long the last run held it.
+    ``why``: what the last run said about it, if anything. ``wrote``: the offsets of the plan were
+    written, and not restored since. ``ended_ms``: of its last step. ``held_s``: for how long the
+    last run held it.
     """
 
     plan: GroupPlan
     state: str
+    why: str
+    wrote: bool
+    not_locked: bool
     ended_ms: int | None
     held_s: float | None
 
     @property
     def written(self) -> int:
-        """How many offsets were to be written."""
-        return sum(entry.write for entry in self.plan.entries)
+        """How many offsets were written."""
+        return sum(entry.write for entry in self.plan.entries) if self.wrote else 0
+
+    @property
+    def reasons(self) -> list[tuple[str, str, str]]:
+        """Why the group is not moved: what kind of problem, what was found, what to do."""
+        if self.state in (MOVED, BEFORE):
+            return []
+        rows = [(one.kind.value, one.what, one.fix) for one in self.plan.problems]
+        if self.why and not (rows and self.state in _VERDICTS):
+            rows.append((self.state, self.why, ""))
+        return rows
 
     @property
     def decided(self) -> list[Entry]:
@@ -69,22 +89,44 @@ def _is_decision(entry: Entry) -> bool:
     return not plain or ";" in reason
 
 
-def look(plan: PlanFile, begun: Mapping[str, Records]) -> Iterator[GroupReport]:
-    """Yield the outcome of each group. ``begun``: the journal's records by group."""
+def look(
+    plan: PlanFile, begun: Mapping[str, Records], outcomes: Mapping[str, Result]
+) -> Iterator[GroupReport]:
+    """Yield the outcome of each group.
+
+    ``begun``: the steps of groups in the journal. ``outcomes``: of ``records.outcomes_of``.
+    """
     for planned in plan.groups:
         records = begun.get(planned.group, [])
         group = recorded(records) or planned
         last = records[-1] if records else None
-        if last is None:
-            state = {Verdict.READY: LEFT, Verdict.MOVED: BEFORE}.get(
-                planned.verdict, planned.verdict.value
-            )
-        else:
-            state = {"done": MOVED, "undo-done": BACK}.get(last["step"], OPEN)
+        step = last["step"] if last else ""
+        outcome = outcomes.get(planned.group)
+        why = outcome.why if outcome else _KILLED if records else ""
+        wrote = any(one["step"] == "done" for one in records) and not step.startswith("undo")
         ended = last.get("at_ms") if last else None
         claims = [one["at_ms"] for one in records if "claim" in one["step"] and "at_ms" in one]
         held = (ended - claims[-1]) / 1000 if ended and claims else None
-        yield GroupReport(group, state, ended, held)
+        state = _state(group, step, outcome)
+        not_locked = outcome is not None and outcome.not_locked
+        yield GroupReport(group, state, why, wrote, not_locked, ended, held)
+
+
+def _state(plan: GroupPlan, step: str, outcome: Result | None) -> str:
+    """Return the state of a group, from the last ``step`` and the outcome of its last run."""
+    if outcome is None:
+        if step:
+            return OPEN
+        return {Verdict.READY: LEFT, Verdict.MOVED: BEFORE}.get(plan.verdict, plan.verdict.value)
+    if step == "undo-done":
+        return BACK
+    if outcome.outcome is Outcome.NOTHING:
+        return BEFORE
+    if outcome.outcome.good:
+        return MOVED
+    skipped = outcome.outcome is Outcome.SKIPPED and plan.verdict is not Verdict.READY
+    state: str = plan.verdict.value if skipped else outcome.outcome.value
+    return state
 
 
 def csv_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
@@ -93,15 +135,16 @@ def csv_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
     for group in groups:
         plan = group.plan
         head = (plan.group, plan.in_kafka, group.state)
-        done = group.state == MOVED
         for entry in plan.entries:
             kafka = entry.kafka.offset if entry.kafka else None
-            moved = "yes" if done and entry.write else "no"
+            moved = "yes" if group.wrote and entry.write else "no"
             yield (*head, *entry.tp, entry.zk, kafka, entry.to, moved, entry.reason)
         for one in plan.stays:
             yield (*head, *one.tp, one.offset, None, None, "no", f"stays behind: {one.why}")
-        for problem in plan.problems:
-            yield (*head, *[None] * 5, "no", f"{problem.kind.value}: {problem.what}: {problem.fix}")
+        for reason in group.reasons:
+            yield (*head, *[None] * 5, "no", ": ".join(filter(None, reason)))
+        if group.not_locked:
+            yield (*head, *[None] * 5, "no", group.why)
 
 
 def page(plan: PlanFile, groups: Iterable[GroupReport], runs: Iterable[Mapping[str, Any]]) -> str:
@@ -121,10 +164,11 @@ def page(plan: PlanFile, groups: Iterable[GroupReport], runs: Iterable[Mapping[s
         names={"zookeeper": "ZooKeeper", "kafka": "Kafka"},
         groups=[group for group in every if group.ended_ms is not None],
         counts=[(state, counts[state]) for state in STATES if counts[state]],
-        offsets=sum(group.written for group in moved),
+        offsets=sum(group.written for group in every),
         runs=list(runs),
         decided=[(group.plan, entry) for group in every for entry in group.decided],
-        refused=[(group.plan, one) for group in every for one in group.plan.problems],
+        refused=[(group.plan, *one) for group in every for one in group.reasons],
+        unlocked=[group for group in every if group.not_locked],
         stays=[(group.plan, one) for group in every for one in group.plan.stays],
         longest=max((group.held_s or 0 for group in moved), default=0),
     )

@@ -1,0 +1,206 @@
+"""The journal has the outcome of each group in each run, and the report is made of these.
+
+The stores are simulated; the journal is a real file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from zkmigrate import report
+from zkmigrate.apply import steps
+from zkmigrate.apply.journal import Journal, read_records
+from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.records import begun_by, outcomes_of
+from zkmigrate.errors import JournalError
+from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.report import GroupReport
+
+from tests.migrate.test_simulated import T0, Stores, at
+from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.core.zookeeper.ops import Delete
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.errors import BrokerError
+
+NOBODY_REFUSED = "No group was refused."
+
+
+class Runs:
+    """Runs of one plan, each of which opens the journal again."""
+
+    def __init__(self, stores: Stores, path: Path) -> None:
+        self.stores = stores
+        self.plan: PlanFile = stores.plan()
+        self.path = path
+
+    def apply(self, **options: Any) -> Result:
+        """Apply the plan."""
+        with Journal(self.path, "digest") as self.stores.journal:
+            self.stores.journal.begin(command="apply")
+            stores: Any = self.stores
+            migrator = steps_migrator(stores, **options)
+            (result,) = migrator.apply(self.plan, self.stores.journal, lambda result: None)
+        return result  # type: ignore[no-any-return]
+
+    def rollback(self) -> Result:
+        """Roll it back."""
+        with Journal(self.path, "digest") as self.stores.journal:
+            return self.stores.rollback(self.plan)
+
+    @property
+    def report(self) -> GroupReport:
+        """The report about the group."""
+        records = read_records(self.path, "digest")
+        (found,) = report.look(self.plan, begun_by(records), outcomes_of(records))
+        return found
+
+    @property
+    def page(self) -> str:
+        """The report's page."""
+        return report.page(self.plan, [self.report], [])
+
+
+def steps_migrator(stores: Any, **options: Any) -> Any:
+    """Return a migrator; ``lock``: also lock what was moved."""
+    from zkmigrate.apply.migrator import Migrator
+
+    return Migrator(stores, **options)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    """A plan for the group of both stores."""
+    return Runs(Stores(), tmp_path / "plan.journal")
+
+
+def test_a_moved_group_is_moved_in_the_report(runs: Runs) -> None:
+    """A run that finds it done does not change that."""
+    assert runs.report.state == report.LEFT
+    assert runs.apply().outcome is Outcome.DONE
+    assert (runs.report.state, runs.report.written) == (report.MOVED, 2)
+    assert runs.apply().outcome is Outcome.WAS_DONE
+    assert runs.report.state == report.MOVED
+    assert NOBODY_REFUSED in runs.page
+
+
+def test_a_late_writer_is_in_the_report(runs: Runs) -> None:
+    """A client that commits in the source store right after the move: apply exits with 3, so the
+    report must not call the group moved. The offsets were written all the same."""
+
+    def deregisters(op: object) -> bool:
+        return isinstance(op, Delete) and op.path.startswith(GroupPaths("g").ids)
+
+    at(runs.stores, deregisters, lambda: runs.stores.write(b"8"))
+    for _ in range(2):
+        assert runs.apply().outcome is Outcome.REFUSED
+        assert runs.report.state == "refused"
+        assert runs.report.wrote
+        assert NOBODY_REFUSED not in runs.page
+        assert "zookeeper holds 8, not 7" in runs.page
+    rows = list(report.csv_rows([runs.report]))
+    assert [row[8] for row in rows] == ["yes", "yes", "no"]
+    assert "zookeeper holds 8, not 7" in str(rows[-1][-1])
+
+
+def test_a_group_that_is_refused_before_anything_is_in_the_report(runs: Runs) -> None:
+    """Its consumers have joined since the plan. Once they have stopped, it is moved."""
+    runs.stores.members = ("consumer-1",)
+    assert runs.apply().outcome is Outcome.REFUSED
+    assert runs.report.state == "refused"
+    assert "consumer-1 joined at the broker" in runs.page
+    assert NOBODY_REFUSED not in runs.page
+    runs.stores.members = ()
+    runs.apply()
+    assert runs.report.state == report.MOVED
+    assert NOBODY_REFUSED in runs.page
+
+
+def test_a_failed_group_is_in_the_report(runs: Runs) -> None:
+    """An error of a server is not a refusal."""
+
+    def away(_group: str) -> Any:
+        raise BrokerError("the coordinator does not answer")
+
+    runs.stores.kafka.members = away
+    assert runs.apply().outcome is Outcome.FAILED
+    assert runs.report.state == "failed"
+    assert "the coordinator does not answer" in runs.page
+
+
+def test_a_group_that_stayed_unlocked_is_on_disk(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a run that finds the group done and locks nothing."""
+
+    def lock(_group: str, _now_ms: int) -> Iterator[object]:
+        yield from ()
+        return "ZooKeeper does not enforce access lists"
+
+    monkeypatch.setattr(steps.guard, "lock", lock)
+    assert runs.apply(lock=True).not_locked
+    for _ in range(2):
+        assert (runs.report.state, runs.report.not_locked) == (report.MOVED, True)
+        assert "not locked: ZooKeeper does not enforce access lists" in runs.page
+        runs.apply(lock=True)
+
+
+def test_a_run_that_was_killed_before_its_outcome_is_unfinished(runs: Runs) -> None:
+    """Also if the last step was recorded: the source store was not read again after it."""
+    runs.apply()
+    *lines, outcome = runs.path.read_bytes().splitlines(keepends=True)
+    assert b'"outcome"' in outcome
+    runs.path.write_bytes(b"".join(lines))
+    assert runs.report.state == report.OPEN
+    assert NOBODY_REFUSED not in runs.page
+    runs.apply()
+    assert runs.report.state == report.MOVED
+
+
+def test_a_group_that_was_rolled_back_stays_so(runs: Runs) -> None:
+    """A later apply is refused, and changes nothing."""
+    runs.apply()
+    assert runs.rollback().outcome is Outcome.DONE
+    assert runs.report.state == report.BACK
+    assert runs.apply().outcome is Outcome.REFUSED
+    assert (runs.report.state, runs.report.written) == (report.BACK, 0)
+
+
+def test_a_refusal_survives_a_rollback_of_other_groups(runs: Runs) -> None:
+    """A group that was never begun has nothing to roll back: its reason stays in the report."""
+    runs.stores.members = ("consumer-1",)
+    runs.apply()
+    assert runs.rollback().outcome is Outcome.NOTHING
+    assert runs.report.state == "refused"
+
+
+def test_a_refused_rollback_is_in_the_report(runs: Runs) -> None:
+    """The group is then not rolled back."""
+    runs.apply()
+    runs.stores.committed[T0] = StoredOffset(50)
+    assert runs.rollback().outcome is Outcome.REFUSED
+    assert runs.report.state == "refused"
+    assert "it was changed since" in runs.page
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"group": "g", "step": "claim", "fence": 4},
+        {"group": "g", "step": "copy"},
+        {"group": "g", "outcome": "done", "fence": 4},
+        {"group": "g", "outcome": "perhaps"},
+        {"run": {}, "fence": 4},
+        {"step": "claim"},
+        {"group": "g"},
+    ],
+)
+def test_a_record_of_a_newer_tool_is_refused(runs: Runs, record: dict[str, Any]) -> None:
+    """It may mean something that this tool would get wrong."""
+    with Journal(runs.path, "digest") as journal:
+        journal.write(**record)
+    with pytest.raises(JournalError, match="record of an unknown kind"):
+        runs.apply()
+    assert runs.stores.done == []
