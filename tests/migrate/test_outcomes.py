@@ -6,20 +6,26 @@ The stores are simulated; the journal is a real file.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from zkmigrate import report
-from zkmigrate.apply import steps
+from zkmigrate.apply import resetting, steps
 from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.apply.outcome import Outcome, Result
-from zkmigrate.apply.records import begun_by, outcomes_of
-from zkmigrate.errors import JournalError
+from zkmigrate.apply.records import RESET, begun_by, outcomes_of
+from zkmigrate.cli import run
+from zkmigrate.commands import reset
+from zkmigrate.errors import GroupRefusedError, JournalError
 from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.model import GroupState, LogRange, TopicState, ZkOffset
 from zkmigrate.report import GroupReport
+from zkmigrate.stores import group_states
 
-from tests.migrate.test_simulated import T0, Stores, at
+from tests.migrate.test_simulated import T0, T1, Stores, at
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.core.zookeeper.ops import Delete
 from zkconsumer.core.zookeeper.znodes import GroupPaths
@@ -159,6 +165,16 @@ def test_a_run_that_was_killed_before_its_outcome_is_unfinished(runs: Runs) -> N
     assert runs.report.state == report.MOVED
 
 
+def test_a_killed_rerun_has_no_outcome(runs: Runs) -> None:
+    """The outcome of the run before it says nothing about what the killed run did."""
+    runs.stores.refuses = {T1: BrokerError("not allowed")}
+    assert runs.apply().outcome is Outcome.REFUSED
+    assert runs.report.state == "refused"
+    with Journal(runs.path, "digest") as journal:
+        journal.write(group="g", step="claim", held=[["t", 0, None], ["t", 1, None]])
+    assert runs.report.state == report.OPEN
+
+
 def test_a_group_that_was_rolled_back_stays_so(runs: Runs) -> None:
     """A later apply is refused, and changes nothing."""
     runs.apply()
@@ -204,3 +220,97 @@ def test_a_record_of_a_newer_tool_is_refused(runs: Runs, record: dict[str, Any])
     with pytest.raises(JournalError, match="record of an unknown kind"):
         runs.apply()
     assert runs.stores.done == []
+
+
+class Reads:
+    """What ``reset`` reads of a group with the offsets 3 and 40; carrying it out may fail."""
+
+    def __init__(self, path: Path, error: Exception | None = None) -> None:
+        self.path = path
+        self.error = error
+        self.seen: list[dict[str, Any]] = []
+
+    def states(self, _stores: object, groups: list[str], *_more: object) -> Iterator[GroupState]:
+        """Yield the state of each group."""
+        tps = {tp: ZkOffset(offset, 0, 1, 1) for tp, offset in ((T0, 3), (T1, 40))}
+        logs = dict.fromkeys(tps, LogRange(0, 100))
+        topics = {"t": TopicState(5, (0, 1))}
+        for group in groups:
+            yield GroupState(group, zk=tps, ranges=logs, topics=topics)
+
+    def carry_out(self, *_arguments: object) -> None:
+        """Note what is on disk when the offsets are about to change."""
+        self.seen = read_records(self.path, RESET)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reads:
+    """Replaces both stores of ``zkmigrate reset``."""
+    found = Reads(tmp_path / "reset.journal")
+    servers = SimpleNamespace(
+        cluster_id=lambda: "abc", zk=SimpleNamespace(run=lambda _script: ["a", "g"])
+    )
+    monkeypatch.setattr(reset, "open_stores", lambda *_: nullcontext(servers))
+    monkeypatch.setattr(reset, "names_of_both", lambda _stores: ["a", "g"])
+    monkeypatch.setattr(group_states, "read_states", found.states)
+    monkeypatch.setattr(resetting, "carry_out", found.carry_out)
+    return found
+
+
+WORDS = ("reset", "--to-offset", "7", "--all-topics", "--zookeeper", "nowhere:1")
+
+
+def test_a_reset_records_what_it_replaces(reads: Reads) -> None:
+    """Who, when, which group and the previous offsets are on disk before anything is changed, and
+    the outcome after it. The next reset continues the same journal."""
+    for _ in range(2):
+        words = ("--group", "g", "--execute", "--journal", str(reads.path))
+        assert run([*WORDS, *words]) == 0
+        begun, step = reads.seen[-2:]
+        assert begun["run"]["command"] == "reset"
+        assert "@" in begun["run"]["by"]
+        assert begun["run"]["cluster"] == "abc"
+        assert begun["run"]["options"]["group"] == ["g"]
+        assert begun["run"]["options"]["to"] == "--to-offset"
+        assert (step["group"], step["step"], step["store"]) == ("g", "reset", "zookeeper")
+        assert step["held"] == [["t", 0, 3, 7], ["t", 1, 40, 7]]
+    records = read_records(reads.path, RESET)
+    assert [one["outcome"] for one in records if "outcome" in one] == ["done", "done"]
+    assert list(outcomes_of(records)) == ["g"]
+
+
+def test_a_refused_reset_is_recorded_and_counted_once(
+    reads: Reads, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One refused group does not make the next one a failure."""
+    counted: list[bool] = []
+    errors: list[Exception | None] = [GroupRefusedError("group a: stop it"), None]
+
+    def carry_out(*_arguments: object) -> None:
+        if (error := errors.pop(0)) is not None:
+            raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resetting, "carry_out", carry_out)
+        patch.setattr(
+            reset.Progress, "group", lambda _self, _name, good=True, _n=0: counted.append(good)
+        )
+        assert run([*WORDS, "--all", "--execute", "--journal", str(reads.path)]) == 3
+    assert counted == [False, True]
+    assert "group a: stop it" in capsys.readouterr().err
+    found = outcomes_of(read_records(reads.path, RESET))
+    assert [one.outcome for one in found.values()] == [Outcome.REFUSED, Outcome.DONE]
+
+
+def test_a_reset_that_cannot_be_recorded_changes_nothing(
+    reads: Reads, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names the file. A dry run writes none."""
+    away = tmp_path / "away" / "journal"
+    assert run([*WORDS, "--all", "--execute", "--journal", str(away)]) != 0
+    assert f"{away}: No such file or directory" in capsys.readouterr().err
+    assert reads.seen == []
+    assert run([*WORDS, "--all", "--journal", str(reads.path)]) == 0
+    assert not reads.path.exists()

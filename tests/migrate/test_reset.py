@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 ALL = ("--all-topics",)
 
 
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal is written to the current directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(params=["zookeeper", "kafka"])
 def store(request: pytest.FixtureRequest, bench: Bench, group: str, topic: str) -> str:
     """A group that has committed 3 and 40 in one of the stores. The log has 0 to 20."""

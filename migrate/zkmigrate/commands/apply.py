@@ -84,7 +84,8 @@ def apply(
         migrator = open_migrator(stores, parallel, lock=guard)
         if execute:
             with Journal(where, loaded.digest) as opened:
-                begin(opened, loaded, guard=guard, limit=limit, wait=wait, parallel=parallel)
+                options = {"guard": guard, "limit": limit, "wait": wait, "parallel": parallel}
+                begin(opened, loaded.cluster, options, which)
                 results = migrator.apply(loaded, opened, counted(progress), wait=wait)
         else:
             earlier = read_records(where, loaded.digest)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -15,12 +17,16 @@ from zkconsumer.cli.tables import How, format_options, no_collector, print_rows
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
+from zkmigrate.apply.journal import Journal
+from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.records import RESET, outcome_of
 from zkmigrate.commands.files import read_file
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.running import begin
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.status import names_of_both
-from zkmigrate.errors import REFUSED, GroupRefusedError, MigrationError
+from zkmigrate.errors import REFUSED, GroupRefusedError, JournalError, MigrationError
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.reset import Reset, Target, To, chosen, reset as reset_group, store_of
@@ -29,6 +35,7 @@ from zkmigrate.plan.values import Kind
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
 
+_JOURNAL: Final = "zkmigrate-reset.journal"
 _COLUMNS: Final = ("group", "topic", "partition", "store", "before", "after", "why")
 _TARGETS: Final = (
     "--to-earliest", "--to-latest", "--to-current", "--to-offset", "--to-datetime", "--by-duration",
@@ -118,6 +125,14 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
     help="Store in which to set the offsets.  [default: the current store, see zkmigrate status]",
 )
 @click.option("--execute", is_flag=True, help="Set the offsets; without it nothing is changed.")
+@click.option(
+    "--journal",
+    metavar="FILE",
+    default=_JOURNAL,
+    show_default=True,
+    help="With --execute: a file to which each group's previous offsets are appended before they "
+    "are changed.",
+)
 @server_options
 @format_options
 def reset(
@@ -134,6 +149,7 @@ def reset(
     from_file: str | None,
     store: str | None,
     execute: bool,
+    journal: str,
     servers: Servers,
     how: How,
 ) -> None:
@@ -141,8 +157,8 @@ def reset(
 
     The options are those of kafka-consumer-groups --reset-offsets, for groups in ZooKeeper and in
     Kafka. An offset outside of the log becomes the nearest one in it. Each group is claimed while
-    its offsets are set, as in a move. The exit status is 3 if groups were refused, and 1 if one
-    failed.
+    its offsets are set, as in a move. The journal records who set them, the previous offsets and
+    each group's outcome. The exit status is 3 if groups were refused, and 1 if one failed.
     """
     now_ms = int(time.time() * 1000)
     targets = [
@@ -173,7 +189,10 @@ def reset(
         no_collector(),
         Progress("resetting") as progress,
         open_stores(servers, progress) as stores,
+        Journal(Path(journal), RESET) if execute else nullcontext() as opened,
     ):
+        if opened is not None:
+            begin(opened, stores.cluster_id(), {"store": store, **_said(given[0])}, which)
         if offsets is None:
             names = which.of_store(partial(names_of_both, stores), Store.ZOOKEEPER)
         else:
@@ -182,23 +201,35 @@ def reset(
         for name in names:
             target = given[0] if offsets is None else Target(To.FILE, offsets=offsets[name])
             try:
-                where, done = _reset(stores, name, topics or None, target, store, execute)
-            except ZkUnavailableError:
+                where, done = _reset(stores, name, topics or None, target, store, opened)
+            except (JournalError, ZkUnavailableError):
                 raise
             except ZkConsumerError as error:
                 refused.append(str(error))
                 statuses.add(error.exit_code)
+                outcome = Outcome.REFUSED if error.exit_code == REFUSED else Outcome.FAILED
+                result = Result(name, outcome, 0, str(error))
             else:
                 rows += [(name, *one.tp, where.value, *one[1:]) for one in done]
-            progress.group(name, len(refused) == 0)
+                result = Result(name, Outcome.DONE, len(done))
+            if opened is not None:
+                opened.write(**outcome_of(result))
+            progress.group(name, result.outcome.good)
     print_rows(_COLUMNS, rows, how)
     for text in refused:
         click.echo(f"error: {text}", err=True)
-    if not execute:
+    if execute:
+        click.echo(f"the previous offsets are in {journal}", err=True)
+    else:
         click.echo("dry run: nothing was changed; give --execute to set the offsets", err=True)
     verb = "set" if execute else "to set"
     click.echo(f"{len(rows)} offsets {verb}; {len(refused)} groups refused", err=True)
     click.get_current_context().exit(1 if statuses - {REFUSED} else max(statuses, default=0))
+
+
+def _said(target: Target) -> dict[str, object]:
+    """Return what the journal says about the target."""
+    return {"to": target.to.value, "number": target.number}
 
 
 def _reset(
@@ -207,9 +238,9 @@ def _reset(
     topics: Topics | None,
     target: Target,
     wanted: str | None,
-    execute: bool,
+    journal: Journal | None,
 ) -> tuple[Store, list[Reset]]:
-    """Reset one group, or with ``execute`` false only find out. Raises ZkConsumerError."""
+    """Reset one group, or without a journal only find out. Raises ZkConsumerError."""
     from zkmigrate.apply import resetting
     from zkmigrate.stores.group_states import read_states
 
@@ -230,7 +261,9 @@ def _reset(
                 raise ZkConsumerError(f"group {group}: {tp}: {found}")
             times[tp] = found
     rows = reset_group(state, store, target, partitions, state.ranges, times)
-    if execute:
+    if journal is not None:
+        before = [[*row.tp, row.before, row.after] for row in rows]
+        journal.write(group=group, step=RESET, store=store.value, held=before)
         resetting.carry_out(stores, state, store, rows)
     return store, rows
 

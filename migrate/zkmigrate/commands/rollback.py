@@ -63,7 +63,7 @@ def rollback(
     ):
         check_cluster(loaded, stores)
         if execute:
-            begin(opened, loaded, force=force, parallel=parallel)
+            begin(opened, loaded.cluster, {"force": force, "parallel": parallel}, which)
         migrator = open_migrator(stores, parallel, force)
         results = migrator.rollback(loaded, opened, execute, counted(progress))
     if not execute:

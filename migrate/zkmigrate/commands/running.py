@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -106,14 +106,19 @@ def open_migrator(
     return Migrator(stores, force=force, lock=lock, parallel=parallel)
 
 
-def begin(journal: Journal, plan: PlanFile, **options: object) -> None:
-    """Record the start of a command in a journal. Raises JournalError."""
+def begin(
+    journal: Journal, cluster: str | None, options: Mapping[str, object], which: Selection
+) -> None:
+    """Record the start of a command in a journal: its options, and which groups it chose.
+
+    Raises JournalError.
+    """
     context = click.get_current_context()
     journal.begin(
         command=context.command.name,
         version=version("zkconsumer"),
-        cluster=plan.cluster,
-        options=options,
+        cluster=cluster,
+        options={**options, **which.options},
     )
 
 

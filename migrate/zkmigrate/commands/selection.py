@@ -51,6 +51,16 @@ class Selection:
             raise click.UsageError(f"--groups-regex: {error}") from None
 
     @property
+    def options(self) -> dict[str, object]:
+        """What was chosen, by the names of the options; the names in a file, not the file's."""
+        given = {
+            "group": list(self.groups) or None,
+            "groups_regex": self.regex,
+            "exclude": list(self.excluded) or None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
     def named(self) -> bool:
         """Whether the groups were named individually."""
         return bool(self.groups)
