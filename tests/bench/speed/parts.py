@@ -35,6 +35,7 @@ class Case:
         "JVM legacy 1.1.1",
         "Java KafkaConsumer 3.9",
         "confluent-kafka",
+        "confluent-kafka, tuned",
     )
 
     @property

@@ -52,6 +52,7 @@ READERS = (
     Reader("JVM legacy 1.1.1", "LegacyReader", codecs=("none", "lz4")),  # does not know zstd
     Reader("Java KafkaConsumer 3.9", "ClientReader"),
     Reader("confluent-kafka", "confluent"),
+    Reader("confluent-kafka, tuned", "confluent", "tuned"),
     Reader("aiokafka", "aiokafka", most=300_000, streams=False),
     Reader("kafka-python", "kafka-python", most=200_000, streams=False),
     Reader("floor", "floor", streams=False),

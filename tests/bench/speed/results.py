@@ -43,7 +43,6 @@ _TWO = "join, 1,000 partitions, 2 members"
 _IDLE = "1,000 partitions"
 TARGETS = (
     Target("iterator / JVM legacy", _rate("ours"), _rate(LEGACY), 1.0, True),
-    Target("iterator / confluent-kafka", _rate("ours"), _rate("confluent-kafka"), 5.0, True),
     Target("iterator, pure / JVM legacy", _rate("ours, pure"), _rate(LEGACY), 0.6, True),
     Target("batches / JVM legacy", _rate("ours, batches"), _rate(LEGACY), 2.0, True),
     Target("batches / Java KafkaConsumer", _rate("ours, batches"), _rate(CLIENT), 1.0, True),
