@@ -250,7 +250,9 @@ def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Replaces both stores of ``zkmigrate reset``."""
     found = Reads(tmp_path / "reset.journal")
     servers = SimpleNamespace(
-        cluster_id=lambda: "abc", zk=SimpleNamespace(run=lambda _script: ["a", "g"])
+        cluster_id=lambda: "abc",
+        zk=SimpleNamespace(run=lambda _script: ["a", "g"]),
+        logs=SimpleNamespace(fresh=lambda tps: dict.fromkeys(tps, LogRange(0, 100))),
     )
     monkeypatch.setattr(reset, "open_stores", lambda *_: nullcontext(servers))
     monkeypatch.setattr(reset, "names_of_both", lambda _stores: ["a", "g"])

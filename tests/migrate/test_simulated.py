@@ -77,7 +77,9 @@ class Stores:
         self.kafka = SimpleNamespace(
             members=lambda group: self.members, commit=self.commit, delete=self.delete
         )
-        self.logs = SimpleNamespace(covering=lambda tps, timeout: (self.topics, self.ranges))
+        self.logs = SimpleNamespace(
+            covering=lambda tps, timeout, again=False: (self.topics, self.ranges)
+        )
 
     def each_thread(self, count: int) -> list[Stores]:
         assert count == 1

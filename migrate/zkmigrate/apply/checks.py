@@ -15,7 +15,7 @@ from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.apply import ownership
 from zkmigrate.apply.change import Change, Held
 from zkmigrate.errors import in_use, refused
-from zkmigrate.model import KafkaOffset, Store, number
+from zkmigrate.model import KafkaOffset, LogRange, Store, TopicState, number
 from zkmigrate.stores import migration_marker
 from zkmigrate.stores.offset_znodes import offset_in, offset_partitions
 from zkmigrate.stores.sessions import Stores
@@ -51,9 +51,9 @@ class Checks:
             )
         held = self._kafka_as_expected(change, resumed)
         self._nothing_unplanned_in_zookeeper(change)
+        self._logs_hold_offsets(change, claimed)
         if claimed:
             return held
-        self._logs_hold_offsets(change)
         registered = self._stores.zk.run(ownership.list_members(group))
         if registered:
             raise in_use(group, f"{shown(registered)} registered in ZooKeeper: stop these first")
@@ -93,32 +93,21 @@ class Checks:
         held = self._in_zookeeper(change, lambda tp: not change.knows(tp))
         _nothing_unplanned(change, Store.ZOOKEEPER, held)
 
-    def _logs_hold_offsets(self, change: Change) -> None:
-        """Check that topics are still those of the plan and that their logs hold its offsets."""
+    def _logs_hold_offsets(self, change: Change, again: bool) -> None:
+        """Check that topics are still those of the plan and that their logs hold its offsets.
+
+        ``again``: by what the brokers show now. Otherwise what is remembered is enough to accept a
+        group, but never to refuse one.
+        """
         if not change.topics:
             return
-        topics, ranges = self._stores.logs.covering(change.to, self._stores.coordinator_timeout)
-        for topic, created in change.topics.items():
-            if topic not in topics or topics[topic].czxid != created:
-                raise refused(
-                    change.group, f"topic {topic} was deleted since the plan was made: plan again"
-                )
-        for tp, to in change.to.items():
-            if tp.topic not in topics or to is None:
-                continue
-            log = ranges.get(tp)
-            if log is None:
-                raise refused(
-                    change.group,
-                    f"{tp}: the brokers gave no log range: make sure that the partition has a "
-                    "leader, then apply again",
-                )
-            if not log.earliest <= to.offset <= log.latest:
-                raise refused(
-                    change.group,
-                    f"{tp}: the log is {log.earliest}-{log.latest} now, which does not include "
-                    f"{to.offset}: plan again",
-                )
+        timeout = self._stores.coordinator_timeout
+        topics, ranges = self._stores.logs.covering(change.to, timeout, again)
+        fault = _misfit(change, topics, ranges)
+        if fault is not None and not again:
+            fault = _misfit(change, *self._stores.logs.covering(change.to, timeout, True))
+        if fault is not None:
+            raise refused(change.group, fault)
 
     def acceptor(self, change: Change, resumed: bool) -> ownership.Accept:
         """Return a function that finds differences between an offset znode and the expected
@@ -208,6 +197,32 @@ class Checks:
         path = GroupPaths(change.group).offset
         nodes = self._read(change, list(filter(wanted, there)))
         return {tp: offset_in(node, path(tp)) for tp, node in nodes.items()}
+
+
+def _misfit(
+    change: Change,
+    topics: Mapping[str, TopicState],
+    ranges: Mapping[TopicPartition, LogRange],
+) -> str | None:
+    """Return why topics and logs do not suit a change, if they do not."""
+    for topic, created in change.topics.items():
+        if topic not in topics or topics[topic].czxid != created:
+            return f"topic {topic} was deleted since the plan was made: plan again"
+    for tp, to in change.to.items():
+        if tp.topic not in topics or to is None:
+            continue
+        log = ranges.get(tp)
+        if log is None:
+            return (
+                f"{tp}: the brokers gave no log range: make sure that the partition has a leader, "
+                "then apply again"
+            )
+        if not log.earliest <= to.offset <= log.latest:
+            return (
+                f"{tp}: the log is {log.earliest}-{log.latest} now, which does not include "
+                f"{to.offset}: plan again"
+            )
+    return None
 
 
 def _nothing_unplanned(

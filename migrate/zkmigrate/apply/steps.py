@@ -32,7 +32,7 @@ from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import GroupState, Store, number
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
-from zkmigrate.plan.values import LIVE, GroupPlan
+from zkmigrate.plan.values import LIVE, GroupPlan, Kind
 from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import shown
@@ -78,6 +78,7 @@ class Steps:
         live = next((one for one in made.problems if one.kind in LIVE), None)
         if live is not None:
             raise in_use(group.group, f"{live.what}: {live.fix}")
+        _decided_before(group, made)
         return replace(made, made_ms=now_ms)
 
     def move(
@@ -259,3 +260,19 @@ class Steps:
                 f"{tp} ({error}); remove the cause, then apply again",
             )
         return len(new) + len(gone)
+
+
+def _decided_before(preview: GroupPlan, made: GroupPlan) -> None:
+    """Check that every offset outside of its log was so in the preview, where it was decided.
+
+    Raises GroupRefusedError.
+    """
+    kind = Kind.OUT_OF_RANGE
+    shown_before = {entry.tp for entry in preview.entries if kind in entry.decided}
+    new = [e for e in made.entries if kind in e.decided and e.tp not in shown_before]
+    if new:
+        raise refused(
+            made.group,
+            f"changed since it was planned: {shown(f'{e.tp} ({e.reason})' for e in new)}: plan "
+            "again, and review it",
+        )

@@ -260,7 +260,8 @@ def _reset(
             if not isinstance(found, int):
                 raise ZkConsumerError(f"group {group}: {tp}: {found}")
             times[tp] = found
-    rows = reset_group(state, store, target, partitions, state.ranges, times)
+    ranges = stores.logs.fresh(partitions)  # read after the offsets, which may be clamped to them
+    rows = reset_group(state, store, target, partitions, ranges, times)
     if journal is not None:
         before = [[*row.tp, row.before, row.after] for row in rows]
         journal.write(group=group, step=RESET, store=store.value, held=before)

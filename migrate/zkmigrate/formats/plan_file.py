@@ -121,6 +121,8 @@ def render(
                 "write": entry.write,
                 "reason": entry.reason,
             }
+            if entry.decided:
+                planned["decided"] = sorted(kind.value for kind in entry.decided)
             if entry.kafka and entry.kafka.leader_epoch != -1:
                 planned["leader_epoch"] = entry.kafka.leader_epoch
             if entry.kafka and entry.kafka.metadata:
@@ -375,7 +377,12 @@ class _Reader:
         to = self.maybe(line, "to")
         if write and to is None:
             self.refuse(f"{tp}: a move writes no 'no offset'")
-        return Entry(tp, zk, version, kafka, to, write, self.text(line, "reason"))
+        decided = self.texts(line, "decided") if "decided" in line else ()
+        try:
+            kinds = frozenset(map(Kind, decided))
+        except ValueError:
+            self.refuse(f"{tp}: decided names no known kind of problem")
+        return Entry(tp, zk, version, kafka, to, write, self.text(line, "reason"), kinds)
 
 
 def _no_constant(name: str) -> Any:

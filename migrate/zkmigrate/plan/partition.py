@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
@@ -34,6 +35,8 @@ class PartitionRules:
         self._group_options = options.of_group(state.group)
         self._by_topic: dict[str, Options] = {}
         self._found = findings.add
+        self._decided: set[Kind] = set()
+        """What was decided about the partition at hand."""
 
     def _options(self, tp: TopicPartition) -> Options:
         if tp.topic not in self._by_topic:
@@ -42,6 +45,13 @@ class PartitionRules:
 
     def entry(self, tp: TopicPartition) -> Entry | None:
         """Return the plan of a partition, or ``None`` if a problem prevents one."""
+        self._decided = set()
+        made = self._entry(tp)
+        if made is None or not self._decided:
+            return made
+        return replace(made, decided=frozenset(self._decided))
+
+    def _entry(self, tp: TopicPartition) -> Entry | None:
         state = self.state
         if tp.topic in state.hidden:
             self._found(Kind.HIDDEN, tp)
@@ -64,6 +74,7 @@ class PartitionRules:
                 text = f": {misplaced} below offset, {show(zk)} below offsets"
                 self._found(Kind.MISPLACED, tp, text)
                 return None
+            self._decided.add(Kind.MISPLACED)
             if self._options(tp).misplaced is Misplaced.USE:
                 source_zk = misplaced
         if state.from_file is not None:
@@ -164,6 +175,7 @@ class PartitionRules:
         other = kafka if chosen == zk else zk
         side = Store.ZOOKEEPER if chosen == zk else Store.KAFKA
         rule_name = self._options(tp).on_conflict.value
+        self._decided.add(Kind.CONFLICT)
         return chosen, f"conflict: {side.value} by --on-conflict {rule_name} (the other: {other})"
 
     def _start(self, tp: TopicPartition) -> tuple[int, str] | None:
@@ -180,6 +192,7 @@ class PartitionRules:
             self._found(Kind.UNKNOWN, tp)
             return None
         reason = f"no offset: the log's {rule.value} by --without-offset"
+        self._decided.add(Kind.NO_OFFSET)
         return (log.earliest if rule is WithoutOffset.EARLIEST else log.latest), reason
 
     def _newest(self, tp: TopicPartition, zk: int | None, kafka: int | None) -> int | None:
@@ -229,11 +242,14 @@ class PartitionRules:
                 )
                 return None
             recreated = True
+            self._decided.add(Kind.RECREATED)
         unproven = topic.log is Log.UNPROVEN and self._is_from_zookeeper(tp, value)
         rule = self._options(tp).unproven_topics
         if unproven and rule not in (Unproven.TRUST, Unproven.EARLIEST):
             self._found(Kind.UNPROVEN, tp)
             return None
+        if unproven:
+            self._decided.add(Kind.UNPROVEN)
         log = self.state.ranges.get(tp)
         if log is None:
             self._found(Kind.UNKNOWN, tp)
@@ -247,6 +263,7 @@ class PartitionRules:
         if self._options(tp).out_of_range is OutOfRange.REFUSE:
             self._found(Kind.OUT_OF_RANGE, tp, f": {value}, the log is {log.earliest}-{log.latest}")
             return value, ""
+        self._decided.add(Kind.OUT_OF_RANGE)
         bound = log.earliest if value < log.earliest else log.latest
         return bound, f"; {value} clamped to the log's {log.earliest}-{log.latest}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
@@ -77,6 +77,12 @@ def status_of(
         used = USED
     if truth == BOTH and any(kafka.get(tp) != offset for tp, offset in zk.items() if tp in kafka):
         attention.append("the stores differ, and zkmigrate has not moved the group: plan shows how")
+    beyond = _beyond(state, truth, zk, kafka)
+    if beyond:
+        attention.append(
+            f"offsets are above the end of the log, so auto.offset.reset decides: reset them "
+            f"({shown(map(str, beyond))})"
+        )
     left = _days_left(state, now_ms, retention) if kafka else None
     if left is not None and left < SOON_DAYS and truth in (Store.KAFKA.value, BOTH):
         attention.append("the broker will soon delete the offsets: start the new consumers")
@@ -114,6 +120,24 @@ def _truth(state: GroupState, moved_to: Store | None, in_zk: bool, in_kafka: boo
     if in_zk:
         return Store.ZOOKEEPER.value
     return Store.KAFKA.value if in_kafka else NOTHING
+
+
+def _beyond(
+    state: GroupState,
+    truth: str,
+    zk: Mapping[TopicPartition, int],
+    kafka: Mapping[TopicPartition, int],
+) -> list[TopicPartition]:
+    """Return the partitions whose current offset is above the end of the log."""
+    stores = {Store.ZOOKEEPER.value: (zk,), Store.KAFKA.value: (kafka,), BOTH: (zk, kafka)}
+    return sorted(
+        {
+            tp
+            for offsets in stores.get(truth, ())
+            for tp, offset in offsets.items()
+            if (log := state.ranges.get(tp)) is not None and offset > log.latest
+        }
+    )
 
 
 def _lag(state: GroupState, offsets: Iterable[tuple[TopicPartition, int]]) -> int | None:

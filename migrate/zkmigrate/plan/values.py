@@ -104,7 +104,8 @@ class Entry:
     have.
 
     ``to`` is ``None`` if the target will have no offset. ``write``: the target must be changed.
-    ``zk_version`` is ``None`` if there is no znode.
+    ``zk_version`` is ``None`` if there is no znode. ``decided``: the kinds of problems that the
+    operator's decisions solved here.
     """
 
     tp: TopicPartition
@@ -114,6 +115,7 @@ class Entry:
     to: int | None
     write: bool
     reason: str
+    decided: frozenset[Kind] = frozenset()
 
 
 class StaysBehind(NamedTuple):

@@ -73,6 +73,8 @@ def read_states(
                 problems[name] = _unreadable(name, error)
         partitions = ((*kafka[name], *from_file.get(name, ())) for name in kafka)
         _learn(stores, ((tp.topic for tp in some) for some in partitions))
+        for name in kafka:
+            stores.logs.past_ends(_offsets(parts[name], kafka[name], from_file.get(name, {})))
         joined = stores.kafka.members_of([called[name] for name in kafka])
         for name in chunk:
             members = joined.get(called.get(name, name), ())
@@ -141,6 +143,21 @@ def _nodes(group: str) -> Script[tuple[dict[TopicPartition, Node], Node | None]]
 def _learn(stores: Stores, topics: Iterable[Iterable[str]]) -> None:
     """Find out about the topics of many groups at once."""
     stores.logs.of({topic for some in topics for topic in some})
+
+
+def _offsets(
+    snapshot: GroupSnapshot,
+    kafka: Mapping[TopicPartition, KafkaOffset],
+    from_file: Mapping[TopicPartition, int],
+) -> Iterator[tuple[TopicPartition, int]]:
+    """Yield every offset of a group, wherever it is stored."""
+    for tp, node in (*numbered(snapshot.offsets), *numbered(snapshot.misplaced)):
+        offset = zk_offset("", node).offset
+        if offset is not None:
+            yield tp, offset
+    for tp, committed in kafka.items():
+        yield tp, committed.offset
+    yield from from_file.items()
 
 
 def _partitions(stores: Stores, snapshot: GroupSnapshot) -> list[TopicPartition]:

@@ -70,14 +70,22 @@ class Logs:
             connection.close()
 
     def covering(
-        self, partitions: Collection[TopicPartition], timeout: float
+        self, partitions: Collection[TopicPartition], timeout: float, again: bool = False
     ) -> tuple[dict[str, TopicState], Ranges]:
         """Return the topics and logs of these partitions as ``of`` does.
 
-        Leaders that do not answer are asked again until ``timeout`` seconds are over.
+        Leaders that do not answer are asked again until ``timeout`` seconds are over. ``again``:
+        the topics and the ranges of these partitions are read after this call began.
         """
         deadline = time.monotonic() + timeout
         names = {tp.topic for tp in partitions}
+        if again:
+            with self._lock:
+                before = {name: self._topics.get(name) for name in names}
+                self._describe(names)
+                changed = {name for name in names if self._topics[name] != before[name]}
+                self._learn(sorted(changed))
+                self._read_again([tp for tp in partitions if tp.topic not in changed])
         while True:
             topics, ranges = self.of(names)
             silent = {tp.topic for tp in partitions if tp.topic in topics and tp not in ranges}
@@ -87,6 +95,35 @@ class Logs:
             with self._lock:
                 for name in silent:
                     self._topics.pop(name, None)
+
+    def fresh(self, partitions: Collection[TopicPartition]) -> Ranges:
+        """Return the ranges of these partitions, read after this call began.
+
+        Partitions that do not exist, or whose leader does not answer, have no range.
+        """
+        with self._lock:
+            names = {tp.topic for tp in partitions}
+            self._learn([name for name in names if name not in self._topics])
+            return self._read_again(partitions)
+
+    def past_ends(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
+        """Read again what is remembered of logs that cannot hold these offsets.
+
+        Topics and the ends of their logs are remembered for some seconds. An offset that was
+        committed since may be above such an end although the log has grown, or belong to a new
+        topic or partition. So the two must not be compared before this.
+        """
+        with self._lock:
+            missing: set[str] = set()
+            behind: set[TopicPartition] = set()
+            for tp, offset in offsets:
+                topic = self._topics.get(tp.topic)
+                if topic is None or tp.partition not in topic.partitions:
+                    missing.add(tp.topic)
+                elif (log := self._ranges[tp.topic].get(tp)) is not None and offset > log.latest:
+                    behind.add(tp)
+            self._learn(sorted(missing))
+            self._read_again([tp for tp in behind if tp.topic not in missing])
 
     def of(self, topics: Collection[str]) -> tuple[dict[str, TopicState], Ranges]:
         """Return the topics that exist, and their logs as of a few seconds ago.
@@ -107,6 +144,26 @@ class Logs:
             return found, ranges
 
     def _learn(self, topics: Sequence[str]) -> None:
+        """Describe topics, and read the ranges of all of their partitions."""
+        wanted = self._describe(topics)
+        self._ranges.update((topic, {}) for topic in topics)
+        self._partitions += len(wanted)
+        self._ask(wanted)
+
+    def _read_again(self, partitions: Collection[TopicPartition]) -> Ranges:
+        """Read the ranges of these partitions. An older range of theirs is not kept."""
+        wanted = [
+            tp
+            for tp in sorted(partitions)
+            if (topic := self._topics.get(tp.topic)) is not None
+            and tp.partition in topic.partitions
+        ]
+        for tp in wanted:
+            self._ranges[tp.topic].pop(tp, None)
+        return self._ask(wanted)
+
+    def _describe(self, topics: Collection[str]) -> list[TopicPartition]:
+        """Read which of these topics exist, and return their partitions."""
         self._topics.update(dict.fromkeys(topics))
         legal = sorted(filter(is_legal_topic, topics))
         paths = list(map(topic_path, legal))
@@ -125,11 +182,8 @@ class Logs:
                 if self._zk.live
                 else _compared(path, node, old, numbers)
             )
-            self._ranges[topic] = {}
             wanted += [TopicPartition(topic, number) for number in numbers]
-        self._partitions += len(wanted)
-        if wanted:
-            self._ask(wanted)
+        return wanted
 
     def at(
         self, partitions: Collection[TopicPartition], at_ms: int
@@ -145,8 +199,11 @@ class Logs:
         missing = BrokerError("the partition has no leader")
         return {tp: found.get(tp, missing) for tp in partitions}
 
-    def _ask(self, partitions: Sequence[TopicPartition]) -> None:
-        """Ask the leaders; what cannot be found out is left out."""
+    def _ask(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogRange]:
+        """Ask the leaders, keep the answers and return them; what is unknown is left out."""
+        found: dict[TopicPartition, LogRange] = {}
+        if not partitions:
+            return found
         silent: set[BrokerConnection] = set()
         for connection, batch in self._by_leader(partitions):
             if connection in silent:
@@ -160,7 +217,8 @@ class Logs:
             for tp in batch:
                 low, high = first[tp], last[tp]
                 if isinstance(low, int) and isinstance(high, int):
-                    self._ranges[tp.topic][tp] = LogRange(low, high)
+                    found[tp] = self._ranges[tp.topic][tp] = LogRange(low, high)
+        return found
 
     def _by_leader(
         self, partitions: Sequence[TopicPartition]

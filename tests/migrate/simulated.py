@@ -1,0 +1,330 @@
+"""zkmigrate's own commands on a simulated cluster: ZooKeeper, logs, topics and coordinator.
+
+Only the servers are replaced. ``Simulated.run`` takes a command line as the shell does, so options,
+reads, plans, journals and exit statuses are the product's own.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Self
+
+import pytest
+from zkmigrate.cli import run
+from zkmigrate.stores import logs, sessions
+
+from tests.unit.tool_zk import ToolZk
+from zkconsumer.admin import tools
+from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.list_offsets import EARLIEST, LATEST
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.cluster import ClusterView, answer, is_of_cluster
+from zkconsumer.core.zookeeper.ops import (
+    Create,
+    Delete,
+    GetMany,
+    Multi,
+    Node,
+    Ok,
+    Reply,
+    SetData,
+    Stat,
+    ZkOp,
+)
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.errors import BrokerError, LeaderUnavailableError
+
+DAY_MS = 86_400_000
+
+
+class Ran(NamedTuple):
+    """The result of a command: exit status, rows of ``--json``, and the text on stderr."""
+
+    status: int
+    rows: list[dict[str, Any]]
+    err: str
+
+
+class SimulatedZk(ToolZk):
+    """The tool's session. Every change has a time; ``view`` is what brokers say in KRaft."""
+
+    has_bootstrap = False
+    live = True
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        super().__init__()
+        self.view = ClusterView()
+        self._raw = False
+        self._now_ms = now_ms
+        self._times: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run_in_zookeeper(self, script: Any) -> Any:
+        """Carry out a script; read everything in ZooKeeper."""
+        before, self._raw = self._raw, True
+        try:
+            return self.run(script)
+        finally:
+            self._raw = before
+
+    def cluster_ids(self) -> tuple[None, None]:
+        """The ids are not known."""
+        return None, None
+
+    def set(self, path: str, data: bytes = b"", at_ms: int | None = None) -> None:
+        """Write a znode, and create its parents."""
+        parent = path.rpartition("/")[0]
+        if parent and self.zk.get(parent) is None:
+            self.set(parent)
+        self.zk.do(Create(path, data) if self.zk.get(path) is None else SetData(path, data))
+        self._times[path] = self._now_ms() if at_ms is None else at_ms
+
+    def delete(self, path: str) -> None:
+        """Delete a znode and everything below it."""
+        for name in self.zk.children(path):
+            self.delete(f"{path}/{name}")
+        self.zk.do(Delete(path))
+
+    def _send(self, op: ZkOp) -> Reply:
+        if not self._raw and not self.live and is_of_cluster(op, ids_only=False):
+            return answer(self.view, op)
+        if isinstance(op, GetMany) and op.children:
+            return super()._send(op)
+        reply = super()._send(op)
+        if isinstance(reply, Ok):
+            for part in op.ops if isinstance(op, Multi) else (op,):
+                if isinstance(part, Create | SetData):
+                    self._times[part.path] = self._now_ms()
+        if isinstance(op, GetMany) and isinstance(reply, Ok):
+            assert isinstance(reply.value, tuple)
+            pairs = zip(op.paths, reply.value, strict=True)
+            return Ok(tuple(self._timed(path, node) for path, node in pairs))  # type: ignore[arg-type]
+        if isinstance(reply, Ok) and isinstance(reply.value, Node):
+            return Ok(self._timed(op.path, reply.value))  # type: ignore[union-attr]
+        return reply
+
+    def _timed(self, path: str, node: object) -> object:
+        if not isinstance(node, Node):
+            return node
+        stat = node.stat
+        times = Stat(
+            stat.czxid, stat.mzxid, stat.version, stat.ephemeral_owner, self._times.get(path, 0)
+        )
+        return Node(node.data, times)
+
+
+class SimulatedConnection:
+    """A connection to the broker."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SimulatedCoordinators:
+    """All coordinators: offsets and members by group. ``refuses``: errors of commits."""
+
+    def __init__(self) -> None:
+        self.committed: dict[str, dict[TopicPartition, StoredOffset]] = {}
+        self.joined: dict[str, tuple[str, ...]] = {}
+        self.denied: set[str] = set()
+        """Topics that may not be described: their offsets are left out."""
+        self.away: set[str] = set()
+        """Groups whose coordinator does not answer."""
+        self.retention = (7 * 24 * 60, True)
+        self.exists: Callable[[str], bool] = lambda topic: True
+
+    def another(self) -> SimulatedCoordinators:
+        """Return the same coordinators."""
+        return self
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def stop_waiting(self) -> None:
+        """Nothing waits."""
+
+    def list_groups(self) -> list[str]:
+        """Return the groups with offsets or members."""
+        return sorted({*(name for name, held in self.committed.items() if held), *self.joined})
+
+    def _check(self, group: str) -> None:
+        if group in self.away:
+            raise LeaderUnavailableError(f"the coordinator of group {group} does not answer")
+
+    def members(self, group: str) -> tuple[str, ...]:
+        """Return a group's members."""
+        self._check(group)
+        return self.joined.get(group, ())
+
+    def members_of(self, groups: Iterable[str]) -> dict[str, tuple[str, ...] | BrokerError]:
+        """Return the members of several groups."""
+        found: dict[str, tuple[str, ...] | BrokerError] = {}
+        for group in groups:
+            try:
+                found[group] = self.members(group)
+            except BrokerError as error:
+                found[group] = error
+        return found
+
+    def fetch(self, group: str, _tps: object) -> dict[TopicPartition, StoredOffset]:
+        """Return a group's offsets."""
+        self._check(group)
+        held = self.committed.get(group, {})
+        return {tp: one for tp, one in held.items() if tp.topic not in self.denied}
+
+    def hidden(self, topics: Iterable[str]) -> frozenset[str]:
+        """Return which of these topics may not be described, existing or not."""
+        return frozenset(topics) & self.denied
+
+    def tells_all(self, _group: str) -> bool:
+        """Return whether ``fetch`` returns all offsets."""
+        return True
+
+    def commit(
+        self, group: str, new: Mapping[TopicPartition, StoredOffset]
+    ) -> dict[TopicPartition, BrokerError]:
+        """Commit without membership."""
+        self._check(group)
+        refused = {
+            tp: BrokerError(f"offsets of {tp}: TOPIC_AUTHORIZATION_FAILED")
+            for tp in new
+            if tp.topic in self.denied
+        }
+        self.committed.setdefault(group, {}).update(
+            (tp, one) for tp, one in new.items() if tp not in refused
+        )
+        return refused
+
+    def delete(self, group: str, gone: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
+        """Delete offsets."""
+        self._check(group)
+        for tp in gone:
+            self.committed.get(group, {}).pop(tp, None)
+        return {}
+
+    def log_end(self, _group: str, _partition: int) -> int:
+        """Return a position in the commits' log."""
+        return 0
+
+    def commits_since(self, *_: object) -> list[Any]:
+        """Return no commits: nobody else commits in between."""
+        return []
+
+    def retention_minutes(self) -> tuple[int, bool]:
+        """Return how long offsets are kept, and whether brokers reported it."""
+        return self.retention
+
+
+class Simulated:
+    """One cluster with a broker, and the commands that are run on it.
+
+    ``ends``: first and next offset of each partition; a test may set them while a command runs.
+    ``asked``: the partitions whose ranges were read, in order.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.folder = folder
+        self.now_ms = int(time.time() * 1000)
+        """ZooKeeper's clock."""
+        self.zk = SimulatedZk(lambda: self.now_ms)
+        self.kafka = SimulatedCoordinators()
+        self.ends: dict[TopicPartition, tuple[int, int]] = {}
+        self.asked: list[TopicPartition] = []
+        self.without_leader: set[TopicPartition] = set()
+        monkeypatch.chdir(folder)  # where some commands leave a journal
+        for path in ("/consumers", "/brokers/topics"):
+            self.zk.set(path)
+        broker = {"version": 1, "host": "sim", "port": 1, "jmx_port": -1, "timestamp": "1"}
+        self.zk.set("/brokers/ids/0", json.dumps(broker).encode())
+
+        def open_zk(*_: object, **__: object) -> SimulatedZk:
+            return self.zk
+
+        monkeypatch.setattr(sessions, "ClusterZk", open_zk)
+        monkeypatch.setattr(tools, "ClusterZk", open_zk)
+        monkeypatch.setattr(sessions, "GroupCoordinators", lambda *_, **__: self.kafka)
+        monkeypatch.setattr(logs, "BrokerConnection", SimulatedConnection)
+        monkeypatch.setattr(logs, "fetch_metadata", self._metadata)
+        monkeypatch.setattr(logs, "list_offsets", self._list_offsets)
+
+    # -- the cluster ---------------------------------------------------------------------------
+
+    def topic(self, name: str, *ends: tuple[int, int]) -> None:
+        """Create a topic; each pair is a partition's first and next offset."""
+        document = {"version": 1, "partitions": {str(number): [0] for number in range(len(ends))}}
+        self.zk.set(f"/brokers/topics/{name}", json.dumps(document).encode())
+        self.ends |= {TopicPartition(name, number): one for number, one in enumerate(ends)}
+
+    def in_zookeeper(
+        self, group: str, topic: str, *offsets: int | None, where: str = "offsets"
+    ) -> None:
+        """Store offsets of partitions 0, 1, ... in ZooKeeper."""
+        for number, offset in enumerate(offsets):
+            if offset is not None:
+                path = f"{GroupPaths(group).root}/{where}/{topic}/{number}"
+                self.zk.set(path, b"%d" % offset)
+
+    def in_kafka(self, group: str, topic: str, *offsets: int | None) -> None:
+        """Commit offsets of partitions 0, 1, ... to Kafka."""
+        for number, offset in enumerate(offsets):
+            if offset is not None:
+                held = self.kafka.committed.setdefault(group, {})
+                held[TopicPartition(topic, number)] = StoredOffset(offset)
+
+    def held(self, group: str, topic: str) -> tuple[dict[int, int], dict[int, int]]:
+        """Return the offsets of a topic in ZooKeeper and in Kafka, by partition."""
+        where = f"{GroupPaths(group).root}/offsets/{topic}"
+        zk = {int(n): int(self.zk.text(f"{where}/{n}") or -1) for n in self.zk.zk.children(where)}
+        kafka = self.kafka.committed.get(group, {})
+        return zk, {tp.partition: one.offset for tp, one in kafka.items() if tp.topic == topic}
+
+    def _metadata(self, _connection: object, topics: Collection[str]) -> Any:
+        leaders = {tp: 0 for tp in self.ends if tp not in self.without_leader}
+        return SimpleNamespace(leaders={tp: n for tp, n in leaders.items() if tp.topic in topics})
+
+    def _list_offsets(
+        self, _connection: object, partitions: Collection[TopicPartition], which: int
+    ) -> dict[TopicPartition, int | BrokerError]:
+        assert which in (EARLIEST, LATEST)
+        if which == LATEST:
+            self.asked += partitions
+        return {tp: self.ends[tp][0 if which == EARLIEST else 1] for tp in partitions}
+
+    # -- commands ------------------------------------------------------------------------------
+
+    def stores(self) -> sessions.Stores:
+        """The product's own sessions. They need not be opened."""
+        return sessions.Stores("sim", 0.2, 0.2)
+
+    def run(self, *words: str, rows: bool = True) -> Ran:
+        """Run a command. ``rows``: it takes ``--json``."""
+        out, err = io.StringIO(), io.StringIO()
+        more = ("--zookeeper", "sim:1", "--timeout", "0.5", "--coordinator-timeout", "0.5")
+        with redirect_stdout(out), redirect_stderr(err):
+            status = run([*words, *more, *(("--json",) if rows else ())])
+        found = json.loads(out.getvalue() or "[]") if rows else []
+        return Ran(status, found, err.getvalue() + ("" if rows else out.getvalue()))
+
+    def file(self, name: str) -> str:
+        """Return the path of a new file."""
+        return str(self.folder / name)
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Simulated:
+    """A cluster without topics and groups."""
+    return Simulated(monkeypatch, tmp_path)
