@@ -44,6 +44,8 @@ class Difference(NamedTuple):
     found: int | None
     kind: str
     what: str
+    kafka_group: str = ""
+    """The group's name in Kafka, if it differs."""
 
 
 def compare(
@@ -106,7 +108,7 @@ def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterat
 
 def about_group(plan: GroupPlan, kind: str, what: str) -> Difference:
     """Return the difference that concerns a whole group."""
-    return Difference(plan.group, None, None, None, None, kind, what)
+    return Difference(plan.group, None, None, None, None, kind, what, plan.kafka_group)
 
 
 def status(found: Iterable[Difference], strict: bool = False) -> int:

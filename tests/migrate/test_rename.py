@@ -55,12 +55,26 @@ def test_a_renamed_group_goes_there_and_back(
             assert shell("rollback", plan, "--execute")[0] == 0
             assert filled.committed(new, there) == {}
     filled.set_kafka(new, topic, {0: 11})
+    filled.set_kafka(f"never.{group}", topic, {0: 12})
     back = str(tmp_path / "back")
-    chosen = ("--direction", "kafka-to-zk", "--group", new, "--rename", f"{new}={group}")
-    assert shell("plan", *chosen, "--out", back)[0] == 0
+    for number, chosen in enumerate(
+        (
+            ("--groups-regex", f".*{group}"),
+            ("--group", group),
+            ("--group", new, "--rename", "new.*=*"),
+        )
+    ):
+        words = ("--direction", "kafka-to-zk", *chosen)
+        status, rows = shell.rows("plan", *words, "--out", f"{back}{number}")
+        assert [(row["group"], row["kafka_group"]) for row in rows] == [(group, new)]
+        assert status == 0
+        _, rows = shell.rows("assess", *words)
+        assert [(row["group"], row["kafka_group"]) for row in rows] == [(group, new)]
+    back += "0"
     assert shell("apply", back, "--execute")[0] == 0
     assert filled.znodes(group)[f"/consumers/{group}/offsets/{topic}/0"] == b"11"
     assert not filled.client.exists(f"/consumers/{new}")
+    assert not filled.client.exists(f"/consumers/never.{group}")
     assert shell("verify", back)[0] == 0
 
 

@@ -13,6 +13,7 @@ from zkmigrate.commands.decisions import DECISIONS, decisions
 from zkmigrate.commands.files import write_out
 from zkmigrate.commands.planning import Summary, plan_groups
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.renaming import Rename, choose, rename_option
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.formats import decisions_file
@@ -44,6 +45,7 @@ from zkmigrate.plan.options import Options
     is_flag=True,
     help="Like --left, but the exit status is 1 if any offset or member is only in ZooKeeper.",
 )
+@rename_option
 @server_options
 @only_problems_option
 @format_options
@@ -55,6 +57,7 @@ def assess(
     decisions_out: str | None,
     left: bool,
     fail_if_left: bool,
+    renames: tuple[Rename, ...],
     servers: Servers,
     only_problems: bool,
     how: How,
@@ -70,7 +73,7 @@ def assess(
         flag = "--left" if left else "--fail-if-left"
         if direction is not Direction.ZK_TO_KAFKA:
             no_effect(flag, "direction")
-        no_effect(flag, "decisions_out", "running", *DECISIONS)
+        no_effect(flag, "decisions_out", "running", "renames", *DECISIONS)
         _show_left(which, servers, how, only_problems, fail_if_left)
     summary = Summary(how, only_problems, options.skips)
     with (
@@ -78,9 +81,10 @@ def assess(
         Progress("assessing", bad="not ready") as progress,
         open_stores(servers, progress) as stores,
     ):
-        chosen = which.of_store(partial(stores.group_names, direction.source), direction.source)
+        own, renamed = choose(stores, direction, which, renames)
+        chosen = list(own.values())
         plans = summary.watch(
-            plan_groups(stores, direction, options, chosen, progress, None, running)
+            plan_groups(stores, direction, options, chosen, progress, None, running, renamed)
         )
         if decisions_out is not None:
             write_out(decisions_out, decisions_file.template(plans), "--decisions-out")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import click
@@ -20,6 +20,21 @@ def only_problems_option(command: F) -> F:
     return click.option(
         "--only-problems", is_flag=True, help="Hide the rows of groups without a problem."
     )(command)
+
+
+def group_cell(group: str, kafka_group: str, how: How) -> str:
+    """Return a group's name; a table adds its name in Kafka, which elsewhere has a column."""
+    return f"{group} ({kafka_group} in Kafka)" if kafka_group and how == "table" else group
+
+
+def in_columns(
+    fields: Sequence[str], rows: Sequence[Sequence[object]], how: How
+) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    """Return the columns and the cells of rows that begin with ``group`` and end with
+    ``kafka_group``, which a table shows in one column."""
+    if how != "table":
+        return fields, rows
+    return fields[:-1], [(group_cell(str(row[0]), str(row[-1]), how), *row[1:-1]) for row in rows]
 
 
 def problem_cells(problem: Problem, how: How) -> tuple[str, str, str]:

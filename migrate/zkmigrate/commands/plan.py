@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from importlib.metadata import version
 
 import click
@@ -17,7 +16,7 @@ from zkmigrate.commands.decisions import decisions
 from zkmigrate.commands.files import read_file, write_out
 from zkmigrate.commands.planning import Summary, plan_groups
 from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.renaming import Rename, new_names, parse_renames
+from zkmigrate.commands.renaming import Rename, choose, rename_option
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.formats import decisions_file, offset_csv, plan_file
@@ -42,15 +41,7 @@ from zkmigrate.plan.values import Verdict
     help="Take the chosen groups' offsets from a CSV, JVM export or JSON file, not from the source "
     "store.",
 )
-@click.option(
-    "--rename",
-    "renames",
-    metavar="OLD=NEW",
-    multiple=True,
-    callback=parse_renames,
-    help="Give a group another name in the target store. With a '*' in both parts, rename "
-    "every group that matches, as in 'legacy-*=*'. May be repeated.",
-)
+@rename_option
 @server_options
 @only_problems_option
 @format_options
@@ -81,17 +72,10 @@ def plan(
         Progress("planning", bad="not ready") as progress,
         open_stores(servers, progress) as stores,
     ):
-        if offsets is None:
-            chosen = which.of_store(partial(stores.group_names, direction.source), direction.source)
-        else:
-            chosen = list(offsets)
-        renamed = new_names(renames, chosen)
-        if direction is Direction.KAFKA_TO_ZK:  # a group goes by its name in ZooKeeper
-            turned = {new: old for old, new in renamed.items()}
-            chosen = [renamed.get(name, name) for name in chosen]
-            if offsets is not None:
-                offsets = {renamed.get(name, name): found for name, found in offsets.items()}
-            renamed = turned
+        own, renamed = choose(stores, direction, which, renames, offsets)
+        if offsets is not None:
+            offsets = {own[name]: found for name, found in offsets.items()}
+        chosen = list(own.values())
         made = plan_groups(stores, direction, options, chosen, progress, offsets, at_apply, renamed)
         lines = plan_file.render(
             direction,

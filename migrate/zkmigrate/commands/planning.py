@@ -17,7 +17,7 @@ from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard
-from zkmigrate.commands.cells import problem_cells, stays_cell
+from zkmigrate.commands.cells import group_cell, problem_cells, stays_cell
 from zkmigrate.commands.progress import Progress
 from zkmigrate.errors import REFUSED
 from zkmigrate.model import Direction, GroupState
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = (
     "group", "verdict", "partitions", "to_write", "kind", "what", "fix", "notes", "stays_behind",
+    "kafka_group",
 )  # fmt: skip
 _IN_TABLE: Final = 7
 """How many of the columns are in a table; notes are printed below it."""
@@ -120,7 +121,7 @@ class Summary:
                 and any(covers(frozenset({skip.pattern}), one.tp) for one in plan.stays)
             }
             head = (
-                plan.group,
+                group_cell(plan.group, plan.kafka_group, self.how),
                 plan.verdict.value,
                 len(plan.entries),
                 sum(entry.write for entry in plan.entries),
@@ -130,7 +131,7 @@ class Summary:
             self.kinds.update({problem.kind for problem in plan.problems})
             for problem in plan.problems or (() if self.only_problems else (None,)):
                 texts = ("", "", "") if problem is None else problem_cells(problem, self.how)
-                row = (*head, *texts, notes, stays)
+                row = (*head, *texts, notes, stays, plan.kafka_group)
                 self.rows.append(row[:_IN_TABLE] if self.how == "table" else row)
             yield plan
 

@@ -1,16 +1,23 @@
-"""``--rename``: groups that have another name in the target store. Pure."""
+"""``--rename``: groups that have another name in the target store, and which groups are chosen."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkmigrate.commands.selection import Selection
 from zkmigrate.errors import MigrationError
+from zkmigrate.model import Direction, Store
+
+if TYPE_CHECKING:
+    from zkmigrate.stores.sessions import Stores
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Rename(NamedTuple):
@@ -49,10 +56,66 @@ def parse_renames(_context: object, _option: object, texts: tuple[str, ...]) -> 
     return tuple(found)
 
 
-def new_names(renames: Sequence[Rename], groups: Iterable[str]) -> dict[str, str]:
+def rename_option(command: F) -> F:
+    """Add ``--rename``, given to the command as ``renames``."""
+    return click.option(
+        "--rename",
+        "renames",
+        metavar="OLD=NEW",
+        multiple=True,
+        callback=parse_renames,
+        help="Give a group another name in the target store. With a '*' in both parts, rename "
+        "every group that matches, as in 'legacy-*=*'. May be repeated.",
+    )(command)
+
+
+def choose(
+    stores: Stores,
+    direction: Direction,
+    which: Selection,
+    renames: Sequence[Rename],
+    listed: Iterable[str] | None = None,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return each chosen name with the group's name in ZooKeeper, and names that differ in Kafka.
+
+    The second map is from the name in ZooKeeper to the one in Kafka.
+
+    On the way back, groups that are not named are chosen among those that were moved to Kafka, so
+    that no other group of Kafka gets an old consumer's znodes. Each goes back to the name that it
+    was moved from. ``listed``: the chosen groups, if a file names them. Raises MigrationError.
+    """
+    if direction is Direction.ZK_TO_KAFKA:
+        known = stores.group_names(Store.ZOOKEEPER)
+        chosen = list(listed or which.of_store(lambda: known, Store.ZOOKEEPER))
+        return {name: name for name in chosen}, new_names(renames, chosen, known)
+    moved = stores.moved_groups()
+    if listed is not None:
+        chosen = list(listed)
+    elif which.named:
+        chosen = which.of_store(list, Store.KAFKA)
+    else:
+        advice = "it was not moved there; name other groups of Kafka with --group"
+        chosen = which.among(sorted(moved), "zookeeper that were moved to kafka", advice)
+    moved_as = {in_kafka: name for name, in_kafka in moved.items() if in_kafka not in moved}
+    own = {name: moved_as.get(name, name) for name in chosen}
+    in_kafka = {name: moved.get(own[name], name) for name in chosen}
+    given = new_names(renames, dict.fromkeys(in_kafka.values()))
+    own = {name: given.get(in_kafka[name], own[name]) for name in chosen}
+    twice = [name for name, count in Counter(own.values()).items() if count > 1]
+    if twice:
+        same = ", ".join(name for name in chosen if own[name] == twice[0])
+        raise MigrationError(f"{same} are the same group {twice[0]}: name it once")
+    pairs = ((own[name], in_kafka[name]) for name in chosen)
+    return own, {name: there for name, there in pairs if there != name}
+
+
+def new_names(
+    renames: Sequence[Rename], groups: Iterable[str], known: Iterable[str] = ()
+) -> dict[str, str]:
     """Return the new names of the groups that have one. The first rule that matches a group counts.
 
-    Raises MigrationError when two groups would have the same name, or a rule matches no group.
+    ``known``: names of other groups, which no new name may be. Raises MigrationError when two
+    groups would have the same name, or a rule matches no group.
     """
     if not renames:
         return {}
@@ -82,4 +145,11 @@ def new_names(renames: Sequence[Rename], groups: Iterable[str]) -> dict[str, str
         if count > 1:
             same = ", ".join(name for name in every if found.get(name, name) == new)
             raise MigrationError(f"--rename: {same} would all be called {new}: choose other names")
+    others = set(known).difference(every)
+    for name, new in found.items():
+        if new in others:
+            raise MigrationError(
+                f"--rename: {name} would be called {new}, and there is another group of that name: "
+                "choose another name"
+            )
     return found

@@ -15,7 +15,7 @@ from zkconsumer.cli.tables import How, print_notes, print_rows
 from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result, exit_status
 from zkmigrate.apply.records import begun_by
-from zkmigrate.commands.cells import problem_cells, stays_cell
+from zkmigrate.commands.cells import group_cell, problem_cells, stays_cell
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.selection import Selection
 from zkmigrate.errors import MigrationError
@@ -142,6 +142,8 @@ class PassedGroups:
         self._chosen = chosen
         self.stays: dict[str, tuple[StaysBehind, ...]] = {}
         self.refused: dict[str, Problem] = {}
+        self.kafka_groups: dict[str, str] = {}
+        """The names in Kafka of groups that have another name there."""
 
     def __len__(self) -> int:
         return len(self._groups) if self._chosen is None else len(self._chosen)
@@ -154,6 +156,8 @@ class PassedGroups:
                 self.stays[group.group] = group.stays
             if group.problems:
                 self.refused[group.group] = group.problems[0]
+            if group.kafka_group:
+                self.kafka_groups[group.group] = group.kafka_group
             yield group
 
 
@@ -165,15 +169,17 @@ def print_results(
     for one in results:
         if only_problems and one.outcome.good:
             continue
-        row = (one.group, one.outcome.value, one.offsets)
+        there = passed.kafka_groups.get(one.group, "")
+        row = (group_cell(one.group, there, how), one.outcome.value, one.offsets)
         if how != "table":
-            rows.append((*row, one.why, stays_cell(passed.stays.get(one.group, ()), how)))
+            rows.append((*row, one.why, stays_cell(passed.stays.get(one.group, ()), how), there))
         elif one.outcome is Outcome.SKIPPED and one.group in passed.refused:
             rows.append((*row, ": ".join(problem_cells(passed.refused[one.group], how)[1:])))
         else:
             rows.append((*row, one.why))
     columns = ("group", "outcome", "offsets", "why")
-    print_rows(columns if how == "table" else (*columns, "stays_behind"), rows, how)
+    more = () if how == "table" else ("stays_behind", "kafka_group")
+    print_rows((*columns, *more), rows, how)
     if how == "table":
         for group, stays in passed.stays.items():
             print_notes([f"group {group}: stays behind: {shown(map(str, stays))}"])

@@ -15,7 +15,7 @@ from zkconsumer.cli.tables import How, format_options, no_collector
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
-from zkmigrate.commands.cells import only_problems_option
+from zkmigrate.commands.cells import in_columns, only_problems_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
@@ -48,11 +48,11 @@ def status(
     The exit status is the sum of 1 (a group could not be read) and 8 (a consumer uses the store
     that is no longer current).
     """
-    look = partial(_look, which, servers, only_problems)
+    look = partial(_look, which, servers, only_problems, how)
     click.get_current_context().exit(look_once_or_often(look, watch, how))
 
 
-def _look(which: Selection, servers: Servers, only_problems: bool) -> Look:
+def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> Look:
     from zkmigrate.apply import guard
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
@@ -90,7 +90,9 @@ def _look(which: Selection, servers: Servers, only_problems: bool) -> Look:
         parts.append(f"{attention} need attention")
     if only_problems:
         rows = [row for row in rows if row.attention]
-    return Look(Status._fields, 1, rows, f"groups: {', '.join(parts)}", reduce(or_, codes, 0))
+    said = f"groups: {', '.join(parts)}"
+    columns, cells = in_columns(Status._fields, rows, how)
+    return Look(columns, 1, cells, said, reduce(or_, codes, 0))
 
 
 def names_of_both(stores: Stores) -> list[str]:

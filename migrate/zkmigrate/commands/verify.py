@@ -13,6 +13,7 @@ from zkconsumer.cli.tables import How, format_options
 from zkmigrate import verify
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.records import Records, begun_by, recorded
+from zkmigrate.commands.cells import in_columns
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.running import check_cluster, journal_option, journal_path, load
 from zkmigrate.commands.selection import Selection, plan_selection
@@ -51,11 +52,11 @@ def verify_(
     (source-moved-on), and 16 (ahead, only with --strict). It is 0 if everything is as planned.
     """
     loaded, _ = load(plan, which)
-    look = partial(_look, loaded, journal_path(plan, journal), servers, strict)
+    look = partial(_look, loaded, journal_path(plan, journal), servers, strict, how)
     click.get_current_context().exit(look_once_or_often(look, watch, how))
 
 
-def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool) -> Look:
+def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool, how: How) -> Look:
     from zkmigrate.stores.group_states import read_offsets  # loads kafka-python, which takes long
 
     found: list[verify.Difference] = []
@@ -92,7 +93,7 @@ def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool) -> Lo
                 mine += verify.stays_behind(group, loaded.direction, held.offsets)
                 groups += 1
                 compared += len(group.entries)
-            found += mine
+            found += (one._replace(kafka_group=group.kafka_group) for one in mine)
             good = {one.kind for one in mine} <= {verify.AHEAD, verify.STAYS}
             progress.group(group.group, good)
     order = list(verify.ORDER)
@@ -101,4 +102,5 @@ def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool) -> Lo
     parts = [f"{counts[kind]} {kind}" for kind in order if counts[kind]]
     said = ", ".join(parts) or "all as planned"
     summary = f"{compared} partitions of {groups} groups compared: {said}"
-    return Look(verify.Difference._fields, 3, found, summary, verify.status(found, strict))
+    columns, rows = in_columns(verify.Difference._fields, found, how)
+    return Look(columns, 3, rows, summary, verify.status(found, strict))

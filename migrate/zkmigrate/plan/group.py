@@ -57,6 +57,7 @@ class _Planner:
         state = self.state
         self._live()
         self._layout()
+        self._other_group()
         rules = PartitionRules(state, self.direction, self.options, self.findings)
         wanted = sorted(
             tp
@@ -182,6 +183,26 @@ class _Planner:
         for fault in self.state.faults:
             self._refuse(Kind.UNKNOWN, fault, "make it available again, then plan again")
 
+    def _other_group(self) -> None:
+        """Refuse a new name under which the target store has another group.
+
+        A group that was moved under this name before is the same group.
+        """
+        state = self.state
+        marker = state.marker
+        if not state.kafka_group or (marker and marker.kafka_group == state.kafka_group):
+            return
+        if self.direction is Direction.ZK_TO_KAFKA:
+            name, held = state.kafka_group, any(one.offset >= 0 for one in state.kafka.values())
+        else:
+            name, held = state.group, any(one.offset is not None for one in state.zk.values())
+        if held:
+            self._refuse(
+                Kind.GROUP_EXISTS,
+                f"{self.direction.target.value} has another group {name} with offsets",
+                "choose another name with --rename",
+            )
+
     def _idle(self) -> None:
         """Refuse groups that were idle for a long time: an operator must confirm that they are
         needed."""
@@ -199,8 +220,6 @@ class _Planner:
             )
 
     def _note(self, entries: Iterable[Entry], unseen: Iterable[str]) -> None:
-        if self.state.kafka_group:
-            self.notes.append(f"is called {self.state.kafka_group} in Kafka")
         unset = [str(entry.tp) for entry in entries if entry.to is None]
         if unset:
             self.notes.append(Note("no offset, so auto.offset.reset decides: ", unset))

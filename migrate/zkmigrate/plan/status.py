@@ -43,6 +43,8 @@ class Status(NamedTuple):
     moved: str
     days_left: int | None
     attention: str
+    kafka_group: str = ""
+    """The group's name in Kafka, if it differs."""
 
 
 def status_of(
@@ -100,6 +102,7 @@ def status_of(
             f"{moved_to.value} {day(marker.at_ms)}" if marker and moved_to else "",
             left,
             "; ".join(attention),
+            state.kafka_group,
         ),
         used | (UNKNOWN if state.faults else 0),
     )

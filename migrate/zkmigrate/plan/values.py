@@ -29,6 +29,7 @@ class Kind(Enum):
     COORDINATOR_AWAY = "coordinator-away"
     CLOSED = "closed"
     FOREIGN_LAYOUT = "foreign-layout"
+    GROUP_EXISTS = "group-exists"
     UNREADABLE = "unreadable"
     UNKNOWN = "unknown"
     BAD_NAME = "bad-name"

@@ -15,10 +15,14 @@ from typing import Final
 
 from zkconsumer.admin.snapshot import MOVED
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.scripts import read_mode
+from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths
-from zkconsumer.errors import ZnodeFormatError
+from zkconsumer.errors import ZnodeFormatError, ZooKeeperError
+from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.model import MigrationMarker, Store
 
 FORMAT: Final = 1
@@ -108,3 +112,23 @@ def read(group: str) -> Script[MigrationMarker | None]:
     where = path(group)
     (node,) = yield from read_many([where])
     return None if node is None else decode(where, node)
+
+
+def name_of_moved(group: str) -> Script[str | None]:
+    """Return the name in Kafka of a group whose offsets count there; ``None`` for other groups.
+
+    That is a group that was moved, stopped or live. A group whose marker or mode cannot be read
+    counts as one, so that whoever wants to move it back is told.
+    """
+    try:
+        marker = yield from or_refusal(read(group))
+        if isinstance(marker, ZooKeeperError):
+            return group
+        if marker is not None and marker.moved_to is Store.KAFKA:
+            return marker.kafka_group or group
+        mode = yield from or_refusal(read_mode(LivePaths.of(group)))
+    except ZnodeFormatError:
+        return group
+    if isinstance(mode, ZooKeeperError) or mode[0] in (Mode.KAFKA, Mode.OPEN):
+        return group
+    return None

@@ -34,6 +34,7 @@ from zkconsumer.core.zookeeper.znodes import (
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError, ZnodeFormatError
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import Retention, Store
+from zkmigrate.stores import migration_marker
 from zkmigrate.stores.logs import CLIENT_ID, Logs
 
 _FRESH: Final = 10.0
@@ -223,6 +224,13 @@ class Stores:
                 )
             return names
         return self.zk.run(list_groups())
+
+    def moved_groups(self) -> dict[str, str]:
+        """Return the groups in ZooKeeper that were moved to Kafka, and their names there."""
+        names = list(filter(is_legal_topic, self.zk.run(list_groups())))
+        found = self.zk.run_all(map(migration_marker.name_of_moved, names))
+        pairs = zip(names, found, strict=True)
+        return {name: in_kafka for name, in_kafka in pairs if in_kafka is not None}
 
     def retention(self) -> Retention:
         """Return for how long brokers keep the offsets of a group without members."""

@@ -1,0 +1,134 @@
+"""Which groups a command chooses, and under which names they are in both stores. No server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.commands.planning import Summary
+from zkmigrate.commands.renaming import Rename, choose
+from zkmigrate.commands.running import PassedGroups, print_results
+from zkmigrate.commands.selection import Selection
+from zkmigrate.errors import MigrationError
+from zkmigrate.model import Direction, KafkaOffset, MigrationMarker, Store
+from zkmigrate.plan.values import GroupPlan, Kind
+from zkmigrate.stores import migration_marker
+from zkmigrate.stores.sessions import Stores
+
+from tests.migrate.test_plan import BACK, FORTH, TP, kinds, made, state
+from tests.unit.tool_zk import ToolZk
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Create
+
+OTHER = TopicPartition("payments", 0)
+EVERY = Selection((), None, True, ())
+
+
+def named(*groups: str) -> Selection:
+    """These groups."""
+    return Selection(groups, None, False, ())
+
+
+@pytest.fixture
+def stores() -> Any:
+    """Groups in ZooKeeper: ``a`` is ``x`` in Kafka, ``b`` was moved, ``c`` rolled back, ``d`` never
+    moved, ``e`` moved live, ``f`` has a marker that cannot be read. Kafka also has ``only``."""
+    zk = ToolZk()
+    zk.zk.do(Create("/consumers"))
+    contents = {
+        "a": migration_marker.encode(Store.KAFKA, 1, {TP: 5}, "x"),
+        "b": migration_marker.encode(Store.KAFKA, 1, {TP: 5}),
+        "c": migration_marker.ROLLED_BACK,
+        "f": b"?",
+    }
+    for name in "abcdef":
+        zk.zk.do(Create(f"/consumers/{name}"))
+        if name in contents:
+            zk.zk.do(Create(f"/consumers/{name}/migration", contents[name]))
+    for path, data in (("live", b""), ("live/mode", b'{"version":1,"mode":"open"}')):
+        zk.zk.do(Create(f"/consumers/e/{path}", data))
+    found = SimpleNamespace(
+        zk=zk, group_names=lambda store: list("abcdef" if store is Store.ZOOKEEPER else "xb")
+    )
+    found.moved_groups = lambda: Stores.moved_groups(found)
+    return found
+
+
+def test_the_groups_that_were_moved(stores: Any) -> None:
+    """By stopped and by live moves. One whose marker cannot be read is not left out."""
+    assert stores.moved_groups() == {"a": "x", "b": "b", "e": "e", "f": "f"}
+
+
+@pytest.mark.parametrize(
+    ("which", "renames", "own", "renamed"),
+    [
+        (EVERY, (), {"a": "a", "b": "b", "e": "e", "f": "f"}, {"a": "x"}),
+        (Selection((), "a|x|d|only", False, ()), (), {"a": "a"}, {"a": "x"}),
+        (named("a"), (), {"a": "a"}, {"a": "x"}),
+        (named("x"), (), {"x": "a"}, {"a": "x"}),
+        (named("x"), (Rename("x", "a"),), {"x": "a"}, {"a": "x"}),
+        (named("a"), (Rename("x", "g"),), {"a": "g"}, {"g": "x"}),
+        (named("only"), (), {"only": "only"}, {}),
+        (named("only"), (Rename("only", "new"),), {"only": "new"}, {"new": "only"}),
+    ],
+)
+def test_a_group_goes_back_to_its_own_name(
+    stores: Any,
+    which: Selection,
+    renames: tuple[Rename, ...],
+    own: dict[str, str],
+    renamed: dict[str, str],
+) -> None:
+    """Whichever of its names is given. Only a group that is named may be one that never was in
+    ZooKeeper."""
+    assert choose(stores, BACK, which, renames) == (own, renamed)
+
+
+def test_no_name_is_chosen_twice(stores: Any) -> None:
+    """Both names of one group, or a new name that another group has."""
+    with pytest.raises(MigrationError, match="a, x are the same group a"):
+        choose(stores, BACK, named("a", "x"), ())
+    with pytest.raises(MigrationError, match="there is another group of that name"):
+        choose(stores, FORTH, named("a"), (Rename("a", "d"),))
+    assert choose(stores, FORTH, named("a", "d"), (Rename("a", "d"), Rename("d", "n")))[1] == {
+        "a": "d",
+        "d": "n",
+    }
+
+
+@pytest.mark.parametrize("direction", [FORTH, BACK])
+def test_a_new_name_of_an_existing_group_is_a_problem(direction: Direction) -> None:
+    """Also if the other group has offsets of other topics only, which are no conflict. An offset of
+    -1 is none. A group that was moved under this name before is the same group."""
+    found = replace(state(5 if direction is FORTH else None), kafka_group="x")
+    if direction is FORTH:
+        other = replace(found, kafka={OTHER: KafkaOffset(3)})
+        none = replace(found, kafka={OTHER: KafkaOffset(-1)})
+    else:
+        none = replace(found, kafka={TP: KafkaOffset(5)})
+        other = replace(none, zk=state().zk)
+    assert Kind.GROUP_EXISTS in kinds(made(other, direction))
+    assert Kind.GROUP_EXISTS not in kinds(made(none, direction))
+    again = MigrationMarker(Store.KAFKA, 1, {}, b"x", "x")
+    assert Kind.GROUP_EXISTS not in kinds(made(replace(other, marker=again), direction))
+    another = replace(again, kafka_group="y")
+    assert Kind.GROUP_EXISTS in kinds(made(replace(other, marker=another), direction))
+
+
+@pytest.mark.parametrize("how", ["table", "json", "csv"])
+def test_tables_show_both_names(how: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON and CSV have a column for the name in Kafka."""
+    plans: Any = (GroupPlan("a", kafka_group="x"),)
+    passed = PassedGroups(plans, None)
+    summary = Summary(how, False, ())
+    assert list(summary.watch(passed)) == list(plans)
+    summary.print_all()
+    with pytest.raises(click.exceptions.Exit), click.Context(click.Command("apply")):
+        print_results([Result("a", Outcome.DONE, 1)], passed, how, False)
+    text = capsys.readouterr().out
+    assert text.count("a (x in Kafka)" if how == "table" else "kafka_group") == 2
+    assert how == "table" or ('"x"' in text or ",x\n" in text)
