@@ -9,18 +9,23 @@ import random
 import stat
 from collections.abc import Iterator
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from zkmigrate.apply.journal import Journal, parse
 from zkmigrate.errors import JournalError, PlanFileError
 from zkmigrate.formats import offset_csv, plan_file, whole_file
-from zkmigrate.model import Direction, KafkaOffset
+from zkmigrate.model import Direction, KafkaOffset, Store
+from zkmigrate.plan.options import Options, Rule
 from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem, StaysBehind
+from zkmigrate.stores import migration_marker
 
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.errors import OffsetsFileError
+from zkconsumer.core.zookeeper.ops import Node, Stat
+from zkconsumer.errors import OffsetsFileError, ZnodeFormatError
 
 PLANS = (
     GroupPlan(
@@ -89,6 +94,67 @@ def test_bad_fields_of_a_group_are_named(key: str, value: object) -> None:
     changed = json.dumps({**json.loads(group), key: value}) + "\n"
     with pytest.raises(PlanFileError, match=rf"^plan:\d: .*{named}"):
         plan_file.parse("plan", "".join((head, changed, *rest)).encode())
+
+
+@pytest.mark.parametrize("line", range(5))
+def test_a_key_that_is_not_known_is_refused(line: int) -> None:
+    """In the head, a group, a problem, an entry, an offset that stays behind, and the totals: a
+    newer version may have changed with it what ``apply`` has to do."""
+    options = Options(rules=(Rule(group="g", skip=True),))
+    lines = "".join(plan_file.render(Direction.ZK_TO_KAFKA, 17, PLANS, options)).splitlines()
+    document = json.loads(lines[(0, 1, 2, -2, -1)[line]])
+    places = [document, *document.get("stays_behind", [])[:1], *document.get("problems", [])[:1]]
+    places += [one for one in (document.get("at_apply"),) if one is not None]
+    for place in places:
+        place["transform"] = "reverse"
+        changed = list(lines)
+        changed[(0, 1, 2, -2, -1)[line]] = json.dumps(document)
+        del place["transform"]
+        text = "\n".join(changed) + "\n"
+        with pytest.raises(PlanFileError, match="'transform' is not a"):
+            plan_file.parse("plan", text.encode())
+
+
+def test_a_plan_of_another_format_is_refused() -> None:
+    """A plan has the number of the version that made it. The plans of the version before, which
+    lack only ``decided``, can still be finished and rolled back."""
+    first, *rest = whole().decode().splitlines(keepends=True)
+    head = json.loads(first)
+    assert head["zkmigrate"] == 2
+    for number, words in ((3, "in format 3, which this zkmigrate does not know"), ("2", "not a")):
+        changed = json.dumps({**head, "zkmigrate": number}) + "\n"
+        with pytest.raises(PlanFileError, match=words):
+            plan_file.parse("plan", "".join((changed, *rest)).encode())
+    old = "".join(plan_file.render(Direction.ZK_TO_KAFKA, 17, PLANS)).splitlines(keepends=True)
+    old[0] = json.dumps({**head, "zkmigrate": 1}) + "\n"
+    totals = {**json.loads(old[-1]), "sha256": sha256("".join(old[:-1]).encode()).hexdigest()}
+    data = "".join((*old[:-1], json.dumps(totals) + "\n")).encode()
+    assert plan_file.parse("plan", data).groups == PLANS
+
+
+@pytest.mark.parametrize("odd", [{"fence": 3}, {"version": 2}])
+def test_a_marker_of_a_newer_version_is_refused(odd: dict[str, int]) -> None:
+    """It is not called damaged, and nobody is told to delete it."""
+    found = json.loads(migration_marker.encode(Store.KAFKA, 5, {TopicPartition("t", 0): 3}, "x"))
+    node = Node(json.dumps({**found, **odd}).encode(), Stat(1, 1, 0, 0, 5))
+    with pytest.raises(ZnodeFormatError, match="another version of zkmigrate") as caught:
+        migration_marker.decode("/consumers/g/migration", node)
+    assert "delete" not in str(caught.value)
+    plain = Node(json.dumps(found).encode(), node.stat)
+    assert migration_marker.decode("/consumers/g/migration", plain).kafka_group == "x"
+
+
+def test_a_journal_of_another_format_is_refused(tmp_path: Path) -> None:
+    """Also one whose number is no number."""
+    data = written(tmp_path / "whole").splitlines(keepends=True)
+    for number, words in ((3, "in format 3, which this zkmigrate does not"), (None, "not a jour")):
+        body = json.dumps({"journal": number, "plan": "digest", "n": 0})
+        first = f"{body}\t{crc32(body.encode()):08x}\n".encode()
+        with pytest.raises(JournalError, match=words):
+            parse("journal", b"".join((first, *data[1:])))
+    body = json.dumps({"journal": 1, "plan": "digest", "n": 0})
+    old = f"{body}\t{crc32(body.encode()):08x}\n".encode()
+    assert len(parse("journal", b"".join((old, *data[1:])))[0]) == 4
 
 
 def test_changed_plans_are_refused_or_mean_what_they_say() -> None:

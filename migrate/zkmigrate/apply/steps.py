@@ -35,7 +35,7 @@ from zkmigrate.plan.options import Options
 from zkmigrate.plan.values import LIVE, GroupPlan, Kind
 from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.sessions import Stores
-from zkmigrate.text import shown
+from zkmigrate.text import show, shown
 
 _POLL: Final = 0.2
 
@@ -263,16 +263,29 @@ class Steps:
 
 
 def _decided_before(preview: GroupPlan, made: GroupPlan) -> None:
-    """Check that every offset outside of its log was so in the preview, where it was decided.
+    """Check that decisions apply only to what the preview showed, where they were reviewed.
 
-    Raises GroupRefusedError.
+    That is the same kind of problem in the same topic; for an offset outside of its log, in the
+    same partition. Raises GroupRefusedError.
     """
-    kind = Kind.OUT_OF_RANGE
-    shown_before = {entry.tp for entry in preview.entries if kind in entry.decided}
-    new = [e for e in made.entries if kind in e.decided and e.tp not in shown_before]
+    if made.problems:
+        return  # it is not moved
+    reviewed = preview.decisions()
+    clamped = {one.tp for one in preview.entries if Kind.OUT_OF_RANGE in one.decided}
+    new = {
+        one.tp: one.reason
+        for one in made.entries
+        if any((one.tp.topic, kind.value) not in reviewed for kind in one.decided)
+        or (Kind.OUT_OF_RANGE in one.decided and one.tp not in clamped)
+    }
+    new |= {
+        one.tp: f"{show(one.offset)} stays behind: {one.why}"
+        for one in made.stays
+        if (one.tp.topic, one.why) not in reviewed
+    }
     if new:
         raise refused(
             made.group,
-            f"changed since it was planned: {shown(f'{e.tp} ({e.reason})' for e in new)}: plan "
-            "again, and review it",
+            f"changed since review: {shown(f'{tp} ({why})' for tp, why in sorted(new.items()))}: "
+            "plan again, and review it",
         )

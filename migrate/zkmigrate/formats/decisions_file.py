@@ -124,6 +124,12 @@ def from_json(where: str, document: object) -> Options:
     try:
         if not isinstance(document, dict):
             raise TypeError
+        odd = sorted(document.keys() - {*DECIDED, "skips", "rules"})
+        if odd:
+            raise PlanFileError(
+                f"{where}: {odd[0]!a} is not a decision of this zkmigrate: use the version that "
+                "made the plan, or make a new one"
+            )
         values = {name: _value(where, name, document[name]) for name in DECIDED}
         skips = tuple(Skip(str(g), str(t), str(p)) for g, t, p in document["skips"])
         rules = tuple(_rule(where, one) for one in document["rules"])

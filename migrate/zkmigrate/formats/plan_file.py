@@ -24,7 +24,22 @@ from zkmigrate.model import Direction, KafkaOffset
 from zkmigrate.plan.options import Options, covers
 from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem, StaysBehind, Verdict
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Raised whenever a key is added that changes what ``apply`` does, so that no older version applies
+the plan without it. Format 2 has ``decided``."""
+READABLE: Final = (1, FORMAT)
+_HEAD: Final = frozenset({"zkmigrate", "direction", "made_ms", "cluster", "made_with", "at_apply"})
+_GROUP: Final = frozenset(
+    {"group", "verdict", "partitions", "writes", "problems", "notes", "marker", "topics", "skipped",
+     "kafka_group", "stays_behind"}
+)  # fmt: skip
+_PROBLEM: Final = frozenset({"kind", "what", "names", "fix", "skips"})
+_STAYS: Final = frozenset({"topic", "partition", "offset", "why"})
+_ENTRY: Final = frozenset(
+    {"topic", "partition", "zookeeper", "zk_version", "kafka", "to", "write", "reason", "decided",
+     "leader_epoch", "metadata"}
+)  # fmt: skip
+_TOTALS: Final = frozenset({"groups", "partitions", "sha256"})
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _INT64: Final = 2**63 - 1
 
@@ -203,8 +218,15 @@ class _Reader:
         self._number = 0
         self._hash = hashlib.sha256()
         head = self.line()
-        if head.get("zkmigrate") != FORMAT:
-            self.refuse(f"is not a plan of zkmigrate in format {FORMAT}")
+        found = head.get("zkmigrate")
+        if type(found) is not int:
+            self.refuse("is not a plan of zkmigrate")
+        if found not in READABLE:
+            self.refuse(
+                f"is a plan in format {found}, which this zkmigrate does not know: use the version "
+                "that made it, or make a new plan"
+            )
+        self.known(head, _HEAD)
         try:
             self.direction = Direction(head.get("direction"))
         except ValueError:
@@ -228,12 +250,14 @@ class _Reader:
             line = self.line()
             if "group" not in line:
                 break
+            self.known(line, _GROUP)
             plan = self.group(line)
             if plan.group in names:
                 self.refuse(f"group {plan.group!a} occurs twice")
             names.add(plan.group)
             partitions += len(plan.entries)
             yield plan
+        self.known(line, _TOTALS)
         if line.get("groups") != len(names) or line.get("partitions") != partitions:
             self.refuse("the totals at the end do not agree: the file was cut or edited")
         if line.get("sha256") != before.hexdigest():
@@ -260,6 +284,14 @@ class _Reader:
         if not isinstance(found, dict):
             self.refuse("is not a JSON object")
         return found
+
+    def known(self, line: dict[str, Any], keys: frozenset[str]) -> None:
+        odd = sorted(line.keys() - keys)
+        if odd:
+            self.refuse(
+                f"{odd[0]!a} is not a key of this zkmigrate's plans: use the version that made the "
+                "plan, or make a new one"
+            )
 
     def number(self, line: dict[str, Any], key: str, low: int = 0) -> int:
         value = line.get(key)
@@ -341,6 +373,7 @@ class _Reader:
     def _problem(self, problem: object) -> Problem:
         if not isinstance(problem, dict):
             self.refuse("a problem is not an object")
+        self.known(problem, _PROBLEM)
         try:
             kind = Kind(problem.get("kind"))
         except ValueError:
@@ -352,10 +385,12 @@ class _Reader:
     def _stays(self, line: object) -> StaysBehind:
         if not isinstance(line, dict):
             self.refuse("an offset of stays_behind is not an object")
+        self.known(line, _STAYS)
         tp = TopicPartition(self.text(line, "topic"), self.number(line, "partition"))
         return StaysBehind(tp, self.maybe(line, "offset"), self.text(line, "why"))
 
     def _entry(self, line: dict[str, Any]) -> Entry:
+        self.known(line, _ENTRY)
         topic = self.text(line, "topic")
         if not is_legal_topic(topic):
             self.refuse(f"{topic[:60]!a} is not a topic's name")

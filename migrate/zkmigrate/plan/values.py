@@ -171,6 +171,11 @@ class GroupPlan:
             return Verdict.DECIDE
         return Verdict.MOVED if self.moved else Verdict.READY
 
+    def decisions(self) -> set[tuple[str, str]]:
+        """Return topic and kind of each problem that the operator's decisions solved."""
+        solved = {(entry.tp.topic, kind.value) for entry in self.entries for kind in entry.decided}
+        return solved | {(one.tp.topic, one.why) for one in self.stays}
+
     def source_offsets(self, direction: Direction) -> dict[TopicPartition, int]:
         """Return the source store's offsets, which the migration marker records."""
         held = {

@@ -26,6 +26,9 @@ from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.model import MigrationMarker, Store
 
 FORMAT: Final = 1
+"""Not raised for a new key: a reader refuses keys that it does not know, and the markers that the
+plans of older versions wrote must be found again byte for byte."""
+_KEYS: Final = frozenset({"version", "moved_to", "at_ms", "offsets", "left", "kafka_group"})
 MAX_BYTES: Final = 900 * 1024
 """ZooKeeper takes 1 MiB in one request; a longer list of offsets is left out."""
 ROLLED_BACK: Final = b""
@@ -93,6 +96,14 @@ def decode(where: str, node: Node) -> MigrationMarker:
         return MigrationMarker(None, node.stat.mtime_ms, {}, data)
     try:
         found = json.loads(data.decode())
+        odd = sorted(found.keys() - _KEYS)
+        if odd or (type(found["version"]) is int and found["version"] > FORMAT):
+            raise ZnodeFormatError(
+                where,
+                "was written by another version of zkmigrate, and this one does not know all of it"
+                + (f" ({', '.join(odd)})" if odd else "")
+                + ": use that version",
+            )
         if found["version"] != FORMAT or type(found["at_ms"]) is not int or found["at_ms"] < 0:
             raise ValueError
         values, left = _offsets(found["offsets"]), _offsets(found.get("left", {}))

@@ -1,0 +1,118 @@
+"""``--at-apply``: decisions count only for what the preview showed. On a simulated cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.migrate.simulated import Ran, Simulated, simulated
+
+__all__ = ["simulated"]
+Change = Callable[[Simulated], None]
+
+
+def planned(simulated: Simulated, *options: str) -> str:
+    """Plan a group with offsets 5 and 6 in topic ``t``, and 7 in ``u``."""
+    simulated.topic("t", (0, 100), (0, 100))
+    simulated.topic("u", (0, 100))
+    simulated.in_zookeeper("g", "t", 5, 6)
+    simulated.in_zookeeper("g", "u", 7)
+    plan = simulated.file("plan")
+    assert simulated.run("plan", "--all", "--at-apply", *options, "--out", plan).status == 0
+    return plan
+
+
+def applied(simulated: Simulated, plan: str) -> Ran:
+    """Apply a plan of one group."""
+    return simulated.run("apply", plan, "--execute")
+
+
+def conflict(simulated: Simulated) -> None:
+    """A consumer commits to Kafka."""
+    simulated.in_kafka("g", "u", 3)
+
+
+def topic_gone(simulated: Simulated) -> None:
+    """A topic is deleted."""
+    simulated.zk.delete("/brokers/topics/u")
+
+
+def recreated(simulated: Simulated) -> None:
+    """A topic is deleted and created again."""
+    topic_gone(simulated)
+    simulated.topic("u", (0, 100))
+
+
+def new_partition(simulated: Simulated) -> None:
+    """A topic gets a partition, in which the group has no offset."""
+    simulated.topic("u", (0, 100), (0, 50))
+
+
+def below_offset(simulated: Simulated) -> None:
+    """A 1.1.0 broker stores an offset below ``offset``."""
+    simulated.in_zookeeper("g", "u", 9, where="offset")
+
+
+def log_cut(simulated: Simulated) -> None:
+    """Messages are deleted."""
+    simulated.topic("u", (50, 100))
+
+
+def new_topic(simulated: Simulated) -> None:
+    """The group stores an offset of another topic."""
+    simulated.topic("v", (0, 100))
+    simulated.in_zookeeper("g", "v", 3)
+
+
+CASES: tuple[tuple[Change, tuple[str, ...], str], ...] = (
+    (conflict, ("--on-conflict", "kafka"), "u-0 (conflict: kafka"),
+    (conflict, ("--on-conflict", "max"), "u-0 (conflict: zookeeper"),
+    (topic_gone, ("--missing-topics", "skip"), "u-0 (7 stays behind: topic-missing)"),
+    (recreated, ("--recreated-topics", "earliest"), "u-0 (only zookeeper has an offset; 7 is of"),
+    (recreated, ("--recreated-topics", "skip"), "u-0 (7 stays behind: topic-recreated)"),
+    (new_partition, ("--without-offset", "latest"), "u-1 (no offset: the log's latest"),
+    (below_offset, ("--misplaced", "use"), "u-0 (only zookeeper has an offset; stored below"),
+    (log_cut, ("--out-of-range", "clamp"), "u-0 (only zookeeper has an offset; 7 clamped"),
+    (new_topic, ("--skip", "*:v*"), "v-0 (3 stays behind: skipped)"),
+)
+
+
+@pytest.mark.parametrize(("change", "options", "why"), CASES)
+def test_a_decision_about_what_nobody_reviewed_is_not_carried_out(
+    simulated: Simulated, change: Change, options: tuple[str, ...], why: str
+) -> None:
+    """The problem appeared after the preview. The group is refused, nothing is written, and a new
+    plan shows the problem. Its preview makes the decision count."""
+    plan = planned(simulated, *options)
+    change(simulated)
+    found = applied(simulated, plan)
+    assert (found.status, found.rows[0]["outcome"]) == (3, "refused"), found
+    assert f"changed since review: {why}" in found.rows[0]["why"]
+    before = simulated.kafka.committed.get("g", {})
+    assert set(before) <= {tp for tp in before if tp.topic == "u"}, "nothing of t was written"
+    again = simulated.file("again")
+    made = simulated.run("plan", "--all", "--at-apply", *options, "--out", again)
+    assert made.rows[0]["verdict"] == "ready", made
+    found = applied(simulated, again)
+    assert (found.status, found.rows[0]["outcome"]) == (0, "done"), found
+
+
+def test_the_same_problem_in_a_reviewed_topic_is_decided(simulated: Simulated) -> None:
+    """A group runs until apply, so its offsets are not those of the preview. The kind of problem
+    in the topic is."""
+    simulated.in_kafka("g", "t", 3)
+    plan = planned(simulated, "--on-conflict", "zookeeper")
+    simulated.in_kafka("g", "t", 4, 2)
+    found = applied(simulated, plan)
+    assert found.rows[0]["outcome"] == "done", found
+    assert simulated.held("g", "t")[1] == {0: 5, 1: 6}
+
+
+def test_another_kind_of_problem_in_a_reviewed_topic_is_not_decided(simulated: Simulated) -> None:
+    """The preview had a conflict in the topic, and now its log was cut too."""
+    simulated.in_kafka("g", "t", 3)
+    plan = planned(simulated, "--on-conflict", "zookeeper", "--out-of-range", "clamp")
+    simulated.topic("t", (10, 100), (0, 100))
+    found = applied(simulated, plan)
+    assert "changed since review: t-0 (conflict: zookeeper" in found.rows[0]["why"], found
