@@ -34,6 +34,7 @@ Foreign errors are mapped to these in exactly two places: ``zkconsumer.zk.driver
     |  +- UnknownGroupError
     |  +- GroupActiveError
     |  +- GroupChangedError
+    |  +- ProtectedGroupError
     +- OffsetsFileError
     +- JournalFormatError
     +- ClusterError
@@ -201,6 +202,10 @@ class UnknownGroupError(GroupError):
 
 class GroupActiveError(GroupError):
     """Members are registered, so the group's znodes must not be changed; the text names them."""
+
+
+class ProtectedGroupError(GroupError):
+    """The group was moved to Kafka, is moved while it runs, or is locked. The text names which."""
 
 
 class GroupChangedError(GroupError):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Final, Self
+from typing import Self
 
-_SHOWN: Final = 3
+from zkconsumer.admin.text import shown
+
+__all__ = ["Note", "day", "show", "shown", "unlisted_note"]
 
 
 class Note(str):
@@ -21,13 +23,6 @@ class Note(str):
         note = super().__new__(cls, head + ", ".join(every))
         note.short = head + shown(every)
         return note
-
-
-def shown(texts: Iterable[str]) -> str:
-    """Return the first three texts and the number of the others."""
-    every = list(texts)
-    more = len(every) - _SHOWN
-    return ", ".join(every[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def day(at_ms: int) -> str:

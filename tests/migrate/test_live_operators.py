@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from zkmigrate.apply import guard, live
 from zkmigrate.apply.guard import LIVE, Guard
 from zkmigrate.apply.live import LiveMove, Step
+from zkmigrate.apply.outcome import Outcome, Result
 
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.scripts import read_mode
+from zkconsumer.core.migration.scripts import read_mode, write_mode
 from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.ops import (
     AclEntry,
@@ -35,6 +36,7 @@ from zkconsumer.core.zookeeper.scripts.common import Script, attempt, ensure_pat
 PATHS = LivePaths.of("g")
 IDS = PATHS.group.ids
 LEGACY = PATHS.group.member("g_old")
+T = TypeVar("T")
 ANYONE = AclEntry(31, "world", "anyone")
 
 
@@ -60,8 +62,8 @@ class Operators:
         return LiveMove(self.stores, "g", 0, lambda _text: None)
 
     def during(
-        self, act: Callable[[], Step], at: Callable[[ZkOp], bool], meanwhile: Callable[[], object]
-    ) -> tuple[Step, bool]:
+        self, act: Callable[[], T], at: Callable[[ZkOp], bool], meanwhile: Callable[[], object]
+    ) -> tuple[T, bool]:
         """Run a stage. Return also whether ``meanwhile`` was called."""
         came: list[ZkOp] = []
 
@@ -130,16 +132,21 @@ def test_ids_that_were_unlocked_just_before_the_mode_are_locked_again(
     operators: Operators,
 ) -> None:
     """The tool has checked the gate and pauses before it writes ``locked``. Meanwhile another
-    operator unlocks the ids. The next stage locks them before it checks for legacy consumers. It is
-    refused while there is one."""
+    operator unlocks the ids, and a legacy consumer registers. The tool locks the ids again, and the
+    next stage is refused while the consumer is registered."""
+
+    def let_in() -> None:
+        operators.move().unlock()
+        operators.zk.run(attempt(Create(LEGACY, b"{}", ephemeral=True)))
+
     step, came = operators.during(
         operators.move().lock,
         lambda op: isinstance(op, Create | SetData) and op.path == PATHS.mode,
-        lambda: operators.move().unlock(),
+        let_in,
     )
     assert came
     assert step.mode is operators.mode is Mode.LOCKED
-    operators.zk.run(attempt(Create(LEGACY, b"{}", ephemeral=True)))
+    assert operators.guard.guard is Guard.LOCKED
     refused = operators.move().go(Mode.KAFKA)
     assert "members that are not migratable: g_old" in refused.why[0]
     operators.zk.run(attempt(Delete(LEGACY)))
@@ -164,6 +171,64 @@ def test_a_stage_never_moves_a_group_against_its_direction(operators: Operators)
     assert operators.move().back() == Step(Mode.LOCKED, False)
     assert operators.move().unlock().changed
     assert operators.move().check(Mode.LOCKED, back=True) == Step(Mode.ZOOKEEPER, False)
+    operators.check()
+
+
+def release(operators: Operators) -> Result:
+    """What ``zkmigrate release --execute`` does with the group."""
+    return operators.zk.run(guard.release("g", True))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("mode", list(Mode)[1:])
+def test_release_leaves_the_lock_of_a_live_move(operators: Operators, mode: Mode) -> None:
+    """The command of the stopped move names the mode, and the commands that end it."""
+    operators.move().lock()
+    while operators.mode is not mode:
+        operators.move().go(list(Mode)[list(Mode).index(operators.mode) + 1])
+    result = release(operators)
+    assert result.outcome is Outcome.REFUSED
+    assert f"mode {mode.value}: zkmigrate live to-zookeeper" in result.why
+    operators.check()
+
+
+def test_release_asks_for_the_mode_right_before_it_unlocks(operators: Operators) -> None:
+    """An operator moves the group on while ``release`` waits at any of its requests."""
+    number, came = 0, True
+    while came:
+        assert not operators.move().lock().why
+        operators.move().back()
+        operators.zk.run(write_mode(PATHS, Mode.ZOOKEEPER, operators.zk.run(read_mode(PATHS))[1]))
+        left = [number]
+
+        def due(op: ZkOp, left: list[int] = left) -> bool:
+            left[0] -= 1
+            return left[0] < 0
+
+        def moves_on() -> None:
+            operators.move().lock()
+            operators.move().go(Mode.KAFKA)
+
+        _, came = operators.during(lambda: release(operators), due, moves_on)
+        operators.check()
+        number += 1
+    assert number > 5
+
+
+@pytest.mark.parametrize("mode", [Mode.LOCKED, Mode.KAFKA, Mode.OPEN])
+def test_a_lost_lock_is_set_again_before_the_next_mode(operators: Operators, mode: Mode) -> None:
+    """Something else has unlocked the ids. A legacy consumer that has registered since is named."""
+    operators.move().lock()
+    while operators.mode is not mode:
+        operators.move().go(list(Mode)[list(Mode).index(operators.mode) + 1])
+    operators.zk.run(guard.unlock("g"))
+    operators.zk.run(attempt(Create(LEGACY, b"{}", ephemeral=True)))
+    onward = Mode.OPEN if mode is Mode.KAFKA else Mode.KAFKA
+    step = operators.move().go(onward, back=mode is Mode.OPEN)
+    assert "members that are not migratable: g_old" in step.why[0]
+    assert operators.mode is mode
+    operators.zk.run(attempt(Delete(LEGACY)))
+    assert not operators.move().go(onward, back=mode is Mode.OPEN).why
+    assert operators.guard.guard is Guard.LOCKED
     operators.check()
 
 

@@ -40,11 +40,11 @@ class Tools:
     def verify(self, *_: object, **__: object) -> list[Finding]:
         return self.findings
 
-    def delete(self, group: str, topic: str | None) -> Deletion:
+    def delete(self, group: str, topic: str | None, force: bool) -> Deletion:
         self.done.append("deleted")
-        return self.plan_delete(group, topic)
+        return self.plan_delete(group, topic, force)
 
-    def plan_delete(self, group: str, topic: str | None) -> Deletion:
+    def plan_delete(self, group: str, topic: str | None, force: bool) -> Deletion:
         return Deletion(group, topic, True, ("/consumers/g",))
 
     def export(self, _groups: object) -> dict[Any, int]:

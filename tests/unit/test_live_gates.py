@@ -82,8 +82,12 @@ def test_no_mode_is_left_out(mode: Mode, target: Mode) -> None:
 @pytest.mark.parametrize(
     ("ways", "changes", "said"),
     [
-        ((0, 1), {"ids_locked": False}, "lock the group's ids first"),
-        ((0, 1), {"registered": frozenset({"g_a", "g_b", "g_old"})}, "not migratable: g_old:"),
+        ((0, 1, 2, 3, 4), {"ids_locked": False}, "lock the group's ids first"),
+        (
+            (0, 1, 2, 3, 4),
+            {"registered": frozenset({"g_a", "g_b", "g_old"})},
+            "not migratable: g_old:",
+        ),
         ((2,), {"in_kafka": {P0: 4, P1: 0}}, "lower in Kafka than in ZooKeeper: t-0:"),
         ((2,), {"in_kafka": {P0: 5}}, "lower in Kafka than in ZooKeeper: t-1:"),
         ((0, 5), {"in_zookeeper": {P0: 4, P1: 0}}, "ZooKeeper"),

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.admin.change import delete, write_offsets
-from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Claim
@@ -327,26 +325,6 @@ def test_a_release_that_is_late_leaves_the_next_owner_alone() -> None:
     assert bench.owner(T0) == bench.stranger.session_id
 
 
-@pytest.mark.parametrize("applied", [False, True])
-def test_an_import_makes_a_parent_whose_first_answer_gets_lost(applied: bool) -> None:
-    """Whether or not it was created then."""
-    bench = Bench()
-    sent: list[ZkOp] = []
-
-    def answer(op: ZkOp) -> Reply:
-        lost = isinstance(op, Create) and not sent
-        sent.extend([op] if lost else [])
-        if lost and not applied:
-            return Failed(Code.CONNECTION_LOSS)
-        reply = bench.send(op)
-        return Failed(Code.CONNECTION_LOSS) if lost else reply
-
-    key = OffsetKey("g", "new", 0)
-    drive(write_offsets("g", {key: 5}, {}, False, lambda _count: None), answer)
-    assert sent
-    assert bench.zk.get(key.path).data == b"5"
-
-
 @pytest.mark.parametrize("scala", [False, True])
 def test_commits_are_offsets_that_were_stored(scala: bool) -> None:
     """Each written offset znode and each offset that Kafka accepted counts. Created parents,
@@ -373,22 +351,6 @@ def test_commits_are_offsets_that_were_stored(scala: bool) -> None:
         script = one_by_one(script_for(order, bench.context))
         drive(script, lambda op: next(answers) if isinstance(op, StoreOffsets) else bench.send(op))
     assert (stored.zookeeper, stored.kafka) == (2, 1)
-
-
-def test_a_deletion_whose_only_answer_gets_lost_is_done() -> None:
-    """The group is gone when it is read again."""
-    bench = Bench()
-    sent: list[ZkOp] = []
-
-    def answer(op: ZkOp) -> Reply:
-        reply = bench.send(op)
-        lost = isinstance(op, Multi) and not sent
-        sent.extend([op] if lost else [])
-        return Failed(Code.CONNECTION_LOSS) if lost else reply
-
-    assert drive(delete("g", None, lambda count: None), answer).whole
-    assert len(sent) == 1
-    assert bench.zk.get(PATHS.root) is None
 
 
 @pytest.mark.parametrize("harm", ["deleted", "rewritten"])

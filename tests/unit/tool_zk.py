@@ -10,6 +10,7 @@ from zkconsumer.core.zookeeper.ops import (
     AclEntry,
     Code,
     Create,
+    Delete,
     Failed,
     GetAcl,
     GetMany,
@@ -31,7 +32,7 @@ class ToolZk:
     """Carries out scripts as ``BlockingZk`` does, one at a time.
 
     The simulated ZooKeeper has no access lists. They are kept here, and only decide about
-    creations.
+    creations. A znode that is deleted loses its list, also if it is created again at once.
 
     ``before`` and ``after`` are called with each operation. ``after`` also gets its reply, and
     returns the one that the script gets.
@@ -59,6 +60,10 @@ class ToolZk:
             self.before(op)
             reply = self.after(op, self._send(op))
 
+    def do(self, op: ZkOp) -> Any:
+        """Carry out one operation and return its reply."""
+        return self._send(op)
+
     def run_all(self, scripts: Iterable[Any]) -> Iterator[Any]:
         """Return the results of several scripts."""
         return map(self.run, scripts)
@@ -84,6 +89,10 @@ class ToolZk:
         replies: list[Reply] = []
         self._client.submit(op, replies.append)
         self._pass(0.1)
+        if isinstance(replies[0], Ok):
+            for part in op.ops if isinstance(op, Multi) else (op,):
+                if isinstance(part, Delete):
+                    self._acls.pop(part.path, None)
         return replies[0]
 
     def _access(self, op: GetAcl | SetAcl) -> Reply:

@@ -1,22 +1,29 @@
 """Scripts that change a group without members: they delete it, or write its offsets.
 
-Each multi is guarded: it deletes the group's empty ``ids`` znode, and recreates it if it must
-remain. ZooKeeper refuses to delete a znode with children. If a member has registered since, the
-whole multi fails, so its changes are made only while no member is registered. The JVM's tools check
-first and write afterwards, so a member may register in between.
+To write offsets, or to delete those of one topic, the tool takes the group over: it registers,
+checks that no other member is registered, and claims the partitions. The ``ids`` znode, with its
+access list, stays. To delete a whole group, each multi deletes the group's empty ``ids`` znode.
+ZooKeeper refuses to delete a znode with children, so the changes are made only while no member is
+registered. The JVM's tools check first and write afterwards, so a member may register in between.
 """
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
+from zkconsumer.admin import takeover
+from zkconsumer.admin.ids_lock import Guard, look, protection
 from zkconsumer.admin.offset_files import OffsetKey
-from zkconsumer.admin.reads import children
+from zkconsumer.admin.reads import children, children_of
 from zkconsumer.admin.snapshot import list_members
-from zkconsumer.admin.text import printable
+from zkconsumer.admin.takeover import Hold
+from zkconsumer.admin.text import printable, shown
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
     Code,
     Create,
@@ -30,6 +37,7 @@ from zkconsumer.core.zookeeper.ops import (
     SetData,
 )
 from zkconsumer.core.zookeeper.scripts.common import (
+    Refused,
     Script,
     attempt,
     ensure_path,
@@ -37,11 +45,13 @@ from zkconsumer.core.zookeeper.scripts.common import (
     read,
     read_many,
 )
-from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset
+from zkconsumer.core.zookeeper.znodes import GroupPaths, child_number, encode_offset
 from zkconsumer.errors import (
     GroupActiveError,
     GroupChangedError,
+    ProtectedGroupError,
     UnknownGroupError,
+    ZkConsumerError,
     ZkUnavailableError,
 )
 
@@ -63,21 +73,24 @@ class Deletion:
     paths: tuple[str, ...]
 
 
-def plan_deletion(group: str, topic: str | None, deep: bool = False) -> Script[Deletion]:
+def plan_deletion(
+    group: str, topic: str | None, deep: bool = False, force: bool = False, but: str = ""
+) -> Script[Deletion]:
     """Find out what deleting a group, or one topic of it, would delete.
 
     As in Scala 1.1.1 ConsumerGroupCommand a topic means its owners and offsets, and when it is the
     group's only topic the whole group. There only owned topics count as the group's; here those
     with offsets do too, so that no other topic's offsets are lost. Unless ``deep`` the znodes of
-    partitions are taken to have no children.
+    partitions are taken to have no children. ``but``: a registration that does not count.
 
-    Raises UnknownGroupError, and GroupActiveError while members are registered.
+    Raises UnknownGroupError; GroupActiveError while members are registered; and, without ``force``,
+    GroupChangedError if the group is protected (see ``ids_lock.protection``).
     """
     paths = GroupPaths(group)
     parts = yield from children(paths.root)
     if parts is None:
         raise UnknownGroupError(f"there is no group {group}")
-    members = yield from list_members(group)
+    members = [name for name in (yield from list_members(group)) if name != but]
     if members:
         raise active(group, members)
     whole = topic is None
@@ -87,6 +100,8 @@ def plan_deletion(group: str, topic: str | None, deep: bool = False) -> Script[D
         if topic not in (*owned, *stored):
             return Deletion(group, topic, False, ())
         whole = {*owned, *stored} == {topic}
+    if not force:
+        yield from _unprotected(group)
     below = _DEEP if deep else 0
     if whole:
         found = yield from tree(paths.root, 3 + below)
@@ -97,29 +112,39 @@ def plan_deletion(group: str, topic: str | None, deep: bool = False) -> Script[D
     return Deletion(group, topic, whole, tuple(path for path in found if path != paths.ids))
 
 
-def delete(group: str, topic: str | None, progress: Progress) -> Script[Deletion]:
+def _unprotected(group: str) -> Script[None]:
+    why = yield from protection(group)
+    if why is not None:
+        raise ProtectedGroupError(f"group {group}: {why}; --force changes it nevertheless")
+
+
+def delete(
+    group: str, topic: str | None, progress: Progress, force: bool = False
+) -> Script[Deletion]:
     """Delete the znodes that ``plan_deletion`` finds; return what was deleted.
 
     Raises the errors of ``plan_deletion``, and GroupChangedError if a member registers in the
     meantime. The error then says how much was deleted and how much remains.
     """
-    paths = GroupPaths(group)
     done: list[str] = []
     failed: Code | None = None
     for attempts in range(_TRIES):
         try:
-            plan = yield from plan_deletion(group, topic, deep=attempts > 0)
+            plan = yield from plan_deletion(group, topic, attempts > 0, force)
+            if not plan.paths:
+                return Deletion(group, topic, False, tuple(done))
+            if plan.whole:
+                failed = yield from _delete_group(group, plan, done, progress)
+            else:
+                failed = yield from _delete_topic(plan, done, progress, attempts > 0)
         except UnknownGroupError:
             if attempts:  # then it is this deletion whose answer got lost
                 return Deletion(group, topic, True, tuple(done))
             raise
-        except GroupActiveError as error:
+        except (GroupActiveError, GroupChangedError) as error:
             if done:
                 raise GroupChangedError(_interrupted(group, len(done), str(error))) from None
             raise
-        if not plan.paths:
-            return Deletion(group, topic, False, tuple(done))
-        failed = yield from _delete_all(paths, plan, done, progress)
         if failed is None:
             return Deletion(group, topic, plan.whole, tuple(done))
     why = f"its znodes keep changing ({failed.value if failed else 'again'})"
@@ -130,27 +155,78 @@ def _interrupted(group: str, count: int, why: str) -> str:
     return f"{why}; {count} znodes of group {group} are deleted, the others remain"
 
 
-def _delete_all(
-    paths: GroupPaths, plan: Deletion, done: list[str], progress: Progress
+def _delete_group(
+    group: str, plan: Deletion, done: list[str], progress: Progress
 ) -> Script[Code | None]:
     """Delete in guarded packets; ``None`` when all are gone, else why one was refused."""
-    has_ids = yield from _exists(paths.ids)
+    ids = GroupPaths(group).ids
+    has_ids = yield from _exists(ids)
     for packet in packets(((path, (Delete(path),)) for path in plan.paths), _PACKET_OPS):
-        guard = _guard(paths, has_ids, keep=not plan.whole)
+        guard: list[MultiOp] = [Delete(ids)] if has_ids else [Create(ids), Delete(ids)]
         reply = yield from attempt(Multi((*guard, *chain.from_iterable(packet.values()))))
         if isinstance(reply, Failed):
             return reply.code
-        has_ids = has_ids and not plan.whole
+        has_ids = False
         done += packet
         progress(len(packet))
     return None
 
 
-def _guard(paths: GroupPaths, has_ids: bool, keep: bool) -> list[MultiOp]:
-    """Operations that succeed only while no member is registered."""
-    if has_ids:
-        return [Delete(paths.ids), *([Create(paths.ids)] if keep else [])]
-    return [Create(paths.ids), Delete(paths.ids)]
+def _delete_topic(
+    plan: Deletion, done: list[str], progress: Progress, deep: bool
+) -> Script[Code | None]:
+    """Delete one topic's owners and offsets in a group that is taken over."""
+    hold, topic = _hold(plan.group), plan.topic
+    assert topic is not None
+    hold.locked = (yield from look(plan.group)).guard is Guard.LOCKED
+    paths = hold.paths
+    listed = yield from children_of([paths.offsets_topic(topic), paths.owners_topic(topic)])
+    numbers = {number for name in chain(*listed) if (number := child_number(name)) is not None}
+    wanted = [TopicPartition(topic, number) for number in sorted(numbers)]
+    stale = {
+        tp
+        for tp, node in zip(wanted, (yield from read_many(map(paths.owner, wanted))), strict=True)
+        if node is not None and not node.stat.ephemeral_owner  # no session can have it
+    }
+    claims = [tp for tp in wanted if tp not in stale]
+    try:
+        yield from takeover.take(hold, claims, lambda _tp, _node: None)
+        failed = yield from _delete_held(hold, plan, done, progress, deep)
+    except (ZkConsumerError, Refused):
+        yield from takeover.release(hold)
+        raise
+    yield from takeover.release(hold)
+    return failed
+
+
+def _delete_held(
+    hold: Hold, planned: Deletion, done: list[str], progress: Progress, deep: bool
+) -> Script[Code | None]:
+    """Delete what there is of a topic now; ``planned``: what there was before it was claimed."""
+    plan = yield from plan_deletion(hold.group, planned.topic, deep, force=True, but=hold.name)
+    there = set(planned.paths)
+    owners = [path for path in plan.paths if path.startswith(f"{hold.paths.owners}/")]
+    for path, node in zip(owners, (yield from read_many(owners)), strict=True):
+        if node is not None and node.stat.ephemeral_owner not in (0, hold.session_id):
+            raise GroupChangedError(f"{path} was claimed by a member meanwhile")
+    below = hold.paths.owners_topic(planned.topic or "")
+    offsets_first = sorted(plan.paths, key=lambda path: path.startswith(below))
+    for packet in packets(((path, (Delete(path),)) for path in offsets_first), _PACKET_OPS):
+        others = [name for name in (yield from list_members(hold.group)) if name != hold.name]
+        if others:
+            raise active(hold.group, others)
+        reply = yield from attempt(Multi((hold.check, *chain.from_iterable(packet.values()))))
+        if isinstance(reply, Failed):
+            return reply.code
+        deleted = [path for path in packet if path in there]
+        done += deleted
+        progress(len(deleted))
+    return None
+
+
+def _hold(group: str) -> Hold:
+    name = f"{group}_zkconsumer-{uuid.uuid4().hex[:8]}"
+    return Hold(group, name, int(time.time() * 1000))
 
 
 def _exists(path: str) -> Script[bool]:
@@ -176,8 +252,8 @@ def tree(root: str, depth: int = _DEEP) -> Script[list[str]]:
 
 def active(group: str, members: list[str]) -> GroupActiveError:
     """Return the refusal that names a group's members."""
-    shown = ", ".join(members[:5]) + (f" and {len(members) - 5} more" if len(members) > 5 else "")
-    return GroupActiveError(f"group {group} is active: stop its members first ({printable(shown)})")
+    named = printable(shown(members))
+    return GroupActiveError(f"group {group} is active: stop its members first ({named})")
 
 
 def read_stored(keys: Iterable[OffsetKey]) -> Script[dict[OffsetKey, Node]]:
@@ -196,35 +272,63 @@ def write_offsets(
 ) -> Script[None]:
     """Write offsets of one group, each only if its znode still equals ``stored``.
 
-    ``force``: also while members are registered. Raises GroupActiveError, GroupChangedError (a
-    znode changed meanwhile), ZkUnavailableError (the connection broke during a write).
+    ``force``: also while members are registered, and if the group is protected. Raises
+    GroupActiveError, GroupChangedError (a znode changed meanwhile), ZkUnavailableError (the
+    connection broke during a write).
     """
+    if force:
+        yield from _write_offsets(group, changes, stored, progress)
+        return
+    yield from _unprotected(group)
+    hold = _hold(group)
+
+    def accept(tp: TopicPartition, node: Node | None) -> str | None:
+        key = OffsetKey(group, *tp)
+        if node == stored.get(key):
+            return None
+        return f"{key.path} was changed by another client meanwhile; nothing is written"
+
+    by_partition = {TopicPartition(key.topic, key.partition): new for key, new in changes.items()}
+    try:
+        yield from takeover.take(hold, by_partition, accept)
+        yield from takeover.write_offsets(hold, by_partition)
+    except (ZkConsumerError, Refused):
+        yield from takeover.release(hold)
+        raise
+    others = yield from takeover.release(hold)
+    progress(len(changes))
+    if others:
+        raise GroupChangedError(
+            f"group {group}: {len(changes)} offsets are written, but {printable(shown(others))} "
+            "registered meanwhile and may have read the old ones: stop these members, then import "
+            "again"
+        )
+
+
+def _write_offsets(
+    group: str,
+    changes: Mapping[OffsetKey, int],
+    stored: Mapping[OffsetKey, Node],
+    progress: Progress,
+) -> Script[None]:
     paths, known = GroupPaths(group), set[str]()
     for topic in sorted({key.topic for key in changes if key not in stored}):
         yield from ensure_path(known, paths.offsets_topic(topic))
-    guard: list[MultiOp] = []
-    if not force:
-        has_ids = yield from _exists(paths.ids)
-        guard = _guard(paths, has_ids, keep=has_ids)
-    by_path = {key.path: key for key in changes}
     written = 0
+    by_path = {key.path: key for key in changes}
     items = (
         (path, (_write(path, changes[key], stored.get(key)),)) for path, key in by_path.items()
     )
     for packet in packets(items, _PACKET_OPS):
-        reply = yield from attempt(Multi((*guard, *chain.from_iterable(packet.values()))))
+        reply = yield from attempt(Multi(tuple(chain.from_iterable(packet.values()))))
         if isinstance(reply, Failed):
             so_far = f"{written} of {len(changes)} offsets of group {group} are written"
-            members = yield from list_members(group)
-            if members and not force:
-                raise GroupChangedError(f"{active(group, members)}; {so_far}")
             if reply.code is Code.CONNECTION_LOSS:
                 raise ZkUnavailableError(
                     f"the connection broke during a write: {so_far}, perhaps {len(packet)} more; "
                     "import again to see what is left"
                 )
-            position = (reply.index or 0) - len(guard)
-            culprit = list(packet)[position] if position >= 0 else paths.ids
+            culprit = list(packet)[reply.index or 0]
             raise GroupChangedError(f"{culprit} was changed by another client meanwhile; {so_far}")
         written += len(packet)
         progress(len(packet))

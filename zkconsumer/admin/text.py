@@ -1,6 +1,11 @@
-"""Makes untrusted text safe for messages and terminals. Pure."""
+"""Makes untrusted text safe for messages and terminals, and shortens lists of names. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+_SHOWN: Final = 3
 
 
 def printable(text: str) -> str:
@@ -15,3 +20,10 @@ def printable(text: str) -> str:
         one if one.isascii() and one.isprintable() else one.encode("unicode_escape").decode()
         for one in text
     )
+
+
+def shown(texts: Iterable[str]) -> str:
+    """Return the first three texts and the number of the others."""
+    every = list(texts)
+    more = len(every) - _SHOWN
+    return ", ".join(every[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -241,18 +241,23 @@ class GroupTools:
             )
         ]
 
-    def plan_delete(self, group: str, topic: str | None = None) -> Deletion:
-        """Return what to delete for ``delete``. Raises UnknownGroupError, GroupActiveError."""
-        return self._with_near_names(group, plan_deletion(group, topic))
+    def plan_delete(self, group: str, topic: str | None = None, force: bool = False) -> Deletion:
+        """Return what to delete for ``delete``. Raises its errors."""
+        return self._with_near_names(group, plan_deletion(group, topic, force=force))
 
     def delete(
-        self, group: str, topic: str | None = None, progress: Progress = _no_progress
+        self,
+        group: str,
+        topic: str | None = None,
+        progress: Progress = _no_progress,
+        force: bool = False,
     ) -> Deletion:
         """Delete a group without members, or one of its topics; return the deleted znodes.
 
-        Raises UnknownGroupError, GroupActiveError, GroupChangedError.
+        ``force``: also if the group was moved to Kafka, is locked, or is moved while it runs.
+        Raises UnknownGroupError, GroupActiveError, GroupChangedError, ProtectedGroupError.
         """
-        return self._with_near_names(group, delete(group, topic, progress))
+        return self._with_near_names(group, delete(group, topic, progress, force))
 
     # -- offsets -------------------------------------------------------------------------------
 
@@ -313,9 +318,10 @@ class GroupTools:
         """Write a plan's changes and read them back.
 
         Each offset is written only if it has not changed since the plan was made, and, without
-        ``force``, only while its group has no member. Raises GroupActiveError before anything is
-        written, GroupChangedError when another client has changed a group meanwhile. Other groups
-        may then be written or not.
+        ``force``, only while its group has no member, and if the group was not moved to Kafka, is
+        not locked and is not moved while it runs. Raises GroupActiveError and ProtectedGroupError
+        before a group is written, GroupChangedError when another client has changed a group
+        meanwhile. Other groups may then be written or not.
         """
         by_group: dict[str, dict[OffsetKey, int]] = {}
         for change in plan.changes:

@@ -32,7 +32,7 @@ from zkconsumer.cli.watch import watch
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.zookeeper.view import Assignor
-from zkconsumer.errors import GroupActiveError, GroupError
+from zkconsumer.errors import GroupActiveError, GroupError, ProtectedGroupError
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NO_SERVER = "give --zookeeper for groups in ZooKeeper, or --bootstrap-server for those on brokers"
@@ -348,12 +348,18 @@ def verify(
     help="With --topic: delete it from every group.",
 )
 @click.option("--execute", is_flag=True, help="Delete; without it nothing is changed.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also if a group was moved to Kafka, is locked by zkmigrate, or is moved while it runs.",
+)
 @zookeeper_options
 def delete(
     names: tuple[str, ...],
     topic: str | None,
     everything: bool,
     execute: bool,
+    force: bool,
     zookeeper: str,
     timeout: float,
     security: SecurityConfig,
@@ -362,7 +368,8 @@ def delete(
 
     A dry run unless --execute is given. The command refuses (exit status 1) while a member is
     registered, and stops if one registers in the meantime. If the topic is the group's only one,
-    the whole group is deleted.
+    the whole group is deleted, with the record of a move and the lock that keeps old consumers
+    out: groups that have either need --force.
     """
     if everything and topic is None:
         raise click.UsageError("--all goes with --topic")
@@ -371,9 +378,11 @@ def delete(
     with GroupTools(zookeeper, timeout, security) as tools:
         for group in _choose(tools, names):
             try:
-                work = tools.delete if execute else tools.plan_delete
-                found = work(group, topic)
-            except GroupActiveError as error:
+                if execute:
+                    found = tools.delete(group, topic, force=force)
+                else:
+                    found = tools.plan_delete(group, topic, force)
+            except (GroupActiveError, ProtectedGroupError) as error:
                 click.echo(f"error: {error}", err=True)
                 refused += 1
                 continue

@@ -71,7 +71,12 @@ def export(
 @offsets.command("import")
 @click.argument("file")
 @click.option("--execute", is_flag=True, help="Write; without it nothing is changed.")
-@click.option("--force", is_flag=True, help="Also write to groups with registered members.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also write to groups with registered members, and to groups that were moved to Kafka, "
+    "are locked by zkmigrate, or are moved while they run.",
+)
 @zookeeper_options
 @format_options
 def import_(
@@ -87,8 +92,9 @@ def import_(
 
     A dry run unless --execute is given. Every line must be right, or nothing is written. The
     command refuses while members of a group are registered, because they keep offsets in memory and
-    would overwrite the new ones. If another client changes an offset in the meantime, that offset
-    is not written and is reported.
+    would overwrite the new ones. It also refuses a group that was moved to Kafka, is locked by
+    zkmigrate, or is moved while it runs. If another client changes an offset in the meantime, that
+    offset is not written and is reported.
     """
     with no_collector():
         wanted = parse(file, _read(file))

@@ -227,7 +227,9 @@ class SimOperator:
         sealed: int | None = None
         while True:
             facts = yield from self._look()
-            if target is Mode.KAFKA and facts.mode is Mode.LOCKED and sealed != facts.version:
+            seal = target is Mode.KAFKA and facts.mode is Mode.LOCKED
+            lost = not facts.ids_locked and Mode.ZOOKEEPER not in (target, facts.mode)
+            if (seal or lost) and sealed != facts.version:
                 yield from self._seal()
                 sealed = facts.version
                 continue

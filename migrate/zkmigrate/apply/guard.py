@@ -14,29 +14,26 @@ register, and then changes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Final
+from collections.abc import Callable
+from dataclasses import replace
 
+from zkconsumer.admin.ids_lock import CREATE, FORMAT, LIVE, Found, Guard, decode, look
 from zkconsumer.admin.reads import children
 from zkconsumer.core.common.types import Pattern, Subscription
-from zkconsumer.core.migration.znodes import LIVE_CREDENTIAL
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.scripts import read_mode
+from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.ops import (
-    Acl,
     AclEntry,
     Code,
     Create,
     Delete,
     Failed,
-    GetAcl,
-    GetData,
-    Node,
     Ok,
     SetAcl,
     SetData,
 )
-from zkconsumer.core.zookeeper.scripts.common import Refused, Script, attempt, ensure_path, read
+from zkconsumer.core.zookeeper.scripts.common import Refused, Script, attempt, ensure_path
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.zk.blocking import refusal
 from zkmigrate.apply.outcome import Outcome, Result
@@ -44,73 +41,18 @@ from zkmigrate.model import Store
 from zkmigrate.stores import migration_marker
 from zkmigrate.text import shown
 
-FORMAT: Final = 1
-CREATE: Final = 4
-"""ZooKeeper's bit for the permission to create children."""
-
-
-LIVE: Final = AclEntry(CREATE, "digest", LIVE_CREDENTIAL)
-"""Lets migratable members register in a group that is locked while it moves."""
-
-
-class Guard(Enum):
-    """Whether old consumers of a group can start. Commands print its value."""
-
-    OPEN = "no"
-    LOCKED = "locked"
-    """Locked by this tool; ``unlock`` removes the lock."""
-    CLOSED = "closed"
-    """No client may register, and this tool has not caused that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The state of znode ``ids``. ``record``: the original list; ``at_ms``: when it was locked."""
-
-    guard: Guard
-    at_ms: int | None = None
-    record: tuple[AclEntry, ...] | None = None
-    data: bytes = b""
-    acl: Acl | None = None
-    version: int = 0
-    old_data: bytes = b""
-
-    def may_register(self, identities: Collection[tuple[str, str | None]]) -> bool:
-        """Whether the migrator may register once the group is unlocked.
-
-        ``identities``: scheme and id of the migrator. An id of None matches every id.
-        """
-        entries = self.record or (self.acl.entries if self.acl else None)
-        if entries is None:
-            return True  # there is no such znode yet
-        may = {
-            (one.scheme, who) for one in entries if one.perms & CREATE for who in (one.who, None)
-        }
-        return not may.isdisjoint(identities)
-
-
-def look(group: str) -> Script[Found]:
-    """Return whether a group is locked."""
-    path = GroupPaths(group).ids
-    reply = yield from read(GetData(path))
-    if isinstance(reply, Failed):
-        return Found(Guard.OPEN)
-    assert isinstance(reply.value, Node)
-    node = reply.value
-    reply = yield from read(GetAcl(path))
-    if isinstance(reply, Failed):
-        return Found(Guard.OPEN)
-    assert isinstance(reply.value, Acl)
-    acl = reply.value
-    may_register = any(entry.perms & CREATE and entry != LIVE for entry in acl.entries)
-    found = Found(Guard.OPEN, data=node.data, acl=acl, version=node.stat.version)
-    decoded = decode(node.data)
-    if decoded is not None:
-        at_ms, record, old = decoded
-        found = replace(found, at_ms=at_ms, record=record, old_data=old)
-    if may_register:
-        return found
-    return replace(found, guard=Guard.CLOSED if decoded is None else Guard.LOCKED)
+__all__ = [
+    "LIVE",
+    "Found",
+    "Guard",
+    "decode",
+    "lock",
+    "lock_moved",
+    "look",
+    "may_unlock",
+    "release",
+    "unlock",
+]
 
 
 def lock(group: str, now_ms: int, allowed: tuple[AclEntry, ...] = ()) -> Script[str | None]:
@@ -199,14 +141,36 @@ def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
 
 
 def release(group: str, execute: bool) -> Script[Result]:
-    """Let a group's consumers start again. Without ``execute`` only check."""
+    """Let a group's consumers start again. Without ``execute`` only check.
+
+    Refused in a group that is moved while it runs: there the lock belongs to the group's mode.
+    """
     found = yield from look(group)
     if found.record is None:
         return Result(group, Outcome.NOTHING, 0, "is not locked by zkmigrate")
+    mode = (yield from read_mode(LivePaths.of(group)))[0]
+    if mode is not Mode.ZOOKEEPER:
+        why = (
+            f"the group is moved while it runs, and is in mode {mode.value}: zkmigrate live "
+            "to-zookeeper and zkmigrate live unlock end that"
+        )
+        return Result(group, Outcome.REFUSED, 0, why)
     if not execute:
         return Result(group, Outcome.WOULD, 0)
-    yield from unlock(group)
+    yield from unlock(group, may_unlock(group))
+    if (yield from look(group)).guard is Guard.LOCKED:
+        why = "another operator has locked the group meanwhile"
+        return Result(group, Outcome.REFUSED, 0, why)
     return Result(group, Outcome.DONE, 0)
+
+
+def may_unlock(group: str) -> Callable[[], Script[bool]]:
+    """Return what ``unlock`` asks: whether the group's mode lets legacy consumers in."""
+
+    def still() -> Script[bool]:
+        return (yield from read_mode(LivePaths.of(group)))[0] is Mode.ZOOKEEPER
+
+    return still
 
 
 def _clear(group: str) -> Script[None]:
@@ -249,15 +213,3 @@ def _encode(at_ms: int, entries: tuple[AclEntry, ...], data: bytes) -> bytes:
         "data": data.decode("latin-1"),
     }
     return json.dumps(document, separators=(",", ":")).encode()
-
-
-def decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
-    """Return lock time, original list and data; ``None`` if zkmigrate did not write the text."""
-    try:
-        found = json.loads(data.decode())
-        if found["version"] != FORMAT or "zkmigrate" not in found:
-            return None
-        entries = tuple(AclEntry(int(p), str(s), str(who)) for p, s, who in found["acl"])
-        return int(found["at_ms"]), entries, str(found["data"]).encode("latin-1")
-    except (ValueError, OverflowError, KeyError, TypeError, RecursionError):
-        return None

@@ -176,11 +176,16 @@ class LiveMove:
         sealed: int | None = None
         while True:
             facts = look(self._stores, self._group)
-            if target is Mode.KAFKA and facts.mode is Mode.LOCKED and sealed != facts.version:
-                # Another operator may still be about to unlock the ids, from before this mode.
+            # Another operator may still be about to unlock the ids, from before this mode.
+            seal = target is Mode.KAFKA and facts.mode is Mode.LOCKED
+            lost = not facts.ids_locked and Mode.ZOOKEEPER not in (target, facts.mode)
+            if (seal or lost) and sealed != facts.version:
                 fault = self._keep_out()
                 if fault is not None:
                     return Step(facts.mode, changed, (fault,))
+                if lost:
+                    changed = True
+                    self._say("legacy consumers could register: the lock is set again")
                 sealed = facts.version
                 continue
             if facts.mode is target:
@@ -214,11 +219,8 @@ class LiveMove:
 
     def _let_in(self) -> bool:
         """Unlock the ids while the mode is ``zookeeper``; return whether they were locked."""
-
-        def still() -> Script[bool]:
-            return (yield from read_mode(self._paths))[0] is Mode.ZOOKEEPER
-
-        return bool(self._stores.zk.run(guard.unlock(self._group, still)))
+        script = guard.unlock(self._group, guard.may_unlock(self._group))
+        return bool(self._stores.zk.run(script))
 
     def _late(self, facts: Facts) -> tuple[str, ...]:
         late = sorted(name for name, number in facts.members.items() if number != facts.version)

@@ -66,7 +66,7 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
             f"mode {facts.mode.value} is not acknowledged by {_named(late)}: {wait}, or look at "
             "the health of these members"
         )
-    if facts.mode is Mode.ZOOKEEPER or (facts.mode is Mode.LOCKED and target is Mode.KAFKA):
+    if target is not Mode.ZOOKEEPER:  # every other mode keeps legacy consumers out
         legacy = facts.registered - facts.members.keys()
         if not facts.ids_locked:
             found.append("legacy consumers can still register: lock the group's ids first")

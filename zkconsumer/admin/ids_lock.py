@@ -1,0 +1,131 @@
+"""The lock on a group's ``ids`` znode, and what else protects a group from changes. Scripts.
+
+A tool that moves a group takes the permission to create children from every entry of that znode's
+access list, and keeps the original list in the znode's data. ``protection`` also reads the
+migration marker and the mode of a live move, so that every tool asks the same question before it
+changes a group. Any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from zkconsumer.admin.snapshot import MOVED
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.scripts import read_mode
+from zkconsumer.core.migration.znodes import LIVE_CREDENTIAL, LivePaths
+from zkconsumer.core.zookeeper.ops import Acl, AclEntry, Failed, GetAcl, GetData, Node
+from zkconsumer.core.zookeeper.scripts.common import Script, read, read_many
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.errors import ZnodeFormatError
+
+FORMAT: Final = 1
+CREATE: Final = 4
+"""ZooKeeper's bit for the permission to create children."""
+
+
+LIVE: Final = AclEntry(CREATE, "digest", LIVE_CREDENTIAL)
+"""Lets migratable members register in a group that is locked while it moves."""
+
+
+class Guard(Enum):
+    """Whether old consumers of a group can start. Commands print its value."""
+
+    OPEN = "no"
+    LOCKED = "locked"
+    """Locked by this tool; ``unlock`` removes the lock."""
+    CLOSED = "closed"
+    """No client may register, and this tool has not caused that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The state of znode ``ids``. ``record``: the original list; ``at_ms``: when it was locked."""
+
+    guard: Guard
+    at_ms: int | None = None
+    record: tuple[AclEntry, ...] | None = None
+    data: bytes = b""
+    acl: Acl | None = None
+    version: int = 0
+    old_data: bytes = b""
+
+    def may_register(self, identities: Collection[tuple[str, str | None]]) -> bool:
+        """Whether the migrator may register once the group is unlocked.
+
+        ``identities``: scheme and id of the migrator. An id of None matches every id.
+        """
+        entries = self.record or (self.acl.entries if self.acl else None)
+        if entries is None:
+            return True  # there is no such znode yet
+        may = {
+            (one.scheme, who) for one in entries if one.perms & CREATE for who in (one.who, None)
+        }
+        return not may.isdisjoint(identities)
+
+
+def look(group: str) -> Script[Found]:
+    """Return whether a group is locked."""
+    path = GroupPaths(group).ids
+    reply = yield from read(GetData(path))
+    if isinstance(reply, Failed):
+        return Found(Guard.OPEN)
+    assert isinstance(reply.value, Node)
+    node = reply.value
+    reply = yield from read(GetAcl(path))
+    if isinstance(reply, Failed):
+        return Found(Guard.OPEN)
+    assert isinstance(reply.value, Acl)
+    acl = reply.value
+    may_register = any(entry.perms & CREATE and entry != LIVE for entry in acl.entries)
+    found = Found(Guard.OPEN, data=node.data, acl=acl, version=node.stat.version)
+    decoded = decode(node.data)
+    if decoded is not None:
+        at_ms, record, old = decoded
+        found = replace(found, at_ms=at_ms, record=record, old_data=old)
+    if may_register:
+        return found
+    return replace(found, guard=Guard.CLOSED if decoded is None else Guard.LOCKED)
+
+
+def decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
+    """Return lock time, original list and data; ``None`` if zkmigrate did not write the text."""
+    try:
+        found = json.loads(data.decode())
+        if found["version"] != FORMAT or "zkmigrate" not in found:
+            return None
+        entries = tuple(AclEntry(int(p), str(s), str(who)) for p, s, who in found["acl"])
+        return int(found["at_ms"]), entries, str(found["data"]).encode("latin-1")
+    except (ValueError, OverflowError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def protection(group: str) -> Script[str | None]:
+    """Return why a tool must not change a group's offsets in ZooKeeper; ``None`` if it may.
+
+    A group is protected after a move to Kafka, during a live move, and while its ``ids`` are
+    locked. What cannot be read counts as protected.
+    """
+    paths = GroupPaths(group)
+    marker, mode = f"{paths.root}/{MOVED}", LivePaths.of(group)
+    try:
+        found = (yield from read_mode(mode))[0]
+    except ZnodeFormatError as fault:
+        return str(fault)
+    if found is not Mode.ZOOKEEPER:
+        return f"it is moved while it runs, and is in mode {found.value}: see zkmigrate live status"
+    (node,) = yield from read_many([marker])
+    if node is not None and node.data:
+        try:
+            moved_to = json.loads(node.data.decode())["moved_to"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return f"{marker} cannot be read: see zkmigrate status"
+        if moved_to != "zookeeper":
+            return f"it was moved to {moved_to!s:.20}, so these offsets no longer count"
+    if (yield from look(group)).guard is Guard.LOCKED:
+        return f"{paths.ids} is locked by zkmigrate"
+    return None
