@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.core.zookeeper.znodes import is_legal_group, is_legal_topic
 from zkconsumer.errors import OffsetsFileError
 
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
@@ -70,7 +70,7 @@ def parse(name: str, data: bytes) -> dict[OffsetKey, int]:
         reason = None if parts else _why(line)
         if parts:
             key, offset = OffsetKey(parts[1], parts[2], int(parts[3])), int(parts[4])
-            if not is_legal_topic(key.group) or not is_legal_topic(key.topic):
+            if not is_legal_group(key.group) or not is_legal_topic(key.topic):
                 reason = "group or topic has characters that no such name can have"
             elif key.partition > _INT32 or str(key.partition) != parts[3]:
                 reason = f"{parts[3]} is not the number of a partition"

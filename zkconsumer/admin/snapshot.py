@@ -39,7 +39,8 @@ class GroupSnapshot:
     """One pass of reads over a group's znodes.
 
     ``moved`` is the marker of ``zkmigrate``. ``strange`` are children of the group's znode that
-    neither it nor any JVM version makes.
+    neither it nor any JVM version makes. ``filled`` are the paths of parents of offsets, and of the
+    group's own znode, that hold data, which no JVM version puts there.
     """
 
     group: str
@@ -49,6 +50,7 @@ class GroupSnapshot:
     misplaced: Nodes = field(default_factory=dict)
     moved: Node | None = None
     strange: tuple[str, ...] = ()
+    filled: tuple[str, ...] = ()
 
     @property
     def paths(self) -> GroupPaths:
@@ -100,20 +102,22 @@ def read_group(group: str) -> Script[GroupSnapshot | None]:
     for _ in range(3):
         ids = yield from listing(paths.ids)
         members = yield from _read_below(paths.ids, ids or [])
-        offsets = yield from _read_tree(paths.offsets, "offsets" in parts)
-        owners = yield from _read_tree(paths.owners, "owners" in parts)
-        misplaced = yield from _read_tree(f"{paths.root}/{MISPLACED}", MISPLACED in parts)
+        offsets, full = yield from _read_tree(paths.offsets, "offsets" in parts)
+        owners, _ = yield from _read_tree(paths.owners, "owners" in parts)
+        misplaced, more = yield from _read_tree(f"{paths.root}/{MISPLACED}", MISPLACED in parts)
         moved = yield from _read_below(paths.root, [MOVED] if MOVED in parts else [])
         if (yield from listing(paths.ids)) == ids:
             break
+    (own,) = yield from read_many([paths.root])
+    filled = (*((paths.root,) if own is not None and own.data else ()), *full, *more)
     known = {"ids", "owners", "offsets", MISPLACED, MOVED}
     strange = tuple(name for name in parts if name not in known)
-    return GroupSnapshot(group, members, owners, offsets, misplaced, moved.get(MOVED), strange)
+    return GroupSnapshot(group, members, owners, offsets, misplaced, moved.get(MOVED), strange, filled)
 
 
 def read_offsets(group: str) -> Script[Nodes]:
     """Read a group's offset znodes only."""
-    return (yield from _read_tree(GroupPaths(group).offsets, True))
+    return (yield from _read_tree(GroupPaths(group).offsets, True))[0]
 
 
 def _read_below(parent: str, names: list[str]) -> Script[dict[str, Node]]:
@@ -121,16 +125,20 @@ def _read_below(parent: str, names: list[str]) -> Script[dict[str, Node]]:
     return {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
 
 
-def _read_tree(root: str, there: bool) -> Script[Nodes]:
+def _read_tree(root: str, there: bool) -> Script[tuple[Nodes, list[str]]]:
+    """Return the znodes two levels below ``root``, and the paths above them that hold data."""
     topics = ((yield from children(root)) if there else None) or []
     lists = yield from children_of(f"{root}/{topic}" for topic in topics)
-    names = [(topic, name) for topic, found in zip(topics, lists, strict=True) for name in found]
-    nodes = yield from read_many([f"{root}/{topic}/{name}" for topic, name in names])
+    names = [(topic, name) for topic, some in zip(topics, lists, strict=True) for name in some]
+    parents = [root, *(f"{root}/{topic}" for topic in topics)] if there else []
+    found = yield from read_many([*parents, *(f"{root}/{topic}/{name}" for topic, name in names)])
+    above, nodes = found[: len(parents)], found[len(parents) :]
+    filled = [path for path, node in zip(parents, above, strict=True) if node and node.data]
     tree: dict[str, dict[str, Node]] = {topic: {} for topic in topics}
     for (topic, name), node in zip(names, nodes, strict=True):
         if node is not None:
             tree[topic][name] = node
-    return tree
+    return tree, filled
 
 
 def uses_filter(snapshot: GroupSnapshot) -> bool:

@@ -64,7 +64,12 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.view import Assignor
-from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset, is_legal_topic
+from zkconsumer.core.zookeeper.znodes import (
+    GroupPaths,
+    decode_offset,
+    is_legal_group,
+    is_legal_topic,
+)
 from zkconsumer.errors import GroupChangedError, GroupError, UnknownGroupError, ZnodeFormatError
 
 if TYPE_CHECKING:
@@ -160,11 +165,11 @@ class GroupTools:
     def group_names(self) -> list[str]:
         """Return all groups, sorted; names that no group can have are left out and reported."""
         names = self._zk.run(list_groups())
-        legal = [name for name in names if is_legal_topic(name)]
+        legal = [name for name in names if is_legal_group(name)]
         self.notes += [
             f"/consumers/{name} is skipped: no group can have that name"
             for name in names
-            if not is_legal_topic(name)
+            if not is_legal_group(name)
         ]
         return legal
 
@@ -430,6 +435,6 @@ def _summary(group: str) -> Script[GroupSummary]:
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, list(filter(is_legal_topic, known)), n=3)
+    near = difflib.get_close_matches(name, list(filter(is_legal_group, known)), n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"there is no {kind} {name} in this ZooKeeper{hint}"

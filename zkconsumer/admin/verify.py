@@ -139,6 +139,13 @@ class _Verifier:
             yield self._found(
                 Kind.FOREIGN_LAYOUT, f"{self.paths.root}/{name}", f"no znode of a group: {guess}"
             )
+        for path in self.snapshot.filled:
+            yield self._found(
+                Kind.FOREIGN_LAYOUT,
+                path,
+                "holds data: Kafka's clients store none there, but some Spark jobs keep all "
+                "offsets of a topic like this",
+            )
         if assignor is not None:
             yield from self._strategy(assignor)
         elif idle:
@@ -269,6 +276,11 @@ class _Verifier:
 
     def _misplaced(self) -> Iterator[Finding]:
         for topic, nodes in self.snapshot.misplaced.items():
+            for name in nodes:
+                if partition_number(name) is None or not is_legal_topic(topic):
+                    path = f"{self.paths.root}/{MISPLACED}/{topic}/{name}"
+                    what = "is not the offset of a topic's partition"
+                    yield self._found(Kind.FOREIGN_LAYOUT, path, what)
             right = self.snapshot.offsets.get(topic, {})
             differing = {
                 name: node for name, node in nodes.items() if _text(right.get(name)) != _text(node)

@@ -41,6 +41,7 @@ from zkconsumer.broker.messages import (
 )
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
+from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator.wire import by_topic
@@ -224,13 +225,22 @@ class GroupCoordinators:
 
         Brokers before 1.0 do not report them.
         """
+        return frozenset().union(*(one.hidden for one in self._describe(topics)))
+
+    def absent(self, topics: Iterable[str]) -> frozenset[str]:
+        """Return the topics of which a broker that is asked for the name says that there is none.
+
+        A list of all topics proves nothing: brokers leave out those that may not be described.
+        """
+        return frozenset().union(*(one.absent for one in self._describe(topics)))
+
+    def _describe(self, topics: Iterable[str]) -> list[ClusterMetadata]:
         wanted = sorted(topics)
 
-        def ask() -> frozenset[str]:
+        def ask() -> list[ClusterMetadata]:
             connection = self._connection(self._any_broker())
             starts = range(0, len(wanted), _BATCH)
-            parts = [fetch_metadata(connection, wanted[at : at + _BATCH]).hidden for at in starts]
-            return frozenset().union(*parts)
+            return [fetch_metadata(connection, wanted[at : at + _BATCH]) for at in starts]
 
         return self._until(ask, "the broker")
 

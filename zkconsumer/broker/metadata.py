@@ -48,6 +48,7 @@ def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> Clu
     response = ask_metadata(connection, wanted)
     leaders: dict[TopicPartition, int] = {}
     hidden: set[str] = set()
+    absent: set[str] = set()
     errors: dict[str, BrokerError] = {}
     with mapped_errors(connection.endpoint):
         brokers = {
@@ -61,9 +62,11 @@ def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> Clu
                 errors[entry.name] = error_from_code(entry.error_code, f"topic {entry.name}")
             if entry.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 hidden.add(entry.name)
+            elif entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                absent.add(entry.name)
             for part in entry.partitions:
                 if part.leader_id >= 0:
                     leaders[TopicPartition(entry.name, part.partition_index)] = part.leader_id
     for name in wanted - {entry.name for entry in response.topics}:
         errors[name] = error_from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
-    return ClusterMetadata(brokers, leaders, errors, frozenset(hidden))
+    return ClusterMetadata(brokers, leaders, errors, frozenset(hidden), frozenset(absent))

@@ -41,3 +41,5 @@ class ClusterMetadata:
     """Topics with an error from the broker, such as topics that do not exist."""
     hidden: frozenset[str] = frozenset()
     """The topics that may not be described. Brokers before 1.0 answer that they do not exist."""
+    absent: frozenset[str] = frozenset()
+    """The topics of which a broker answered that there is no topic of that name."""

@@ -15,7 +15,7 @@ from zkconsumer.admin.text import printable
 from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.tables import How, format_options, print_rows
 from zkconsumer.core.zookeeper.scripts.common import Script
-from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.apply.outcome import Outcome, Result, exit_status
@@ -113,7 +113,7 @@ def each_group(
 
 def _chosen(which: Selection, zk: BlockingZk) -> list[str]:
     names = which.of_store(lambda: zk.run(list_groups()), Store.ZOOKEEPER)
-    return list(filter(is_legal_topic, names))
+    return list(filter(is_legal_group, names))
 
 
 def _caught(group: str, script: Callable[[str], Script[Result]]) -> Script[Result]:

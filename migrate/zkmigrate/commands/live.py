@@ -15,7 +15,7 @@ from zkconsumer.cli.exclusive import at_most_one
 from zkconsumer.cli.tables import How, format_options, print_rows
 from zkconsumer.cli.times import duration_option
 from zkconsumer.core.migration.modes import Mode, has_reached, neighbours
-from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.running import parallel_option
@@ -109,11 +109,11 @@ def _check_choice(groups: tuple[str, ...], all_ready: bool) -> None:
 def _names(stores: Stores, groups: tuple[str, ...], all_ready: bool) -> list[str]:
     from zkconsumer.admin.snapshot import list_groups
 
-    if wrong := [name for name in groups if not is_legal_topic(name)]:
+    if wrong := [name for name in groups if not is_legal_group(name)]:
         raise click.UsageError(f"{wrong[0]!r} cannot be the name of a group in ZooKeeper")
     if groups:
         return list(dict.fromkeys(groups))
-    return [name for name in stores.zk.run(list_groups()) if is_legal_topic(name)]
+    return [name for name in stores.zk.run(list_groups()) if is_legal_group(name)]
 
 
 class _Left(NamedTuple):

@@ -13,7 +13,7 @@ import click
 
 from zkconsumer.cli.tables import How, print_notes, print_rows
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard
@@ -60,7 +60,12 @@ def plan_groups(
     retention = stores.retention() if direction is Direction.ZK_TO_KAFKA else None
     times = options.needs_commit_times
     closed = _closed(stores, groups)
-    for found in read_states(stores, groups, from_file or {}, times, renamed):
+    ignored = {name: why for name in groups if (why := options.ignored(name))}
+    for name, why in ignored.items():
+        yield GroupPlan(name, notes=(f"is ignored: {why}",), ignored=why)
+        progress.group(name, True)
+    wanted = [name for name in groups if name not in ignored]
+    for found in read_states(stores, wanted, from_file or {}, times, renamed):
         if isinstance(found, GroupState):
             plan = plan_group(found, direction, options, now_ms, retention)
         else:
@@ -77,7 +82,7 @@ def plan_groups(
 
 def _closed(stores: Stores, groups: Sequence[str]) -> dict[str, Problem]:
     """Return the problem of each group in which the migrator may not register, as it has to."""
-    legal = list(filter(is_legal_topic, groups))
+    legal = list(filter(is_legal_group, groups))
     found = stores.zk.run_all(or_refusal(guard.look(name)) for name in legal)
     return {
         name: findings.problem(
@@ -160,7 +165,7 @@ class Summary:
     @property
     def status(self) -> int:
         """The exit status: 1 when something could not be read, ``REFUSED`` when it was refused."""
-        good = {Verdict.READY, Verdict.MOVED}
+        good = {Verdict.READY, Verdict.MOVED, Verdict.IGNORED}
         if self.unlisted or Kind.COORDINATOR_AWAY in self.kinds:
             return 1
         return REFUSED if set(self.verdicts) - good else 0

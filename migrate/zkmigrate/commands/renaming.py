@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkmigrate.commands.selection import Selection
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import Direction, Store
@@ -47,7 +47,7 @@ def parse_renames(_context: object, _option: object, texts: tuple[str, ...]) -> 
             or one.old.count("*") > 1
             or not one.new
             or not one.old
-            or not all(not part or is_legal_topic(part) for part in plain)
+            or not all(not part or is_legal_group(part) for part in plain)
         ):
             raise click.UsageError(
                 f"--rename {text}: write OLD=NEW, or with one '*' in both, as in 'legacy-*=*'"
@@ -127,7 +127,7 @@ def new_names(
             new = one.of(name)
             if new is not None:
                 used.add(one)
-                if not is_legal_topic(new):
+                if not is_legal_group(new):
                     raise MigrationError(
                         f"--rename {one.old}={one.new}: {name} would become {new!a}, "
                         "which cannot be the name of a group"

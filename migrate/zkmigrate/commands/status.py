@@ -12,7 +12,7 @@ import click
 
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.cli.tables import How, format_options, no_collector
-from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.commands.cells import in_columns, only_problems_option
@@ -22,7 +22,7 @@ from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.watch import Look, look_once_or_often, watch_option
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import GroupState, Store
-from zkmigrate.plan.status import UNKNOWN, Status, status_of, unknown
+from zkmigrate.plan.status import UNKNOWN, Status, only_in_kafka, status_of, unknown
 from zkmigrate.plan.values import Kind
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
         progress.total = len(names)
         now_ms = int(time.time() * 1000)
         retention = stores.retention()
-        legal = list(filter(is_legal_topic, names))
+        in_zookeeper = set(stores.zk.run(list_groups()))
+        legal = list(filter(is_legal_group, names))
         locks = stores.zk.run_all(or_refusal(guard.look(name)) for name in legal)
         locked = {
             name: "unknown" if isinstance(found, ZooKeeperError) else found.guard.value
@@ -76,10 +77,11 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
         for state in read_states(stores, names, {}, False):
             if isinstance(state, GroupState):
                 row, code = status_of(state, locked[state.group], now_ms, retention)
+            elif state[1].kind is Kind.BAD_NAME and state[0] not in in_zookeeper:
+                row, code = only_in_kafka(state[0]), 0
             else:
                 name, problem = state
-                row = unknown(name, f"{problem.what}: {problem.fix}")
-                code = 0 if problem.kind is Kind.BAD_NAME else UNKNOWN  # a group of Kafka's alone
+                row, code = unknown(name, f"{problem.what}: {problem.fix}"), UNKNOWN
             rows.append(row)
             codes.append(code)
             progress.group(row.group, not row.attention)

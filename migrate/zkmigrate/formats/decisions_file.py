@@ -57,6 +57,7 @@ _HEAD: Final = """\
 # The first rule that means a group and topic and has a key decides it, so put exceptions first.
 # group and topic may be globs. Add topic = "NAME" to decide about one topic only, and skip = true
 # to leave offsets as they are in both stores, with partition = N those of one partition.
+# ignore = "REASON" leaves whole groups as they are; assess --fail-if-left lets them pass.
 """
 
 
@@ -79,8 +80,11 @@ def _rule(where: str, table: object) -> Rule:
     values: dict[str, Any] = {}
     for key, value in table.items():
         values[key] = _value(where, key, value)
-    if not any(key in values for key in (*DECIDED, "skip")):
-        raise PlanFileError(f"{where} decides nothing: give one of {', '.join(DECIDED)} or skip")
+    if not any(key in values for key in (*DECIDED, "skip", "ignore")):
+        known = ", ".join((*DECIDED, "skip"))
+        raise PlanFileError(f"{where} decides nothing: give one of {known} or ignore")
+    if "ignore" in values and values.keys() - {"group", "ignore"}:
+        raise PlanFileError(f"{where}: ignore is about whole groups: give only group with it")
     if "partition" in values and any(key in values for key in DECIDED):
         raise PlanFileError(f"{where}: partition goes with skip only")
     if "max_idle_days" in values and values.get("topic", "*") != "*":
@@ -95,7 +99,8 @@ def _value(where: str, key: str, value: object) -> object:
         except ValueError:
             choices = ", ".join(one.value for one in _CHOICES[key])
             raise PlanFileError(f"{where}: {key} = {value!a} is not one of {choices}") from None
-    kinds = {"group": str, "topic": str, "partition": int, "max_idle_days": int, "skip": bool}
+    kinds = {"group": str, "topic": str, "partition": int, "max_idle_days": int, "skip": bool,
+             "ignore": str}  # fmt: skip
     if key not in kinds:
         known = ", ".join(one.name for one in fields(Rule))
         raise PlanFileError(f"{where}: {key!a} is not one of {known}")
@@ -112,7 +117,7 @@ def to_json(options: Options) -> dict[str, Any]:
         {
             one.name: _plain(value)
             for one in fields(Rule)
-            if (value := getattr(rule, one.name)) is not None and value is not False
+            if (value := getattr(rule, one.name)) not in (None, False, "")
         }
         for rule in options.rules
     ]

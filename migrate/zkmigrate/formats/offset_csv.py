@@ -1,12 +1,14 @@
 """Offsets in files: the CSV of ``kafka-consumer-groups``, the JVM's export lines, JSON. Pure.
 
-The CSV has no heading and no quotes: ``topic,partition,offset`` for one group,
+The CSV has no heading, and quotes only around a group's name with a comma or a quote: ``topic,partition,offset`` for one group,
 ``group,topic,partition,offset`` for several (Kafka 3.9 ConsumerGroupCommand, ``--export`` and
 ``--reset-offsets --from-file``). JSON is what ``render`` makes: a list of objects of those names.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -14,7 +16,7 @@ from typing import Any, Final
 
 from zkconsumer.admin import offset_files
 from zkconsumer.admin.offset_files import OffsetKey
-from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.core.zookeeper.znodes import is_legal_group, is_legal_topic
 from zkconsumer.errors import OffsetsFileError
 
 FORMATS: Final = ("csv", "jvm", "json")
@@ -33,7 +35,9 @@ def render(offsets: Mapping[OffsetKey, int], how: str, one_group: bool = False) 
     if how == "json":
         lines = ",\n".join(json.dumps(dict(zip(_FIELDS, row, strict=True))) for row in rows)
         return f"[\n{lines}\n]\n" if rows else "[]\n"
-    return "".join(",".join(map(str, row[1:] if one_group else row)) + "\n" for row in rows)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(row[1:] if one_group else row for row in rows)
+    return text.getvalue()
 
 
 def parse(name: str, data: bytes, group: str | None = None) -> dict[OffsetKey, int]:
@@ -73,7 +77,7 @@ def _csv_rows(text: str, group: str | None) -> Iterable[tuple[int, list[str]]]:
     for number, line in enumerate(text.split("\n"), 1):
         row = line.removesuffix("\r")
         if row:  # Java's own export ends with an empty line
-            cells = row.split(",")
+            cells = next(csv.reader([row])) if '"' in row else row.split(",")
             yield number, [group, *cells] if len(cells) == 3 and group is not None else cells
 
 
@@ -97,8 +101,8 @@ def _row(row: list[str]) -> tuple[OffsetKey | None, int, str | None]:
     """Return one row's key, its offset and what is wrong with it."""
     if len(row) != 4:
         return None, 0, "is not group,topic,partition,offset (or, with one --group, without group)"
-    for kind, name in (("group", row[0]), ("topic", row[1])):
-        if not is_legal_topic(name):
+    for kind, name, legal in (("group", row[0], is_legal_group), ("topic", row[1], is_legal_topic)):
+        if not legal(name):
             return None, 0, f"{name[:60]!a} is not a valid name of a {kind}"
     numbers = row[2:]
     if any(_NUMBER.fullmatch(text) is None for text in numbers):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Final, NoReturn, Protocol
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.core.zookeeper.znodes import is_legal_group, is_legal_topic
 from zkmigrate.errors import PlanFileError
 from zkmigrate.formats import decisions_file
 from zkmigrate.model import Direction, KafkaOffset
@@ -120,6 +120,7 @@ def render(
             "topics": group.topics,
             "skipped": sorted(group.skipped),
             **({"kafka_group": group.kafka_group} if group.kafka_group else {}),
+            **({"ignored": group.ignored} if group.ignored else {}),
             "stays_behind": [
                 {**one.tp._asdict(), "offset": one.offset, "why": one.why} for one in group.stays
             ],
@@ -363,8 +364,11 @@ class _Reader:
             left,
             moved=moved,
             kafka_group=renamed,
+            ignored=self.text(line, "ignored") if "ignored" in line else "",
         )
-        if not found and not is_legal_topic(group):
+        if plan.ignored and (entries or found):
+            self.refuse(f"group {group!a} is ignored, but has partitions or problems")
+        if not found and not plan.ignored and not is_legal_group(group):
             self.refuse(f"{group[:60]!a} cannot be the name of a group in ZooKeeper")
         if line.get("verdict") != plan.verdict.value:
             self.refuse(f"verdict of group {group!a} does not follow from its problems")

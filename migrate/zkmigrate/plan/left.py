@@ -1,26 +1,36 @@
-"""The offsets that would be lost if ZooKeeper were switched off, as only it has them. Pure."""
+"""What would be lost if ZooKeeper were switched off, and what zkmigrate does not understand. Pure.
+
+A group passes only if everything below its znode is accounted for.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import GroupState, Store, number
+from zkmigrate.text import shown
 
-_LAST_MS = 253_402_300_799_000
+_LAST_MS: Final = 253_402_300_799_000
+IGNORED: Final = "ignored: "
 
 
 class Left(NamedTuple):
-    """One group. ``lost``: offsets that are missing or lower in Kafka.
+    """One group. ``lost``: partitions whose offset is missing or lower in Kafka.
 
-    ``kafka`` compares the whole group: ``none``, ``older``, ``same``, ``newer``, or ``mixed`` where
-    partitions differ. ``last_activity``: when an offset was stored last, in UTC; empty if unknown.
+    ``decided``: partitions that the plan of the last move left behind on purpose, unchanged since.
+    ``not_understood``: znodes in another client's layout. ``kafka`` compares the whole group:
+    ``none``, ``older``, ``same``, ``newer``, or ``mixed`` where partitions differ.
+    ``last_activity``: when an offset was stored last, in UTC; empty if unknown.
     """
 
     group: str
     left: bool
     lost: int
+    decided: int
+    not_understood: int
     members: int
     last_activity: str
     kafka: str
@@ -29,52 +39,82 @@ class Left(NamedTuple):
     @classmethod
     def unknown(cls, group: str, why: str) -> Left:
         """Return the row of a group that could not be read and so counts as left behind."""
-        return cls(group, True, 0, 0, "", "", why)
+        return cls(group, True, 0, 0, 0, 0, "", "", why)
+
+    def ignored(self, reason: str) -> Left:
+        """Return the row of a group that an operator decided to leave behind."""
+        return self._replace(left=False, why=f"{IGNORED}{reason}")
 
 
 def what_is_left(state: GroupState) -> Left:
-    """Return the offsets and members of a group that would be lost.
+    """Return what would be lost of a group.
 
-    Offsets of topics that do not exist do not count. An offset that was moved and has not changed
-    since is safe, whatever the group has committed to Kafka after the move.
+    Offsets of topics do not count if a broker says that there is no such topic, or ZooKeeper, as
+    long as the cluster uses it. An offset that was moved or left behind by a plan, and has not
+    changed since, is safe, whatever the group has committed to Kafka after the move.
     """
-    lost: list[TopicPartition] = []
+    lost: set[TopicPartition] = set()
+    hidden: set[TopicPartition] = set()
+    decided: set[TopicPartition] = set()
     compared: set[str] = set()
     marker = state.marker
-    moved = marker is not None and marker.moved_to is Store.KAFKA
-    for tp, znode in state.zk.items():
-        topic = state.topics.get(tp.topic)
-        if znode.offset is None and not znode.fault:
+    moved = marker if marker is not None and marker.moved_to is Store.KAFKA else None
+    for tp, offset in _stored(state):
+        if tp.topic in state.hidden:
+            hidden.add(tp)
             continue
+        topic = state.topics.get(tp.topic)
         if topic is None or tp.partition not in topic.partitions:
             continue
         held = number(state.kafka.get(tp))
-        if znode.offset is None or held is None:
+        if offset is None or held is None:
             word = "none"
-        elif held < znode.offset:
+        elif held < offset:
             word = "older"
         else:
-            word = "same" if held == znode.offset else "newer"
+            word = "same" if held == offset else "newer"
         compared.add(word)
-        settled = moved and marker is not None and marker.values.get(tp) == znode.offset
-        if word in ("none", "older") and not (settled and held is not None):
-            lost.append(tp)
+        if offset is None:
+            lost.add(tp)
+        elif word in ("same", "newer"):
+            continue
+        elif moved is not None and moved.left.get(tp) == offset:
+            decided.add(tp)
+        elif moved is None or moved.values.get(tp) != offset or held is None:
+            lost.add(tp)
     newest = max((node.mtime_ms for node in state.zk.values()), default=None)
     reasons = []
     if lost:
         reasons.append(f"{len(lost)} offsets are only in ZooKeeper")
+    if hidden:
+        reasons.append(
+            f"{len(hidden)} offsets are of topics that zkmigrate may not describe: allow it to "
+            f"({shown(sorted({tp.topic for tp in hidden}))})"
+        )
+    if state.foreign:
+        reasons.append(f"not understood: {shown(state.foreign)}")
     if state.members:
         reasons.append(f"{len(state.members)} members are live in ZooKeeper")
     reasons += state.faults
     return Left(
         state.group,
         bool(reasons),
-        len(lost),
+        len(lost | hidden),
+        len(decided - lost),
+        len(state.foreign),
         len(state.members),
         "" if newest is None else _time(newest),
         "mixed" if len(compared) > 1 else next(iter(compared), "none"),
         "; ".join(reasons),
     )
+
+
+def _stored(state: GroupState) -> Iterator[tuple[TopicPartition, int | None]]:
+    """Yield the group's offsets in ZooKeeper, in both places; ``None``: it cannot be read."""
+    for tp, znode in state.zk.items():
+        if znode.offset is not None or znode.fault:
+            yield tp, znode.offset
+    yield from state.misplaced.items()
 
 
 def _time(at_ms: int) -> str:

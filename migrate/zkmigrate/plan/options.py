@@ -104,7 +104,7 @@ class Rule:
     """A decision about some groups, or some of their topics; both names may be globs.
 
     ``None``: it does not decide that. ``skip``: leave the offsets as they are in both stores, of
-    ``partition`` only if that is given.
+    ``partition`` only if that is given. ``ignore``: why whole groups are left as they are.
     """
 
     group: str = "*"
@@ -119,6 +119,7 @@ class Rule:
     without_offset: WithoutOffset | None = None
     max_idle_days: int | None = None
     skip: bool = False
+    ignore: str = ""
 
 
 DECIDED = tuple(one.name for one in fields(Rule) if one.default is None and one.name != "partition")
@@ -160,6 +161,11 @@ class Options:
         )
         narrowed = replace(self, rules=mine, skips=(*self.skips, *skips))
         return narrowed._decided(rule for rule in mine if rule.topic == "*") if mine else narrowed
+
+    def ignored(self, group: str) -> str:
+        """Return why a group is left as it is, whatever it holds; empty if it is not."""
+        means = (rule.ignore for rule in self.rules if rule.ignore and _means(rule.group, group))
+        return next(means, "")
 
     def of_topic(self, topic: str) -> Options:
         """Return the decisions about a topic. Call it only on the result of ``of_group``."""

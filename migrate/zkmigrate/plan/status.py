@@ -113,6 +113,11 @@ def unknown(group: str, why: str) -> Status:
     return Status(group, "unknown", None, None, None, None, 0, "", "", None, why)
 
 
+def only_in_kafka(group: str) -> Status:
+    """Return the status of a group that ZooKeeper cannot hold, because of its name."""
+    return Status(group, Store.KAFKA.value, None, None, None, None, 0, "", "", None, "")
+
+
 def _truth(state: GroupState, moved_to: Store | None, in_zk: bool, in_kafka: bool) -> str:
     if any(MIGRATOR in name for name in state.members):
         return MOVING

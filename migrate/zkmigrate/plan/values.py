@@ -16,6 +16,7 @@ class Verdict(Enum):
 
     READY = "ready"
     MOVED = "moved"
+    IGNORED = "ignored"
     DECIDE = "needs a decision"
     REFUSED = "refused"
 
@@ -155,6 +156,8 @@ class GroupPlan:
     """Whether the group was moved to the target before, and nothing is left to write."""
     kafka_group: str = ""
     """The group's name in Kafka, if it differs."""
+    ignored: str = ""
+    """Why an operator decided to leave the group as it is."""
 
     @property
     def in_kafka(self) -> str:
@@ -164,6 +167,8 @@ class GroupPlan:
     @property
     def verdict(self) -> Verdict:
         """The hardest of the problems' verdicts."""
+        if self.ignored:
+            return Verdict.IGNORED
         verdicts = {problem.kind.verdict for problem in self.problems}
         if Verdict.REFUSED in verdicts:
             return Verdict.REFUSED

@@ -18,7 +18,7 @@ from zkconsumer.broker.coordinator_calls import PendingOffsetsError
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
-from zkconsumer.core.zookeeper.znodes import GroupPaths, is_legal_topic
+from zkconsumer.core.zookeeper.znodes import GroupPaths, is_legal_group, is_legal_topic
 from zkconsumer.errors import BrokerError, ZkConsumerError, ZnodeFormatError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.model import GroupState, HeldNow, KafkaOffset, MigrationMarker, Store, ZkOffset
@@ -50,8 +50,8 @@ def read_states(
     hidden = stores.hidden_topics()
     names = iter(every)
     while chunk := list(islice(names, _CHUNK)):
-        legal = [name for name in chunk if is_legal_topic(name)]
-        problems = {name: bad_name(name) for name in chunk if not is_legal_topic(name)}
+        legal = [name for name in chunk if is_legal_group(name)]
+        problems = {name: bad_name(name) for name in chunk if not is_legal_group(name)}
         parts: dict[str, GroupSnapshot] = {}
         scripts = map(or_refusal, map(read_group, legal))
         for name, found in zip(legal, stores.zk.run_all(scripts), strict=True):
@@ -75,6 +75,7 @@ def read_states(
         _learn(stores, ((tp.topic for tp in some) for some in partitions))
         for name in kafka:
             stores.logs.past_ends(_offsets(parts[name], kafka[name], from_file.get(name, {})))
+        unseen = hidden | _unproven(stores, parts.values(), kafka, from_file)
         joined = stores.kafka.members_of([called[name] for name in kafka])
         for name in chunk:
             members = joined.get(called.get(name, name), ())
@@ -84,7 +85,7 @@ def read_states(
                 yield name, _unreadable(name, members)
             else:
                 offsets = from_file.get(name)
-                state = _state(stores, parts[name], kafka[name], members, offsets, hidden)
+                state = _state(stores, parts[name], kafka[name], members, offsets, unseen)
                 if called[name] != name:
                     state = replace(state, kafka_group=called[name])
                 yield state
@@ -202,8 +203,10 @@ def _state(
             marker = migration_marker.decode(migration_marker.path(snapshot.group), snapshot.moved)
         except ZnodeFormatError as fault:
             faults.append(str(fault))
-    names = {tp.topic for tp in (*kafka, *(from_file or ()))}
-    topics, ranges = stores.logs.of({*names, *snapshot.offsets, *snapshot.misplaced})
+    names = {tp.topic for tp in (*kafka, *(from_file or ()), *(marker.values if marker else ()))}
+    names |= {*snapshot.offsets, *snapshot.misplaced}
+    topics, ranges = stores.logs.of(names)
+    faults += [why for name, why in sorted(stores.logs.unreadable.items()) if name in names]
     return GroupState(
         snapshot.group,
         members=tuple(sorted({*snapshot.members, *filter(_is_migrator, snapshot.owners)})),
@@ -220,6 +223,27 @@ def _state(
         hidden=hidden,
         from_file=from_file,
     )
+
+
+def _unproven(
+    stores: Stores,
+    snapshots: Iterable[GroupSnapshot],
+    kafka: Mapping[str, Mapping[TopicPartition, object]],
+    from_file: Mapping[str, Mapping[TopicPartition, int]],
+) -> frozenset[str]:
+    """Return the topics with offsets that are not listed, although no broker says they are gone.
+
+    Without ZooKeeper all topics are listed by a broker, which leaves out those that may not be
+    described. Only when it is asked for a topic's name does it say that there is none.
+    """
+    if stores.zk.live:
+        return frozenset()
+    names: set[str] = set()
+    for one in snapshots:
+        names |= {*one.offsets, *one.misplaced}
+        names |= {tp.topic for tp in (*kafka.get(one.group, ()), *from_file.get(one.group, ()))}
+    missing = {name for name in names if is_legal_topic(name)} - set(stores.logs.of(names)[0])
+    return frozenset(missing - stores.kafka.absent(missing)) if missing else frozenset()
 
 
 def _name_in_kafka(snapshot: GroupSnapshot) -> str:
@@ -239,12 +263,13 @@ def _is_migrator(name: str) -> bool:
 
 
 def bad_name(name: str) -> Problem:
-    """Return the refusal of a name that no group in ZooKeeper can have."""
+    """Return the refusal of a name that zkmigrate cannot handle in ZooKeeper."""
     shown = ascii(name[:60]) + ("..." if len(name) > 60 else "")
     return Problem(
         Kind.BAD_NAME,
         f"{shown} cannot be part of a ZooKeeper path",
-        "use a group of 1 to 255 letters, digits, '.', '_' or '-'",
+        "leave the group where it is: zkmigrate takes names of 1 to 255 characters without '/' "
+        "and control characters; if it is not needed, ignore it in a file for --decisions",
     )
 
 

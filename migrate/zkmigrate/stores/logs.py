@@ -57,6 +57,8 @@ class Logs:
         self._brokers = brokers
         self._timeout = timeout
         self._security = security
+        self.unreadable: dict[str, str] = {}
+        """Topics that were looked up and whose znode cannot be used, and why."""
         self._topics: dict[str, TopicState | None] = {}
         self._ranges: dict[str, dict[TopicPartition, LogRange]] = {}
         self._partitions = 0
@@ -175,8 +177,10 @@ class Logs:
                 continue
             try:
                 numbers = decode_topic(path, node.data)
-            except ZnodeFormatError:
+            except ZnodeFormatError as fault:
+                self.unreadable[topic] = str(fault)
                 continue  # as in the JVM: a topic that cannot be read has no partitions
+            self.unreadable.pop(topic, None)
             self._topics[topic] = (
                 TopicState(node.stat.czxid, numbers)
                 if self._zk.live

@@ -46,6 +46,16 @@ def is_legal_topic(name: str) -> bool:
     return _LEGAL.fullmatch(name) is not None and name not in (".", "..")
 
 
+def is_legal_group(name: str) -> bool:
+    """Return whether ZooKeeper can store a group of this name, of up to 255 characters.
+
+    The JVM's and this library's members take the names of topics only. Other clients do not check,
+    and neither does Kafka, so a group of any such name may have to be read, moved or deleted.
+    """
+    short = 0 < len(name) <= 255 and max(name) <= "\uffff"
+    return short and "/" not in name and _ZK_REFUSES.search(name) is None
+
+
 def child_number(name: str) -> int | None:
     """Return the broker or partition number in a child's name, or ``None``.
 
@@ -69,16 +79,17 @@ def topic_path(topic: str) -> str:
 class GroupPaths:
     """The paths of one group. Raises ConfigError when the group's name cannot be in a path.
 
-    A topic or member name that does not fit raises ZnodeFormatError naming its parent. Topics and
-    groups: ``[A-Za-z0-9._-]``, up to 255. Members: visible ASCII without ``/``, up to 512, since
-    the JVM does not check ``consumer.id``. Never ``.`` or ``..``.
+    A topic or member name that does not fit raises ZnodeFormatError naming its parent. Topics:
+    ``[A-Za-z0-9._-]``, up to 255. Groups: see ``is_legal_group``. Members: visible ASCII without
+    ``/``, up to 512, since the JVM does not check ``consumer.id``; they may begin with the group's
+    name. Never ``.`` or ``..``.
     """
 
     __slots__ = ("group", "ids", "offsets", "owners", "root")
 
     def __init__(self, group: str) -> None:
         # DEVIATION-22: the JVM accepts an empty group.id and writes broken paths.
-        if not is_legal_topic(group):
+        if not is_legal_group(group):
             raise ConfigError(
                 [
                     f"group.id={group!r} cannot be part of a ZooKeeper path: use 1 to 255 letters, "
@@ -93,7 +104,8 @@ class GroupPaths:
 
     def member(self, consumer_id: str) -> str:
         """Return the path of a member's registration."""
-        if _MEMBER.fullmatch(consumer_id) is None or consumer_id in (".", ".."):
+        own = consumer_id.removeprefix(f"{self.group}_")
+        if _MEMBER.fullmatch(own) is None or consumer_id in (".", ".."):
             raise ZnodeFormatError(
                 self.ids,
                 f"member name {_short(consumer_id)} is not 1 to 512 visible ASCII characters "
