@@ -25,7 +25,10 @@ UNREADABLE = "unreadable"
 STAYS = "stays-behind"
 """The plan leaves the offset out, and only the source store holds it."""
 
-ORDER: Final = (UNREADABLE, NOT_MOVED, SOURCE, BEHIND, AHEAD, STAYS)
+IGNORED = "ignored"
+"""An operator decided to leave the group as it is."""
+
+ORDER: Final = (UNREADABLE, NOT_MOVED, SOURCE, BEHIND, AHEAD, STAYS, IGNORED)
 """The kinds, worst first."""
 STATUS: Final[Mapping[str, int]] = {UNREADABLE: 1, NOT_MOVED: 1, BEHIND: 4, SOURCE: 8, AHEAD: 16}
 """The part of each kind in the exit status of ``zkmigrate verify``; ``AHEAD`` only on demand."""
@@ -113,7 +116,7 @@ def about_group(plan: GroupPlan, kind: str, what: str) -> Difference:
 
 def status(found: Iterable[Difference], strict: bool = False) -> int:
     """Return the exit status. ``strict``: progress of the new consumers counts too."""
-    kinds = {one.kind for one in found} - ({STAYS} if strict else {STAYS, AHEAD})
+    kinds = {one.kind for one in found} - {STAYS, IGNORED, *(() if strict else (AHEAD,))}
     return reduce(or_, (STATUS[kind] for kind in kinds), 0)
 
 

@@ -17,14 +17,20 @@ from typing import Any, NamedTuple, Self
 
 import pytest
 from zkmigrate.cli import run
-from zkmigrate.stores import logs, sessions
+from zkmigrate.stores import logs, sessions, surroundings
 
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.admin import tools
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.list_offsets import EARLIEST, LATEST
-from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.cluster import ClusterView, answer, is_of_cluster
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.cluster import (
+    ClusterView,
+    PartitionView,
+    TopicView,
+    answer,
+    is_of_cluster,
+)
 from zkconsumer.core.zookeeper.ops import (
     Create,
     Delete,
@@ -137,7 +143,8 @@ class SimulatedConnection:
 class SimulatedCoordinators:
     """All coordinators: offsets and members by group. ``refuses``: errors of commits."""
 
-    def __init__(self) -> None:
+    def __init__(self, zk: SimulatedZk) -> None:
+        self._zk = zk
         self.committed: dict[str, dict[TopicPartition, StoredOffset]] = {}
         self.joined: dict[str, tuple[str, ...]] = {}
         self.denied: set[str] = set()
@@ -145,7 +152,6 @@ class SimulatedCoordinators:
         self.away: set[str] = set()
         """Groups whose coordinator does not answer."""
         self.retention = (7 * 24 * 60, True)
-        self.exists: Callable[[str], bool] = lambda topic: True
 
     def another(self) -> SimulatedCoordinators:
         """Return the same coordinators."""
@@ -189,6 +195,11 @@ class SimulatedCoordinators:
     def hidden(self, topics: Iterable[str]) -> frozenset[str]:
         """Return which of these topics may not be described, existing or not."""
         return frozenset(topics) & self.denied
+
+    def absent(self, topics: Iterable[str]) -> frozenset[str]:
+        """Return which of these topics do not exist; it is not said of those that are denied."""
+        there = self._zk.zk.children("/brokers/topics") if self._zk.live else self._zk.view.topics
+        return frozenset(topics) - self.denied - frozenset(there)
 
     def tells_all(self, _group: str) -> bool:
         """Return whether ``fetch`` returns all offsets."""
@@ -241,10 +252,13 @@ class Simulated:
         self.now_ms = int(time.time() * 1000)
         """ZooKeeper's clock."""
         self.zk = SimulatedZk(lambda: self.now_ms)
-        self.kafka = SimulatedCoordinators()
+        self.whole = SimulatedZk(lambda: self.now_ms)
+        """The same ensemble above the chroot, for commands that are given ``CHROOT``."""
+        self.kafka = SimulatedCoordinators(self.zk)
         self.ends: dict[TopicPartition, tuple[int, int]] = {}
         self.asked: list[TopicPartition] = []
         self.without_leader: set[TopicPartition] = set()
+        self.connect = "sim:1"
         monkeypatch.chdir(folder)  # where some commands leave a journal
         for path in ("/consumers", "/brokers/topics"):
             self.zk.set(path)
@@ -256,6 +270,7 @@ class Simulated:
 
         monkeypatch.setattr(sessions, "ClusterZk", open_zk)
         monkeypatch.setattr(tools, "ClusterZk", open_zk)
+        monkeypatch.setattr(surroundings, "BlockingZk", lambda *_: self.whole)
         monkeypatch.setattr(sessions, "GroupCoordinators", lambda *_, **__: self.kafka)
         monkeypatch.setattr(logs, "BrokerConnection", SimulatedConnection)
         monkeypatch.setattr(logs, "fetch_metadata", self._metadata)
@@ -265,9 +280,22 @@ class Simulated:
 
     def topic(self, name: str, *ends: tuple[int, int]) -> None:
         """Create a topic; each pair is a partition's first and next offset."""
-        document = {"version": 1, "partitions": {str(number): [0] for number in range(len(ends))}}
+        partitions = {str(number): [0] for number in range(len(ends))}
+        document = {"version": 3, "topic_id": f"id-{name}", "partitions": partitions}
         self.zk.set(f"/brokers/topics/{name}", json.dumps(document).encode())
         self.ends |= {TopicPartition(name, number): one for number, one in enumerate(ends)}
+
+    def leave_zookeeper(self) -> None:
+        """Change to KRaft: brokers leave ZooKeeper, and list the topics that are not denied."""
+        views: dict[str, TopicView] = {}
+        for name in self.zk.zk.children("/brokers/topics"):
+            numbers = [tp.partition for tp in self.ends if tp.topic == name]
+            if name not in self.kafka.denied:
+                partitions = {n: PartitionView(0, 0, (0,), (0,)) for n in numbers}
+                views[name] = TopicView(f"id-{name}", partitions)
+        self.zk.view = ClusterView("sim", (BrokerEndpoint(0, "sim", 1),), views)
+        self.zk.delete("/brokers/ids/0")
+        self.zk.live = False
 
     def in_zookeeper(
         self, group: str, topic: str, *offsets: int | None, where: str = "offsets"
@@ -310,10 +338,19 @@ class Simulated:
         """The product's own sessions. They need not be opened."""
         return sessions.Stores("sim", 0.2, 0.2)
 
-    def run(self, *words: str, rows: bool = True) -> Ran:
-        """Run a command. ``rows``: it takes ``--json``."""
+    def run(self, *words: str, rows: bool = True, servers: bool = True) -> Ran:
+        """Run a command. ``rows``: it takes ``--json``. ``servers``: it connects to some."""
         out, err = io.StringIO(), io.StringIO()
-        more = ("--zookeeper", "sim:1", "--timeout", "0.5", "--coordinator-timeout", "0.5")
+        more: tuple[str, ...] = (
+            "--zookeeper",
+            self.connect,
+            "--timeout",
+            "0.5",
+            "--coordinator-timeout",
+            "0.5",
+        )
+        if not servers:
+            more, rows = (), False
         with redirect_stdout(out), redirect_stderr(err):
             status = run([*words, *more, *(("--json",) if rows else ())])
         found = json.loads(out.getvalue() or "[]") if rows else []

@@ -75,7 +75,7 @@ def test_the_last_newline_and_a_byte_order_mark_do_not_matter() -> None:
         ("/consumers/g/offsets/t/01:8", "not the number of a partition"),
         ("/consumers/g/offsets/t/2147483648:8", "not the number of a partition"),
         ("/consumers/../offsets/t/1:8", "no such name"),
-        ("/consumers/g h/offsets/t/1:8", "no such name"),
+        ("/consumers/g\u0085h/offsets/t/1:8", "no such name"),
         ("/consumers/g/offsets/t\u202e/1:8", "no such name"),
         ("/consumers/good/offsets/t/0:9", "repeats the partition of line 1"),
     ],

@@ -69,12 +69,29 @@ def test_paths_of_a_group() -> None:
 
 BAD_NAMES = ["", ".", "..", "a/b", "a b", "/", "a\n", "a\x00", "\u202e", "ä", "a" * 256, "../x"]
 
+ZOOKEEPER_ALONE = ["a b", "\u202e", "ä", "100%", "a,b"]
+"""ZooKeeper stores groups of these names, which clients other than Kafka's have made."""
+
+
+@pytest.mark.parametrize("name", ZOOKEEPER_ALONE)
+def test_a_group_may_have_any_name_that_zookeeper_stores(name: str) -> None:
+    """So the tools can read and move it. A member's name may begin with it."""
+    assert znodes.is_legal_group(name)
+    paths = GroupPaths(name)
+    assert paths.offset(TopicPartition("t", 0)) == f"/consumers/{name}/offsets/t/0"
+    assert paths.member(f"{name}_m") == f"/consumers/{name}/ids/{name}_m"
+    with pytest.raises(ZnodeFormatError):
+        paths.member(f"{name}_a/b")
+    assert not znodes.is_legal_group("\U0001f600"), "Java sees two surrogates"
+
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_names_that_do_not_fit_into_a_path_are_refused(name: str) -> None:
     """No group, topic or member name can lead out of its place in the tree."""
-    with pytest.raises(ConfigError, match=r"group\.id"):
-        GroupPaths(name)
+    if name not in ZOOKEEPER_ALONE:
+        assert not znodes.is_legal_group(name)
+        with pytest.raises(ConfigError, match=r"group\.id"):
+            GroupPaths(name)
     paths = GroupPaths("g")
     for build in (topic_path, paths.owners_topic, paths.offsets_topic):
         with pytest.raises(ZnodeFormatError):

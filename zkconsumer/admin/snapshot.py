@@ -112,7 +112,8 @@ def read_group(group: str) -> Script[GroupSnapshot | None]:
     filled = (*((paths.root,) if own is not None and own.data else ()), *full, *more)
     known = {"ids", "owners", "offsets", MISPLACED, MOVED}
     strange = tuple(name for name in parts if name not in known)
-    return GroupSnapshot(group, members, owners, offsets, misplaced, moved.get(MOVED), strange, filled)
+    marker = moved.get(MOVED)
+    return GroupSnapshot(group, members, owners, offsets, misplaced, marker, strange, filled)
 
 
 def read_offsets(group: str) -> Script[Nodes]:

@@ -88,6 +88,8 @@ class Migrator:
         def one(steps: Steps, group: GroupPlan) -> Result:
             if group.verdict is Verdict.REFUSED or group.verdict is Verdict.DECIDE:
                 return _skipped(group)
+            if group.verdict is Verdict.IGNORED:
+                return Result(group.group, Outcome.NOTHING, 0, f"is ignored: {group.ignored}")
             records = begun.get(group.group, [])
             last = records[-1]["step"] if records else ""
             if last.startswith("undo"):

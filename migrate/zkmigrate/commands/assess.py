@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import click
 
 from zkconsumer.cli.exclusive import no_effect
-from zkconsumer.cli.tables import How, format_options, no_collector, print_rows
+from zkconsumer.cli.tables import How, format_options, no_collector, print_notes, print_rows
+from zkconsumer.core.zookeeper.znodes import is_legal_group
+from zkconsumer.errors import ZooKeeperError
+from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.decisions import DECISIONS, decisions
 from zkmigrate.commands.files import write_out
@@ -15,10 +19,15 @@ from zkmigrate.commands.planning import Summary, plan_groups
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.renaming import Rename, choose, rename_option
 from zkmigrate.commands.selection import Selection, selection
-from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.commands.servers import (
+    Servers,
+    open_stores,
+    print_not_looked_at,
+    server_options,
+)
 from zkmigrate.formats import decisions_file
 from zkmigrate.model import Direction, GroupState, Store
-from zkmigrate.plan.left import Left, what_is_left
+from zkmigrate.plan.left import IGNORED, Left, what_is_left
 from zkmigrate.plan.options import Options
 
 
@@ -43,7 +52,8 @@ from zkmigrate.plan.options import Options
 @click.option(
     "--fail-if-left",
     is_flag=True,
-    help="Like --left, but the exit status is 1 if any offset or member is only in ZooKeeper.",
+    help="Like --left, but the exit status is 1 if any offset or member is only in ZooKeeper, or "
+    "if a znode of a group is not understood.",
 )
 @rename_option
 @server_options
@@ -65,16 +75,21 @@ def assess(
     """Show for each group whether it can be moved, and if not, why and what to do.
 
     It changes nothing in the stores. The exit status is 3 if a group is not ready, and 1 if its
-    coordinator does not answer. With --left each row shows which offsets Kafka does not have, how
-    many members are live, when the group last stored an offset, and how Kafka's offsets compare.
-    The exit status is then 0, unless --fail-if-left is given.
+    coordinator does not answer.
+
+    With --left each row shows which offsets Kafka does not have, which znodes are not understood,
+    how many members are live, when the group last stored an offset, and how Kafka's offsets
+    compare. Only /consumers in this chroot is judged; other places where clients may keep offsets
+    are named. Groups that --decisions ignores do not count. The exit status is then 0, unless
+    --fail-if-left is given.
     """
     if left or fail_if_left:
         flag = "--left" if left else "--fail-if-left"
         if direction is not Direction.ZK_TO_KAFKA:
             no_effect(flag, "direction")
-        no_effect(flag, "decisions_out", "running", "renames", *DECISIONS)
-        _show_left(which, servers, how, only_problems, fail_if_left)
+        others = (name for name in DECISIONS if name != "decisions")
+        no_effect(flag, "decisions_out", "running", "renames", *others)
+        _show_left(which, servers, how, only_problems, fail_if_left, options)
     summary = Summary(how, only_problems, options.skips)
     with (
         no_collector(),
@@ -96,9 +111,15 @@ def assess(
 
 
 def _show_left(
-    which: Selection, servers: Servers, how: How, only_problems: bool, fail: bool
+    which: Selection,
+    servers: Servers,
+    how: How,
+    only_problems: bool,
+    fail: bool,
+    options: Options,
 ) -> None:
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
+    from zkmigrate.stores.surroundings import below_offsets
 
     found: list[Left] = []
     with (
@@ -108,13 +129,23 @@ def _show_left(
     ):
         names = which.of_store(partial(stores.group_names, Store.ZOOKEEPER), Store.ZOOKEEPER)
         progress.total = len(names)
+        legal = [name for name in names if is_legal_group(name)]
+        deeper = stores.zk.run_all(or_refusal(below_offsets(name)) for name in legal)
+        odd = {
+            name: paths
+            for name, paths in zip(legal, deeper, strict=True)
+            if paths and not isinstance(paths, ZooKeeperError)  # read_states reports that
+        }
         for state in read_states(stores, names, {}, False):
             if isinstance(state, GroupState):
-                one = what_is_left(state)
+                foreign = (*state.foreign, *odd.get(state.group, ()))
+                one = what_is_left(replace(state, foreign=foreign))
             else:
                 one = Left.unknown(state[0], f"{state[1].kind.value}: {state[1].what}")
-            found.append(one)
-            progress.group(one.group, not one.left)
+            reason = options.ignored(one.group)
+            found.append(one.ignored(reason) if one.left and reason else one)
+            progress.group(one.group, not found[-1].left)
+        print_not_looked_at(stores.zk, servers)
     left = [one for one in found if one.left]
     print_rows(Left._fields, left if only_problems else found, how)
     live = sum(one.members > 0 for one in left)
@@ -123,4 +154,9 @@ def _show_left(
         f"{sum(one.lost for one in left)} offsets; {live} groups have live members",
         err=True,
     )
+    ignored = [one for one in found if one.why.startswith(IGNORED)]
+    print_notes(f"group {one.group} is {one.why}" for one in ignored)
+    decided = sum(one.decided for one in found)
+    if decided:
+        print_notes([f"{decided} offsets stay in ZooKeeper because a plan skipped them"])
     click.get_current_context().exit(1 if left and fail else 0)

@@ -17,7 +17,12 @@ from zkconsumer.errors import SessionExpiredError, ZkUnavailableError, ZooKeeper
 from zkmigrate.commands.files import write_out
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.selection import Selection, selection
-from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.commands.servers import (
+    Servers,
+    open_stores,
+    print_not_looked_at,
+    server_options,
+)
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.values import Kind
@@ -55,7 +60,10 @@ def export(
 ) -> None:
     """Write the offsets of a store. With a single --group, the CSV has no group column.
 
-    A group that cannot be read is skipped and reported. The exit status is then 1.
+    Offsets that a 1.1.0 broker stored below 'offset' instead of 'offsets' are included where
+    there is no other. What cannot be exported is named: groups and offsets that cannot be read,
+    znodes in another client's layout, and two offsets of one partition that differ. The exit
+    status is then 1.
     """
     with no_collector(), Progress("reading", bad="left out") as progress:
         if store == Store.ZOOKEEPER.value:
@@ -76,7 +84,7 @@ def export(
 def _offsets_in_zookeeper(
     which: Selection, servers: Servers, progress: Progress
 ) -> tuple[dict[OffsetKey, int], int]:
-    """Return offsets in ZooKeeper, and how many groups cannot be read. No broker is asked."""
+    """Return offsets in ZooKeeper, and how much is left out. No broker is asked."""
     found: dict[OffsetKey, int] = {}
     left_out = 0
     with GroupTools(servers.zookeeper, servers.timeout, servers.security) as tools:
@@ -88,7 +96,18 @@ def _offsets_in_zookeeper(
                 found.update(offsets or {})
                 left_out += offsets is None
                 progress.group(group, offsets is not None)
+            more, paths = tools.elsewhere(chunk)
+            for key, offset in more.items():
+                if found.setdefault(key, offset) != offset:
+                    left_out += 1
+                    path = f"/consumers/{key.group}/offset/{key.topic}/{key.partition}"
+                    other = f"{key.path} holds {found[key]}"
+                    tools.notes.append(f"{path} holds {offset}; it is left out, since {other}")
+            left_out += len(paths)
+            tools.notes += [f"{path} is left out: it is not in Kafka's layout" for path in paths]
+        left_out += tools.unexported
         print_notes(tools.notes)
+        print_not_looked_at(tools.zk, servers)
     return found, left_out
 
 
@@ -96,13 +115,14 @@ def _export(
     tools: GroupTools, groups: list[str]
 ) -> Iterator[tuple[str, Mapping[OffsetKey, int] | None]]:
     """Yield each group's offsets, ``None`` where ZooKeeper refuses to show them."""
-    noted = len(tools.notes)
+    noted, unexported = len(tools.notes), tools.unexported
     try:
         offsets = tools.export(groups)
     except (ZkUnavailableError, SessionExpiredError):
         raise
     except ZooKeeperError as error:
         del tools.notes[noted:]
+        tools.unexported = unexported
         if len(groups) == 1:
             tools.notes.append(f"group {groups[0]} is left out: {error}")
             yield groups[0], None

@@ -46,6 +46,7 @@ def parse_renames(_context: object, _option: object, texts: tuple[str, ...]) -> 
             one.old.count("*") != one.new.count("*")
             or one.old.count("*") > 1
             or not one.new
+            or "=" in one.new
             or not one.old
             or not all(not part or is_legal_group(part) for part in plain)
         ):

@@ -19,6 +19,7 @@ from zkmigrate.commands.files import write_out
 from zkmigrate.commands.running import journal_option, journal_path
 from zkmigrate.errors import REFUSED
 from zkmigrate.formats import plan_file
+from zkmigrate.plan.values import Verdict
 
 
 @click.command()
@@ -52,7 +53,7 @@ def report(plan: str, out: str | None, csv_out: str | None, journal: str | None)
     unlocked = sum(not_locked for _, not_locked in found)
     said += f"; {unlocked} {NOT_LOCKED}" if unlocked else ""
     click.echo(f"groups: {said or 'none'}", err=True)
-    good = {reports.MOVED, reports.BEFORE}
+    good = {reports.MOVED, reports.BEFORE, Verdict.IGNORED.value}
     click.get_current_context().exit(0 if counts.keys() <= good else REFUSED)
 
 

@@ -14,6 +14,7 @@ from zkconsumer.config.security import SecurityConfig
 from zkmigrate.commands.progress import Progress
 
 if TYPE_CHECKING:
+    from zkconsumer.zk.blocking import BlockingZk
     from zkmigrate.stores.sessions import Stores
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,6 +53,14 @@ def server_options(command: F) -> F:
         "its groups.",
     )
     return zookeeper_options(bootstrap_option(waiting(bundled)))  # type: ignore[return-value]
+
+
+def print_not_looked_at(zk: BlockingZk, servers: Servers) -> None:
+    """Print the places in ZooKeeper where zkmigrate does not look for offsets."""
+    from zkmigrate.stores.surroundings import not_looked_at
+
+    lines = not_looked_at(zk, servers.zookeeper, servers.timeout, servers.security)
+    print_notes(f"not looked at: {line}" for line in lines)
 
 
 @contextmanager

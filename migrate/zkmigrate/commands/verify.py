@@ -46,7 +46,7 @@ def verify_(
 
     Each row has a kind: behind (the target has no offset or a lower one), source-moved-on (the
     source store has changed since the move), ahead (the new consumers have made progress),
-    not-moved, unreadable, stays-behind (left out by the plan).
+    not-moved, unreadable, stays-behind (left out by the plan), ignored (by a decision).
 
     The exit status is the sum of 1 (a group is not moved or could not be read), 4 (behind), 8
     (source-moved-on), and 16 (ahead, only with --strict). It is 0 if everything is as planned.
@@ -71,6 +71,10 @@ def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool, how: 
             begun = begun_by(read_records(journal, loaded.digest))
         ready: list[GroupPlan] = []
         for group in loaded.groups:
+            if group.ignored:
+                found.append(verify.about_group(group, verify.IGNORED, group.ignored))
+                progress.group(group.group, True)
+                continue
             written = recorded(begun.get(group.group, []))
             if written is not None:
                 ready.append(written)

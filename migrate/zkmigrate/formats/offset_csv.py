@@ -1,8 +1,9 @@
 """Offsets in files: the CSV of ``kafka-consumer-groups``, the JVM's export lines, JSON. Pure.
 
-The CSV has no heading, and quotes only around a group's name with a comma or a quote: ``topic,partition,offset`` for one group,
-``group,topic,partition,offset`` for several (Kafka 3.9 ConsumerGroupCommand, ``--export`` and
-``--reset-offsets --from-file``). JSON is what ``render`` makes: a list of objects of those names.
+The CSV has no heading, and quotes only around a group's name that has a comma or a quote:
+``topic,partition,offset`` for one group, ``group,topic,partition,offset`` for several (Kafka 3.9
+ConsumerGroupCommand, ``--export`` and ``--reset-offsets --from-file``). JSON is what
+``render`` makes: a list of objects of those names.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class LeftOut:
             and topic.log is Log.UNPROVEN
         ):
             return Kind.UNPROVEN.value
-        if options.missing_topics is MissingTopics.SKIP:
+        if options.missing_topics is MissingTopics.SKIP and tp.topic not in self._state.hidden:
             if topic is None:
                 return Kind.TOPIC_MISSING.value
             if tp.partition not in topic.partitions:

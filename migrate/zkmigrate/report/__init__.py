@@ -25,6 +25,7 @@ BEFORE: Final = "moved before"
 STATES: Final = (
     MOVED,
     BEFORE,
+    Verdict.IGNORED.value,
     OPEN,
     LEFT,
     BACK,
@@ -72,6 +73,8 @@ class GroupReport:
         """Why the group is not moved: what kind of problem, what was found, what to do."""
         if self.state in (MOVED, BEFORE):
             return []
+        if self.plan.ignored:
+            return [(self.state, self.plan.ignored, "")]
         rows = [(one.kind.value, one.what, one.fix) for one in self.plan.problems]
         if self.why and not (rows and self.state in _VERDICTS):
             rows.append((self.state, self.why, ""))
@@ -114,6 +117,8 @@ def look(
 
 def _state(plan: GroupPlan, step: str, outcome: Result | None) -> str:
     """Return the state of a group, from the last ``step`` and the outcome of its last run."""
+    if plan.ignored:
+        return plan.verdict.value
     if outcome is None:
         if step:
             return OPEN

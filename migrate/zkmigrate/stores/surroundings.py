@@ -1,0 +1,81 @@
+"""What else ZooKeeper holds, where zkmigrate does not look for groups. Scripts; any thread."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from zkconsumer.admin.reads import children, children_of
+from zkconsumer.config.addresses import split_connect
+from zkconsumer.config.security import SecurityKeys
+from zkconsumer.core.zookeeper.scripts.common import Script
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.errors import ZooKeeperError
+from zkconsumer.zk.blocking import BlockingZk, or_refusal
+from zkmigrate.stores.offset_znodes import offset_partitions
+
+_KAFKA: Final = frozenset(
+    {
+        "admin", "brokers", "cluster", "config", "consumers", "controller", "controller_epoch",
+        "delegation_token", "feature", "isr_change_notification", "kafka-acl", "kafka-acl-changes",
+        "kafka-acl-extended", "kafka-acl-extended-changes", "latest_producer_id_block",
+        "log_dir_event_notification", "migration",
+    }
+)  # fmt: skip
+"""What Kafka keeps at its root, besides the groups, and none of it is a consumer's."""
+_ZOOKEEPER: Final = "zookeeper"
+_CLUSTERS: Final = ("consumers", "brokers")
+
+
+def not_looked_at(
+    zk: BlockingZk, connect: str, timeout: float, security: SecurityKeys | None
+) -> list[str]:
+    """Return one line for each place where other clients may keep offsets.
+
+    That is each znode at the cluster's root that Kafka does not make, and each other znode above
+    the chroot of ``connect``. Such places are named, and not read. ``zk``: a session, opened.
+    """
+    lines: list[str] = []
+    hosts, chroot = split_connect(connect)
+    lines += _lines(zk, "", _KAFKA | {_ZOOKEEPER})
+    if not chroot:
+        return lines
+    try:
+        with BlockingZk(hosts, timeout, security) as whole:
+            above = ""
+            for part in chroot[1:].split("/"):
+                lines += _lines(whole, above, {part, _ZOOKEEPER})
+                above += f"/{part}"
+    except ZooKeeperError as error:
+        lines.append(f"everything above the chroot {chroot}: {error}")
+    return lines
+
+
+def _lines(zk: BlockingZk, above: str, known: set[str] | frozenset[str]) -> list[str]:
+    """Describe the unknown children of a path."""
+    found = zk.run(or_refusal(_others(above, known)))
+    if isinstance(found, ZooKeeperError):
+        return [f"{above or '/'}: {found}"]
+    return [
+        path + (f" (has {' and '.join(f'/{name}' for name in has)})" if has else "")
+        for path, has in found
+    ]
+
+
+def _others(above: str, known: set[str] | frozenset[str]) -> Script[list[tuple[str, list[str]]]]:
+    names = [name for name in (yield from children(above or "/")) or [] if name not in known]
+    paths = [f"{above}/{name}" for name in names]
+    below = yield from children_of(paths)
+    return [
+        (path, [name for name in _CLUSTERS if name in has])
+        for path, has in zip(paths, below, strict=True)
+    ]
+
+
+def below_offsets(group: str) -> Script[tuple[str, ...]]:
+    """Return the znodes below a group's offset znodes, where Kafka's clients have none."""
+    where = GroupPaths(group)
+    paths = [where.offset(tp) for tp in (yield from offset_partitions(group))]
+    lists = yield from children_of(paths)
+    return tuple(
+        f"{path}/{name}" for path, names in zip(paths, lists, strict=True) for name in names
+    )
