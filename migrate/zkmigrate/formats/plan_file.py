@@ -26,12 +26,12 @@ from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem, StaysBehind, 
 
 FORMAT: Final = 2
 """Raised whenever a key is added that changes what ``apply`` does, so that no older version applies
-the plan without it. Format 2 has ``decided``."""
+the plan without it. Format 2 has ``decided`` and ``ignored``."""
 READABLE: Final = (1, FORMAT)
 _HEAD: Final = frozenset({"zkmigrate", "direction", "made_ms", "cluster", "made_with", "at_apply"})
 _GROUP: Final = frozenset(
     {"group", "verdict", "partitions", "writes", "problems", "notes", "marker", "topics", "skipped",
-     "kafka_group", "stays_behind"}
+     "kafka_group", "stays_behind", "ignored"}
 )  # fmt: skip
 _PROBLEM: Final = frozenset({"kind", "what", "names", "fix", "skips"})
 _STAYS: Final = frozenset({"topic", "partition", "offset", "why"})
