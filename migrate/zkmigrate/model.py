@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.modes import Mode
 
 
 class Store(Enum):
@@ -141,6 +142,12 @@ class GroupState:
     from_file: Mapping[TopicPartition, int] | None = None
     kafka_group: str = ""
     """The group's name in Kafka, if it differs."""
+    exists: bool = False
+    """Whether ZooKeeper has a znode of the group."""
+    mode: Mode = Mode.ZOOKEEPER
+    """The mode of a live move; ``ZOOKEEPER`` if the group takes part in none."""
+    migratable: tuple[str, ...] = ()
+    """Registered members that take part in a live move."""
 
     @property
     def in_kafka(self) -> str:

@@ -288,6 +288,12 @@ def test_modes_out_of_order() -> None:
     story.leave("b")
     story.delete()
     assert story.found() == []
+    for left, kinds in ((["b"], Counter({"mode out of order": 1})), (["a", "b"], Counter[str]())):
+        story = on_the_road("locked", "kafka", "open")
+        for member in left:
+            story.leave(member)
+        story.mode("zookeeper")
+        assert story.kinds() == kinds, "zkmigrate live complete, which needs that no member is left"
     for mode, kinds in (("locked", Counter[str]()), ("kafka", Counter({"mode out of order": 1}))):
         story = Story()
         story.mode(mode)

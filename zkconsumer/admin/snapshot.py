@@ -13,6 +13,7 @@ from typing import Final
 from zkconsumer.admin.reads import children, children_of, listing
 from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS, expand
 from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import (
@@ -30,6 +31,9 @@ MISPLACED: Final = "offset"
 MOVED: Final = "migration"
 """The znode in which ``zkmigrate`` records that it moved the group's offsets."""
 
+LIVE: Final = "live"
+"""The znode below which a group that is moved while it runs has its mode and members."""
+
 Nodes = Mapping[str, Mapping[str, Node]]
 """Topic, then name of a child (a partition's number, or anything), then the znode."""
 
@@ -38,9 +42,11 @@ Nodes = Mapping[str, Mapping[str, Node]]
 class GroupSnapshot:
     """One pass of reads over a group's znodes.
 
-    ``moved`` is the marker of ``zkmigrate``. ``strange`` are children of the group's znode that
-    neither it nor any JVM version makes. ``filled`` are the paths of parents of offsets, and of the
-    group's own znode, that hold data, which no JVM version puts there.
+    ``moved`` is the marker of ``zkmigrate``. ``mode`` is that of a live move, and ``migratable``
+    are the members that take part in it. ``strange`` are children of the group's znode that neither
+    ``zkmigrate`` nor any JVM version makes. ``filled`` are the paths of parents of offsets, and of
+    the group's own znode, that hold data, which no JVM version puts there. ``exists``: whether
+    there is a znode of the group.
     """
 
     group: str
@@ -51,6 +57,9 @@ class GroupSnapshot:
     moved: Node | None = None
     strange: tuple[str, ...] = ()
     filled: tuple[str, ...] = ()
+    mode: Node | None = None
+    migratable: tuple[str, ...] = ()
+    exists: bool = True
 
     @property
     def paths(self) -> GroupPaths:
@@ -106,19 +115,31 @@ def read_group(group: str) -> Script[GroupSnapshot | None]:
         owners, _ = yield from _read_tree(paths.owners, "owners" in parts)
         misplaced, more = yield from _read_tree(f"{paths.root}/{MISPLACED}", MISPLACED in parts)
         moved = yield from _read_below(paths.root, [MOVED] if MOVED in parts else [])
+        mode, migratable = yield from _read_live(group, LIVE in parts)
         if (yield from listing(paths.ids)) == ids:
             break
     (own,) = yield from read_many([paths.root])
     filled = (*((paths.root,) if own is not None and own.data else ()), *full, *more)
-    known = {"ids", "owners", "offsets", MISPLACED, MOVED}
+    known = {"ids", "owners", "offsets", MISPLACED, MOVED, LIVE}
     strange = tuple(name for name in parts if name not in known)
     marker = moved.get(MOVED)
-    return GroupSnapshot(group, members, owners, offsets, misplaced, marker, strange, filled)
+    return GroupSnapshot(
+        group, members, owners, offsets, misplaced, marker, strange, filled, mode, migratable
+    )
 
 
 def read_offsets(group: str) -> Script[Nodes]:
     """Read a group's offset znodes only."""
     return (yield from _read_tree(GroupPaths(group).offsets, True))[0]
+
+
+def _read_live(group: str, there: bool) -> Script[tuple[Node | None, tuple[str, ...]]]:
+    """Return the mode of a live move, and the names of the members that take part in it."""
+    if not there:
+        return None, ()
+    paths = LivePaths.of(group)
+    (mode,) = yield from read_many([paths.mode])
+    return mode, tuple(sorted((yield from children(paths.members)) or ()))
 
 
 def _read_below(parent: str, names: list[str]) -> Script[dict[str, Node]]:

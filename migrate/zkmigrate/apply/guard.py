@@ -55,12 +55,15 @@ __all__ = [
 ]
 
 
-def lock(group: str, now_ms: int, allowed: tuple[AclEntry, ...] = ()) -> Script[str | None]:
+def lock(
+    group: str, now_ms: int, allowed: tuple[AclEntry, ...] = (), exactly: bool = False
+) -> Script[str | None]:
     """Keep consumers from registering. Return why that is not possible, otherwise ``None``.
 
     Data and list are written even if the group is locked already. An ``unlock`` that read the list
     before then fails, however late it arrives. If a lock is not possible, nothing remains changed.
-    ``allowed``: identities that may still register.
+    ``allowed``: identities that may still register, with those whom an earlier lock allowed unless
+    ``exactly``.
     """
     path = GroupPaths(group).ids
     first: Found | None = None
@@ -82,8 +85,9 @@ def lock(group: str, now_ms: int, allowed: tuple[AclEntry, ...] = ()) -> Script[
             if isinstance((yield from attempt(SetData(path, data, found.version))), Failed):
                 continue
             entries = (*(_without_create(entry) for entry in record), *allowed)
-            if found.guard is Guard.LOCKED and not set(allowed) - set(found.acl.entries):
-                entries = found.acl.entries  # also whom an earlier lock allowed
+            as_is = not exactly and found.guard is Guard.LOCKED
+            if as_is and not set(allowed) - set(found.acl.entries):
+                entries = found.acl.entries
             if isinstance((yield from attempt(SetAcl(path, entries, found.acl.version))), Failed):
                 continue
             if (yield from look(group)).guard is Guard.LOCKED:

@@ -17,11 +17,27 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.gates import Facts, may_pass, obstacles
 from zkconsumer.core.migration.modes import Mode, has_reached
 from zkconsumer.core.migration.scripts import read_mode, write_mode
-from zkconsumer.core.migration.znodes import LivePaths, decode_member, member_id_of
-from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.migration.znodes import (
+    LivePaths,
+    decode_member,
+    encode_mode,
+    member_id_of,
+)
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Create,
+    Delete,
+    Multi,
+    MultiOp,
+    Ok,
+    SetData,
+)
+from zkconsumer.core.zookeeper.scripts.common import Script, attempt, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths, is_ours
 from zkmigrate.apply import guard
 from zkmigrate.apply.guard import Guard
+from zkmigrate.model import Store
+from zkmigrate.stores import migration_marker
 from zkmigrate.stores.offset_znodes import offset_in, offset_partitions
 from zkmigrate.stores.sessions import Stores
 
@@ -99,6 +115,9 @@ class LiveMove:
     def check(self, target: Mode, back: bool = False) -> Step:
         """Only check the gate before ``target``. ``back``: towards ZooKeeper."""
         facts = look(self._stores, self._group)
+        moved = self._moved(facts.mode)
+        if moved:
+            return Step(facts.mode, False, moved)
         if facts.mode is target:
             return Step(facts.mode, False, self._late(facts))
         if has_reached(facts.mode, target, back):
@@ -112,6 +131,9 @@ class LiveMove:
         """Give the group a mode. Members that are not migratable are named in the result."""
         zk = self._stores.zk
         mode, version = zk.run(read_mode(self._paths))
+        moved = self._moved(mode)
+        if moved:
+            return Step(mode, False, moved)
         changed = version < 0 and zk.run(write_mode(self._paths, Mode.ZOOKEEPER, -1))
         deadline = time.monotonic() + self._wait
         while True:
@@ -129,6 +151,9 @@ class LiveMove:
         facts = look(self._stores, self._group)
         if facts.mode not in (Mode.ZOOKEEPER, Mode.LOCKED):
             return self.go(Mode.LOCKED)
+        moved = self._moved(facts.mode)
+        if moved:
+            return Step(facts.mode, False, moved)
         first = self.check(Mode.LOCKED)
         if any("not migratable" in text or "higher in Kafka" in text for text in first.why):
             return first
@@ -164,6 +189,35 @@ class LiveMove:
             if step.why:
                 return step
         return self.go(Mode.LOCKED, back=True)
+
+    def complete(self, execute: bool = True) -> Step:
+        """Record a finished move: the group then counts as moved, as after ``zkmigrate apply``.
+
+        Its mode is ``zookeeper`` again, and its lock no longer lets migratable members in. Without
+        ``execute`` only check.
+        """
+        zk, paths = self._stores.zk, self._paths
+        facts = look(self._stores, self._group)
+        marker = zk.run(migration_marker.read(self._group))
+        if facts.mode is Mode.ZOOKEEPER and marker and marker.moved_to is Store.KAFKA:
+            return Step(facts.mode, False)
+        why = _unfinished(facts)
+        if why or not execute:
+            return Step(facts.mode, False, why)
+        now_ms = int(time.time() * 1000)
+        fault = zk.run(guard.lock(self._group, now_ms, exactly=True))
+        if fault is not None:
+            return Step(facts.mode, False, (f"legacy consumers cannot be kept out: {fault}",))
+        facts = look(self._stores, self._group)  # as no member can register any more
+        why = _unfinished(facts)
+        if not why:
+            after = migration_marker.encode(Store.KAFKA, now_ms, facts.in_zookeeper)
+            if zk.run(_complete(paths, facts.version, marker is not None, after)):
+                self._say("the group is recorded as moved to Kafka")
+                return Step(Mode.ZOOKEEPER, True)
+            why = ("another operator has changed the group meanwhile: run it again",)
+        self._keep_out()
+        return Step(facts.mode, False, why)
 
     def go(self, target: Mode, back: bool = False) -> Step:
         """Write a mode when its gate is open; wait until all members have acknowledged it.
@@ -222,11 +276,53 @@ class LiveMove:
         script = guard.unlock(self._group, guard.may_unlock(self._group))
         return bool(self._stores.zk.run(script))
 
+    def _moved(self, mode: Mode) -> tuple[str, ...]:
+        """Return why a group that was moved while it was stopped cannot be moved while it runs."""
+        marker = self._stores.zk.run(migration_marker.read(self._group))
+        if mode is Mode.ZOOKEEPER and marker is not None and marker.moved_to is Store.KAFKA:
+            return (
+                "the group was moved to Kafka already: zkmigrate plan --direction kafka-to-zk "
+                "moves it back",
+            )
+        return ()
+
     def _late(self, facts: Facts) -> tuple[str, ...]:
         late = sorted(name for name, number in facts.members.items() if number != facts.version)
         if not late or facts.version < 0:
             return ()
         return (f"mode {facts.mode.value} is not acknowledged by {_named(late)}: wait",)
+
+
+def _unfinished(facts: Facts) -> tuple[str, ...]:
+    """Return why a move is not finished."""
+    if facts.mode is not Mode.OPEN:
+        return (f"the group is in mode {facts.mode.value}: run zkmigrate live finalize first",)
+    if facts.members:
+        return (f"migratable members run: {_named(sorted(facts.members))}: replace these first",)
+    if facts.registered:
+        names = _named(sorted(facts.registered))
+        return (f"members that are not migratable: {names}: stop these first",)
+    return ()
+
+
+def _complete(paths: LivePaths, version: int, marked: bool, after: bytes) -> Script[bool]:
+    """Write the marker and the mode, in one request that fails if a migratable member runs.
+
+    The mode's znode stays, so that its versions go on.
+    """
+    marker = migration_marker.path(paths.group.group)
+    ops: list[MultiOp] = [Delete(paths.members), Create(paths.members)]
+    if (yield from read_many([paths.members])) == [None]:
+        ops = [Create(paths.members)]
+    ops.append(SetData(paths.mode, encode_mode(Mode.ZOOKEEPER), version))
+    ops.append(SetData(marker, after) if marked else Create(marker, after))
+    while True:
+        reply = yield from attempt(Multi(tuple(ops)))
+        if isinstance(reply, Ok):
+            return True
+        if reply.code is not Code.CONNECTION_LOSS:
+            (node,) = yield from read_many([marker])
+            return node is not None and node.data == after
 
 
 def _in_zookeeper(group: str) -> Script[InZooKeeper]:

@@ -22,6 +22,7 @@ from zkmigrate.commands.running import parallel_option
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 
 if TYPE_CHECKING:
+    from zkconsumer.core.migration.gates import Facts
     from zkmigrate.apply.live import LiveMove, Step
     from zkmigrate.stores.sessions import Stores
 
@@ -33,8 +34,9 @@ _COLUMNS = ("group", "outcome", "mode", "why")
 def live() -> None:
     """Move running groups between ZooKeeper and the coordinator without stopping them.
 
-    All members must be MigratableConsumerConnector. The steps are prepare, lock, to-kafka and
-    finalize. To go back, use to-zookeeper and unlock. Each step checks whether the group is ready,
+    All members must be MigratableConsumerConnector. The steps are prepare, lock, to-kafka, finalize
+    and, when all members are plain consumers, complete. To go back before that, use to-zookeeper
+    and unlock. Each step checks whether the group is ready,
     writes the group's mode and waits until all members act on it. To resume an interrupted step,
     run the same command again, on any machine.
     """
@@ -59,12 +61,26 @@ class _Stage(NamedTuple):
         back: whether it leads towards ZooKeeper.
         act: carries out the stage.
         always: whether the stage can be carried out before all members are migratable.
+        only_check: checks whether the stage can be carried out, if that is not a gate.
     """
 
     target: Mode
     back: bool
     act: Callable[[LiveMove], Step]
     always: bool = False
+    only_check: Callable[[LiveMove], Step] | None = None
+
+    def check(self, move: LiveMove) -> Step:
+        """Return whether the stage can be carried out."""
+        if self.only_check is not None:
+            return self.only_check(move)
+        return move.check(self.target, self.back)
+
+    def concerns(self, facts: Facts) -> bool:
+        """Whether ``--all-ready`` looks at a group."""
+        if self.only_check is not None:
+            return facts.mode is Mode.OPEN
+        return bool(facts.members)
 
 
 def _command(stage: _Stage) -> Callable[[F], F]:
@@ -149,14 +165,14 @@ def _run(
         move = LiveMove(stores, name, wait, say, stopped)
         if all_ready:
             try:
-                if not look(stores, name).members:
+                if not stage.concerns(look(stores, name)):
                     return _Left(None, "")
-                step = move.check(stage.target, stage.back)
+                step = stage.check(move)
             except ZkConsumerError as error:
                 return _Left(None, str(error))
             if step.why and not stage.always and not may_pass(step.why):
                 return _Left(step.mode, "; ".join(step.why))
-        return stage.act(move) if execute else move.check(stage.target, stage.back)
+        return stage.act(move) if execute else stage.check(move)
 
     found: dict[str, tuple[object, ...]] = {}
     good = True
@@ -275,6 +291,24 @@ def finalize() -> None:
 
     Then replace the members by plain consumers, one at a time. To go back when no plain consumer is
     left, use to-zookeeper. The exit status is 1 if a group is refused.
+    """
+
+
+@live.command()
+@_command(
+    _Stage(
+        Mode.ZOOKEEPER,
+        True,
+        lambda move: move.complete(),
+        only_check=lambda move: move.complete(execute=False),
+    )
+)
+def complete() -> None:
+    """Record that the move is finished, once all members are plain Kafka consumers.
+
+    The group then counts as moved, as after zkmigrate apply: status, plan, guard and release work
+    on it, and zkmigrate plan --direction kafka-to-zk moves it back. It stays locked. With
+    --all-ready: every group in mode open. The exit status is 1 if a group is refused.
     """
 
 

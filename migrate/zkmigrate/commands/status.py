@@ -43,7 +43,7 @@ def status(
     For each group of either store it shows: which store is current (zookeeper, kafka, both,
     moving), members on both sides, lag in both stores, partitions of the source store that have
     changed since the move, whether old consumers are locked out, and days until the broker deletes
-    the offsets.
+    the offsets. For a group that is moved while it runs, the column moved shows its mode.
 
     The exit status is the sum of 1 (a group could not be read) and 8 (a consumer uses the store
     that is no longer current).

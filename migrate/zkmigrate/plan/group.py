@@ -7,6 +7,7 @@ from typing import Final
 
 from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.modes import Mode
 from zkmigrate.model import Direction, GroupState, Retention, Store
 from zkmigrate.plan.findings import Findings, problem
 from zkmigrate.plan.left_out import LeftOut
@@ -56,6 +57,7 @@ class _Planner:
     def plan(self) -> GroupPlan:
         state = self.state
         self._live()
+        self._live_move()
         self._layout()
         self._other_group()
         rules = PartitionRules(state, self.direction, self.options, self.findings)
@@ -76,7 +78,8 @@ class _Planner:
         stored = state.zk if self.direction.source is Store.ZOOKEEPER else state.kafka
         held = stored if state.from_file is None else state.from_file
         moved = self._is_moved(entries)
-        if not held and not state.misplaced and not state.faults and not moved:
+        in_kafka = self._stores_offsets_in_kafka()
+        if not held and not state.misplaced and not state.faults and not moved and not in_kafka:
             self._refuse(
                 Kind.NOTHING,
                 f"{self.direction.source.value} has no offset of the group",
@@ -171,6 +174,42 @@ class _Planner:
                 "stop these consumers, or let them leave; then plan again",
                 state.coordinator_members,
             )
+
+    def _live_move(self) -> None:
+        """Refuse a group that is moved while it runs: its mode says which store counts."""
+        mode = self.state.mode
+        if mode is Mode.OPEN:
+            self._refuse(
+                Kind.LIVE_MOVE,
+                "was moved to Kafka while it ran",
+                "run zkmigrate live complete; then it counts as moved",
+            )
+        elif mode is not Mode.ZOOKEEPER:
+            self._refuse(
+                Kind.LIVE_MOVE,
+                f"is moved while it runs, and is in mode {mode.value}",
+                "finish that with zkmigrate live, or go back with zkmigrate live to-zookeeper and "
+                "zkmigrate live unlock",
+            )
+
+    def _stores_offsets_in_kafka(self) -> bool:
+        """Whether a group of ZooKeeper has all of its offsets in Kafka: offsets.storage=kafka.
+
+        Then nothing has to be written, but the group counts as moved only with a marker and a lock.
+        """
+        state = self.state
+        if (
+            self.direction is Direction.KAFKA_TO_ZK
+            or not state.exists
+            or state.from_file is not None
+            or any(node.offset is not None or node.fault for node in state.zk.values())
+            or not any(one.offset >= 0 for one in state.kafka.values())
+        ):
+            return False
+        self.notes.append(
+            "its offsets are in Kafka already (offsets.storage=kafka): nothing has to be written"
+        )
+        return True
 
     def _layout(self) -> None:
         if self.state.foreign:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from zkconsumer.admin.ids_lock import Guard
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.modes import RULES, Follows, Mode
 from zkmigrate.model import GroupState, Retention, Store
 from zkmigrate.text import day, shown
 
@@ -71,9 +73,14 @@ def status_of(
                 f"({shown(map(str, changed))})"
             )
             used = USED
-    if moved_to is Store.KAFKA and members:
-        attention.append(f"old consumers run: stop {shown(members)}")
+    old = [name for name in members if name not in state.migratable]
+    live = state.mode is not Mode.ZOOKEEPER
+    if (moved_to is Store.KAFKA and members) or (live and old):
+        attention.append(f"old consumers run: stop {shown(old if live else members)}")
         used = USED
+    if locked == Guard.OPEN.value and (live or moved_to is Store.KAFKA):
+        lock = "repeat the last step of zkmigrate live" if live else "run zkmigrate guard"
+        attention.append(f"is not locked, so old consumers can start: {lock}")
     if moved_to is Store.ZOOKEEPER and state.coordinator_members:
         attention.append(f"consumers run at the broker: stop {shown(state.coordinator_members)}")
         used = USED
@@ -99,7 +106,7 @@ def status_of(
             _lag(state, kafka.items()),
             len(changed),
             locked,
-            f"{moved_to.value} {day(marker.at_ms)}" if marker and moved_to else "",
+            _moved(state),
             left,
             "; ".join(attention),
             state.kafka_group,
@@ -118,11 +125,24 @@ def only_in_kafka(group: str) -> Status:
     return Status(group, Store.KAFKA.value, None, None, None, None, 0, "", "", None, "")
 
 
+def _moved(state: GroupState) -> str:
+    """Return where the group was moved to, and when; or the mode of a move that is under way."""
+    if state.mode is not Mode.ZOOKEEPER:
+        return f"live: {state.mode.value}"
+    marker = state.marker
+    return f"{marker.moved_to.value} {day(marker.at_ms)}" if marker and marker.moved_to else ""
+
+
 def _truth(state: GroupState, moved_to: Store | None, in_zk: bool, in_kafka: bool) -> str:
     if any(MIGRATOR in name for name in state.members):
         return MOVING
     if moved_to is not None:
         return moved_to.value
+    if state.mode is not Mode.ZOOKEEPER:
+        follows = RULES[state.mode].follows
+        if follows is Follows.COORDINATOR:
+            return Store.KAFKA.value
+        return Store.ZOOKEEPER.value
     if in_zk and in_kafka:
         return BOTH
     if in_zk:

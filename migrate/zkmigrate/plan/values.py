@@ -29,6 +29,7 @@ class Kind(Enum):
     COORDINATOR_MEMBER = "coordinator-member"
     COORDINATOR_AWAY = "coordinator-away"
     CLOSED = "closed"
+    LIVE_MOVE = "live-move"
     FOREIGN_LAYOUT = "foreign-layout"
     GROUP_EXISTS = "group-exists"
     UNREADABLE = "unreadable"

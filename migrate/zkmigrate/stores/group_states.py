@@ -16,6 +16,8 @@ from zkconsumer.admin.text import printable
 from zkconsumer.admin.verify import Kind as Finding, verify
 from zkconsumer.broker.coordinator_calls import PendingOffsetsError
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.znodes import LivePaths, decode_mode
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths, is_legal_group, is_legal_topic
@@ -58,7 +60,7 @@ def read_states(
             if isinstance(found, ZooKeeperError):
                 problems[name] = _unreadable(name, found)
             else:
-                parts[name] = found or GroupSnapshot(name)
+                parts[name] = found or GroupSnapshot(name, exists=False)
         _learn(stores, ((*part.offsets, *part.owners, *part.misplaced) for part in parts.values()))
         kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
         for name, snapshot in parts.items():
@@ -203,6 +205,12 @@ def _state(
             marker = migration_marker.decode(migration_marker.path(snapshot.group), snapshot.moved)
         except ZnodeFormatError as fault:
             faults.append(str(fault))
+    mode = Mode.ZOOKEEPER
+    if snapshot.mode is not None:
+        try:
+            mode = decode_mode(LivePaths.of(snapshot.group).mode, snapshot.mode.data)
+        except ZnodeFormatError as fault:
+            faults.append(str(fault))
     names = {tp.topic for tp in (*kafka, *(from_file or ()), *(marker.values if marker else ()))}
     names |= {*snapshot.offsets, *snapshot.misplaced}
     topics, ranges = stores.logs.of(names)
@@ -222,6 +230,9 @@ def _state(
         faults=tuple(faults),
         hidden=hidden,
         from_file=from_file,
+        exists=snapshot.exists,
+        mode=mode,
+        migratable=snapshot.migratable,
     )
 
 

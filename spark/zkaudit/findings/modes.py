@@ -124,7 +124,12 @@ def _out_of_order(group: Group) -> Iterator[Found]:
             text = f"The mode znode of group {group.name} was given a value that is not a mode. "
             text += "Its members cannot act on it."
             yield wrong(span, text, span.start, span.session)
-        elif known and earlier and span.mode not in (earlier, *neighbours(earlier)):
+        elif (
+            known
+            and earlier
+            and span.mode not in (earlier, *neighbours(earlier))
+            and not _completed(group, earlier, span)
+        ):
             text = f"Mode {span.mode.value} of group {group.name} was written after mode "
             text += f"{earlier.value}. Only a change to a neighbouring mode is safe, and zkmigrate "
             text += "makes no others."
@@ -137,6 +142,13 @@ def _out_of_order(group: Group) -> Iterator[Found]:
                 text += f"{span.mode.value} while {_named(sorted(set(there)))} followed it."
                 yield wrong(span, text, span.end, None)
         before = span
+
+
+def _completed(group: Group, earlier: Mode, span: Span) -> bool:
+    """Whether ``zkmigrate live complete`` wrote a mode: no migratable member was left then."""
+    if earlier is not Mode.OPEN or span.mode is not Mode.ZOOKEEPER:
+        return False
+    return not any(one.there(span.start.zxid) for one in _of(group, True))
 
 
 def _by_members(group: Group) -> Iterator[Found]:

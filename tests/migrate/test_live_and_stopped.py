@@ -1,0 +1,205 @@
+"""A live move and the commands for stopped groups know of each other. No server.
+
+Whole commands run on a simulated cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from zkmigrate.apply import guard, live
+from zkmigrate.apply.guard import LIVE, Guard
+from zkmigrate.commands import guard as guard_command
+
+from tests.migrate.simulated import Simulated, simulated
+from zkconsumer.admin.tools import GroupTools
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.znodes import LivePaths, encode_member, encode_mode
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+
+__all__ = ["simulated"]  # the fixture
+
+PATHS, GROUP = LivePaths.of("g"), GroupPaths("g")
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch, simulated: Simulated) -> None:
+    monkeypatch.setattr(live, "_POLL", 0)
+    monkeypatch.setattr(guard_command, "BlockingZk", lambda *_, **__: simulated.zk)
+
+
+def group(simulated: Simulated) -> None:
+    """A group with an offset in ZooKeeper that was prepared for a live move."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 40)
+    simulated.zk.set(GROUP.ids)
+    assert simulated.run("live", "prepare", "g", "--execute", "--wait", "0").status == 0
+
+
+def to(simulated: Simulated, mode: Mode) -> None:
+    """Take the group, which has no members, to a mode."""
+    for step in ("lock", "to-kafka", "finalize"):
+        if simulated.zk.text(PATHS.mode) == encode_mode(mode):
+            return
+        if step == "finalize":
+            simulated.in_kafka("g", "t", 40)
+        ran = simulated.run("live", step, "g", "--execute", "--wait", "0")
+        assert ran.status == 0, ran
+    assert simulated.zk.text(PATHS.mode) == encode_mode(mode)
+
+
+def status(simulated: Simulated) -> dict[str, Any]:
+    """The group's row of ``zkmigrate status``."""
+    (row,) = simulated.run("status", "--group", "g").rows
+    return row
+
+
+def plan(simulated: Simulated, *words: str) -> dict[str, Any]:
+    """The group's first row of ``zkmigrate plan``; the file is called ``plan``."""
+    file = simulated.file("plan")
+    rows = simulated.run("plan", "--group", "g", "--out", file, *words).rows
+    assert rows[0]["group"] == "g"
+    return rows[0]
+
+
+def test_a_prepared_group_can_be_moved_stopped(simulated: Simulated) -> None:
+    """And ``groups verify`` finds nothing wrong with it."""
+    group(simulated)
+    tools = GroupTools("sim:1")
+    tools._zk = simulated.zk  # type: ignore[assignment]
+    assert tools.verify(["g"], lag=False) == []
+    assert plan(simulated)["verdict"] == "ready"
+    assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
+    assert simulated.held("g", "t")[1] == {0: 40}
+    row = status(simulated)
+    assert (row["truth"], row["locked"], row["attention"]) == ("kafka", "locked", "")
+
+
+@pytest.mark.parametrize("step", ["prepare", "lock"])
+def test_a_group_that_was_moved_stopped_is_not_moved_again(simulated: Simulated, step: str) -> None:
+    """Its members would start at the old offsets."""
+    group(simulated)
+    plan(simulated)
+    assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
+    ran = simulated.run("live", step, "g", "--execute", "--wait", "0")
+    assert ran.status == 1
+    assert "was moved to Kafka already" in ran.rows[0]["why"]
+
+
+@pytest.mark.parametrize("mode", [Mode.LOCKED, Mode.KAFKA, Mode.OPEN])
+@pytest.mark.parametrize("way", ["zk-to-kafka", "kafka-to-zk"])
+def test_a_group_in_a_live_move_is_refused_with_the_way_out(
+    simulated: Simulated, mode: Mode, way: str
+) -> None:
+    """Its mode says which store counts, and a plan does not know that."""
+    group(simulated)
+    to(simulated, mode)
+    row = plan(simulated, "--direction", way)
+    assert (row["verdict"], row["kind"]) == ("refused", "live-move")
+    assert ("live complete" if mode is Mode.OPEN else "live to-zookeeper") in row["fix"]
+    (row,) = simulated.run("release", "--group", "g", "--execute").rows
+    assert row["outcome"] == "refused"
+
+
+@pytest.mark.parametrize("mode", [Mode.LOCKED, Mode.KAFKA, Mode.OPEN])
+def test_status_knows_live_moves(simulated: Simulated, mode: Mode) -> None:
+    """It shows the mode and the store that counts, and calls for attention when the lock is gone or
+    an old consumer runs, but not for members that take part."""
+    group(simulated)
+    to(simulated, mode)
+    simulated.in_kafka("g", "t", 60)
+    row = status(simulated)
+    assert row["truth"] == ("zookeeper" if mode is Mode.LOCKED else "kafka")
+    assert (row["moved"], row["locked"]) == (f"live: {mode.value}", "locked")
+    assert row["attention"] == ""
+    simulated.zk.set(f"{GROUP.ids}/g_new", b"{}")
+    simulated.zk.set(f"{PATHS.members}/g_new", encode_member(1))
+    assert status(simulated)["attention"] == ""
+    simulated.zk.run(guard.unlock("g"))
+    simulated.zk.set(f"{GROUP.ids}/g_old", b"{}")
+    attention = status(simulated)["attention"]
+    assert "old consumers run: stop g_old;" in attention
+    assert "is not locked, so old consumers can start: repeat the last step of" in attention
+
+
+def test_status_names_a_moved_group_that_is_not_locked(simulated: Simulated) -> None:
+    """An old consumer could start there."""
+    group(simulated)
+    plan(simulated)
+    assert simulated.run("apply", simulated.file("plan"), "--execute", "--no-guard").status == 0
+    assert "old consumers can start: run zkmigrate guard" in status(simulated)["attention"]
+    assert simulated.run("guard", "--group", "g", "--execute").status == 0
+    assert status(simulated)["attention"] == ""
+
+
+def test_a_finished_live_move_counts_as_moved_and_can_go_back(simulated: Simulated) -> None:
+    """``live complete`` records it. The lock stays, and lets no migratable member in any more."""
+    group(simulated)
+    to(simulated, Mode.OPEN)
+    simulated.in_kafka("g", "t", 70)  # plain consumers
+    ran = simulated.run("live", "complete", "g")
+    assert (ran.status, ran.rows[0]["outcome"]) == (0, "would be done")
+    assert status(simulated)["moved"] == "live: open"
+    ran = simulated.run("live", "complete", "--all-ready", "--execute")
+    assert (ran.status, ran.rows[0]["outcome"]) == (0, "done")
+    ran = simulated.run("live", "complete", "g", "--execute")
+    assert (ran.status, ran.rows[0]["outcome"]) == (0, "was done")
+    row = status(simulated)
+    assert (row["truth"], row["locked"], row["attention"]) == ("kafka", "locked", "")
+    assert row["moved"].startswith("kafka ")
+    found = simulated.zk.run(guard.look("g"))
+    assert found.guard is Guard.LOCKED
+    assert LIVE not in found.acl.entries
+
+    assert plan(simulated, "--direction", "kafka-to-zk")["verdict"] == "ready"
+    assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
+    assert simulated.held("g", "t")[0] == {0: 70}
+    assert simulated.zk.run(guard.look("g")).guard is Guard.OPEN
+    row = status(simulated)
+    assert (row["truth"], row["attention"]) == ("zookeeper", "")
+    assert simulated.run("live", "prepare", "g", "--execute", "--wait", "0").status == 0
+
+
+@pytest.mark.parametrize("mode", [Mode.ZOOKEEPER, Mode.LOCKED, Mode.KAFKA])
+def test_a_live_move_that_is_not_finished_is_not_completed(
+    simulated: Simulated, mode: Mode
+) -> None:
+    """Nothing changes."""
+    group(simulated)
+    to(simulated, mode)
+    for words in ((), ("--execute",)):
+        ran = simulated.run("live", "complete", "g", *words)
+        assert ran.status == 1
+        assert f"the group is in mode {mode.value}" in ran.rows[0]["why"]
+    assert simulated.zk.text(PATHS.mode) == encode_mode(mode)
+
+
+def test_a_member_that_comes_back_stops_the_completion(simulated: Simulated) -> None:
+    """At any request of the tool. Then the group is as before, and lets the member in again."""
+    number, came = 0, True
+    group(simulated)
+    to(simulated, Mode.OPEN)
+    mine = f"{PATHS.members}/g_back"
+    while came:
+        came, left = False, number
+
+        def before(_op: object) -> None:
+            nonlocal came, left
+            left -= 1
+            if left == -1 and LIVE in simulated.zk.run(guard.look("g")).acl.entries:
+                came = True
+                simulated.zk.before = lambda op: None
+                simulated.zk.set(mine, encode_member(1))
+
+        simulated.zk.before = before
+        ran = simulated.run("live", "complete", "g", "--execute")
+        simulated.zk.before = lambda op: None
+        if came:
+            assert ran.status == 1, number
+            assert simulated.zk.text(PATHS.mode) == encode_mode(Mode.OPEN)
+            assert LIVE in simulated.zk.run(guard.look("g")).acl.entries
+            simulated.zk.delete(mine)
+        number += 1
+    assert number > 5
+    assert simulated.zk.text(PATHS.mode) == encode_mode(Mode.ZOOKEEPER)
