@@ -16,10 +16,10 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.zookeeper import events
-from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.machine import RebalanceMachine, owner_of
 from zkconsumer.core.zookeeper.states import IDLE, State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
-from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.journal.recorder import MemberRecorder, Sink
 from zkconsumer.runtime import snapshot
 from zkconsumer.runtime.cluster import ClusterDirectory
@@ -153,6 +153,12 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         if event.kind is FetchEventKind.OFFSET_RESET and partition is not None and loop is not None:
             loop.post(events.OffsetReset(partition, event.replaced, event.chosen))
 
+    def _join(
+        self, subscription: Subscription, streams: Mapping[str | None, Sequence[KafkaStream]]
+    ) -> None:
+        encode_registration(subscription, 0)  # raises ConfigError for one that is too large
+        super()._join(subscription, streams)
+
     def _make_loop(
         self,
         subscription: Subscription,
@@ -253,8 +259,13 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             state in IDLE,
             len(machine.decision.mine),
             len(machine.held),
-            tuple(machine.blocked),
+            {
+                tp: owner_of(text, machine.blockers.get(tp))
+                for tp, text in list(machine.blocked.items())
+            },
             loop.failure,
+            machine.obstacle,
+            (*machine.quarantined.values(), *machine.doubtful.values()),
         )
 
     def metrics(self) -> Metrics:
@@ -266,4 +277,4 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
             return snapshot.before_streams(self._zk, self._closed)
-        return snapshot.of_member(self._zk, self._gate, loop, self._coordination.stored, plane)
+        return snapshot.of_member(self._zk, self._gate, loop, self._coordination, plane)

@@ -256,6 +256,8 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
             machine.assigned if registered else 0,
             len(machine.held),
             failure=loop.failure,
+            obstacle=machine.obstacle,
+            misread=(machine.misread,) if machine.misread else (),
         )
 
     def metrics(self) -> Metrics:

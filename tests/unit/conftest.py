@@ -48,6 +48,10 @@ class Switch:
     """Clients that were closed."""
     topics: int = 1
     """Number of topics with one partition: t, t1, t2 and so on."""
+    brokers: int | None = 1
+    """Version of the only broker's registration; ``None``: no broker is registered."""
+    topic_error: int = ErrorCode.NONE
+    """The brokers' answer about ``t``."""
     filters: int = 0
     """Number of other registered members with the white list ``t.*``."""
     silent: bool = False
@@ -90,8 +94,9 @@ class SimulatedDriver:
         self._zk = FakeZk(Kernel(1))
         for path in ("/brokers", BROKER_IDS, BROKER_TOPICS, "/consumers"):
             self._zk.do(Create(path))
-        broker = {"version": 1, "host": "127.0.0.1", "port": 1, "timestamp": "1"}
-        self._zk.do(Create(broker_path(0), json.dumps(broker).encode()))
+        if switch.brokers is not None:
+            broker = {"version": switch.brokers, "host": "127.0.0.1", "port": 1, "timestamp": "1"}
+            self._zk.do(Create(broker_path(0), json.dumps(broker).encode()))
         topic = {"version": 1, "partitions": {"0": [0]}}
         for number in range(switch.topics):
             name = f"t{number or ''}"
@@ -177,6 +182,8 @@ class SimulatedClient:
             case commands.FindCoordinator():
                 return events.CoordinatorFound(token)
             case commands.LoadTopics():
+                if code := self._switch.topic_error:
+                    return events.TopicsLoaded(token, {}, errors={"t": code})
                 return events.TopicsLoaded(token, {"t": 1})
             case commands.JoinGroup():
                 return events.Joined(token, "m", 1, "other", "range")

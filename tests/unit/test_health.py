@@ -120,7 +120,9 @@ class Made:
         (Membership("N", "no session yet", False, False, 0, 0), False, ["not-registered"]),
         (Membership("R", "resting", True, True, 3, 3), False, ["paused"]),
         (Membership("J", "joining", True, False, 0, 0), True, ["rebalancing"]),
-        (Membership("R", "r", True, True, 2, 1, (P0,)), True, ["blocked"]),
+        (Membership("R", "r", True, True, 2, 1, {P0: "g_a-0"}), True, ["blocked"]),
+        (Membership("R", "r", True, True, 0, 0, obstacle="no broker"), True, ["unassignable"]),
+        (Membership("R", "r", True, True, 1, 1, misread=("/ids/x: ...",)), True, ["misread"]),
     ],
 )
 def test_a_trouble_becomes_a_reason_when_it_lasts(

@@ -36,6 +36,7 @@ class HandHost:
     def __init__(self) -> None:
         self.random = Random(0)
         self.time = 100.0
+        self.lines: list[str] = []
         self.timers: list[tuple[float, Callable[[], object]]] = []
 
     def post(self, action: Callable[[], object]) -> None:
@@ -46,6 +47,9 @@ class HandHost:
 
     def lease_now(self) -> float:
         return self.time
+
+    def log(self, level: int, text: str, error: BaseException | None = None) -> None:
+        self.lines.append(text)
 
     def wall_us(self) -> int:
         return 0

@@ -515,3 +515,30 @@ def test_a_fenced_partition_is_dropped_and_the_group_is_read_again() -> None:
     assert only(commands.AnswerCommit, found).faults
     assert only(commands.SetTimer, found).name == "coalesce"
     assert set(member.held) == {T1}
+
+
+def test_the_owner_of_a_blocked_partition_is_reported_once() -> None:
+    """With its session. Another owner, or the same one after it had released, is reported again."""
+    member = machine()
+    register = only(commands.Register, member.on(events.SessionOpened(1)))
+    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+
+    def blocked(claim: commands.ClaimPartitions, owner: str, session: int) -> list[str]:
+        answer = events.Claimed(claim.token, {}, {T0: owner}, sessions={T0: session})
+        given = member.on(answer)
+        watch = only(commands.WatchBlockers, given)
+        member.on(events.BlockersWatched(watch.token, False))
+        return [one.text for one in given if isinstance(one, commands.Report)]
+
+    def again() -> commands.ClaimPartitions:
+        fired = events.Changed(PATHS.owner(T0))
+        return only(commands.ClaimPartitions, member.on(fired))
+
+    text = "assigned to this member: t-0, owned by g_alien-0 (session 0x17)"
+    assert blocked(claim, "g_alien-0", 0x17) == [text]
+    assert blocked(again(), "g_alien-0", 0x17) == []
+    assert blocked(again(), "g_alien-0", 0x18) == [text.replace("17", "18")]
+    assert blocked(again(), "g_old-0", 0) == [
+        "assigned to this member: t-0, owned by g_old-0 (no session)"
+    ]

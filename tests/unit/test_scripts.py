@@ -186,6 +186,7 @@ def test_claim_survives_each_lost_answer() -> None:
         fact, _ = bench.run(CLAIM, lose, applied)
         assert isinstance(fact, events.Claimed), (lose, applied, fact)
         assert fact.blocked == {T2: "g_a-0"}
+        assert fact.sessions == {T2: bench.stranger.session_id}
         node = bench.zk.get(PATHS.offset(T0))
         assert node is not None
         assert fact.claims == {

@@ -22,7 +22,7 @@ from zkconsumer.admin.snapshot import (
 from zkconsumer.admin.topics import TopicSnapshot
 from zkconsumer.core.common.assign import assign_range, assign_roundrobin, thread_ids
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
-from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.ops import Node, session_text
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.core.zookeeper.znodes import decode_offset, is_legal_topic
 from zkconsumer.errors import ZnodeFormatError
@@ -224,7 +224,7 @@ class _Verifier:
         registered = self.registrations.sessions[member]
         if node.stat.ephemeral_owner != registered:
             holder = (
-                f"session 0x{node.stat.ephemeral_owner & 2**64 - 1:x}"
+                f"session {session_text(node.stat.ephemeral_owner)}"
                 if node.stat.ephemeral_owner
                 else "no session (the znode is not ephemeral)"
             )
@@ -232,7 +232,7 @@ class _Verifier:
                 Kind.SESSION,
                 path,
                 f"belongs to {holder}, but {member} is registered by session "
-                f"0x{registered & 2**64 - 1:x}",
+                f"{session_text(registered)}",
             )
 
     def _who(self, owner: str, topic: str) -> str:

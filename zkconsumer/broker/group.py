@@ -207,8 +207,11 @@ class GroupClient:
                 for topic in answer.topics
                 if topic.partitions and (command.topics is None or topic.name in command.topics)
             }
+            wanted = command.topics or ()
+            errors = {one.name: one.error_code for one in answer.topics if one.name in wanted}
         self._brokers.learn(brokers)
-        return events.TopicsLoaded(command.token, partitions, brokers)
+        refused = {topic: code for topic, code in errors.items() if code}
+        return events.TopicsLoaded(command.token, partitions, brokers, refused)
 
     # -- the coordinator -------------------------------------------------------------------------
 

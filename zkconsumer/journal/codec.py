@@ -122,17 +122,22 @@ class Codec:
 
     def _dataclass(self, kind: type) -> _Form:
         hints = get_type_hints(kind)
-        names = [one.name for one in dataclasses.fields(kind) if not one.name.startswith("_")]
+        fields = [one for one in dataclasses.fields(kind) if not one.name.startswith("_")]
+        names = [one.name for one in fields]
+        # A journal of an earlier release lacks the fields that were added since.
+        required = {
+            one.name for one in fields if one.default is one.default_factory is dataclasses.MISSING
+        }
         forms = {name: self._form(hints[name]) for name in names}
         encoders = [(name, form.encode) for name, form in forms.items()]
 
         def decode(told: Any) -> Any:
-            if not isinstance(told, dict) or told.keys() != forms.keys():
+            if not isinstance(told, dict) or not required <= told.keys() <= forms.keys():
                 raise CodecError(f" must be an object with the fields {', '.join(forms) or '-'}")
             values = {}
-            for name, form in forms.items():
+            for name, value in told.items():
                 try:
-                    values[name] = form.decode(told[name])
+                    values[name] = forms[name].decode(value)
                 except CodecError as error:
                     raise CodecError(f".{name}{error}") from None
             return kind(**values)

@@ -14,7 +14,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.commands import Command
 from zkconsumer.core.zookeeper.events import Event
-from zkconsumer.core.zookeeper.ops import Failed, OffsetOp, Reply, ZkOp
+from zkconsumer.core.zookeeper.ops import Failed, OffsetOp, Reply, ZkOp, session_text
 from zkconsumer.core.zookeeper.scripts.common import path_of
 from zkconsumer.journal.codec import Codec
 from zkconsumer.journal.schema import SCHEMA_VERSION, Kind
@@ -51,11 +51,6 @@ class MemberObserver(Protocol):
 
     def shut(self, since_us: int) -> None:
         """The session is lost; nothing has been delivered since ``since_us`` on the run's clock."""
-
-
-def session_text(session: int) -> str:
-    """A session id as ZooKeeper's own tools print it."""
-    return f"0x{session & 0xFFFFFFFFFFFFFFFF:x}"
 
 
 def run_entry(at_us: int, clock: str, settings: Mapping[str, object]) -> Entry:

@@ -184,8 +184,13 @@ class StreamConnector(ABC, Generic[MachineT]):
                 listening=lambda: calls is not None and calls.since is not None,
                 group=self.config.group_id,
                 servers=self._servers,
+                log=self._host.log,
             )
         )
+
+    def _log_later(self, text: str) -> None:
+        """Log a line on the member's thread. Any thread, also with locks."""
+        self._host.post(lambda: self._host.log(logging.INFO, text))
 
     def _journal_settings(self) -> dict[str, object]:
         """For the first line of a journal."""
@@ -323,10 +328,11 @@ class StreamConnector(ABC, Generic[MachineT]):
                 manager, streams, keys.release_wait_ms / 1000, self._when_stopped
             )
             self._host.every(_SAMPLE_INTERVAL, self._plane.measure)
+            self._gate.on_change = self._log_later
             every = [stream for group in streams.values() for stream in group]
             self._loop = self._make_loop(subscription, every, self._plane, manager)
             self._monitor = self._make_monitor(self._loop, self._plane, every)
-            self._checks += [manager.check, self._monitor.look]
+            self._checks += [manager.check, self._gate.look, self._monitor.look]
             if self._own_journal is not None:
                 self._checks.append(self._own_journal.check)
             self._watchdog = Watchdog(
@@ -528,6 +534,8 @@ def _start_error(answer: AnswerStart) -> ZkConsumerError | None:
             return ZooKeeperError(answer.detail)
         case Outcome.FOREIGN_MEMBER:
             return ForeignMemberError(answer.detail)
+        case Outcome.UNUSABLE:
+            return ConfigError([answer.detail])
 
 
 def _commit_error(faults: tuple[str, ...]) -> CommitFailedError | None:

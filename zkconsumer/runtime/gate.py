@@ -41,6 +41,9 @@ class DeliveryGate:
         """The value of ``valid_until`` before ``hold``, until the gate is opened or closed."""
         self._suspended = 0.0
         self._ended = False
+        self.on_change: Callable[[str], object] | None = None
+        """Called with a line for people when delivery pauses or resumes, on the thread that extends
+        or closes the gate, without its lock."""
 
     def extend(self, until: float) -> None:
         """Open the gate until ``until`` (CLOCK_BOOTTIME seconds), also after ``close``.
@@ -53,12 +56,19 @@ class DeliveryGate:
             now = self._now()
             if self._ended or until <= self.valid_until or until <= now:
                 return
-            self._suspended += self._shut_for(now)
+            shut = self._shut_for(now)
+            self._suspended += shut
             self._shut_since = self._held = None
             self.valid_until = until
             waiters, self._waiters = self._waiters, set()
         for wake in waiters:
             wake()
+        if shut:
+            self._tell(f"delivery resumes after {shut:.1f} s")
+
+    def _tell(self, text: str) -> None:
+        if self.on_change is not None:
+            self.on_change(text)
 
     def close(self) -> None:
         """Block delivery until the next ``extend``: the session is lost or abandoned."""
@@ -66,7 +76,9 @@ class DeliveryGate:
             return
         with self._lock:
             self._held = None
-            self._shut()
+            shut = self._shut()
+        if shut:
+            self._tell("delivery pauses: the session is lost")
 
     def hold(self) -> None:
         """Block delivery until ``extend`` or ``release``: the session may be lost."""
@@ -74,7 +86,9 @@ class DeliveryGate:
             return
         with self._lock:
             self._held = max(self.valid_until, self._held or -math.inf)
-            self._shut()
+            shut = self._shut()
+        if shut:
+            self._tell("delivery pauses: the connection is lost")
 
     def release(self) -> None:
         """Undo the last ``hold``, if the gate has not been opened or closed since."""
@@ -83,15 +97,28 @@ class DeliveryGate:
         if held is not None:
             self.extend(held)
 
-    def _shut(self) -> None:
+    def _shut(self) -> bool:
+        """Shut; whether it was open, or its time had run out unnoticed."""
         now = self._now()
-        if self._shut_since is None and self.valid_until != -math.inf:
+        newly = self._shut_since is None and self.valid_until != -math.inf
+        if newly:
             self._shut_since = min(now, self.valid_until)
         # DEVIATION-09: the JVM delivers on without a session.
         self.valid_until = -math.inf
+        return newly
+
+    def look(self) -> None:
+        """Note that delivery pauses because no server has answered in time."""
+        with self._lock:
+            expired = self._shut_since is None and -math.inf < self.valid_until <= self._now()
+            if expired:
+                self._shut_since = self.valid_until
+        if expired:
+            self._tell("delivery pauses: no server answers")
 
     def end(self) -> None:
         """Close permanently; the time from now on does not count as suspended."""
+        self.on_change = None
         self.close()
         with self._lock:
             if not self._ended:

@@ -7,6 +7,7 @@ which waits only for locks that are held for moments.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -40,6 +41,16 @@ class Trouble(Enum):
     REBALANCING = ("rebalancing", "A rebalance does not finish.")
     LISTENER = ("listener", "The rebalance listener does not return.")
     BLOCKED = ("blocked", "Partitions of this member are owned by other members.")
+    UNASSIGNABLE = (
+        "unassignable",
+        "There is a reason why nothing can be assigned to the member: its registration cannot be "
+        "used, no broker is known, or its topics do not exist or may not be read.",
+    )
+    MISREAD = (
+        "misread",
+        "The group has a znode that this member leaves out, or that not all members read alike. "
+        "Its owner may read the same partitions.",
+    )
     IDLE = ("idle-member", "The member owns nothing although partitions are assigned to it.")
     APPLICATION = (
         "application",
@@ -59,6 +70,7 @@ _AT_ONCE: Final = frozenset(
 _PAUSE: Final = 5.0
 """Seconds between two looks after which the process must have been stopped."""
 _FINAL: Final = frozenset({Trouble.FAILED, Trouble.STREAM_FAILED})
+_LOGGED_ELSEWHERE: Final = frozenset({Trouble.FAILED, Trouble.CLOSED, Trouble.NOT_STARTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +174,13 @@ class Membership:
     """Whether no rebalance is in progress."""
     assigned: int
     owned: int
-    blocked: tuple[TopicPartition, ...] = ()
+    blocked: Mapping[TopicPartition, str] = field(default_factory=dict)
+    """Partitions that others own, with the owner."""
     failure: BaseException | None = None
+    obstacle: str = ""
+    """Why nothing can be assigned to it; empty if something can be."""
+    misread: tuple[str, ...] = ()
+    """What is not understood in ZooKeeper, or not by all members alike."""
 
 
 @dataclass(slots=True)
@@ -190,6 +207,8 @@ class Sources:
     servers: str
     """The server's name, for people."""
     clock: Callable[[], float] = field(default=time.monotonic)
+    log: Callable[[int, str], object] = field(default=logging.getLogger("zkconsumer.member").log)
+    """Logs a line with a level."""
 
 
 class HealthMonitor:
@@ -205,11 +224,21 @@ class HealthMonitor:
         """Held for moments, and while no other lock is held."""
         self._since: dict[Trouble, float] = {}
         self._seen: dict[PartitionTopicInfo, _Seen] = {}
+        self._blocked_since: dict[tuple[TopicPartition, str], float] = {}
         self._looked = sources.clock()
+        self._logged: frozenset[Trouble] = frozenset()
+        """The troubles that the log reports at present. Written by the watchdog's thread."""
 
     def look(self) -> None:
-        """Take a sample. Called once a second."""
-        self.read(PATIENCE)
+        """Take a sample, and log what has changed. Called once a second."""
+        reasons = {one.trouble: one for one in self.read(PATIENCE).reasons}
+        for trouble, reason in reasons.items():
+            if trouble not in self._logged and trouble not in _LOGGED_ELSEWHERE:
+                text = f"not healthy for {reason.seconds:.0f} s: {reason.text}"
+                self._from.log(logging.WARNING, text)
+        for trouble in sorted(self._logged - reasons.keys(), key=lambda one: one.label):
+            self._from.log(logging.INFO, f"healthy again: {trouble.label} is over")
+        self._logged = frozenset(reasons)
 
     def read(self, patience: float) -> Health:
         """The current health. A problem counts after ``patience`` seconds."""
@@ -217,9 +246,12 @@ class HealthMonitor:
         member = sources.membership()
         partitions = list(sources.partitions())
         is_open = sources.is_open()
-        found = self._troubles(member, is_open)
         with self._lock:
             self._leave_out_pause(now)
+            blocked = {pair: self._blocked_since.get(pair, now) for pair in member.blocked.items()}
+            self._blocked_since = blocked
+        found = self._troubles(member, is_open, now)
+        with self._lock:
             idle = self._progress(partitions, now)
             self._since = {one: self._since.get(one, now) for one in found}
             lasted = {one: now - since for one, since in self._since.items()}
@@ -247,6 +279,9 @@ class HealthMonitor:
         self._looked = now
         if pause > _PAUSE:
             self._since = {one: since + pause for one, since in self._since.items()}
+            self._blocked_since = {
+                pair: since + pause for pair, since in self._blocked_since.items()
+            }
             for one in self._seen.values():
                 one.at += pause
 
@@ -264,7 +299,18 @@ class HealthMonitor:
         self._seen = seen
         return {info: now - one.at for info, one in seen.items()}
 
-    def _troubles(self, member: Membership, is_open: bool) -> dict[Trouble, str]:
+    def _blocked_text(self, now: float) -> str:
+        """The partition that has been blocked longest, and its owner."""
+        blocked = sorted(self._blocked_since.items(), key=lambda pair: (pair[1], pair[0]))
+        (tp, owner), since = blocked[0]
+        more = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
+        return (
+            f"{tp} is assigned to this member{more}: {owner} has had it for {now - since:.0f} s; "
+            "stop that process if it is not a member, otherwise give all members the same "
+            "partition.assignment.strategy"
+        )
+
+    def _troubles(self, member: Membership, is_open: bool, now: float) -> dict[Trouble, str]:
         """All problems at this moment, however new they are; the worst first."""
         servers, group = self._from.servers, self._from.group
         if member.failure is not None:
@@ -289,11 +335,12 @@ class HealthMonitor:
         elif member.registered and not member.settled:
             found[Trouble.REBALANCING] = f"a rebalance is under way: {member.doing}"
         if member.blocked:
-            names = ", ".join(map(str, member.blocked[:3]))
-            found[Trouble.BLOCKED] = (
-                f"{len(member.blocked)} partitions are still owned by other members, such as "
-                f"{names}: zkconsumer groups verify {group} names the owners"
-            )
+            found[Trouble.BLOCKED] = self._blocked_text(now)
+        if member.obstacle:
+            found[Trouble.UNASSIGNABLE] = member.obstacle
+        if member.misread:
+            others = f" (and {len(member.misread) - 1} more)" if len(member.misread) > 1 else ""
+            found[Trouble.MISREAD] = f"{member.misread[0]}{others}"
         if member.registered and member.assigned and not member.owned:
             found[Trouble.IDLE] = (
                 f"owns none of the {member.assigned} partitions assigned to this member: "

@@ -27,6 +27,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.runtime.answers import SHUT_DOWN, CommitFuture, CommitRequests
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.member_log import ownership_line
 from zkconsumer.runtime.metrics import RebalanceCounts
 
 #: Reports of something that went wrong; the others are logged as information.
@@ -34,17 +35,20 @@ WARNINGS = frozenset(
     {
         "broken-offset",
         "commit-failed",
+        "doubtful",
         "duplicate-id",
         "fenced",
         "foreign-commit",
         "listener-error",
         "lost",
         "lost-owner",
+        "misread",
         "poll-expired",
         "quarantined",
         "rebalance-failed",
         "refused",
         "registration-gone",
+        "unassignable",
     }
 )
 
@@ -63,6 +67,10 @@ class Machine(Protocol):
     @property
     def state(self) -> Any:
         """The member's state."""
+
+    @property
+    def closing(self) -> bool:
+        """Whether the member leaves its group."""
 
     def on(self, event: Any) -> list[Any]:
         """Handle one event; return the resulting commands."""
@@ -283,6 +291,8 @@ class MemberLoop(Generic[MachineT]):
         for command in following:
             if observer is not None:
                 observer.command(command, *self.coordination.stamp())
+            if line := ownership_line(command, self.machine.closing):
+                self.host.log(logging.INFO, line)
             self._carry_out(command)
 
     def crashed(self, error: BaseException) -> None:

@@ -253,6 +253,19 @@ class Metrics:
         "Time since the first session, until shutdown, in which nothing was delivered because "
         "the member could not be sure that its session was alive.",
     )
+    sessions: int = _metric(
+        Kind.COUNTER,
+        "sessions",
+        "ZooKeeper sessions that the member has had. Each one after the first means that a session "
+        "was lost, and the member's partitions with it.",
+        in_zookeeper=True,
+    )
+    disconnections: int = _metric(
+        Kind.COUNTER,
+        "disconnections",
+        "Times that the connection to ZooKeeper dropped, with or without the loss of the session.",
+        in_zookeeper=True,
+    )
     zookeeper_connected: int = _metric(
         Kind.GAUGE, "0 or 1", "Whether there is a connection to ZooKeeper.", in_zookeeper=True
     )

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from zkconsumer.core.coordinator.base import GroupMachine
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.scripts.common import CommitCounts
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import Metrics, RebalanceCounts
+from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
 from zkconsumer.zk.driver import ZkDriver
 
 
@@ -28,11 +28,11 @@ def of_member(
     zk: ZkDriver,
     gate: DeliveryGate,
     loop: MemberLoop[RebalanceMachine],
-    stored: CommitCounts,
+    coordination: ZooKeeperCoordination,
     plane: DataPlane,
 ) -> Metrics:
     """The metrics of a connector with streams, also after its shutdown."""
-    machine, reports = loop.machine, loop.reports
+    machine, reports, stored = loop.machine, loop.reports, coordination.stored
     return replace(
         _of_streams(gate, plane, loop.rebalances),
         owned_partitions=len(machine.held),
@@ -45,6 +45,8 @@ def of_member(
         zookeeper_commits=stored.zookeeper,
         kafka_commits=stored.kafka,
         zookeeper_operations=zk.operations,
+        sessions=coordination.sessions,
+        disconnections=coordination.disconnections,
         zookeeper_connected=int(zk.connected),
         state=(State.CLOSED if loop.closed.done() else machine.state).name,
     )

@@ -8,16 +8,26 @@ so a lost session overtakes a script in progress.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
+from zkconsumer.core.common.topic_filter import Expansions
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.ops import OffsetOp, Ok, Pipelined, Reply, SessionEvent, ZkOp
+from zkconsumer.core.zookeeper.ops import (
+    OffsetOp,
+    Ok,
+    Pipelined,
+    Reply,
+    SessionEvent,
+    ZkOp,
+    session_text,
+)
 from zkconsumer.core.zookeeper.scripts.common import CommitCounts, MemberScript, ScriptContext
 from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
@@ -112,6 +122,8 @@ class ZooKeeperCoordination:
         self.stored = CommitCounts()
         self.pauses: dict[TopicPartition, float] = {}
         """See ``ScriptContext``."""
+        self.sessions = 0
+        """Sessions opened so far. Host's thread."""
         self._host = host
         self._gate = gate
         self._session_timeout = session_timeout
@@ -120,6 +132,10 @@ class ZooKeeperCoordination:
         self._member: MemberLoop[RebalanceMachine]
         self._context: ScriptContext | None = None
         """``None`` while there is no session."""
+        self._last: ScriptContext | None = None
+        """The context of the present or last session."""
+        self._opened_at = 0.0
+        """When the session was opened, on the clock of the lease."""
         self._scripts: dict[int, Running] = {}
         self._numbers = itertools.count(1)
         self._drops = 0
@@ -156,6 +172,11 @@ class ZooKeeperCoordination:
         return self.session_id, self._member.machine.attempts
 
     @property
+    def disconnections(self) -> int:
+        """How often the connection has dropped."""
+        return self._drops
+
+    @property
     def session_id(self) -> int:
         """The member's session; 0 while there is none."""
         return 0 if self._context is None else self._context.session_id
@@ -183,15 +204,19 @@ class ZooKeeperCoordination:
     def _session_changed(self, event: SessionEvent, session_id: int) -> None:
         member = self._member
         if event is SessionEvent.OPENED:
-            spec = member.machine.spec
-            self._context = ScriptContext(
+            spec, last = member.machine.spec, self._last
+            self._context = self._last = ScriptContext(
                 spec,
                 session_id,
                 self._host.wall_ms,
+                expansions=Expansions() if last is None else last.expansions,
+                decoded={} if last is None else last.decoded,
                 stored=self.stored,
                 pauses=self.pauses,
                 protocol=self._protocol,
             )
+            self.sessions, self._opened_at = self.sessions + 1, self._host.lease_now()
+            self._log(f"ZooKeeper session {session_text(session_id)} opened")
             self._ping()
             member.take(events.SessionOpened(session_id))
         elif event is SessionEvent.RESUMED:
@@ -201,6 +226,8 @@ class ZooKeeperCoordination:
             self._host.after(min(HOLD, self._lease / 6), partial(self._release, self._drops))
         elif event is SessionEvent.LOST:
             self._gate.close()
+            lived = self._host.lease_now() - self._opened_at
+            self._log(f"ZooKeeper session {session_text(self.session_id)} lost after {lived:.1f} s")
             self._context = None
             for running in self._scripts.values():
                 running.script.close()
@@ -209,6 +236,9 @@ class ZooKeeperCoordination:
                 shut_us = int(self._gate.shut_seconds * 1e6)
                 self.observer.shut(self._host.wall_us() - shut_us)
             member.take(events.SessionLost())
+
+    def _log(self, text: str) -> None:
+        self._host.log(logging.INFO, text)
 
     def _release(self, drops: int) -> None:
         """No server has answered since the connection was lost: deliver until the lease expires.

@@ -14,6 +14,7 @@ from textwrap import wrap
 from typing import Any
 
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.zookeeper.ops import session_text
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.journal.ownership import Ownership
 from zkconsumer.journal.recorder import (
@@ -22,7 +23,6 @@ from zkconsumer.journal.recorder import (
     MemberRecorder,
     event_entry,
     run_entry,
-    session_text,
 )
 from zkconsumer.journal.tally import MemberCounter, Tally, owner_partition
 from zkconsumer.sim.host import Habits

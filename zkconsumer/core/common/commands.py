@@ -109,6 +109,7 @@ class Outcome(Enum):
     DUPLICATE_ID = "duplicate consumer id"
     REFUSED = "refused by ZooKeeper"
     FOREIGN_MEMBER = "a member of another library"
+    UNUSABLE = "the member's registration cannot be used"
 
 
 @dataclass(frozen=True, slots=True)

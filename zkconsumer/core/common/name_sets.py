@@ -4,8 +4,9 @@ All members must agree which topics a filter matches, even if its author is host
 matcher needs a time limit for that. A slow computer would then refuse a filter that a fast one
 accepts. Here the names are put into one text. A set of positions in it is one large integer, and
 each part of the regex maps the positions where it may begin to those where it may end. No regex
-takes exponential time. Steps are counted, not seconds: the verdict depends on the regex and the
-names only, not on their order.
+takes exponential time. Steps are counted, not seconds, and a step is for all names at once: the
+verdict depends on the regex and the names only, not on their order. More topics make a step slower
+and do not add steps, so a cluster cannot outgrow a filter.
 
 Back references, atomic groups and possessive repetitions cannot be matched like this. The ``regex``
 library matches a regex that has them, if there are at most ``MAX_WAYS`` ways to match it.
@@ -29,17 +30,16 @@ MAX_WAYS: Final = 1_000
 """Maximum number of ways in which a regex may match a name, if the ``regex`` library is used."""
 MAX_CLASSES: Final = 200
 """Maximum number of different character classes in a regex."""
-MAX_STEPS: Final = 25_000
-"""Maximum number of steps of a regex for all names together, about 20 ms."""
+MAX_STEPS: Final = 50_000
+"""Maximum number of steps of a regex. All names take part in each step."""
 MAX_LIST_STEPS: Final = 200_000
-"""The maximum for a regex that lists names, whose steps are smaller."""
-_STEP_BITS: Final = 1 << 14
-"""A step counts once more for every this many characters of names."""
+"""Steps after which the names in a list are not looked up one by one any more."""
 _LONGEST: Final = 255
 _SHARED_DEPTH: Final = 8
 """How many times alternatives may part again after a beginning that they share."""
 
 LISTS: Final = re.compile(r"(?:[A-Za-z0-9_.|-]|\\[.-]|\[\.\])*")
+_LIST_PIECE: Final = re.compile(r"\\.|\[\.\]|.")
 _ANY: Final = frozenset(ALPHABET)
 _WORD: Final = frozenset(ALPHABET) - frozenset(".-")
 _FLAGS: Final = re.compile(r"\(\?([ims]*)(?:-([ims]*))?([:)])")
@@ -138,6 +138,7 @@ class NameList:
     """
 
     def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
         self._wanted: dict[int, dict[tuple[int, ...], set[str]]] = {}
         """By length and places of any characters, which are ``?`` here."""
         plain = pattern.replace("[.]", r"\.").replace(r"\-", "-")
@@ -153,7 +154,7 @@ class NameList:
             rows = self._wanted.get(len(name), {})
             steps += sum(map(len, rows), len(rows))
             if steps > MAX_LIST_STEPS:
-                raise TooManyStepsError
+                return Program(_LIST_PIECE.findall(self._pattern)).matches(names)
             found.append(any(_masked(name, places) in rows[places] for places in rows))
         return found
 
@@ -176,7 +177,6 @@ class _Walk:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._cost = 1 + names.size // _STEP_BITS
         self._steps = 0
         self._looks: dict[int, int] = {}
 
@@ -184,7 +184,7 @@ class _Walk:
         """Where a match of ``node`` may end that begins in ``at``; ``back``: the other way."""
         if not at:
             return 0
-        self._steps += self._cost
+        self._steps += 1
         if self._steps > MAX_STEPS:
             raise TooManyStepsError
         match node:

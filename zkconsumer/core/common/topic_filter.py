@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from zkconsumer.core.common.java_regex import InvalidRegexError, compile_java
 from zkconsumer.core.common.name_sets import NameList, Names, Program, TooManyStepsError
@@ -115,19 +115,30 @@ def expand(
         raise ZnodeFormatError(path, str(fault)) from None
 
 
+class _Expansion(NamedTuple):
+    """What a subscription selects; ``None`` if it cannot be used. ``fault``: why not, or why these
+    are the topics of an earlier list."""
+
+    selected: Mapping[str, int] | None
+    fault: str
+
+
 class Expansions:
     """The subscriptions of one group's registrations, cached between two reads of the group.
 
     A filter is evaluated once for each list of topics, however many members have it. Members with
     the same subscription, topics in the same order, share one mapping. Only one thread at a time
     may use it.
+
+    A filter that cannot be evaluated any more, because topics were added, keeps the topics that it
+    selected before.
     """
 
     def __init__(self) -> None:
         self._all_topics: tuple[str, ...] = ()
         self._exclude_internal = True
         self._names = Names([])
-        self._found: dict[_Key, dict[str, int] | str] = {}
+        self._found: dict[_Key, _Expansion] = {}
 
     def of(
         self,
@@ -137,34 +148,42 @@ class Expansions:
     ) -> tuple[dict[str, Mapping[str, int]], dict[str, str]]:
         """Like ``expand`` for each registration, by any name.
 
-        Returns the expanded ones by name, and by name why the others cannot be used. A filter that
-        took too many steps is not evaluated again with the same topics.
+        Returns the expanded ones by name, and by name why registrations cannot be used. A name in
+        both keeps the topics that it had. A filter that took too many steps is not evaluated again
+        with the same topics.
         """
         before, self._found = self._found, {}
         topics = tuple(all_topics)
-        if (topics, exclude_internal) != (self._all_topics, self._exclude_internal):
-            before, self._names = {}, _legal(topics)
+        same = (topics, exclude_internal) == (self._all_topics, self._exclude_internal)
+        if not same:
+            self._names = _legal(topics)
             self._all_topics, self._exclude_internal = topics, exclude_internal
         expanded: dict[str, Mapping[str, int]] = {}
         unusable: dict[str, str] = {}
         for name, subscription in subscriptions.items():
             key = (subscription.pattern, tuple(subscription.topics.items()))
             if key not in self._found:
-                self._found[key] = before[key] if key in before else self._expand(subscription)
-            found = self._found[key]
-            if isinstance(found, str):
-                unusable[name] = found
-            else:
-                expanded[name] = found
+                last = before.get(key)
+                self._found[key] = last if same and last else self._expand(subscription, last)
+            selected, fault = self._found[key]
+            if selected is not None:
+                expanded[name] = selected
+            if fault:
+                unusable[name] = fault
         return expanded, unusable
 
-    def _expand(self, subscription: Subscription) -> dict[str, int] | str:
+    def _expand(self, subscription: Subscription, last: _Expansion | None) -> _Expansion:
+        """``last``: the result for an earlier list of topics."""
         if subscription.pattern is Pattern.STATIC:
-            return _static(subscription)
+            return _Expansion(_static(subscription), "")
         try:
-            return _selected(subscription, self._names, self._exclude_internal)
+            return _Expansion(_selected(subscription, self._names, self._exclude_internal), "")
         except _UnusableError as fault:
-            return str(fault)
+            if last is None or last.selected is None:
+                return _Expansion(None, str(fault))
+            exist = set(self._names.names)
+            kept = {topic: n for topic, n in last.selected.items() if topic in exist}
+            return _Expansion(kept, f"{fault}; until it can be used, it keeps the topics it had")
 
 
 def _legal(topics: Collection[str]) -> Names:

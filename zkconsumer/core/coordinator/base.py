@@ -43,7 +43,8 @@ class GroupMachine(Machine[State, Any, Any]):
 
     ``generation`` is -1 outside the group; KIP-848 calls it the member epoch. ``held`` maps the
     member's partitions to the stream of each; ``rejoins`` counts how often it joined; ``assigned``
-    is how many partitions the last assignment gives to the member.
+    is how many partitions the last assignment gives to the member. ``obstacle`` is why nothing can
+    be assigned to it, and ``misread`` why its topic filter is not evaluated; both may be empty.
     """
 
     REACTIONS: ClassVar[Mapping[int, Row]] = by_code(TABLE)
@@ -57,6 +58,8 @@ class GroupMachine(Machine[State, Any, Any]):
         self.held: dict[TopicPartition, ConsumerThreadId] = {}
         self.rejoins = 0
         self.assigned = 0
+        self.obstacle = ""
+        self.misread = ""
         self.closing = False
         self._in_listener = False  # the listener has asked for that, and waits
         self._faults: list[str] = []  # of what was to be stored while closing

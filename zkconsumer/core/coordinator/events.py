@@ -6,7 +6,7 @@ An event that answers a command repeats its ``token``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from zkconsumer.core.common.events import (
     CloseRequested as CloseRequested,
@@ -44,11 +44,15 @@ class CoordinatorFound:
 
 @dataclass(frozen=True, slots=True)
 class TopicsLoaded:
-    """A broker's answer: number of partitions of each requested topic that exists."""
+    """A broker's answer: number of partitions of each requested topic that exists.
+
+    ``errors`` has the ``ErrorCode`` of each requested topic that the broker refused to describe.
+    """
 
     token: int
     partitions: Mapping[str, int]
     brokers: tuple[BrokerEndpoint, ...] = ()
+    errors: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,12 +42,53 @@ class MembershipMachine(GroupMachine):
     def _loaded(self, event: events.TopicsLoaded) -> None:
         self._emit(commands.SetBrokers(event.brokers))
         self._known = dict(event.partitions)
-        try:
-            self._topics = self.spec.topics(self._known)
-        except ZnodeFormatError as error:
-            self._fail(UNREACHABLE, error.reason)
+        denied = self._look_for_obstacle(event)
+        topics = self._subscribed(self._known)
+        if topics is None:
+            self._fail(UNREACHABLE, self.misread)
+        elif denied and not self._answered_start:
+            self._fail(ErrorCode.TOPIC_AUTHORIZATION_FAILED, self.obstacle)
         else:
+            self._topics = topics
             self._join()
+
+    def _subscribed(self, known: Mapping[str, int]) -> dict[str, int] | None:
+        """The topics of the subscription, with their streams. A filter that cannot be evaluated any
+        more, because topics were added, keeps those that it had; ``None``: it had none."""
+        before = self.misread
+        try:
+            topics = self.spec.topics(known)
+        except ZnodeFormatError as error:
+            kept = {topic: n for topic, n in self._topics.items() if topic in known}
+            self.misread = error.reason
+            if not self._topics:
+                return None
+            self.misread += "; until it can be used, it keeps the topics it had"
+            if self.misread != before:
+                self._report("misread", self.misread)
+            return kept
+        self.misread = ""
+        return topics
+
+    def _look_for_obstacle(self, event: events.TopicsLoaded) -> bool:
+        """Note why nothing can be assigned; whether a topic may not be described."""
+        before, own = self.obstacle, self.spec.topics_to_load or ()
+        denied = [
+            topic
+            for topic in own
+            if event.errors.get(topic) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        ]
+        self.obstacle = ""
+        if denied:
+            self.obstacle = (
+                f"{name_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED)}: this member's principal may not "
+                f"describe {', '.join(denied[:3])}: allow it Describe and Read"
+            )
+        elif own and not any(topic in event.partitions for topic in own):
+            self.obstacle = f"topic {own[0]} does not exist, nor does any other that it names"
+        if self.obstacle and self.obstacle != before:
+            self._report("unassignable", self.obstacle)
+        return bool(denied)
 
     def _join(self) -> None:
         self._rejoin_wanted = False
@@ -144,12 +185,10 @@ class MembershipMachine(GroupMachine):
         if not isinstance(event, events.TopicsLoaded):
             return
         self._emit(commands.SetBrokers(event.brokers))
-        if self.state is not State.STABLE:
+        self._look_for_obstacle(event)
+        topics = self._subscribed(event.partitions)
+        if self.state is not State.STABLE or topics is None:
             return
-        try:
-            topics = self.spec.topics(event.partitions)
-        except ZnodeFormatError:
-            return  # it was fine before: the processor is busy
         wanted = self._round.wanted | topics.keys()
         now = {topic: event.partitions[topic] for topic in wanted if topic in event.partitions}
         # A static member that was restarted may lead without knowing (fixed by KIP-814).

@@ -129,6 +129,11 @@ class LiveMember:
         return self.rebalance.blocked
 
     @property
+    def blockers(self) -> Mapping[TopicPartition, int]:
+        """See ``RebalanceMachine``."""
+        return self.rebalance.blockers
+
+    @property
     def failed_attempts(self) -> int:
         """See ``RebalanceMachine``."""
         return self.rebalance.failed_attempts
@@ -137,6 +142,16 @@ class LiveMember:
     def quarantined(self) -> Mapping[str, str]:
         """See ``RebalanceMachine``."""
         return self.rebalance.quarantined
+
+    @property
+    def doubtful(self) -> Mapping[str, str]:
+        """See ``RebalanceMachine``."""
+        return self.rebalance.doubtful
+
+    @property
+    def obstacle(self) -> str:
+        """See ``RebalanceMachine``."""
+        return self.rebalance.obstacle
 
     @property
     def registered(self) -> bool:

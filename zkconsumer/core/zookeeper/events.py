@@ -181,7 +181,8 @@ class Claimed:
 
     ``blocked`` maps partitions owned by others to the owner znode's text; ``broken`` maps
     partitions whose offset znode cannot be used to the reason. ``unregistered`` as in
-    ``Committed``.
+    ``Committed``. ``sessions`` has the session of each blocking owner znode; 0 if it is not
+    ephemeral.
     """
 
     token: int
@@ -189,6 +190,7 @@ class Claimed:
     blocked: Mapping[TopicPartition, str] = field(default_factory=dict)
     broken: Mapping[TopicPartition, str] = field(default_factory=dict)
     unregistered: bool = False
+    sessions: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

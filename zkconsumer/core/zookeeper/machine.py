@@ -34,9 +34,9 @@ from zkconsumer.core.zookeeper.committing import Committing
 from zkconsumer.core.zookeeper.data import Brokers, Closing, Release, Triggers
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.known import NOTHING, Knowledge
-from zkconsumer.core.zookeeper.ops import Code
+from zkconsumer.core.zookeeper.ops import Code, session_text
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, State
-from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, decide
+from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, decide, obstacle
 from zkconsumer.core.zookeeper.znodes import BROKER_IDS
 
 #: Seconds between attempts to register while another session holds the consumer id.
@@ -48,13 +48,15 @@ class RebalanceMachine(Committing):
 
     Readable by the owner thread at any time: ``state``, ``held`` (claims by partition),
     ``fetching`` (partitions being delivered), ``blocked`` (partitions others own, with the owner's
-    text), ``view`` (the last one), ``quarantined`` (registrations left out: path and reason),
+    text), ``blockers`` (their sessions), ``view`` (the last one), ``quarantined`` (registrations
+    left out: path and reason), ``obstacle`` (why nothing can be assigned to this member, or empty),
     ``decision``, ``attempts``, ``failed_attempts``, ``stale_answers``.
     """
 
     def __init__(self, spec: MemberSpec) -> None:
         super().__init__(spec)
         self.blocked: dict[TopicPartition, str] = {}
+        self.blockers: Mapping[TopicPartition, int] = {}
         self.view: GroupView | None = None
         self.decision = Decision({}, {})
         self.attempts = 0
@@ -69,6 +71,9 @@ class RebalanceMachine(Committing):
         #: Claims with unknown outcome: there may be owner znodes.
         self._unknown_claims: dict[TopicPartition, ConsumerThreadId] = {}
         self.quarantined: Mapping[str, str] = {}
+        self.doubtful: Mapping[str, str] = {}
+        self.obstacle = ""
+        self._known_blockers: dict[TopicPartition, str] = {}
         self._knowledge = Knowledge(spec.consumer_id)
         self._start_answered = False
 
@@ -76,6 +81,11 @@ class RebalanceMachine(Committing):
     def registered(self) -> bool:
         """Whether the current session is known to have registered the member."""
         return self._registration.confirmed
+
+    @property
+    def closing(self) -> bool:
+        """Whether the member leaves its group."""
+        return self._closing.wanted or self.state in CLOSING
 
     # -- session -------------------------------------------------------------------------------
 
@@ -144,7 +154,7 @@ class RebalanceMachine(Committing):
         if self._registration.refusals * REGISTER_RETRY > timeout:
             text = (
                 f"{self.spec.paths.member(self.spec.consumer_id)} is registered by another live "
-                f"session (0x{event.owner & 0xFFFFFFFFFFFFFFFF:x}); give each member its own "
+                f"session ({session_text(event.owner)}); give each member its own "
                 "consumer.id, or leave the key out"
             )
             self._answer_start(Outcome.DUPLICATE_ID, text)
@@ -258,10 +268,14 @@ class RebalanceMachine(Committing):
             self._load_brokers()  # the view may have been read before the change
         else:
             self._set_brokers(view.brokers)
-        self._report_quarantined(view)
+        self._report_faults(view)
+        own = self.spec.paths.member(self.spec.consumer_id)
         if view.foreign and not self._start_answered:
             reason = view.quarantined[min(view.foreign)]
             self._answer_start(Outcome.FOREIGN_MEMBER, reason)
+            self._settle()
+        elif own in view.quarantined and not self._start_answered:
+            self._answer_start(Outcome.UNUSABLE, view.quarantined[own])
             self._settle()
         elif not view.brokers:
             self._settle()
@@ -279,11 +293,19 @@ class RebalanceMachine(Committing):
     def _decide(self, view: GroupView) -> Decision:
         return decide(view, self.spec.consumer_id, self.spec.assignor)
 
-    def _report_quarantined(self, view: GroupView) -> None:
-        for path, reason in view.quarantined.items():
-            if self.quarantined.get(path) != reason:
-                self._emit(commands.Report("quarantined", reason))
-        self.quarantined = view.quarantined
+    def _report_faults(self, view: GroupView) -> None:
+        for event, before, now in (
+            ("quarantined", self.quarantined, view.quarantined),
+            ("doubtful", self.doubtful, view.doubtful),
+        ):
+            for path, reason in now.items():
+                if before.get(path) != reason:
+                    self._emit(commands.Report(event, reason))
+        self.quarantined, self.doubtful = view.quarantined, view.doubtful
+        found = obstacle(view, self.spec)
+        if found and found != self.obstacle:
+            self._emit(commands.Report("unassignable", found))
+        self.obstacle = found
 
     def _owners_checked(self, event: events.OwnersChecked) -> None:
         self._take_away(
@@ -403,7 +425,8 @@ class RebalanceMachine(Committing):
 
     def _claimed(self, event: events.Claimed) -> None:
         self.held.update(event.claims)
-        self.blocked = dict(event.blocked)
+        self.blocked, self.blockers = dict(event.blocked), event.sessions
+        self._report_blocked()
         for tp in (*event.claims, *event.blocked):
             self._unknown_claims.pop(tp, None)
         for reason in event.broken.values():
@@ -414,6 +437,15 @@ class RebalanceMachine(Committing):
             self._attempt_failed()
         else:
             self._start()
+
+    def _report_blocked(self) -> None:
+        """Name the owners, once as long as they stay the same."""
+        found = {tp: owner_of(text, self.blockers.get(tp)) for tp, text in self.blocked.items()}
+        if any(self._known_blockers.get(tp) != owner for tp, owner in found.items()):
+            named = "; ".join(f"{tp}, owned by {owner}" for tp, owner in sorted(found.items())[:3])
+            more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+            self._emit(commands.Report("blocked", f"assigned to this member: {named}{more}"))
+        self._known_blockers = found
 
     def _start(self) -> None:
         if self.spec.scala or self.held.keys() - self.fetching:
@@ -572,7 +604,8 @@ class RebalanceMachine(Committing):
         self._refuse_commits("the connector is shutting down")
         self.state = State.CLOSED
         self.blocked = {}
-        self.quarantined = {}
+        self.quarantined = self.doubtful = {}
+        self.obstacle = ""
         self.held.clear()
         self._unknown_claims.clear()
         self.fetching.clear()
@@ -614,6 +647,14 @@ class RebalanceMachine(Committing):
         State.CLOSING_RELEASE: {events.Released: _closing_released},
         State.CLOSING_DEREGISTER: {events.Deregistered: _closing_deregistered},
     }
+
+
+def owner_of(text: str, session: int | None) -> str:
+    """An owner znode's text and session for people."""
+    shown = ascii(text[:60])[1:-1]
+    if session is None:
+        return shown
+    return f"{shown} (session {session_text(session)})" if session else f"{shown} (no session)"
 
 
 def _consumer_of(text: str) -> str:

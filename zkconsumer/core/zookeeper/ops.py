@@ -22,6 +22,11 @@ class SessionEvent(Enum):
     LOST = "lost"
 
 
+def session_text(session: int) -> str:
+    """A session id as ZooKeeper writes it."""
+    return f"0x{session & 0xFFFFFFFFFFFFFFFF:x}"
+
+
 class Code(Enum):
     """Why an operation failed. ``CONNECTION_LOSS`` means: it may or may not have been applied."""
 

@@ -7,7 +7,7 @@ the same time (a torn view). Owner znodes arbitrate; a decision is only a claim 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,10 +15,11 @@ from zkconsumer.core.common.assign import RoundRobinHash, assign_range, assign_r
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
     ConsumerThreadId,
+    Pattern,
     Subscription,
     TopicPartition,
 )
-from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.core.zookeeper.znodes import BROKER_IDS, GroupPaths, topic_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,11 @@ class GroupView:
     id to topic to number of streams, filters already expanded, members and topics in the order in
     which ZooKeeper lists them (of a static registration: of its JSON). ``quarantined`` maps the
     path of each znode that could not be used (registration, topic, broker) to the reason; its
-    content is left out. All members leave out the same. ``foreign``: the ones that are members of
-    another library. ``partitions`` maps topic to its partitions, ascending.
+    content is left out. All members leave out the same. If a member used the znode before, it
+    keeps what it used: the topics of a filter, the partitions of a topic. ``foreign``: the ones
+    that are members of another library. ``partitions`` maps topic to its partitions, ascending.
+    ``doubtful`` maps the path of each registration that other members may read differently to the
+    reason.
     """
 
     registered: bool
@@ -85,6 +89,7 @@ class GroupView:
     quarantined: Mapping[str, str]
     partitions: Mapping[str, tuple[int, ...]]
     foreign: tuple[str, ...] = ()
+    doubtful: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def _assignments(self) -> dict[Any, _Assignment]:
@@ -102,6 +107,35 @@ class Decision:
 
     mine: Mapping[TopicPartition, ConsumerThreadId]
     assignment: Mapping[TopicPartition, ConsumerThreadId]
+
+
+def obstacle(view: GroupView, spec: MemberSpec) -> str:
+    """Why nothing can be assigned to the member of ``spec``; empty if something can be, or the
+    member has asked for nothing."""
+    own = spec.paths.member(spec.consumer_id)
+    if not view.registered:
+        return ""
+    if own in view.quarantined and spec.consumer_id not in view.members:
+        return f"this member's registration cannot be used: {view.quarantined[own]}"
+    if not view.brokers:
+        refused = [path for path in view.quarantined if path.startswith(BROKER_IDS + "/")]
+        if refused:
+            return f"no broker can be used: {view.quarantined[min(refused)]}"
+        return (
+            f"no broker is registered in {BROKER_IDS}: check the brokers, and the chroot in "
+            "zookeeper.connect; for a cluster without ZooKeeper set zkconsumer.brokers=bootstrap "
+            "and bootstrap.servers"
+        )
+    topics = view.members.get(spec.consumer_id, {})
+    static = spec.subscription.pattern is Pattern.STATIC
+    if not topics or any(view.partitions.get(topic) for topic in topics):
+        return ""
+    refused = [path for path in map(topic_path, topics) if path in view.quarantined]
+    if refused:
+        return f"no topic of this member can be used: {view.quarantined[min(refused)]}"
+    if not static:
+        return ""
+    return f"topic {min(topics)} does not exist, nor does any other that it names"
 
 
 def decide(view: GroupView, consumer_id: str, assignor: Assignor) -> Decision:

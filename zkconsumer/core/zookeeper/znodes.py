@@ -236,6 +236,19 @@ def decode_registration(path: str, data: bytes) -> Subscription:
     return Subscription(Pattern.STATIC, topics)
 
 
+def other_regexes(path: str, data: bytes) -> list[str]:
+    """Return the regexes of a topic filter after the first one; empty for other registrations,
+    and for those that cannot be read."""
+    if b"_list" not in data:  # spares static ones the decoding
+        return []
+    try:
+        if decode_registration(path, data).pattern is Pattern.STATIC:
+            return []
+        return list(_parse_object(path, data, MAX_ZNODE_BYTES, retry=True)["subscription"])[1:]
+    except ZnodeFormatError:
+        return []
+
+
 def is_ours(data: bytes) -> bool:
     """Return whether a registration shows that its member uses this library."""
     try:

@@ -83,6 +83,7 @@ class _Claiming:
         self.wanted: Mapping[TopicPartition, ConsumerThreadId] = command.wanted
         self.claims: dict[TopicPartition, Claim] = {}
         self.blocked: dict[TopicPartition, str] = {}
+        self.sessions: dict[TopicPartition, int] = {}
         self.broken: dict[TopicPartition, str] = {}
         self.unregistered = False
         #: When offsets had changed the last time, at the first look.
@@ -100,6 +101,7 @@ class _Claiming:
         # DEVIATION-11: the JVM takes an equal text for its own owner znode, in whatever session.
         if owner is not None and owner.stat.ephemeral_owner != self.ctx.session_id:
             self.blocked[tp] = owner.data.decode(errors="replace")
+            self.sessions[tp] = owner.stat.ephemeral_owner
             return None
         if owner is not None and owner.data != text:
             ops.append(Delete(path, owner.stat.version))
@@ -182,7 +184,12 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
     if not state.unregistered:
         yield from _touch_new_offsets(state)
     return events.Claimed(
-        command.token, state.claims, state.blocked, state.broken, state.unregistered
+        command.token,
+        state.claims,
+        state.blocked,
+        state.broken,
+        state.unregistered,
+        state.sessions,
     )
 
 

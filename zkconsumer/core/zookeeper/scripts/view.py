@@ -41,6 +41,7 @@ from zkconsumer.core.zookeeper.znodes import (
     decode_registration,
     decode_topic,
     is_ours,
+    other_regexes,
     topic_path,
 )
 from zkconsumer.errors import ZkConsumerError, ZnodeFormatError
@@ -137,8 +138,28 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[ev
     nodes = yield from _topic_nodes(_topics(ctx, members), {**known.topics, **first.topics})
     partitions = _partitions(nodes, quarantined, ctx)
     known = Known(broker_nodes, listing, registrations, nodes)
-    view = GroupView(True, brokers, members, quarantined, partitions, tuple(foreign))
+    doubtful = _doubtful(ctx, ours)
+    view = GroupView(True, brokers, members, quarantined, partitions, tuple(foreign), doubtful)
     return events.ViewLoaded(command.token, view, known)
+
+
+def _doubtful(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str, str]:
+    """Registrations that not all members read alike, by path, and why.
+
+    A white list has one regex. kafka-node lists several topics in one, and the JVM's consumer
+    reads the first.
+    """
+    found: dict[str, str] = {}
+    for name, node in registrations.items():
+        path = f"{ctx.spec.paths.ids}/{name}"
+        if several := other_regexes(path, node.data):
+            reason = (
+                f"has a topic filter with {1 + len(several)} names, which no member of the JVM's "
+                "consumer has: only the first counts here and in the JVM, but its member (such as "
+                f"kafka-node) reads {several[0]!a} too: give it one topic, or its own group"
+            )
+            found[path] = str(ZnodeFormatError(path, reason))
+    return found
 
 
 def _foreign(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str, str]:
@@ -303,18 +324,23 @@ def _topic_nodes(topics: list[str], known: Mapping[str, Node]) -> Script[Mapping
 def _partitions(
     nodes: Mapping[str, Node], quarantined: dict[str, str], ctx: ScriptContext
 ) -> dict[str, tuple[int, ...]]:
-    """Partitions of each topic. A znode that was not read again is not decoded again."""
+    """Partitions of each topic. A znode that was not read again is not decoded again.
+
+    A topic whose znode cannot be used any more keeps the partitions that it had.
+    """
     partitions: dict[str, tuple[int, ...]] = {}
+    decoded: dict[str, tuple[Node, tuple[int, ...]]] = {}
     for topic, node in nodes.items():
-        before, found = ctx.decoded.get(topic, (None, ()))
+        before = ctx.decoded.get(topic)
         try:
-            if before is not node:
-                found = decode_topic(topic_path(topic), node.data)
+            if before is None or before[0] is not node:
+                before = (node, decode_topic(topic_path(topic), node.data))
         except ZkConsumerError as fault:
             quarantined[topic_path(topic)] = str(fault)
-        else:
-            partitions[topic] = found
-    ctx.decoded = {topic: (nodes[topic], found) for topic, found in partitions.items()}
+        if before is not None:
+            decoded[topic] = before
+            partitions[topic] = before[1]
+    ctx.decoded = decoded
     return partitions
 
 
