@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -33,11 +34,15 @@ class Broker:
 
     faults: ClassVar[list[Exception]] = []
     """Errors for the next fetches, one each."""
+    checks: ClassVar[list[LeadersRequest]] = []
+    """Requests that compared the leaders."""
 
     def __init__(self, *_: object) -> None:
         self.aborted = threading.Event()
 
     def metadata(self, request: LeadersRequest) -> ClusterMetadata:
+        if request.check:
+            self.checks.append(request)
         leaders = {TopicPartition(topic, n): 7 for topic in request.topics for n in range(4)}
         return ClusterMetadata({7: HERE}, leaders, {})
 
@@ -75,6 +80,7 @@ def manager(
     monkeypatch.setattr(threads, "BrokerIO", Broker)
     monkeypatch.setattr(threads, "FetchWorker", partial(FetchWorker, idle=0.0))
     monkeypatch.setattr(Broker, "faults", [])
+    monkeypatch.setattr(Broker, "checks", [])
     config: Any = SimConfig(1000, 10_000, 1, 10, "smallest", "default")
     made = ConsumerFetcherManager(config, "me", events.append)
     made.set_brokers([HERE])
@@ -124,6 +130,23 @@ def test_no_fault_ends_a_thread(
     kinds = [event.kind for event in events]
     assert kinds.count(FetchEventKind.BROKER_FAILED) == 1
     assert kinds.count(FetchEventKind.LEADER_FOUND) == 2
+
+
+def test_leaders_are_looked_up_again_from_time_to_time(
+    manager: ConsumerFetcherManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while every fetch succeeds. The first time is within five minutes."""
+    target = stream()
+    manager.start({PartitionTopicInfo("t", 0, 0): target})
+    next(iter(target))
+    begun = time.monotonic()
+    manager.check()
+    assert Broker.checks == []
+    with monkeypatch.context() as later:
+        later.setattr(threads.time, "monotonic", lambda: begun + threads.LEADERS_MAX_AGE_S)
+        manager.check()
+    wait_until(lambda: len(Broker.checks) == 1, 10, "the leaders are compared")
+    assert next(iter(target)) is not None
 
 
 def test_partitions_that_come_and_go_beside_a_retiring_worker(

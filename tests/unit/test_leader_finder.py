@@ -9,7 +9,7 @@ import pytest
 
 from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.errors import BrokerError, BrokerUnavailableError
 from zkconsumer.runtime.chunk_queue import ChunkQueue
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
@@ -79,3 +79,63 @@ def test_a_partition_is_assigned_to_the_worker_of_its_leader() -> None:
     assert work is not None
     assert (work.endpoint, [state.info for state in work.states]) == (BROKERS[1], [bench.info])
     assert bench.finder.choose() == Wait(None)
+
+
+def test_a_broker_whose_answer_was_wrong_is_not_asked_first_again() -> None:
+    """One of three brokers names a leader that refuses, again and again. The others know better."""
+    bench = Bench()
+    asked: list[BrokerEndpoint] = []
+    stale = bench.choose().endpoint
+    for _ in range(10):
+        request = bench.choose()
+        asked.append(request.endpoint)
+        leader = 0 if request.endpoint == stale else 1
+        answer = ClusterMetadata({}, {bench.info.topic_partition: leader}, {})
+        bench.finder.take(request, answer)
+        work = bench.table.work(WorkerKey(leader, 0), also_full=False)
+        assert work is not None
+        if leader == 1:
+            break
+        bench.table.mark_failed(WorkerKey(0, 0), list(work.states), bench.now)
+    assert asked.count(stale) == 1
+    assert len(asked) == 2
+
+
+def test_a_topic_that_a_broker_does_not_know_is_asked_for_at_another() -> None:
+    """And the partition keeps the error, for the health."""
+    bench = Bench()
+    first = bench.choose()
+    error = BrokerError("topic t: UNKNOWN_TOPIC_OR_PARTITION (3)")
+    bench.finder.take(first, ClusterMetadata({}, {}, {"t": error}))
+    assert bench.info.fault == str(error)
+    assert [(one.kind, one.detail) for one in bench.events] == [
+        (FetchEventKind.METADATA_FAILED, str(error))
+    ]
+    bench.now += BACKOFF
+    assert bench.choose().endpoint != first.endpoint
+
+
+def test_leaders_are_compared_when_the_table_wants_it() -> None:
+    """A broker that is cut off from its cluster answers fetches without an error. If another one
+    names another leader, a third is asked, and that answer counts."""
+    bench = Bench()
+    tp = bench.info.topic_partition
+    bench.finder.take(bench.choose(), ClusterMetadata({}, {tp: 1}, {}))
+    assert bench.finder.choose() == Wait(None)
+    for leader in (1, -1):  # the same leader, and a broker that knows none
+        bench.table.check_leaders()
+        check = bench.choose()
+        assert check.check
+        bench.finder.take(check, ClusterMetadata({}, {tp: leader}, {}))
+        assert bench.finder.choose() == Wait(None)
+    bench.table.check_leaders()
+    bench.finder.fail(bench.choose(), BrokerUnavailableError("silent"))
+    assert bench.finder.choose() == Wait(None)
+    bench.table.check_leaders()
+    check = bench.choose()
+    bench.finder.take(check, ClusterMetadata({}, {tp: 2}, {}))
+    assert bench.events[-1].kind is FetchEventKind.LEADER_LOST
+    assert "names 2" in bench.events[-1].detail
+    again = bench.choose()
+    assert not again.check
+    assert again.endpoint != check.endpoint

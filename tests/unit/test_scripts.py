@@ -763,3 +763,24 @@ def test_a_former_owner_writes_nothing_to_kafka() -> None:
     assert isinstance(fact, events.Committed)
     assert fact.fenced == {T0}
     assert sent == [StoreOffsets(((T1, 60),))]
+
+
+def test_an_offset_that_is_older_than_its_topic_is_reported_at_the_claim() -> None:
+    """The topic was deleted and created again. A later commit or claim makes the offset new."""
+    bench = Bench()
+    for path in ("/brokers", "/brokers/ids", "/brokers/topics"):
+        bench.zk.do(Create(path))
+    bench.zk.do(Create("/brokers/ids/0", b'{"version":1,"host":"b","port":1}'))
+    bench.zk.do(Create(PATHS.offset(T0), b"40"))
+    bench.zk.do(Create("/brokers/topics/t", b'{"partitions":{"0":[0],"1":[0]}}'))
+    bench.zk.do(Create(PATHS.offset(T1), b"40"))
+    bench.run(commands.Register(1, 0))
+    bench.run(commands.LoadView(2))
+    claim = commands.ClaimPartitions(3, 0, {T0: MINE, T1: MINE, T2: MINE})
+    fact, _ = bench.run(claim)
+    assert isinstance(fact, events.Claimed)
+    assert fact.claims.keys() == {T0, T1, T2}
+    assert fact.outdated == {T0}
+    fact, _ = bench.run(claim)
+    assert isinstance(fact, events.Claimed)
+    assert fact.outdated == frozenset()

@@ -44,7 +44,7 @@ from zkconsumer.journal.files import MemberJournal
 from zkconsumer.journal.recorder import Sink
 from zkconsumer.runtime.arguments import check_topic_counts, checked_offsets
 from zkconsumer.runtime.data_plane import DataPlane, Stopping
-from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.events import FetchEvent
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.health import (
@@ -197,8 +197,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         return {"group.id": self.config.group_id}
 
     def _on_fetch_event(self, event: FetchEvent) -> None:
-        failed = event.kind is FetchEventKind.PARTITION_FAILED
-        logger.log(logging.WARNING if failed else logging.INFO, "%s", event.detail)
+        """Called for each event of fetching, on the thread that it occurs on."""
 
     def _open_journal(self) -> None:
         """Open the journal of a member before it runs, if one is configured."""

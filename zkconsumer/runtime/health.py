@@ -69,6 +69,13 @@ _AT_ONCE: Final = frozenset(
 )
 _PAUSE: Final = 5.0
 """Seconds between two looks after which the process must have been stopped."""
+_ADVICE: Final = {
+    "TOPIC_AUTHORIZATION_FAILED": "allow this member's principal to read and describe the topic",
+    "UNKNOWN_TOPIC_OR_PARTITION": "the topic was deleted, or may not be described",
+    "KAFKA_STORAGE_ERROR": "check the disks of that broker",
+    "CORRUPT_MESSAGE": "check the log of that broker",
+    "UNSUPPORTED_VERSION": "this broker is too old or too new",
+}
 _FINAL: Final = frozenset({Trouble.FAILED, Trouble.STREAM_FAILED})
 _LOGGED_ELSEWHERE: Final = frozenset({Trouble.FAILED, Trouble.CLOSED, Trouble.NOT_STARTED})
 
@@ -363,9 +370,21 @@ def _stalled(
         )
         found.append(Reason(Trouble.APPLICATION, text, max(idle[info] for info in waiting)))
     if silent:
+        faults = sorted({info.fault for info in silent if info.fault})
         text = f"no broker answers for {_names(silent)}: check the brokers and their leaders"
+        if faults:
+            more = f" (and {len(faults) - 1} other errors)" if len(faults) > 1 else ""
+            text = f"{_names(silent)}: {faults[0]}{more}{_advice(faults[0])}"
         found.append(Reason(Trouble.FETCHING, text, max(idle[info] for info in silent)))
     return found
+
+
+def _advice(fault: str) -> str:
+    """What to do about an error that does not pass by itself."""
+    for error, advice in _ADVICE.items():
+        if error in fault:
+            return f": {advice}"
+    return ": check the brokers and their leaders"
 
 
 def _names(infos: list[PartitionTopicInfo]) -> str:

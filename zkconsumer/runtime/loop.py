@@ -43,6 +43,7 @@ WARNINGS = frozenset(
         "lost",
         "lost-owner",
         "misread",
+        "outdated-offset",
         "poll-expired",
         "quarantined",
         "rebalance-failed",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from operator import length_hint
 from typing import TYPE_CHECKING
 
-from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 
 if TYPE_CHECKING:
     from zkconsumer.broker.records import MessageAndMetadata
@@ -67,8 +67,10 @@ class PartitionTopicInfo:
     __slots__ = (
         "_consumed",
         "answers",
+        "fault",
         "fetched_offset",
         "high_watermark",
+        "leader_from",
         "partition",
         "pending_reset",
         "resets",
@@ -94,6 +96,12 @@ class PartitionTopicInfo:
         """The content of the last answer. Written by the partition's fetch worker."""
         self.answers = 0
         """How often a broker has answered for it. Written by the partition's fetch worker."""
+        self.fault = ""
+        """Why the last attempt to fetch it failed, until one succeeds. Written by the fetch worker
+        and the leader finder, of which one has the partition at a time."""
+        self.leader_from: BrokerEndpoint | None = None
+        """The broker that answered the last question for its leader. Written by the leader
+        finder."""
         self.resets = 0
         """How often ``auto.offset.reset`` chose the position. Written by the fetch worker."""
         self.pending_reset: Chunk | None = None

@@ -182,7 +182,8 @@ class Claimed:
     ``blocked`` maps partitions owned by others to the owner znode's text; ``broken`` maps
     partitions whose offset znode cannot be used to the reason. ``unregistered`` as in
     ``Committed``. ``sessions`` has the session of each blocking owner znode; 0 if it is not
-    ephemeral.
+    ephemeral. ``outdated`` are claimed partitions whose offset was stored before their topic was
+    created.
     """
 
     token: int
@@ -191,6 +192,7 @@ class Claimed:
     broken: Mapping[TopicPartition, str] = field(default_factory=dict)
     unregistered: bool = False
     sessions: Mapping[TopicPartition, int] = field(default_factory=dict)
+    outdated: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -431,6 +431,13 @@ class RebalanceMachine(Committing):
             self._unknown_claims.pop(tp, None)
         for reason in event.broken.values():
             self._emit(commands.Report("broken-offset", reason))
+        for tp in sorted(event.outdated):
+            text = (
+                f"{self.spec.paths.offset(tp)}: was stored before topic {tp.topic} was created, so "
+                "it is an offset of an earlier topic of that name: messages may be skipped; "
+                "correct it with zkconsumer offsets, or delete it"
+            )
+            self._emit(commands.Report("outdated-offset", text))
         if event.unregistered:
             self._register()
         elif self.spec.scala and self.blocked:

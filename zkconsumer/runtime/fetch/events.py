@@ -23,8 +23,11 @@ class FetchEventKind(Enum):
     """Its bytes are damaged or a message is too large: fetching ended, the iterator will raise."""
     BROKER_FAILED = "broker failed"
     """A request to ``broker`` failed as a whole."""
+    RECOVERED = "recovered"
+    """The partition is fetched again after an error."""
     METADATA_FAILED = "metadata failed"
-    """No broker returned the leader. The next attempt is after ``refresh.leader.backoff.ms``."""
+    """No broker returned the leader of the partition, or of any. The next attempt is after
+    ``refresh.leader.backoff.ms``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
 """The leader finder as steps (Scala: LeaderFinderThread): choose, ask, take.
 
 It asks one broker about all partitions without a leader (a request that never creates a topic),
-another one if that fails, and assigns each partition to its leader's worker. A partition that has
-no leader is asked for again after ``refresh.leader.backoff.ms``. No step blocks. One thread at a
-time.
+another one if that fails or if its answer turns out to be wrong, and assigns each partition to its
+leader's worker. A partition that has no leader is asked for again after
+``refresh.leader.backoff.ms``. When the table wants the leaders checked, it compares them with the
+answer of any broker: a broker that is cut off from its cluster answers fetches without an error.
+No step blocks. One thread at a time.
 """
 
 from __future__ import annotations
@@ -58,19 +60,29 @@ class LeaderFinder:
         brokers = list(self._table.brokers.values())
         if not (infos and brokers):
             self._failed.clear()
+            checked = self._table.take_check() if brokers else ()
+            if checked:
+                return LeadersRequest(self._rng.choice(brokers), checked, check=True)
             return Wait(None if again is None else again - now)
         untried = [broker for broker in brokers if broker not in self._failed] or brokers
+        # An error has contradicted the last answer about these partitions.
+        doubted = {info.leader_from for info in infos}
+        fresh = [broker for broker in untried if broker not in doubted] or untried
         last = self._answered_last
-        return LeadersRequest(last if last in untried else self._rng.choice(untried), infos)
+        return LeadersRequest(last if last in fresh else self._rng.choice(fresh), infos)
 
     def take(self, request: LeadersRequest, answer: ClusterMetadata) -> None:
         """Assign the partitions that have a leader; postpone the others."""
+        if request.check:
+            self._compare(request, answer)
+            return
         self._failed.clear()
         self._answered_last = request.endpoint
         brokers = self._table.brokers
         found: dict[PartitionTopicInfo, BrokerEndpoint] = {}
         lacking: list[PartitionTopicInfo] = []
         for info in request.infos:
+            info.leader_from = request.endpoint
             leader = answer.leaders.get(info.topic_partition, -1)
             # What ZooKeeper says about where a broker listens goes before the broker's own answer.
             endpoint = brokers.get(leader) or answer.brokers.get(leader)
@@ -78,21 +90,42 @@ class LeaderFinder:
                 lacking.append(info)
             else:
                 found[info] = endpoint
-        for topic, error in answer.errors.items():
-            _log.debug("no leaders for %s: %s", topic, error)
         self._postpone(lacking)
+        for info in lacking:
+            tp = info.topic_partition
+            info.fault = str(answer.errors.get(info.topic, f"{tp} has no leader"))
+            broker = request.endpoint.broker_id
+            self._report(FetchEvent(FetchEventKind.METADATA_FAILED, tp, broker, info.fault))
         for info in self._table.assign(found):
             tp, broker = info.topic_partition, found[info].broker_id
             detail = f"{tp} is fetched from broker {broker}"
             self._report(FetchEvent(FetchEventKind.LEADER_FOUND, tp, broker, detail))
 
+    def _compare(self, request: LeadersRequest, answer: ClusterMetadata) -> None:
+        """Look for the leader of each partition that is fetched from another broker than this
+        answer names. This broker may be the one that is wrong, so it is not asked first then."""
+        named = {
+            info: leader
+            for info in request.infos
+            if (leader := answer.leaders.get(info.topic_partition, -1)) >= 0
+        }
+        for info, before in self._table.contradict(named):
+            info.leader_from = request.endpoint
+            tp, broker = info.topic_partition, request.endpoint.broker_id
+            detail = f"{tp} is fetched from broker {before}; broker {broker} names {named[info]}"
+            self._report(FetchEvent(FetchEventKind.LEADER_LOST, tp, before, detail))
+
     def fail(self, request: LeadersRequest, error: BrokerError) -> None:
         """Ask another broker next time; wait when all have failed."""
         _log.debug("metadata: %s", error)
+        if request.check:
+            return
         self._failed.add(request.endpoint)
         if self._failed.issuperset(self._table.brokers.values()):
             self._failed.clear()
             self._postpone(request.infos)
+            for info in request.infos:
+                info.fault = str(error)
             self._report(FetchEvent(FetchEventKind.METADATA_FAILED, None, None, str(error)))
 
     def _postpone(self, infos: Collection[PartitionTopicInfo]) -> None:

@@ -68,10 +68,14 @@ class OffsetsRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeadersRequest:
-    """Ask one broker which brokers lead partitions."""
+    """Ask one broker which brokers lead partitions.
+
+    ``check``: they are being fetched, and it is to be seen whether from the right broker.
+    """
 
     endpoint: BrokerEndpoint
     infos: Collection[PartitionTopicInfo]
+    check: bool = False
 
     @property
     def topics(self) -> set[str]:

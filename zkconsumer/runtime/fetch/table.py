@@ -87,6 +87,7 @@ class FetchTable:
         self._shares: dict[WorkerKey, _Share] = {}
         self._brokers: Mapping[int, BrokerEndpoint] = {}
         self._news: set[WorkerKey] = set()
+        self._check = False
         self._closed = False
 
     # For the data plane.
@@ -151,6 +152,13 @@ class FetchTable:
         with self._lock:
             self._news.update(self._shares)
 
+    def check_leaders(self) -> None:
+        """Have the leaders of all partitions looked up again."""
+        with self._lock:
+            if self._shares:
+                self._check = True
+                self._news.add(LEADER_FINDER)
+
     def requests_to(self, broker: BrokerEndpoint) -> int:
         """How many workers fetch from this address; each has a request in flight."""
         with self._lock:
@@ -190,6 +198,35 @@ class FetchTable:
                 return (), None
             infos = [info for info, state in self._leaderless.items() if state.retry_at <= now]
             return infos, min(state.retry_at for state in self._leaderless.values())
+
+    def take_check(self) -> Sequence[PartitionTopicInfo]:
+        """Return the partitions whose leaders are to be looked up again, once."""
+        with self._lock:
+            wanted, self._check = self._check, False
+            if not wanted:
+                return ()
+            return [info for share in self._shares.values() for info in share.states]
+
+    def contradict(
+        self, leaders: Mapping[PartitionTopicInfo, int]
+    ) -> list[tuple[PartitionTopicInfo, int]]:
+        """Take partitions from the workers of other brokers than these. Their leaders are looked
+        for at once.
+
+        Returns them, with the broker that they were fetched from.
+        """
+        lost: list[tuple[PartitionTopicInfo, int]] = []
+        with self._lock:
+            for info, leader in leaders.items():
+                state = self._states.get(info)
+                if state is None or state.worker is None or state.worker.broker_id == leader:
+                    continue
+                lost.append((info, state.worker.broker_id))
+                self._take_from_worker(state)
+                state.retry_at = 0.0
+                self._leaderless[info] = state
+                self._news.add(LEADER_FINDER)
+        return lost
 
     def assign(
         self, leaders: Mapping[PartitionTopicInfo, BrokerEndpoint]

@@ -23,6 +23,7 @@ from zkconsumer.errors import AuthenticationError, BrokerError
 from zkconsumer.runtime.fetch.broker_io import BrokerIO
 from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent, OnEvent
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
+from zkconsumer.runtime.fetch.log import FetchLog
 from zkconsumer.runtime.fetch.requests import (
     FetchRequest,
     LeadersRequest,
@@ -42,6 +43,9 @@ _log = logging.getLogger(__name__)
 CLOSE_SECONDS: Final = 2.0
 """How long the threads may take to end, unless the caller passes a timeout."""
 _AFTER_OWN_ERROR_S: Final = 1.0
+LEADERS_MAX_AGE_S: Final = 300.0
+"""Seconds after which the leaders of all partitions are looked up again, or up to half of them
+earlier, so that not all members do it at once."""
 
 
 class ConsumerFetcherManager:
@@ -67,6 +71,9 @@ class ConsumerFetcherManager:
         self._security = security
         self._on_event = on_event
         self._table = FetchTable(config.num_consumer_fetchers)
+        self._said = FetchLog(logging.getLogger("zkconsumer.member").log)
+        self._check_at = time.monotonic() + random.uniform(0.5, 1.0) * LEADERS_MAX_AGE_S
+        """When the leaders are looked up again. The watchdog's thread."""
         self._lock = threading.Lock()
         self._threads: dict[WorkerKey, _Thread] = {}
         """Guarded by the lock, which is held for moments; the table's lock may be taken inside."""
@@ -96,7 +103,9 @@ class ConsumerFetcherManager:
 
         Waits for no request: late answers are dropped. Unknown partitions are ignored.
         """
-        self._table.remove(infos)
+        stopped = list(infos)
+        self._table.remove(stopped)
+        self._said.forget(info.topic_partition for info in stopped)
         self._wake()
 
     def shutdown(self, timeout: float = CLOSE_SECONDS) -> None:
@@ -114,11 +123,16 @@ class ConsumerFetcherManager:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def check(self) -> None:
-        """Start threads that have ended before their work was done, or that could not be started.
+        """Have the leaders checked from time to time. Start threads that have ended before their
+        work was done, or that could not be started. Called once a second.
 
         A thread that continues for another one steps the same worker. Raises RuntimeError when the
         process may have no more threads.
         """
+        if time.monotonic() >= self._check_at:
+            self._check_at += random.uniform(0.5, 1.0) * LEADERS_MAX_AGE_S
+            self._table.check_leaders()
+            self._wake()
         busy = self._table.busy()
         with self._lock:
             if self._closed:
@@ -189,6 +203,7 @@ class ConsumerFetcherManager:
                     thread.alarm.wait(chosen.seconds)
                 elif not isinstance(chosen, Retire):
                     thread.ask(chosen)
+                    self._said.flush()
                     self._wake()
                 elif self._retire(thread.key):
                     return
@@ -205,6 +220,7 @@ class ConsumerFetcherManager:
     def _report(self, event: FetchEvent) -> None:
         """Log an event and hand it to the connector."""
         _log.debug("%s: %s", event.kind.value, event.detail)
+        self._said.add(event)
         if self._on_event is not None:
             try:
                 self._on_event(event)

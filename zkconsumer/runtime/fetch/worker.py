@@ -24,6 +24,7 @@ from zkconsumer.runtime.chunk_queue import Chunk
 from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent, FetchEventKind, OnEvent
 from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Retire, Wait
 from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
 
 IDLE_S: Final = 30.0
 """A worker that had no partitions for this time is ended."""
@@ -165,10 +166,18 @@ class FetchWorker:
         for state in request.states.values():  # a session's answer leaves out what has nothing new
             if state not in failed:
                 state.info.answers += 1
+                if state.info.fault and self._has(state) and not state.unresolved:
+                    self._recovered(state.info)
         self._table.served(served)
         if not served:
             self._fruitless = list(request.states.values())
             self._again = None if failed or not request.max_wait_ms else request
+
+    def _recovered(self, info: PartitionTopicInfo) -> None:
+        info.fault = ""
+        tp, broker = info.topic_partition, self._key.broker_id
+        detail = f"{tp} is fetched again, from broker {broker}"
+        self._report(FetchEvent(FetchEventKind.RECOVERED, tp, broker, detail))
 
     def _take_data(self, state: PartitionFetchState, offset: int, data: bytes) -> None:
         info = state.info
@@ -248,7 +257,7 @@ class FetchWorker:
         again = self._clock() + self._backoff
         broker = self._key.broker_id
         for info in self._table.mark_failed(self._key, states, again):
-            tp = info.topic_partition
+            tp, info.fault = info.topic_partition, detail
             self._report(FetchEvent(FetchEventKind.LEADER_LOST, tp, broker, detail))
 
     def _has(self, state: PartitionFetchState) -> bool:

@@ -84,6 +84,7 @@ class _Claiming:
         self.claims: dict[TopicPartition, Claim] = {}
         self.blocked: dict[TopicPartition, str] = {}
         self.sessions: dict[TopicPartition, int] = {}
+        self.outdated: set[TopicPartition] = set()
         self.broken: dict[TopicPartition, str] = {}
         self.unregistered = False
         #: When offsets had changed the last time, at the first look.
@@ -129,6 +130,9 @@ class _Claiming:
             assert isinstance(last, Stat)
             committed = stored_offset(self.paths.offset(tp), offset)
             self.claims[tp] = Claim(self.wanted[tp], last.version, committed)
+            topic = self.ctx.decoded.get(tp.topic)
+            if committed is not None and topic and offset.stat.mzxid < topic[0].stat.czxid:
+                self.outdated.add(tp)
             self.ctx.pauses[tp] = max(0, last.mtime_ms - self._changed_ms[tp]) / 1000
 
 
@@ -190,6 +194,7 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
         state.broken,
         state.unregistered,
         state.sessions,
+        frozenset(state.outdated),
     )
 
 
