@@ -12,7 +12,9 @@ import pytest
 import zkconsumer
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_mapping
+from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.config.keys import KEYS, SECURITY
+from zkconsumer.config.migratable import MigratableConfig
 from zkconsumer.config.rules import RENAMED, RULES
 from zkconsumer.errors import ConfigError
 
@@ -54,6 +56,7 @@ LEGACY_DEFAULTS = {
 }
 OWN_DEFAULTS = {
     "bootstrap.servers": "",
+    "isolation.level": "read_uncommitted",
     "zkconsumer.profile": "default",
     "zkconsumer.brokers": "zookeeper",
     "zkconsumer.roundrobin.hash": "topic-partition",
@@ -368,3 +371,23 @@ def test_dual_commit_follows_the_storage(given: dict[str, object], dual: bool) -
     """Scala 1.1.1 ConsumerConfig: dual commit is on by default exactly with Kafka storage."""
     config = ConsumerConfig.from_mapping({"zookeeper.connect": "zk:2181", "group.id": "g", **given})
     assert config.dual_commit_enabled is dual
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [
+        lambda **given: ConsumerConfig.parse({"zookeeper.connect": "z:1", **given}),
+        lambda **given: CoordinatorConfig.parse({"bootstrap.servers": "b:1", **given}),
+        lambda **given: MigratableConfig.parse(
+            {"zookeeper.connect": "z:1", "bootstrap.servers": "b:1", **given}
+        ),
+    ],
+)
+def test_read_committed_is_refused(parse: Any) -> None:
+    """Records of aborted transactions would be delivered. The fault names the key and the fix."""
+    key = "isolation.level"
+    with pytest.raises(ConfigError, match=r"isolation\.level=READ_COMMITTED: .*set it to read_unc"):
+        parse(**{"group.id": "g", key: "READ_COMMITTED"})
+    with pytest.raises(ConfigError, match="must be read_uncommitted"):
+        parse(**{"group.id": "g", key: "serializable"})
+    assert parse(**{"group.id": "g", key: "read_uncommitted"}).warnings == ()

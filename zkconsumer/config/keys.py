@@ -36,6 +36,17 @@ def _connect_fault(value: str) -> str | None:
     return None
 
 
+def _isolation_fault(value: str) -> str | None:
+    if value == "read_uncommitted":
+        return None
+    if value == "read_committed":
+        return (
+            "records of aborted transactions cannot be left out here: set it to read_uncommitted "
+            "if the application can do with them, or read this topic with Kafka's own consumer"
+        )
+    return "must be read_uncommitted"
+
+
 def servers_fault(value: str) -> str | None:
     """Return the fault in a value of ``bootstrap.servers``; ``None`` if it is valid."""
     try:
@@ -343,6 +354,16 @@ class ConsumerKeys(SecurityKeys):
         check=Check("host:port,host:port", servers_fault),
         importance="high",
         since="zkconsumer",
+    )
+    isolation_level: str = key(
+        "isolation.level",
+        "string",
+        "read_uncommitted",
+        "Which records of transactions are delivered: always all of them, also those of aborted "
+        "transactions. `read_committed` is refused",
+        check=Check("read_uncommitted", _isolation_fault),
+        since="0.11",
+        lower=True,
     )
     profile: str = key(
         "zkconsumer.profile",
