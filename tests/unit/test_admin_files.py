@@ -117,6 +117,25 @@ def test_no_control_or_bidi_character_passes() -> None:
     assert printable(everything).isprintable()
 
 
+def test_a_name_in_a_utf8_table_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Letters of other scripts stay as they are. What could mislead is escaped: control and
+    bidirectional characters, and letters that are written from right to left."""
+    for name in ("grüppe", "日本", "g\u0308", "€5", "группа"):
+        assert printable(name, everywhere=False) == name
+    assert printable("\u05d0b", everywhere=False) == "\\u05d0b"
+    assert printable(EVIL, everywhere=False) == printable(EVIL)
+    print_rows(("group",), [("grüppe",), (EVIL,)], "table")
+    assert capsys.readouterr().out.splitlines() == ["GROUP", "grüppe", printable(EVIL)]
+
+
+def test_a_table_for_another_terminal_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not show the letters."""
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, "latin-1", write_through=True))
+    print_rows(("group",), [("grüppe",)], "table")
+    assert raw.getvalue() == b"GROUP\ngr\\xfcppe\n"
+
+
 COLUMNS = ("group", "log_end", "owner")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import zkconsumer
+from zkconsumer.broker.messages import FindCoordinatorRequest
 from zkconsumer.config.coordinator import (
     ALIASES,
     KEYS,
@@ -19,6 +20,10 @@ from zkconsumer.config.coordinator import (
     CoordinatorConfig,
 )
 from zkconsumer.config.keys import KEYS as CONSUMER_KEYS, SECURITY
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.coordinator.strategies import LegacyStrategy, MemberState
+from zkconsumer.core.coordinator.wire import decode_subscription
 from zkconsumer.errors import ConfigError
 
 NEEDED = {"group.id": "g", "bootstrap.servers": "h:1"}
@@ -139,3 +144,39 @@ def test_keys_without_effect_are_named_so() -> None:
         unused = row.name in ZOOKEEPER_ONLY | ALIASES.keys() or row.status != "supported"
         read = re.search(rf"\.{row.attr}\b", text) is not None
         assert read is not unused, row.name
+
+
+ODD_GROUPS = [
+    "pay:eu",
+    "a b",
+    "x/y",
+    "grüppe",
+    "g%41",
+    "日本",
+    "..",
+    "a" * 300,
+    "~!@#$^&*()[]{}|\\'\"",
+]
+
+
+@pytest.mark.parametrize("group", ODD_GROUPS)
+def test_a_group_may_have_any_name_that_kafka_accepts(group: str) -> None:
+    """Other clients have made such groups. Names of members, threads and journals stay plain."""
+    member = CoordinatorConsumerConnector({"group.id": group, "bootstrap.servers": "127.0.0.1:1"})
+    assert member.config.group_id == group
+    assert re.fullmatch("[!-.0-~]{1,512}", member.consumer_id)
+    member.shutdown()
+    given = CoordinatorConfig.parse({"group.id": group, "bootstrap.servers": "b:1"})
+    spec = LegacyStrategy("legacy-range", RoundRobinHash.DASH)
+    state = MemberState(member.consumer_id, {"t": 1}, frozenset(), -1)
+    assert decode_subscription(spec.subscribe(state)).topics == ("t",)
+    assert given.group_id.encode() in FindCoordinatorRequest(key=given.group_id).encode(version=0)
+
+
+@pytest.mark.parametrize(("group", "why"), [("", "must not be empty"), ("\ud800", "Unicode")])
+def test_a_group_that_no_client_can_have(group: str, why: str) -> None:
+    """It cannot be sent."""
+    with pytest.raises(ConfigError, match=rf"group\.id.*{why}"):
+        CoordinatorConfig.parse({"group.id": group, "bootstrap.servers": "b:1"})
+    with pytest.raises(ConfigError, match="bytes, more than 32767"):
+        CoordinatorConfig.parse({"group.id": "ü" * 20_000, "bootstrap.servers": "b:1"})

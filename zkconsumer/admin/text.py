@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
 _SHOWN: Final = 3
 
+_LEFT_TO_RIGHT: Final = frozenset({"L", "EN", "ES", "ET", "CS", "ON", "NSM"})
+"""Classes of the bidirectional algorithm that do not change the order of a line."""
 
-def printable(text: str) -> str:
+
+def printable(text: str, everywhere: bool = True) -> str:
     """Return text with everything but printable ASCII escaped, as ``\\x1b`` or ``\\u202e``.
 
     Anyone who reaches ZooKeeper can make znodes of almost any name: control characters would reach
     the terminal, bidirectional ones would show a name that is not there.
+
+    ``everywhere``: also on terminals without UTF-8. Otherwise letters, digits and signs of other
+    scripts stay as they are, unless they are written from right to left: they would move what is
+    next to them.
     """
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        one if one.isascii() and one.isprintable() else one.encode("unicode_escape").decode()
-        for one in text
+        one if _is_safe(one, everywhere) else one.encode("unicode_escape").decode() for one in text
     )
 
 
@@ -27,3 +34,9 @@ def shown(texts: Iterable[str]) -> str:
     every = list(texts)
     more = len(every) - _SHOWN
     return ", ".join(every[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _is_safe(one: str, everywhere: bool) -> bool:
+    if one.isascii() or everywhere:
+        return one.isascii() and one.isprintable()
+    return one.isprintable() and unicodedata.bidirectional(one) in _LEFT_TO_RIGHT

@@ -1,8 +1,9 @@
 """How the tools' commands print rows: a table, JSON or CSV; and the options they share.
 
-Names, owners and paths may have been written by anyone who reaches ZooKeeper. In tables and CSV
-everything but printable ASCII is escaped, so that no control or bidirectional character reaches a
-terminal; JSON escapes by itself.
+Names, owners and paths may have been written by anyone who reaches ZooKeeper. In CSV everything but
+printable ASCII is escaped, so that no control or bidirectional character reaches a terminal; JSON
+escapes by itself. Tables keep the letters of other scripts where the output is UTF-8, so that a
+name can be pasted into the next command.
 """
 
 from __future__ import annotations
@@ -133,10 +134,14 @@ def _columnwise(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Ite
     """The cells of each column: numbers as they are, text escaped."""
     if not rows:
         return [[] for _ in columns]
-    return [
-        ["-" if c is None or c == "" else printable(c) if isinstance(c, str) else c for c in column]
-        for column in zip(*rows, strict=True)
-    ]
+    everywhere = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+
+    def shown(cell: object) -> object:
+        if cell is None or cell == "":
+            return "-"
+        return printable(cell, everywhere) if isinstance(cell, str) else cell
+
+    return [list(map(shown, column)) for column in zip(*rows, strict=True)]
 
 
 def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -43,6 +43,8 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 """Other names of keys: the newer consumer's, and the legacy one's for ``session.timeout.ms``."""
 
+_MAX_TEXT: Final = 32_767
+"""Bytes of a text in Kafka's protocol."""
 _CONSUMER_SESSION_MS: Final = 45_000
 """Default of ``group.consumer.session.timeout.ms`` in Kafka 4."""
 
@@ -58,6 +60,16 @@ def _strategies_fault(value: str) -> str | None:
     if wrong:
         return f"{wrong[0]!r} is not one of {', '.join(STRATEGIES)}"
     return None if len(set(names)) == len(names) else "names a strategy twice"
+
+
+def _group_fault(value: str) -> str | None:
+    if not value:
+        return "must not be empty: it names the group"
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        return "is not valid Unicode"
+    return None if size <= _MAX_TEXT else f"takes {size} bytes, more than {_MAX_TEXT}"
 
 
 def _protocol_fault(value: str) -> str | None:
@@ -79,6 +91,15 @@ class CoordinatorKeys(ConsumerKeys):
         100,
         "Pause before a request is sent again, and between two searches for the coordinator",
         check=at_least(1),
+    )
+    group_id: str = key(
+        "group.id",
+        "string",
+        REQUIRED,
+        "The group's name, as any client may have chosen it. Members with the same name share the "
+        "partitions",
+        check=Check("any text but the empty one", _group_fault),
+        importance="high",
     )
     zookeeper_connect: str = key(
         "zookeeper.connect", "string", "", "Servers of ZooKeeper", ignored=_NO_ZOOKEEPER

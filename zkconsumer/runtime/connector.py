@@ -18,6 +18,7 @@ from concurrent.futures import Future, TimeoutError as FutureTimeoutError
 from enum import Enum
 from types import TracebackType
 from typing import ClassVar, Final, Generic, Self
+from urllib.parse import quote
 
 from zkconsumer.broker.records import Decoder
 from zkconsumer.broker.security import KafkaSecurity
@@ -99,7 +100,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._decoder = decoder
         self._security = KafkaSecurity(config)
         self.consumer_id = make_consumer_id(
-            config.group_id,
+            quote(config.group_id, safe="")[:255],  # on the brokers it may be any text
             config.consumer_id,
             socket.gethostname(),
             int(time.time() * 1000),
