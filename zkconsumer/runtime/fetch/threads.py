@@ -203,8 +203,8 @@ class ConsumerFetcherManager:
                     thread.alarm.wait(chosen.seconds)
                 elif not isinstance(chosen, Retire):
                     thread.ask(chosen)
-                    self._said.flush()
                     self._wake()
+                    self._said.flush()
                 elif self._retire(thread.key):
                     return
         finally:
