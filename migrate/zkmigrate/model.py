@@ -102,9 +102,10 @@ class TopicState:
 class MigrationMarker:
     """The content of ``/consumers/GROUP/migration``: the target of the group's move, and its time.
 
-    ``values``: the source store's offsets at that time. ``moved_to`` is ``None`` after
-    a rollback, which ended ``at_ms``. ``kafka_group``: the group's name in Kafka, if it differs.
-    ``left``: offsets of the source store that the plan left out.
+    ``at_ms``: when the marker was written, by ZooKeeper's clock. ``values``: the source store's
+    offsets that were moved. ``moved_to`` is ``None`` after a rollback, which ended ``at_ms``.
+    ``kafka_group``: the group's name in Kafka, if it differs. ``left``: offsets of the source store
+    that the plan left out.
     """
 
     moved_to: Store | None
@@ -153,6 +154,31 @@ class GroupState:
     def in_kafka(self) -> str:
         """The group's name in Kafka."""
         return self.kafka_group or self.group
+
+    @property
+    def expired(self) -> frozenset[TopicPartition]:
+        """The partitions whose offset was moved to the store that is current, and is gone there.
+
+        Kafka deletes offsets that are not committed again for some days. In ZooKeeper another
+        client has deleted them. Partitions that do not exist any more are left out.
+        """
+        marker = self.marker
+        if marker is None or marker.moved_to is None:
+            return frozenset()
+        return frozenset(
+            tp
+            for tp in marker.values
+            if not self._holds(marker.moved_to, tp)
+            and (topic := self.topics.get(tp.topic)) is not None
+            and tp.partition in topic.partitions
+        )
+
+    def _holds(self, store: Store, tp: TopicPartition) -> bool:
+        """Whether a store has an offset, or may have one that cannot be read."""
+        if store is Store.KAFKA:
+            return tp.topic in self.hidden or number(self.kafka.get(tp)) is not None
+        znode = self.zk.get(tp)
+        return znode is not None and (znode.offset is not None or bool(znode.fault))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from zkmigrate.stores import logs, sessions, surroundings
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.admin import tools
 from zkconsumer.broker.coordinator_calls import StoredOffset
-from zkconsumer.broker.list_offsets import EARLIEST, LATEST
+from zkconsumer.broker.list_offsets import EARLIEST, LATEST, NONE
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.cluster import (
     ClusterView,
@@ -45,8 +45,6 @@ from zkconsumer.core.zookeeper.ops import (
 )
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import BrokerError, LeaderUnavailableError
-
-DAY_MS = 86_400_000
 
 
 class Ran(NamedTuple):
@@ -101,6 +99,7 @@ class SimulatedZk(ToolZk):
         for name in self.zk.children(path):
             self.delete(f"{path}/{name}")
         self.zk.do(Delete(path))
+        self._acls.pop(path, None)
 
     def _send(self, op: ZkOp) -> Reply:
         if not self._raw and not self.live and is_of_cluster(op, ids_only=False):
@@ -257,6 +256,8 @@ class Simulated:
         self.kafka = SimulatedCoordinators(self.zk)
         self.ends: dict[TopicPartition, tuple[int, int]] = {}
         self.asked: list[TopicPartition] = []
+        self.at_time: dict[TopicPartition, int] = {}
+        """Where the first message of any time is."""
         self.without_leader: set[TopicPartition] = set()
         self.connect = "sim:1"
         monkeypatch.chdir(folder)  # where some commands leave a journal
@@ -327,7 +328,8 @@ class Simulated:
     def _list_offsets(
         self, _connection: object, partitions: Collection[TopicPartition], which: int
     ) -> dict[TopicPartition, int | BrokerError]:
-        assert which in (EARLIEST, LATEST)
+        if which >= 0:  # a time
+            return {tp: self.at_time.get(tp, NONE) for tp in partitions}
         if which == LATEST:
             self.asked += partitions
         return {tp: self.ends[tp][0 if which == EARLIEST else 1] for tp in partitions}

@@ -78,7 +78,8 @@ class Stores:
             members=lambda group: self.members, commit=self.commit, delete=self.delete
         )
         self.logs = SimpleNamespace(
-            covering=lambda tps, timeout, again=False: (self.topics, self.ranges)
+            covering=lambda tps, timeout, again=False: (self.topics, self.ranges),
+            of=lambda topics: (self.topics, self.ranges),
         )
 
     def each_thread(self, count: int) -> list[Stores]:

@@ -44,6 +44,8 @@ class Change:
     source: Store
     skipped: frozenset[str]
     kafka_group: str
+    may_have_expired: bool = False
+    """Whether Kafka may have deleted offsets before the change, because nothing consumed."""
 
     def knows(self, tp: TopicPartition) -> bool:
         """Whether the plan covers a partition, even if only to leave it unchanged."""
@@ -59,6 +61,8 @@ class Change:
         allowed = {number(held.get(tp))}
         if resumed and store is self.target and tp in self.to:
             allowed.add(number(self.to[tp]))
+        if self.may_have_expired and store is Store.KAFKA:
+            allowed.add(None)
         return allowed
 
 
@@ -152,4 +156,5 @@ def back(done: Change, rows: object) -> Change:
         done.target,
         done.skipped,
         done.kafka_group,
+        may_have_expired=done.target is Store.KAFKA,
     )

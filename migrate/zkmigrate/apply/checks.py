@@ -149,11 +149,36 @@ class Checks:
                 raise refused(change.group, f"{shown(joined)} joined meanwhile: stop, apply again")
             self._kafka_as_expected(change, False)
 
-    def source_unchanged_since(self, change: Change) -> None:
-        """Check that the source store is unchanged since a move that is the group's last one."""
-        (marker,) = self._stores.zk.run(read_many([migration_marker.path(change.group)]))
-        if marker is not None and marker.data == change.after:
-            self.source_unchanged(change)
+    def still_moved(self, change: Change, planned: Mapping[TopicPartition, int]) -> None:
+        """Check that a move is the group's last one, and that the target has what was moved.
+
+        ``planned``: the target's offsets after the move. It may be ahead of them. The journal alone
+        does not show that: another operator may have undone the move, and offsets expire.
+        """
+        group, target = change.group, change.target
+        (node,) = self._stores.zk.run(read_many([migration_marker.path(group)]))
+        if node is None or node.data != change.after:
+            raise refused(
+                group, f"{_moved_since(group, node, target)} since it was moved by this plan"
+            )
+        self.source_unchanged(change)
+        if target is Store.KAFKA:
+            held = {tp: number(found) for tp, found in self.kafka(change).items()}
+        else:
+            held = self._in_zookeeper(change, lambda tp: tp in planned)
+        lacking = {tp for tp, to in planned.items() if (now := held.get(tp)) is None or now < to}
+        if not lacking:
+            return
+        topics, _ = self._stores.logs.of({tp.topic for tp in lacking})
+        for tp in sorted(lacking):
+            if tp.topic not in topics or tp.partition not in topics[tp.topic].partitions:
+                continue  # the topic was deleted, and its offsets with it
+            raise refused(
+                group,
+                f"{tp}: {target.value} holds {show(held.get(tp))}, less than {planned[tp]}, which "
+                "was moved: it expired, or was deleted or reset since; make a new plan, which "
+                "shows what to decide",
+            )
 
     def source_unchanged(self, change: Change) -> None:
         """Check that the source store still has the offsets that were moved.
@@ -197,6 +222,19 @@ class Checks:
         path = GroupPaths(change.group).offset
         nodes = self._read(change, list(filter(wanted, there)))
         return {tp: offset_in(node, path(tp)) for tp, node in nodes.items()}
+
+
+def _moved_since(group: str, node: Node | None, target: Store) -> str:
+    """Return what has happened to a group that has another marker than expected."""
+    marker = None
+    if node is not None:
+        try:
+            marker = migration_marker.decode(migration_marker.path(group), node)
+        except ZnodeFormatError as fault:
+            return f"{fault}; it was changed"
+    if marker is None or marker.moved_to is None:
+        return "the group was rolled back"
+    return "the group was moved again" if marker.moved_to is target else "the group was moved back"
 
 
 def _misfit(

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import replace
 from threading import Event
 from typing import Any, Final
 
@@ -96,13 +97,16 @@ class Migrator:
                 raise GroupRefusedError(f"group {group.group} was rolled back: make a new plan")
             if plan.at_apply is not None:
                 group = recorded(records) or steps.plan_now(plan, plan.at_apply, group, records)
+            planned = {one.tp: one.to for one in group.entries if one.to is not None}
             if group.verdict is Verdict.MOVED:
+                before = replace(forward(plan, group), after=group.marker)
+                steps.checks.still_moved(before, planned)
                 return Result(group.group, Outcome.NOTHING, 0, "was moved before")
             if group.verdict is not Verdict.READY:
                 return _skipped(group)
             change = forward(plan, group)
             if last == "done":
-                steps.checks.source_unchanged_since(change)
+                steps.checks.still_moved(change, planned)
                 return Result(group.group, Outcome.WAS_DONE, 0)
             if plan.at_apply is not None and recorded(records) is None and journal is not None:
                 text = plan_file.render_one(plan.direction, group)

@@ -13,6 +13,7 @@ from zkmigrate.commands.files import read_file
 from zkmigrate.formats import decisions_file
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import (
+    Expired,
     Misplaced,
     MissingTopics,
     OnConflict,
@@ -27,7 +28,7 @@ from zkmigrate.plan.options import (
 F = TypeVar("F", bound=Callable[..., Any])
 DECISIONS: Final = (
     "on_conflict", "out_of_range", "misplaced", "missing_topics", "unproven_topics",
-    "recreated_topics", "without_offset", "skips", "max_idle_days", "decisions",
+    "recreated_topics", "without_offset", "expired_offsets", "skips", "max_idle_days", "decisions",
 )  # fmt: skip
 """Parameters that decide about a group's offsets, whichever way they are moved."""
 
@@ -62,6 +63,7 @@ def decisions(command: F) -> F:
         recreated_topics: str,
         without_offset: str,
         unproven_topics: str,
+        expired_offsets: str,
         decisions: str | None,
         **others: Any,
     ) -> Any:
@@ -76,6 +78,7 @@ def decisions(command: F) -> F:
             WithoutOffset(without_offset),
             decisions_file.parse(decisions, read_file(decisions)) if decisions else (),
             Unproven(unproven_topics),
+            Expired(expired_offsets),
         )
         return command(direction=Direction(direction), options=options, **others)
 
@@ -107,6 +110,13 @@ def decisions(command: F) -> F:
             WithoutOffset,
             "Where to start in partitions without an offset in either store; leave: the new "
             "consumers' auto.offset.reset decides.",
+        ),
+        _choice(
+            "--expired-offsets",
+            Expired,
+            "What to do with offsets that an earlier move wrote and that are gone since, for "
+            "example because Kafka deletes offsets that are not committed again; moved: the offset "
+            "that was moved, earliest and latest: the log's beginning and end.",
         ),
         _choice(
             "--recreated-topics",

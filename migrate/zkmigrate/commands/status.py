@@ -45,8 +45,9 @@ def status(
     changed since the move, whether old consumers are locked out, and days until the broker deletes
     the offsets. For a group that is moved while it runs, the column moved shows its mode.
 
-    The exit status is the sum of 1 (a group could not be read) and 8 (a consumer uses the store
-    that is no longer current).
+    The exit status is the sum of 1 (a group could not be read), 4 (offsets that were moved are gone
+    from the current store, or the broker will delete them within three days) and 8 (a consumer uses
+    the store that is no longer current).
     """
     look = partial(_look, which, servers, only_problems, how)
     click.get_current_context().exit(look_once_or_often(look, watch, how))

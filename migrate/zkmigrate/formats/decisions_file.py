@@ -19,6 +19,7 @@ from zkconsumer.admin.text import printable
 from zkmigrate.errors import PlanFileError
 from zkmigrate.plan.options import (
     DECIDED,
+    Expired,
     Misplaced,
     MissingTopics,
     OnConflict,
@@ -40,6 +41,7 @@ _CHOICES: Final[Mapping[str, type[Enum]]] = {
     "recreated_topics": Recreated,
     "unproven_topics": Unproven,
     "without_offset": WithoutOffset,
+    "expired_offsets": Expired,
 }
 _ASKED: Final[Mapping[Kind, str]] = {
     Kind.CONFLICT: "on_conflict",
@@ -51,6 +53,7 @@ _ASKED: Final[Mapping[Kind, str]] = {
     Kind.RECREATED: "recreated_topics",
     Kind.UNPROVEN: "unproven_topics",
     Kind.NO_OFFSET: "without_offset",
+    Kind.EXPIRED: "expired_offsets",
 }
 _HEAD: Final = """\
 # Decisions for zkmigrate plan --decisions FILE.
@@ -135,7 +138,8 @@ def from_json(where: str, document: object) -> Options:
                 f"{where}: {odd[0]!a} is not a decision of this zkmigrate: use the version that "
                 "made the plan, or make a new one"
             )
-        values = {name: _value(where, name, document[name]) for name in DECIDED}
+        default = to_json(Options())  # plans of older versions have fewer decisions
+        values = {name: _value(where, name, document.get(name, default[name])) for name in DECIDED}
         skips = tuple(Skip(str(g), str(t), str(p)) for g, t, p in document["skips"])
         rules = tuple(_rule(where, one) for one in document["rules"])
     except (KeyError, TypeError, ValueError):

@@ -18,6 +18,7 @@ _TEXTS: Final = {
     Kind.UNPROVEN: "ZooKeeper knows no id of the topic, so it may be another one of that name: ",
     Kind.UNKNOWN: "the brokers gave no log range: ",
     Kind.NO_OFFSET: "neither store has an offset: ",
+    Kind.EXPIRED: "moved before, and gone since: ",
 }
 _ADVICE: Final = {
     Kind.HIDDEN: "allow the migrator to describe the topic, or leave it out with",
@@ -34,6 +35,8 @@ _ADVICE: Final = {
     Kind.UNPROVEN: "if it is the same topic choose --unproven-topics trust; else skip or earliest, "
     "or leave it out with",
     Kind.NO_OFFSET: "choose --without-offset leave, earliest or latest",
+    Kind.EXPIRED: "consumers may have been beyond the offset that was moved: choose "
+    "--expired-offsets moved, earliest or latest",
     Kind.MISPLACED: "choose --misplaced use or --misplaced ignore",
     Kind.UNKNOWN: "make sure that the partition has a leader, then plan again",
 }

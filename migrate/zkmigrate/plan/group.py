@@ -70,6 +70,7 @@ class _Planner:
                 *(state.from_file or ()),
                 *self._unstored(),
                 *self._moved_unseen(),
+                *state.expired,
             }
             if not self.left_out.leaves_out(tp)
         )
@@ -79,7 +80,8 @@ class _Planner:
         held = stored if state.from_file is None else state.from_file
         moved = self._is_moved(entries)
         in_kafka = self._stores_offsets_in_kafka()
-        if not held and not state.misplaced and not state.faults and not moved and not in_kafka:
+        empty = not held and not state.misplaced and not state.expired
+        if empty and not state.faults and not moved and not in_kafka:
             self._refuse(
                 Kind.NOTHING,
                 f"{self.direction.source.value} has no offset of the group",

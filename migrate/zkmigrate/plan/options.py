@@ -64,6 +64,16 @@ class WithoutOffset(Enum):
     REFUSE = "refuse"
 
 
+class Expired(Enum):
+    """The rule for offsets that were moved and are gone from the store that they were moved to."""
+
+    REFUSE = "refuse"
+    MOVED = "moved"
+    """The offset of the other store. Messages that were consumed since are consumed again."""
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
 class Misplaced(Enum):
     """The rule for offsets that a 1.1.0 broker stored below ``offset`` (not ``offsets``)."""
 
@@ -117,6 +127,7 @@ class Rule:
     recreated_topics: Recreated | None = None
     unproven_topics: Unproven | None = None
     without_offset: WithoutOffset | None = None
+    expired_offsets: Expired | None = None
     max_idle_days: int | None = None
     skip: bool = False
     ignore: str = ""
@@ -150,6 +161,7 @@ class Options:
     without_offset: WithoutOffset = WithoutOffset.LEAVE
     rules: tuple[Rule, ...] = ()
     unproven_topics: Unproven = Unproven.REFUSE
+    expired_offsets: Expired = Expired.REFUSE
 
     def of_group(self, group: str) -> Options:
         """Return the decisions about one group; those about its topics are still rules."""

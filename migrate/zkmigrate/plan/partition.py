@@ -9,6 +9,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import Direction, GroupState, Log, Store
 from zkmigrate.plan.findings import Findings
 from zkmigrate.plan.options import (
+    Expired,
     Misplaced,
     OnConflict,
     Options,
@@ -35,6 +36,7 @@ class PartitionRules:
         self._group_options = options.of_group(state.group)
         self._by_topic: dict[str, Options] = {}
         self._found = findings.add
+        self._expired = frozenset() if state.from_file is not None else state.expired
         self._decided: set[Kind] = set()
         """What was decided about the partition at hand."""
 
@@ -77,6 +79,8 @@ class PartitionRules:
             self._decided.add(Kind.MISPLACED)
             if self._options(tp).misplaced is Misplaced.USE:
                 source_zk = misplaced
+        if tp in self._expired:
+            return self._gone(tp, Entry(tp, zk, version, kafka, None, False, ""), source_zk)
         if state.from_file is not None:
             value, reason = self._from_file(tp, zk, committed)
             stays = tp not in state.from_file
@@ -97,6 +101,37 @@ class PartitionRules:
             value, remark = usable
             reason += remark
         return Entry(tp, zk, version, kafka, value, value != held, reason)
+
+    def _gone(self, tp: TopicPartition, found: Entry, zk: int | None) -> Entry | None:
+        """Return the entry of a partition whose moved offset is gone, by what was decided."""
+        marker = self.state.marker
+        assert marker is not None
+        assert marker.moved_to is not None
+        moved = marker.values[tp]
+        in_kafka = found.kafka.offset if found.kafka else None
+        other = zk if marker.moved_to is Store.KAFKA else in_kafka
+        rule = self._options(tp).expired_offsets
+        if rule is Expired.REFUSE:
+            source = Store.ZOOKEEPER if marker.moved_to is Store.KAFKA else Store.KAFKA
+            text = f": {moved} at the move to {marker.moved_to.value}"
+            self._found(Kind.EXPIRED, tp, f"{text}, {source.value} holds {show(other)}")
+            return None
+        self._decided.add(Kind.EXPIRED)
+        if rule is Expired.MOVED:
+            usable = self._usable(tp, moved if other is None else other)
+            if usable is None:
+                return None
+            value, remark = usable
+            reason = f"gone since the move: the offset that was moved{remark}"
+        else:
+            log = self.state.ranges.get(tp)
+            if log is None:
+                self._found(Kind.UNKNOWN, tp)
+                return None
+            value = log.earliest if rule is Expired.EARLIEST else log.latest
+            reason = f"gone since the move: the log's {rule.value} by --expired-offsets"
+        held = found.zk if self.direction.target is Store.ZOOKEEPER else in_kafka
+        return replace(found, to=value, write=value != held, reason=reason)
 
     def _from_file(
         self, tp: TopicPartition, zk: int | None, kafka: int | None

@@ -20,6 +20,8 @@ MOVING: Final = "moving"
 BOTH: Final = "both"
 NOTHING: Final = "nothing"
 
+GONE: Final = 4
+"""Exit status if the current store lacks offsets, or will soon; as ``behind`` in ``verify``."""
 USED: Final = 8
 """Exit status if the store that is no longer current is used; the same number as in ``verify``."""
 UNKNOWN: Final = 1
@@ -60,7 +62,7 @@ def status_of(
     moved_to = marker.moved_to if marker else None
     truth = _truth(state, moved_to, bool(zk), bool(kafka))
     attention: list[str] = []
-    used = 0
+    used = gone = 0
     changed: list[TopicPartition] = []
     if marker is not None and moved_to is not None and marker.values:
         source = kafka if moved_to is Store.ZOOKEEPER else zk
@@ -86,6 +88,12 @@ def status_of(
         used = USED
     if truth == BOTH and any(kafka.get(tp) != offset for tp, offset in zk.items() if tp in kafka):
         attention.append("the stores differ, and zkmigrate has not moved the group: plan shows how")
+    if state.expired and moved_to is not None:
+        attention.append(
+            f"offsets that were moved are gone from {moved_to.value}: make a new plan, which shows "
+            f"what to decide ({shown(map(str, sorted(state.expired)))})"
+        )
+        gone = GONE
     beyond = _beyond(state, truth, zk, kafka)
     if beyond:
         attention.append(
@@ -93,8 +101,11 @@ def status_of(
             f"({shown(map(str, beyond))})"
         )
     left = _days_left(state, now_ms, retention) if kafka else None
-    if left is not None and left < SOON_DAYS and truth in (Store.KAFKA.value, BOTH):
+    if state.expired and moved_to is Store.KAFKA:
+        left = 0
+    elif left is not None and left < SOON_DAYS and truth in (Store.KAFKA.value, BOTH):
         attention.append("the broker will soon delete the offsets: start the new consumers")
+        gone = GONE
     attention += state.faults
     return (
         Status(
@@ -111,7 +122,7 @@ def status_of(
             "; ".join(attention),
             state.kafka_group,
         ),
-        used | (UNKNOWN if state.faults else 0),
+        used | gone | (UNKNOWN if state.faults else 0),
     )
 
 

@@ -46,6 +46,7 @@ class Kind(Enum):
     UNPROVEN = "topic-unproven"
     MISPLACED = "misplaced-offsets"
     NO_OFFSET = "no-offset"
+    EXPIRED = "expired"
     IDLE = "idle"
 
     @property
@@ -66,6 +67,7 @@ _DECIDABLE = frozenset(
         Kind.UNPROVEN,
         Kind.MISPLACED,
         Kind.NO_OFFSET,
+        Kind.EXPIRED,
         Kind.IDLE,
         Kind.UNREADABLE,
     }

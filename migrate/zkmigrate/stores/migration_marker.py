@@ -2,9 +2,10 @@
 
 Content: JSON with the store that the group was moved to, the moment of the plan, the source store's
 offsets at that moment, those that the plan left out, and the group's name in Kafka if it differs. A
-later plan compares the moved offsets with the current ones in the store. After a rollback of the
-first move the znode is empty: its own time is the moment when offsets were restored, which gave
-them new times.
+later plan compares the moved offsets with the current ones in the store. The time of the move is
+that of the znode, by ZooKeeper's clock: the plan may be old, and an operator's clock wrong. After a
+rollback of the first move the znode is empty, and its time is the moment when offsets were
+restored, which gave them new times.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def decode(where: str, node: Node) -> MigrationMarker:
         if not isinstance(renamed, str):
             raise ValueError
         to = Store(found["moved_to"])
-        return MigrationMarker(to, found["at_ms"], values, data, renamed, left)
+        return MigrationMarker(to, node.stat.mtime_ms, values, data, renamed, left)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ZnodeFormatError(
             where, "is not a migration marker of zkmigrate; delete it if nothing else needs it"

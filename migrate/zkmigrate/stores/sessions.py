@@ -28,6 +28,7 @@ from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
     decode_topic,
+    is_legal_group,
     is_legal_topic,
     topic_path,
 )
@@ -227,7 +228,7 @@ class Stores:
 
     def moved_groups(self) -> dict[str, str]:
         """Return the groups in ZooKeeper that were moved to Kafka, and their names there."""
-        names = list(filter(is_legal_topic, self.zk.run(list_groups())))
+        names = list(filter(is_legal_group, self.zk.run(list_groups())))
         found = self.zk.run_all(map(migration_marker.name_of_moved, names))
         pairs = zip(names, found, strict=True)
         return {name: in_kafka for name, in_kafka in pairs if in_kafka is not None}
