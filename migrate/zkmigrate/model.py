@@ -105,7 +105,7 @@ class MigrationMarker:
     ``at_ms``: when the marker was written, by ZooKeeper's clock. ``values``: the source store's
     offsets that were moved. ``moved_to`` is ``None`` after a rollback, which ended ``at_ms``.
     ``kafka_group``: the group's name in Kafka, if it differs. ``left``: offsets of the source store
-    that the plan left out.
+    that the plan left out. ``misplaced``: what a move from ZooKeeper found below ``offset``.
     """
 
     moved_to: Store | None
@@ -114,6 +114,7 @@ class MigrationMarker:
     data: bytes
     kafka_group: str = ""
     left: Mapping[TopicPartition, int] = field(default_factory=dict)
+    misplaced: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

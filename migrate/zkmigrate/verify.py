@@ -8,7 +8,7 @@ from operator import or_
 from typing import Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
-from zkmigrate.model import Direction, HeldNow, MigrationMarker
+from zkmigrate.model import Direction, HeldNow, MigrationMarker, Store
 from zkmigrate.plan.options import covers
 from zkmigrate.plan.values import GroupPlan
 
@@ -52,25 +52,36 @@ class Difference(NamedTuple):
 
 
 def compare(
-    plan: GroupPlan, direction: Direction, held: HeldNow, marker: MigrationMarker | None = None
+    plan: GroupPlan,
+    direction: Direction,
+    held: HeldNow,
+    marker: MigrationMarker | None = None,
+    misplaced: Mapping[TopicPartition, int] | None = None,
 ) -> Iterator[Difference]:
     """Yield every partition whose offset in a store has changed since the end of the move.
 
     The source store is compared with the ``marker``, or with the plan if the marker has no offsets.
     An offset that was deleted from the source store is not a difference, because nothing stays
     behind. Without the marker of a move to the target, the group is not moved, and the target is
-    not compared.
+    not compared. ``misplaced``: the offsets that are below ``offset`` now; they count on the way to
+    Kafka.
     """
     planned = {entry.tp: entry.to for entry in plan.entries}
     before = plan.source_offsets(direction)
+    once = plan.misplaced()
     since = "the plan was made"
     moved = marker is not None and marker.moved_to is direction.target
     if marker is not None and moved:
         since = "the move"
-        if marker.values:
-            before = dict(marker.values)
+        if marker.values or marker.misplaced:
+            before, once = dict(marker.values), dict(marker.misplaced)
     else:
         yield about_group(plan, NOT_MOVED, "apply the plan, or make a new one")
+    for tp, offset in sorted((misplaced or {}).items()):
+        late = direction.source is Store.ZOOKEEPER and offset != once.get(tp)
+        if late and not covers(plan.skipped, tp):
+            what = f"zookeeper has changed below offset since {since}: stop the old consumers"
+            yield Difference(plan.group, *tp, once.get(tp), offset, SOURCE, what)
     source, target = _offsets(held[direction.source]), _offsets(held[direction.target])
     for tp in sorted({*planned, *target, *source}):
         if covers(plan.skipped, tp):

@@ -44,6 +44,8 @@ class Change:
     source: Store
     skipped: frozenset[str]
     kafka_group: str
+    misplaced: Mapping[TopicPartition, int] | None = None
+    """The offsets that must still be below ``offset``, on the way from ZooKeeper."""
     may_have_expired: bool = False
     """Whether Kafka may have deleted offsets before the change, because nothing consumed."""
 
@@ -71,7 +73,10 @@ def forward(plan: PlanFile, group: GroupPlan) -> Change:
     values = group.source_offsets(plan.direction)
     made_ms = plan.made_ms if group.made_ms is None else group.made_ms
     left = {one.tp: one.offset for one in group.stays if one.offset is not None}
-    after = migration_marker.encode(plan.direction.target, made_ms, values, group.kafka_group, left)
+    misplaced = group.misplaced()
+    after = migration_marker.encode(
+        plan.direction.target, made_ms, values, group.kafka_group, left, misplaced
+    )
     return Change(
         group.group,
         plan.direction.target,
@@ -86,6 +91,7 @@ def forward(plan: PlanFile, group: GroupPlan) -> Change:
         plan.direction.source,
         group.skipped,
         group.in_kafka,
+        misplaced if plan.direction.source is Store.ZOOKEEPER else None,
     )
 
 

@@ -5,7 +5,7 @@ Each raises GroupRefusedError, which names the difference. Used from one thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
@@ -17,7 +17,7 @@ from zkmigrate.apply.change import Change, Held
 from zkmigrate.errors import in_use, refused
 from zkmigrate.model import KafkaOffset, LogRange, Store, TopicState, number
 from zkmigrate.stores import migration_marker
-from zkmigrate.stores.offset_znodes import offset_in, offset_partitions
+from zkmigrate.stores.offset_znodes import misplaced_offsets, offset_in, offset_partitions
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import show, shown
 
@@ -92,6 +92,12 @@ class Checks:
             return
         held = self._in_zookeeper(change, lambda tp: not change.knows(tp))
         _nothing_unplanned(change, Store.ZOOKEEPER, held)
+        for tp, found, planned in self._misplaced_since(change):
+            raise refused(
+                change.group,
+                f"{tp}: zookeeper holds {found} below offset, not {show(planned)}: it was changed "
+                "since; plan again from what is there now",
+            )
 
     def _logs_hold_offsets(self, change: Change, again: bool) -> None:
         """Check that topics are still those of the plan and that their logs hold its offsets.
@@ -199,6 +205,28 @@ class Checks:
                     f"{tp}: {change.source.value} holds {show(found)}, not {show(moved)}, since "
                     "the group was moved: a consumer is or was alive; stop it, then plan again",
                 )
+
+        for tp, offset, planned in self._misplaced_since(change):
+            raise refused(
+                change.group,
+                f"{tp}: zookeeper holds {offset} below offset, not {show(planned)}, since the "
+                "group was moved: a consumer is or was alive; stop it, then plan again",
+            )
+
+    def _misplaced_since(self, change: Change) -> Iterator[tuple[TopicPartition, int, int | None]]:
+        """Yield the offsets below ``offset`` that differ from the planned ones.
+
+        One that was deleted does not differ, because nothing stays behind.
+        """
+        if change.misplaced is None:
+            return
+        found = self._stores.zk.run(misplaced_offsets(change.group))
+        for tp, node in sorted(found.items()):
+            planned = change.misplaced.get(tp)
+            offset = offset_in(node, f"/consumers/{change.group}/offset/{tp.topic}/{tp.partition}")
+            if offset not in (None, planned) and not change.leaves_out(tp):
+                assert offset is not None
+                yield tp, offset, planned
 
     def kafka(self, change: Change) -> Held:
         """Return a group's current offsets in Kafka."""

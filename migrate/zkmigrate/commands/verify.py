@@ -93,7 +93,9 @@ def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool, how: 
                 what = f"{held.kind.value}: {held.what}"
                 mine.append(verify.about_group(group, verify.UNREADABLE, what))
             else:
-                mine += verify.compare(group, loaded.direction, held.offsets, held.marker)
+                mine += verify.compare(
+                    group, loaded.direction, held.offsets, held.marker, held.misplaced
+                )
                 mine += verify.stays_behind(group, loaded.direction, held.offsets)
                 groups += 1
                 compared += len(group.entries)

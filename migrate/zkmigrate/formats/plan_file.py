@@ -26,7 +26,7 @@ from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem, StaysBehind, 
 
 FORMAT: Final = 2
 """Raised whenever a key is added that changes what ``apply`` does, so that no older version applies
-the plan without it. Format 2 has ``decided`` and ``ignored``."""
+the plan without it. Format 2 has ``decided``, ``misplaced`` and ``ignored``."""
 READABLE: Final = (1, FORMAT)
 _HEAD: Final = frozenset({"zkmigrate", "direction", "made_ms", "cluster", "made_with", "at_apply"})
 _GROUP: Final = frozenset(
@@ -37,7 +37,7 @@ _PROBLEM: Final = frozenset({"kind", "what", "names", "fix", "skips"})
 _STAYS: Final = frozenset({"topic", "partition", "offset", "why"})
 _ENTRY: Final = frozenset(
     {"topic", "partition", "zookeeper", "zk_version", "kafka", "to", "write", "reason", "decided",
-     "leader_epoch", "metadata"}
+     "misplaced", "leader_epoch", "metadata"}
 )  # fmt: skip
 _TOTALS: Final = frozenset({"groups", "partitions", "sha256"})
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
@@ -139,6 +139,8 @@ def render(
             }
             if entry.decided:
                 planned["decided"] = sorted(kind.value for kind in entry.decided)
+            if entry.misplaced is not None:
+                planned["misplaced"] = entry.misplaced
             if entry.kafka and entry.kafka.leader_epoch != -1:
                 planned["leader_epoch"] = entry.kafka.leader_epoch
             if entry.kafka and entry.kafka.metadata:
@@ -421,7 +423,8 @@ class _Reader:
             kinds = frozenset(map(Kind, decided))
         except ValueError:
             self.refuse(f"{tp}: decided names no known kind of problem")
-        return Entry(tp, zk, version, kafka, to, write, self.text(line, "reason"), kinds)
+        misplaced = self.number(line, "misplaced") if "misplaced" in line else None
+        return Entry(tp, zk, version, kafka, to, write, self.text(line, "reason"), kinds, misplaced)
 
 
 def _no_constant(name: str) -> Any:

@@ -131,7 +131,8 @@ class _Planner:
         for entry in entries:
             committed = entry.kafka.offset if entry.kafka else None
             held = entry.zk if to_kafka else committed
-            if held is not None and held != marker.values.get(entry.tp):
+            other = entry.misplaced not in (None, marker.misplaced.get(entry.tp))
+            if other or held not in (None, marker.values.get(entry.tp)):
                 return False  # the source store was used since: a new marker has to say so
         own = {Kind.COORDINATOR_MEMBER} if to_kafka else {Kind.LIVE_MEMBER, Kind.OWNED}
         self.problems = [problem for problem in self.problems if problem.kind not in own]

@@ -59,7 +59,7 @@ def what_is_left(state: GroupState) -> Left:
     compared: set[str] = set()
     marker = state.marker
     moved = marker if marker is not None and marker.moved_to is Store.KAFKA else None
-    for tp, offset in _stored(state):
+    for tp, offset, was in _stored(state):
         if tp.topic in state.hidden:
             hidden.add(tp)
             continue
@@ -78,9 +78,11 @@ def what_is_left(state: GroupState) -> Left:
             lost.add(tp)
         elif word in ("same", "newer"):
             continue
-        elif moved is not None and moved.left.get(tp) == offset:
-            decided.add(tp)
-        elif moved is None or moved.values.get(tp) != offset or held is None:
+        elif moved is not None and (
+            moved.left.get(tp) == offset or (was == offset and tp not in moved.values)
+        ):
+            decided.add(tp)  # skipped, or found below ``offset`` and ignored
+        elif moved is None or was != offset or held is None:
             lost.add(tp)
     newest = max((node.mtime_ms for node in state.zk.values()), default=None)
     reasons = []
@@ -109,12 +111,17 @@ def what_is_left(state: GroupState) -> Left:
     )
 
 
-def _stored(state: GroupState) -> Iterator[tuple[TopicPartition, int | None]]:
-    """Yield the group's offsets in ZooKeeper, in both places; ``None``: it cannot be read."""
+def _stored(state: GroupState) -> Iterator[tuple[TopicPartition, int | None, int | None]]:
+    """Yield the group's offsets in ZooKeeper, in both places, and what the marker says of them.
+
+    ``None``: the offset cannot be read, or is not in the marker.
+    """
+    marker = state.marker
     for tp, znode in state.zk.items():
         if znode.offset is not None or znode.fault:
-            yield tp, znode.offset
-    yield from state.misplaced.items()
+            yield tp, znode.offset, marker.values.get(tp) if marker else None
+    for tp, offset in state.misplaced.items():
+        yield tp, offset, marker.misplaced.get(tp) if marker else None
 
 
 def _time(at_ms: int) -> str:

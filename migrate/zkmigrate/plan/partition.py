@@ -49,9 +49,11 @@ class PartitionRules:
         """Return the plan of a partition, or ``None`` if a problem prevents one."""
         self._decided = set()
         made = self._entry(tp)
-        if made is None or not self._decided:
-            return made
-        return replace(made, decided=frozenset(self._decided))
+        if made is None:
+            return None
+        to_kafka = self.direction is Direction.ZK_TO_KAFKA
+        misplaced = self.state.misplaced.get(tp) if to_kafka else None
+        return replace(made, decided=frozenset(self._decided), misplaced=misplaced)
 
     def _entry(self, tp: TopicPartition) -> Entry | None:
         state = self.state
@@ -154,13 +156,15 @@ class PartitionRules:
         marker = self.state.marker
         source, target = self.direction.source, self.direction.target
         held, stays = (zk, kafka) if source is Store.ZOOKEEPER else (kafka, zk)
+        misplaced = self.state.misplaced.get(tp) if source is Store.ZOOKEEPER else None
         if (
             marker is None
             or marker.moved_to is not target
             or self.state.from_file is not None
             or stays is None
-            or held is None
-            or marker.values.get(tp) != held
+            or (held is None and misplaced is None)
+            or held not in (None, marker.values.get(tp))
+            or misplaced not in (None, marker.misplaced.get(tp))
         ):
             return None
         return stays, False, f"{source.value} has not changed since the move to {target.value}"

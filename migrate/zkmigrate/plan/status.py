@@ -64,10 +64,14 @@ def status_of(
     attention: list[str] = []
     used = gone = 0
     changed: list[TopicPartition] = []
-    if marker is not None and moved_to is not None and marker.values:
+    if marker is not None and moved_to is not None and (marker.values or marker.misplaced):
         source = kafka if moved_to is Store.ZOOKEEPER else zk
         then = {**marker.left, **marker.values}
-        changed = sorted(tp for tp, offset in source.items() if then.get(tp) != offset)
+        late = {tp for tp, offset in source.items() if then.get(tp) != offset}
+        if moved_to is Store.KAFKA:
+            once = {**marker.left, **marker.misplaced}
+            late |= {tp for tp, offset in state.misplaced.items() if once.get(tp) != offset}
+        changed = sorted(late)
         if changed:
             other = Store.KAFKA if moved_to is Store.ZOOKEEPER else Store.ZOOKEEPER
             attention.append(

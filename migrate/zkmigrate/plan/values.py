@@ -121,6 +121,13 @@ class Entry:
     write: bool
     reason: str
     decided: frozenset[Kind] = frozenset()
+    misplaced: int | None = None
+    """On the way to Kafka: the offset that a 1.1.0 broker has stored below ``offset``."""
+
+    @property
+    def in_zookeeper(self) -> int | None:
+        """The offset in ZooKeeper: below ``offset`` if it is the only one, and something moves."""
+        return self.misplaced if self.zk is None and self.to is not None else self.zk
 
 
 class StaysBehind(NamedTuple):
@@ -187,7 +194,14 @@ class GroupPlan:
     def source_offsets(self, direction: Direction) -> dict[TopicPartition, int]:
         """Return the source store's offsets, which the migration marker records."""
         held = {
-            entry.tp: entry.zk if direction is Direction.ZK_TO_KAFKA else number(entry.kafka)
+            entry.tp: entry.in_zookeeper
+            if direction is Direction.ZK_TO_KAFKA
+            else number(entry.kafka)
             for entry in self.entries
         }
         return {tp: offset for tp, offset in held.items() if offset is not None}
+
+    def misplaced(self) -> dict[TopicPartition, int]:
+        """Return the offsets below ``offset``, which the migration marker records."""
+        found = {entry.tp: entry.misplaced for entry in self.entries}
+        return {tp: offset for tp, offset in found.items() if offset is not None}

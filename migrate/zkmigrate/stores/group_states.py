@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple
 
-from zkconsumer.admin.snapshot import GroupSnapshot, interpret, read_group
+from zkconsumer.admin.snapshot import MISPLACED, GroupSnapshot, interpret, read_group
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.verify import Kind as Finding, verify
 from zkconsumer.broker.coordinator_calls import PendingOffsetsError
@@ -27,7 +27,13 @@ from zkmigrate.model import GroupState, HeldNow, KafkaOffset, MigrationMarker, S
 from zkmigrate.plan.status import MIGRATOR
 from zkmigrate.plan.values import GroupPlan, Kind, Problem
 from zkmigrate.stores import migration_marker
-from zkmigrate.stores.offset_znodes import numbered, offset_in, offset_partitions, zk_offset
+from zkmigrate.stores.offset_znodes import (
+    misplaced_offsets,
+    numbered,
+    offset_in,
+    offset_partitions,
+    zk_offset,
+)
 from zkmigrate.stores.sessions import Stores
 
 _CHUNK: Final = 100
@@ -94,10 +100,14 @@ def read_states(
 
 
 class Held(NamedTuple):
-    """A group's current offsets in both stores, and its migration marker."""
+    """A group's current offsets in both stores, and its migration marker.
+
+    ``misplaced``: the offsets below ``offset``.
+    """
 
     offsets: HeldNow
     marker: MigrationMarker | None
+    misplaced: Mapping[TopicPartition, int]
 
 
 def read_offsets(
@@ -111,36 +121,49 @@ def read_offsets(
         if isinstance(found, ZooKeeperError):
             yield plan, _unreadable(plan.group, found)
             continue
-        nodes, stored = found
+        nodes, stored, others = found
         try:
             where = migration_marker.path(plan.group)
             marker = None if stored is None else migration_marker.decode(where, stored)
+            below = {
+                tp: offset
+                for tp, node in others.items()
+                if (offset := offset_in(node, _misplaced_path(plan.group, tp))) is not None
+            }
             committed = stores.fetch(plan.in_kafka, [entry.tp for entry in plan.entries])
         except ZnodeFormatError as fault:
-            yield plan, Problem(Kind.UNREADABLE, str(fault), "delete it, then verify again")
+            yield plan, Problem(Kind.UNREADABLE, str(fault), "repair it, then verify again")
             continue
         except BrokerError as error:
             yield plan, _unreadable(plan.group, error)
             continue
         zk = {tp: zk_offset("", node).offset for tp, node in nodes.items()}
         kafka = {tp: one.offset for tp, one in committed.items()}
-        yield plan, Held({Store.ZOOKEEPER: zk, Store.KAFKA: kafka}, marker)
+        yield plan, Held({Store.ZOOKEEPER: zk, Store.KAFKA: kafka}, marker, below)
+
+
+_Nodes = dict[TopicPartition, Node]
 
 
 def _in_zookeeper(
     plan: GroupPlan,
-) -> Script[tuple[GroupPlan, tuple[dict[TopicPartition, Node], Node | None] | ZooKeeperError]]:
+) -> Script[tuple[GroupPlan, tuple[_Nodes, Node | None, _Nodes] | ZooKeeperError]]:
     return plan, (yield from or_refusal(_nodes(plan.group)))
 
 
-def _nodes(group: str) -> Script[tuple[dict[TopicPartition, Node], Node | None]]:
-    """Return all offset znodes of a group, and its migration marker."""
+def _nodes(group: str) -> Script[tuple[_Nodes, Node | None, _Nodes]]:
+    """Return a group's offset znodes, its migration marker, and the znodes below ``offset``."""
     wanted = yield from offset_partitions(group)
     *nodes, marker = yield from read_many(
         [*map(GroupPaths(group).offset, wanted), migration_marker.path(group)]
     )
     pairs = zip(wanted, nodes, strict=True)
-    return {tp: node for tp, node in pairs if node is not None}, marker
+    others = yield from misplaced_offsets(group)
+    return {tp: node for tp, node in pairs if node is not None}, marker, others
+
+
+def _misplaced_path(group: str, tp: TopicPartition) -> str:
+    return f"{GroupPaths(group).root}/{MISPLACED}/{tp.topic}/{tp.partition}"
 
 
 def _learn(stores: Stores, topics: Iterable[Iterable[str]]) -> None:
@@ -191,7 +214,7 @@ def _state(
     misplaced: dict[TopicPartition, int] = {}
     faults: list[str] = []
     for tp, node in numbered(snapshot.misplaced):
-        where = f"{snapshot.paths.root}/offset/{tp.topic}/{tp.partition}"
+        where = _misplaced_path(snapshot.group, tp)
         try:
             offset = offset_in(node, where)
         except ZnodeFormatError as fault:

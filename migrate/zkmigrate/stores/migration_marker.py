@@ -1,11 +1,11 @@
 """``/consumers/GROUP/migration``: records that a group's offsets were moved. Pure.
 
 Content: JSON with the store that the group was moved to, the moment of the plan, the source store's
-offsets at that moment, those that the plan left out, and the group's name in Kafka if it differs. A
-later plan compares the moved offsets with the current ones in the store. The time of the move is
-that of the znode, by ZooKeeper's clock: the plan may be old, and an operator's clock wrong. After a
-rollback of the first move the znode is empty, and its time is the moment when offsets were
-restored, which gave them new times.
+offsets at that moment, those that the plan left out, those that a 1.1.0 broker stored below
+``offset``, and the group's name in Kafka if it differs. A later plan compares the moved offsets
+with the current ones in the store. The time of the move is that of the znode, by ZooKeeper's clock:
+the plan may be old, and an operator's clock wrong. After a rollback of the first move the znode is
+empty, and its time is the moment when offsets were restored, which gave them new times.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from zkmigrate.model import MigrationMarker, Store
 FORMAT: Final = 1
 """Not raised for a new key: a reader refuses keys that it does not know, and the markers that the
 plans of older versions wrote must be found again byte for byte."""
-_KEYS: Final = frozenset({"version", "moved_to", "at_ms", "offsets", "left", "kafka_group"})
+_KEYS: Final = frozenset(
+    {"version", "moved_to", "at_ms", "offsets", "left", "misplaced", "kafka_group"}
+)
 MAX_BYTES: Final = 900 * 1024
 """ZooKeeper takes 1 MiB in one request; a longer list of offsets is left out."""
 ROLLED_BACK: Final = b""
@@ -48,11 +50,12 @@ def encode(
     values: Mapping[TopicPartition, int],
     kafka_group: str = "",
     left: Mapping[TopicPartition, int] | None = None,
+    misplaced: Mapping[TopicPartition, int] | None = None,
 ) -> bytes:
     """Return a marker's content.
 
     ``kafka_group``: the group's name in Kafka, if it differs. ``left``: offsets of the source store
-    that were not moved.
+    that were not moved. ``misplaced``: those found below ``offset``.
     """
     document: dict[str, object] = {
         "version": FORMAT,
@@ -62,12 +65,15 @@ def encode(
     }
     if left:
         document["left"] = _by_topic(left)
+    if misplaced:
+        document["misplaced"] = _by_topic(misplaced)
     if kafka_group:
         document["kafka_group"] = kafka_group
     data = json.dumps(document, separators=(",", ":")).encode()
     if len(data) > MAX_BYTES:
         document["offsets"] = {}
         document.pop("left", None)
+        document.pop("misplaced", None)
         data = json.dumps(document, separators=(",", ":")).encode()
     return data
 
@@ -108,11 +114,12 @@ def decode(where: str, node: Node) -> MigrationMarker:
         if found["version"] != FORMAT or type(found["at_ms"]) is not int or found["at_ms"] < 0:
             raise ValueError
         values, left = _offsets(found["offsets"]), _offsets(found.get("left", {}))
+        misplaced = _offsets(found.get("misplaced", {}))
         renamed = found.get("kafka_group", "")
         if not isinstance(renamed, str):
             raise ValueError
         to = Store(found["moved_to"])
-        return MigrationMarker(to, node.stat.mtime_ms, values, data, renamed, left)
+        return MigrationMarker(to, node.stat.mtime_ms, values, data, renamed, left, misplaced)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ZnodeFormatError(
             where, "is not a migration marker of zkmigrate; delete it if nothing else needs it"

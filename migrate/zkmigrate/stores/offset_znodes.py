@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zkconsumer.admin.reads import children, children_of
-from zkconsumer.admin.snapshot import partition_number
+from zkconsumer.admin.snapshot import MISPLACED, partition_number
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
-from zkconsumer.core.zookeeper.scripts.common import Script
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset, is_legal_topic
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.model import ZkOffset
@@ -25,6 +25,21 @@ def offset_partitions(group: str) -> Script[list[TopicPartition]]:
         for number in map(partition_number, names)
         if number is not None
     ]
+
+
+def misplaced_offsets(group: str) -> Script[dict[TopicPartition, Node]]:
+    """Return the offset znodes below ``offset``, where a 1.1.0 broker stores them by mistake."""
+    root = f"{GroupPaths(group).root}/{MISPLACED}"
+    topics = list(filter(is_legal_topic, (yield from children(root)) or []))
+    lists = yield from children_of(f"{root}/{topic}" for topic in topics)
+    wanted = [
+        TopicPartition(topic, number)
+        for topic, names in zip(topics, lists, strict=True)
+        for number in map(partition_number, names)
+        if number is not None
+    ]
+    nodes = yield from read_many([f"{root}/{tp.topic}/{tp.partition}" for tp in wanted])
+    return {tp: node for tp, node in zip(wanted, nodes, strict=True) if node is not None}
 
 
 def numbered(tree: Mapping[str, Mapping[str, Node]]) -> Iterator[tuple[TopicPartition, Node]]:
