@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 
 import pytest
 from zkmigrate.cli import run
+from zkmigrate.commands import servers
 from zkmigrate.stores import logs, sessions, surroundings
 
 from tests.unit.tool_zk import ToolZk
@@ -59,6 +60,7 @@ class SimulatedZk(ToolZk):
     """The tool's session. Every change has a time; ``view`` is what brokers say in KRaft."""
 
     has_bootstrap = False
+    foreign = False
     live = True
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -272,6 +274,7 @@ class Simulated:
         monkeypatch.setattr(sessions, "ClusterZk", open_zk)
         monkeypatch.setattr(tools, "ClusterZk", open_zk)
         monkeypatch.setattr(surroundings, "BlockingZk", lambda *_: self.whole)
+        monkeypatch.setattr(servers, "BlockingZk", open_zk)
         monkeypatch.setattr(sessions, "GroupCoordinators", lambda *_, **__: self.kafka)
         monkeypatch.setattr(logs, "BrokerConnection", SimulatedConnection)
         monkeypatch.setattr(logs, "fetch_metadata", self._metadata)

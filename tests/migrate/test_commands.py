@@ -232,6 +232,7 @@ def test_ctrl_c_and_on(bench: Bench, tmp_path: Path, group: str, topic: str) -> 
     )
 
     assert process.stderr is not None
+    assert process.stderr.readline().startswith("cluster ")
     said = process.stderr.readline()  # while it holds the journal
     waits_for = f"the session of an earlier run to end, in group {group}"
     assert json.loads(said)["waiting_for"] == waits_for

@@ -55,7 +55,7 @@ def test_each_command_shows_how_far_it_is(
         printed = capsys.readouterr()
         json.loads(printed.out)
         lines = [json.loads(line) for line in printed.err.splitlines() if line.startswith("{")]
-        lines = [line for line in lines if line["progress"] == verb]
+        lines = [line for line in lines if line.get("progress") == verb]
         assert (lines[0]["groups"], lines[0]["of"]) == (1, 3), printed.err
         assert lines[0]["after"] in groups
         assert lines[0]["groups_per_second"] > 0

@@ -31,8 +31,9 @@ class ClusterZk(BlockingZk):
     """One session with ZooKeeper, opened by ``with``; and the brokers of ``bootstrap``, if given.
 
     ``bootstrap`` (``host:port,host:port``) takes precedence over the brokers that ZooKeeper lists.
-    If ZooKeeper lists brokers, it is the cluster's own, and topics are read there. If it lists
-    none, the cluster runs without it (KRaft), and topics are read from the brokers.
+    If ZooKeeper lists brokers of the same cluster, it is the cluster's own, and topics are read
+    there. If it lists none, the cluster runs without it (KRaft), and topics are read from the
+    brokers; also if ZooKeeper is another cluster's, which groups of these brokers may use.
 
     Args:
         connect: as ``BlockingZk``.
@@ -62,6 +63,8 @@ class ClusterZk(BlockingZk):
             self._reader = ClusterReader(bootstrap, client_id, timeout, KafkaSecurity(security))
         self.live = True
         """Whether ZooKeeper lists brokers, or is the only place to find some."""
+        self.foreign = False
+        """Whether the brokers of ``bootstrap`` are of another cluster than ZooKeeper's."""
         self._view = ClusterView()
         self._read_at: float | None = None
         self._raw = self._reader is None
@@ -71,8 +74,10 @@ class ClusterZk(BlockingZk):
         super().__enter__()
         if self._reader is not None:
             try:
-                self.live = bool(self.run_in_zookeeper(children(BROKER_IDS)))
-                self.view()
+                stored, told = self.cluster_ids()
+                self.foreign = stored is not None and told is not None and stored != told
+                listed = self.run_in_zookeeper(children(BROKER_IDS))
+                self.live = bool(listed) and not self.foreign
             except BaseException as error:
                 self.__exit__(type(error), error, None)
                 raise

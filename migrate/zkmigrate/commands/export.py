@@ -19,6 +19,7 @@ from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import (
     Servers,
+    announce,
     open_stores,
     print_not_looked_at,
     server_options,
@@ -88,6 +89,7 @@ def _offsets_in_zookeeper(
     found: dict[OffsetKey, int] = {}
     left_out = 0
     with GroupTools(servers.zookeeper, servers.timeout, servers.security) as tools:
+        announce(servers, tools.zk)
         names = which.of_store(tools.group_names, Store.ZOOKEEPER)
         progress.total = len(names)
         for start in range(0, len(names), _AT_ONCE):

@@ -22,7 +22,7 @@ from zkmigrate.apply.outcome import Outcome, Result, exit_status
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.selection import Selection, selection
-from zkmigrate.commands.servers import Servers, server_options
+from zkmigrate.commands.servers import Servers, open_zookeeper, server_options
 from zkmigrate.model import Store
 
 _POLL = 1.0
@@ -65,8 +65,6 @@ def guard(
         return
     from zkmigrate.apply import guard as lock
 
-    if not execute:
-        click.echo("dry run: nothing is changed; give --execute to lock", err=True)
     now_ms = int(time.time() * 1000)
     each_group(
         "locking",
@@ -75,6 +73,7 @@ def guard(
         lambda group: lock.lock_moved(group, now_ms, execute),
         only_problems,
         how,
+        "" if execute else "lock",
     )
 
 
@@ -85,13 +84,19 @@ def each_group(
     script: Callable[[str], Script[Result]],
     only_problems: bool,
     how: How,
+    dry: str,
 ) -> None:
-    """Run a script for each chosen group; print the results and exit. No broker is asked."""
+    """Run a script for each chosen group; print the results and exit. No broker is asked.
+
+    ``dry``: what ``--execute`` would do, if this is a dry run.
+    """
     results: list[Result] = []
     with (
         Progress(verb) as progress,
-        BlockingZk(servers.zookeeper, servers.timeout, servers.security) as zk,
+        open_zookeeper(servers) as zk,
     ):
+        if dry:
+            click.echo(f"dry run: nothing is changed; give --execute to {dry}", err=True)
         names = _chosen(which, zk)
         progress.total = len(names)
         for result in zk.run_all(_caught(name, script) for name in names):
@@ -131,7 +136,7 @@ def _hold(which: Selection, servers: Servers, how: How) -> None:
     """Own every partition of the chosen groups until Ctrl-C; say what happens to them."""
     from zkmigrate.apply.holding import HELD, LOCKED, NOT_MOVED, Holding
 
-    with BlockingZk(servers.zookeeper, servers.timeout, servers.security) as zk:
+    with open_zookeeper(servers) as zk:
         holding = Holding(zk, _chosen(which, zk))
         refused = 0
         try:

@@ -154,8 +154,6 @@ def _run(
     from zkmigrate.apply.parallel import Parallel
 
     _check_choice(groups, all_ready)
-    if not execute:
-        click.echo("dry run: nothing is changed; give --execute to act", err=True)
     stopped = Event()
 
     def work(stores: Stores, name: str) -> Step | _Left:
@@ -177,6 +175,8 @@ def _run(
     found: dict[str, tuple[object, ...]] = {}
     good = True
     with Progress("moving", changes=execute) as progress, open_stores(servers, progress) as stores:
+        if not execute:
+            click.echo("dry run: nothing is changed; give --execute to act", err=True)
         names = _names(stores, groups, all_ready)
         progress.total = len(names)
         pool = Parallel(stores.each_thread(parallel), stopped, stores.kafka.stop_waiting)

@@ -27,8 +27,12 @@ def release(
     """
     from zkmigrate.apply import guard
 
-    if not execute:
-        click.echo("dry run: nothing is changed; give --execute to release", err=True)
     each_group(
-        "releasing", which, servers, lambda group: guard.release(group, execute), only_problems, how
+        "releasing",
+        which,
+        servers,
+        lambda group: guard.release(group, execute),
+        only_problems,
+        how,
+        "" if execute else "release",
     )

@@ -1,23 +1,39 @@
-"""Where the servers are, and how the commands open sessions with them."""
+"""Where the servers are, and how the commands open sessions with them.
+
+Each session begins with a line on standard error about the cluster, since ``--zookeeper`` may be
+set in the environment, and several clusters may use one ensemble.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+import click
+
+from zkconsumer.admin.snapshot import list_groups
+from zkconsumer.admin.text import printable
 from zkconsumer.cli.bootstrap import bootstrap_option
 from zkconsumer.cli.tables import print_notes, zookeeper_options
 from zkconsumer.cli.times import duration_option
 from zkconsumer.config.security import SecurityConfig
+from zkconsumer.core.common.types import BrokerEndpoint
+from zkconsumer.errors import ZooKeeperError
+from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.commands.progress import Progress
+from zkmigrate.stores import cluster
+from zkmigrate.text import shown
 
 if TYPE_CHECKING:
     from zkconsumer.zk.blocking import BlockingZk
     from zkmigrate.stores.sessions import Stores
 
 F = TypeVar("F", bound=Callable[..., Any])
+_SAID: Final = f"{__name__}.said"
+"""In the command's context: the line about the cluster was printed."""
 
 
 class Servers(NamedTuple):
@@ -28,6 +44,8 @@ class Servers(NamedTuple):
     coordinator_timeout: float
     security: SecurityConfig
     bootstrap: str | None = None
+    expect: str | None = None
+    """The cluster's id, if the operator gave it."""
 
 
 def server_options(command: F) -> F:
@@ -40,9 +58,11 @@ def server_options(command: F) -> F:
         coordinator_timeout: float,
         security: SecurityConfig,
         bootstrap: str | None,
+        expect_cluster: str | None,
         **others: Any,
     ) -> Any:
-        servers = Servers(zookeeper, timeout, coordinator_timeout, security, bootstrap)
+        waits = (timeout, coordinator_timeout)
+        servers = Servers(zookeeper, *waits, security, bootstrap, expect_cluster)
         return command(servers=servers, **others)
 
     waiting = duration_option(
@@ -52,7 +72,13 @@ def server_options(command: F) -> F:
         help="How long to wait for a group coordinator that does not answer, once for all of "
         "its groups.",
     )
-    return zookeeper_options(bootstrap_option(waiting(bundled)))  # type: ignore[return-value]
+    expecting = click.option(
+        "--expect-cluster",
+        metavar="ID",
+        help="Do nothing unless this is the id of the cluster. It is in the first line of each "
+        "command.",
+    )
+    return zookeeper_options(bootstrap_option(waiting(expecting(bundled))))  # type: ignore[return-value]
 
 
 def print_not_looked_at(zk: BlockingZk, servers: Servers) -> None:
@@ -69,9 +95,56 @@ def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
     # Not above: loading kafka-python takes longer than an export or a map of configurations.
     from zkmigrate.stores.sessions import Stores
 
-    where, timeout, coordinator_timeout, security, bootstrap = servers
     with Stores(
-        where, timeout, coordinator_timeout, security, progress.waiting, bootstrap
+        servers.zookeeper,
+        servers.timeout,
+        servers.coordinator_timeout,
+        servers.security,
+        progress.waiting,
+        servers.bootstrap,
+        servers.expect,
     ) as stores:
+        announce(servers, stores.zk, stores.brokers)
         print_notes(stores.faults)
         yield stores
+
+
+@contextmanager
+def open_zookeeper(servers: Servers) -> Iterator[BlockingZk]:
+    """Open a session with ZooKeeper alone."""
+    with BlockingZk(servers.zookeeper, servers.timeout, servers.security) as zk:
+        announce(servers, zk)
+        yield zk
+
+
+def announce(servers: Servers, zk: BlockingZk, brokers: tuple[BrokerEndpoint, ...] = ()) -> None:
+    """Print on standard error which cluster this is, once for a command.
+
+    With ``--json`` the line is an object. Raises MigrationError if it is not the expected one.
+    """
+    found = zk.run(cluster.read_id())
+    cluster.check_expected(servers.expect, found, servers.zookeeper)
+    context = click.get_current_context()
+    if context.meta.get(_SAID):
+        return
+    context.meta[_SAID] = True
+    groups = zk.run(or_refusal(list_groups()))
+    count = None if isinstance(groups, ZooKeeperError) else len(groups)
+    if context.params.get("how") == "json":
+        line = {
+            "cluster": found,
+            "brokers": {str(one.broker_id): f"{one.host}:{one.port}" for one in brokers},
+            "zookeeper": servers.zookeeper,
+            "groups": count,
+        }
+        click.echo(json.dumps(line), err=True)
+        return
+    listed = shown(f"{one.broker_id} at {one.host}:{one.port}" for one in brokers)
+    click.echo(
+        printable(
+            f"cluster {found or 'without an id'}"
+            + (f" (brokers {listed})" if brokers else "")
+            + f", ZooKeeper {servers.zookeeper}, {'?' if count is None else count} groups"
+        ),
+        err=True,
+    )

@@ -5,6 +5,7 @@
     group_states.read_states    everything that a plan needs of many groups -> GroupState
     group_states.read_offsets   the offsets of planned groups in both stores -> HeldNow
     logs.Logs                   which topics exist, since when, and what their logs hold
+    cluster                     which cluster this is
     offset_znodes               a group's offset znodes, as scripts
     migration_marker            ``/consumers/GROUP/migration``, which records a move
 

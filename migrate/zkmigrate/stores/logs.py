@@ -171,7 +171,11 @@ class Logs:
         paths = list(map(topic_path, legal))
         wanted: list[TopicPartition] = []
         nodes = self._zk.run(read_many(paths))
-        stored = nodes if self._zk.live else self._zk.run_in_zookeeper(read_many(paths))
+        stored: Sequence[Node | None] = nodes
+        if self._zk.foreign:
+            stored = [None] * len(nodes)  # records of other topics
+        elif not self._zk.live:
+            stored = self._zk.run_in_zookeeper(read_many(paths))
         for topic, path, node, old in zip(legal, paths, nodes, stored, strict=True):
             if node is None:
                 continue

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from zkconsumer.admin.cluster_zk import ClusterZk
-from zkconsumer.admin.reads import children, json_object
+from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.admin.topics import read_brokers, read_topic
 from zkconsumer.broker import offset_times
@@ -22,7 +22,6 @@ from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.zookeeper.cluster import CLUSTER_ID
 from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
@@ -35,7 +34,7 @@ from zkconsumer.core.zookeeper.znodes import (
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError, ZnodeFormatError
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import Retention, Store
-from zkmigrate.stores import migration_marker
+from zkmigrate.stores import cluster, migration_marker
 from zkmigrate.stores.logs import CLIENT_ID, Logs
 
 _FRESH: Final = 10.0
@@ -53,6 +52,8 @@ class Stores:
         on_wait: called with the reason for each wait, once.
         bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``; needed when the cluster
             has left this ZooKeeper (KRaft).
+        expect: the cluster's id, which is checked. It confirms brokers of another cluster than
+            ZooKeeper's.
 
     Raises the errors of ``ClusterZk`` and MigrationError when no broker can be used.
     """
@@ -65,6 +66,7 @@ class Stores:
         security: SecurityConfig | None = None,
         on_wait: Callable[[str], object] = lambda _what: None,
         bootstrap: str | None = None,
+        expect: str | None = None,
     ) -> None:
         self._security = KafkaSecurity(security)
         self.zk = ClusterZk(zookeeper, timeout, bootstrap, CLIENT_ID, security)
@@ -74,7 +76,10 @@ class Stores:
         """Registered brokers that cannot be used, and why. Known once the session is open."""
         self.unlisted: tuple[str, ...] = ()
         """Partitions without a leader, whose groups ``group_names`` could not list."""
+        self.brokers: tuple[BrokerEndpoint, ...] = ()
+        """Registered brokers that can be used. Known once the session is open."""
         self._where = zookeeper
+        self._expect = expect
         self._others: list[Stores] = []
         self._hidden: frozenset[str] = frozenset()
         self._hidden_at = -inf
@@ -109,6 +114,7 @@ class Stores:
                     + (f" (and {more} more)" if more else "")
                 )
             self.faults = brokers.faults
+            self.brokers = tuple(brokers.endpoints[one] for one in sorted(brokers.endpoints))
         except BaseException:
             self.zk.__exit__(None, None, None)
             raise
@@ -141,14 +147,14 @@ class Stores:
 
     def _check_cluster(self) -> None:
         """Check that ZooKeeper and brokers belong to one cluster, as far as that is known."""
-        if not self.zk.has_bootstrap:
-            return
-        stored, told = self.zk.cluster_ids()
-        if stored is not None and told is not None and stored != told:
-            raise MigrationError(
-                f"--bootstrap-server is in the cluster {told}, but the offsets in {self._where} "
-                f"belong to the cluster {stored}: correct one of them"
-            )
+        if self.zk.foreign:
+            stored, told = self.zk.cluster_ids()
+            if self._expect != told:
+                raise MigrationError(
+                    f"--bootstrap-server is in the cluster {told}, but the offsets in "
+                    f"{self._where} belong to the cluster {stored}: correct one of them; if the "
+                    f"groups consumed from these brokers, confirm it with --expect-cluster {told}"
+                )
 
     def _brokers(self) -> Sequence[BrokerEndpoint]:
         return list(self.zk.run(read_brokers(self._security.protocol)).endpoints.values())
@@ -189,13 +195,7 @@ class Stores:
 
     def cluster_id(self) -> str | None:
         """Return the cluster's id; brokers before 0.10.1 have none."""
-        (node,) = self.zk.run(read_many([CLUSTER_ID]))
-        if node is None:
-            return None
-        try:
-            return str(json_object(CLUSTER_ID, node.data)["id"])
-        except (ZnodeFormatError, KeyError):
-            return None
+        return self.zk.run(cluster.read_id())
 
     def hidden_topics(self) -> frozenset[str]:
         """Return the topics whose offsets the brokers do not show, as of some seconds ago."""

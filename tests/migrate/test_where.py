@@ -1,0 +1,171 @@
+"""Every command says which cluster it is about to work on, and can be told which one it must be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from zkmigrate.model import Log
+from zkmigrate.stores.logs import Logs
+
+from tests.migrate.simulated import Simulated, simulated
+from zkconsumer.admin import cluster_zk
+from zkconsumer.admin.cluster_zk import ClusterZk
+from zkconsumer.core.common.types import BrokerEndpoint
+from zkconsumer.core.zookeeper.cluster import ClusterView, PartitionView, TopicView
+from zkconsumer.zk.blocking import BlockingZk
+
+__all__ = ["simulated"]
+HERE = "cluster here (brokers 0 at sim:1), ZooKeeper sim:1, 2 groups"
+ONLY_ZOOKEEPER = "cluster here, ZooKeeper sim:1, 2 groups"
+CHOSEN = ("--group", "g")
+COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
+    "assess": (("assess", *CHOSEN), HERE),
+    "left": (("assess", *CHOSEN, "--left"), HERE),
+    "plan": (("plan", *CHOSEN, "--out", "another"), HERE),
+    "apply": (("apply", "plan"), HERE),
+    "apply it": (("apply", "plan", "--execute"), HERE),
+    "rollback": (("rollback", "plan"), HERE),
+    "verify": (("verify", "plan"), HERE),
+    "status": (("status", "--all"), HERE),
+    "reset": (("reset", *CHOSEN, "--all-topics", "--to-earliest"), HERE),
+    "live status": (("live", "status", "g"), HERE),
+    "live": (("live", "prepare", "g"), HERE),
+    "guard": (("guard", *CHOSEN), ONLY_ZOOKEEPER),
+    "hold": (("guard", "--group", "h", "--hold"), ONLY_ZOOKEEPER),
+    "release": (("release", *CHOSEN), ONLY_ZOOKEEPER),
+    "export": (("export", *CHOSEN), ONLY_ZOOKEEPER),
+    "export from Kafka": (("export", *CHOSEN, "--store", "kafka"), HERE),
+}
+WITHOUT_JSON = ("export", "export from Kafka", "hold")
+
+
+@pytest.fixture
+def here(simulated: Simulated) -> Simulated:
+    """Two groups in a cluster with an id, and a plan for one of them that was begun."""
+    simulated.zk.set("/cluster/id", b'{"version":"1","id":"here"}')
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 5)
+    simulated.in_zookeeper("h", "t", 5)
+    assert simulated.run("plan", *CHOSEN, "--out", "plan").status == 0
+    assert simulated.run("apply", "plan", "--execute").status == 0
+    return simulated
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_first_line_says_which_cluster_it_is(here: Simulated, name: str) -> None:
+    """Id, brokers, ZooKeeper with its chroot, and the number of groups."""
+    words, expected = COMMANDS[name]
+    ran = here.run(*words, rows=False)
+    lines = ran.err.splitlines()
+    assert lines[0] == expected
+    assert lines.count(expected) == 1
+    if name not in WITHOUT_JSON:
+        if name == "plan":
+            words = (*words[:-1], "a-third")
+        first = json.loads(here.run(*words).err.splitlines()[0])
+        brokers = {"0": "sim:1"} if expected == HERE else {}
+        assert first == {"cluster": "here", "brokers": brokers, "zookeeper": "sim:1", "groups": 2}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_another_cluster_than_the_expected_one_is_left_alone(here: Simulated, name: str) -> None:
+    """On one ensemble, another chroot is another cluster with groups of the same names."""
+    words, _ = COMMANDS[name]
+    ran = here.run(*words, "--expect-cluster", "there", rows=False)
+    assert ran.status == 1
+    assert "this is the cluster here, and --expect-cluster is there" in ran.err
+    assert not (here.folder / "another").exists()
+    assert here.run(*words, "--expect-cluster", "here", rows=False).status in (0, 1, 3)
+    here.zk.delete("/cluster/id")
+    ran = here.run(*words, "--expect-cluster", "here", rows=False)
+    assert "this cluster's id is not known" in ran.err
+
+
+class Reader:
+    """Brokers of the cluster ``there``."""
+
+    view = ClusterView(
+        "there",
+        (BrokerEndpoint(1, "there", 9),),
+        {"t": TopicView("id-there", {0: PartitionView(1, 0, (1,), (1,))})},
+    )
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def read(self) -> ClusterView:
+        """Return what the brokers say."""
+        return self.view
+
+    def disconnect(self) -> None:
+        """Nothing is open."""
+
+
+@contextmanager
+def joined(here: Simulated, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterZk]:
+    """The product's session with this ZooKeeper and with brokers of ``there``."""
+    import zkconsumer.broker.cluster
+
+    monkeypatch.setattr(zkconsumer.broker.cluster, "ClusterReader", Reader)
+    monkeypatch.setattr(BlockingZk, "__enter__", lambda self: self)
+    monkeypatch.setattr(BlockingZk, "__exit__", lambda *_: None)
+
+    def run(self: ClusterZk, script: Any) -> Any:
+        zk = here.zk
+
+        def answered() -> Iterator[Any]:
+            reply: Any = None
+            while True:
+                try:
+                    op = next(script) if reply is None else script.send(reply)
+                except StopIteration as end:
+                    return end.value
+                reply = self._known(op) or (yield op)
+
+        return zk.run(answered())
+
+    monkeypatch.setattr(BlockingZk, "run", run)
+    with cluster_zk.ClusterZk("sim:1", 1.0, "there:9") as zk:
+        yield zk
+
+
+def test_the_topics_are_those_of_the_brokers(
+    here: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group of this library may keep its offsets in a ZooKeeper that another, living cluster
+    uses. Its topics and ids say nothing about the group's."""
+    here.zk.set("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0],"1":[0]}}')
+    with joined(here, monkeypatch) as zk:
+        assert (zk.foreign, zk.live) == (True, False)
+        logs = Logs(zk, lambda: (), 1.0)
+        topic = logs.of(["t"])[0]["t"]
+        assert (topic.partitions, topic.log) == ((0,), Log.UNPROVEN)
+        logs.close()
+    monkeypatch.setattr(Reader, "view", replace(Reader.view, cluster_id="here"))
+    with joined(here, monkeypatch) as zk:
+        assert (zk.foreign, zk.live) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("expect", "refused"), [((), True), (("--expect-cluster", "there"), False),
+                            (("--expect-cluster", "here"), True)],
+)  # fmt: skip
+def test_groups_of_other_brokers_need_a_confirmation(
+    here: Simulated, monkeypatch: pytest.MonkeyPatch, expect: tuple[str, ...], refused: bool
+) -> None:
+    """Without it, the offsets of one cluster could be committed to another."""
+    monkeypatch.setattr(here.zk, "foreign", True)
+    monkeypatch.setattr(here.zk, "live", False)
+    monkeypatch.setattr(here.zk, "cluster_ids", lambda: ("here", "there"))
+    here.zk.view = Reader.view
+    ran = here.run("status", "--all", *expect, rows=False)
+    assert (ran.status == 1 and "belong to the cluster here" in ran.err) is refused, ran
+    if refused:
+        assert "confirm it with --expect-cluster there" in ran.err
+    else:
+        assert ran.err.startswith("cluster there (brokers 1 at there:9), ZooKeeper sim:1")
