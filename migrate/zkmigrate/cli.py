@@ -1,11 +1,18 @@
-"""The command ``zkmigrate``: the one place that maps errors to a message and an exit status."""
+"""The command ``zkmigrate``: the one place that maps errors and signals to message and status."""
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+_ENDED_BY_SIGNAL: Final = 128
+"""Added to a signal's number: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP."""
 
 
 def main() -> None:
@@ -26,29 +33,68 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit status.
 
     Own errors print one line on stderr and set ``exit_code``. Other statuses: 2 for a usage error,
-    Ctrl-C 130, 141 if the reader of stdout exited.
+    130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, 141 if the reader of stdout exited.
     """
     import click
 
     from zkconsumer.admin.text import printable
     from zkconsumer.errors import ZkConsumerError
 
+    received: list[int] = []
+    """The signal that ended the command. Some libraries raise their own error instead of ours."""
     try:
-        from zkmigrate.commands.root import cli
+        with _signals_interrupt(received):
+            from zkmigrate.commands.root import cli
 
-        logging.getLogger("zkconsumer").addHandler(logging.NullHandler())  # errors say it in a line
-        status = cli.main(args=list(arguments), prog_name="zkmigrate", standalone_mode=False)
-        sys.stdout.flush()
+            logging.getLogger("zkconsumer").addHandler(logging.NullHandler())
+            status = cli.main(list(arguments), prog_name="zkmigrate", standalone_mode=False)
+            sys.stdout.flush()
     except ZkConsumerError as error:
+        if received:
+            return _interrupted(received[0])
         click.echo(f"error: {printable(str(error))}", err=True)
         return error.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted: run the same command again to resume", err=True)
-        return 130
+        return _interrupted(received[0] if received else signal.SIGINT)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError:
+        if received:  # the terminal is gone
+            return _interrupted(received[0])
+        raise
     return status if isinstance(status, int) else 0
+
+
+def _interrupted(number: int) -> int:
+    with suppress(OSError):  # the terminal may be gone
+        sys.stderr.write("interrupted: run the same command again to resume\n")
+    return _ENDED_BY_SIGNAL + number
+
+
+@contextmanager
+def _signals_interrupt(received: list[int]) -> Iterator[None]:
+    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does; a second one ends the process.
+
+    A signal that is ignored, as SIGHUP below nohup, stays so. Outside of the main thread nothing is
+    done.
+    """
+
+    def interrupt(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        received.append(number)
+        raise KeyboardInterrupt
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -75,7 +75,10 @@ class Stores:
         self.topics = {"t": TopicState(5, (0, 1))}
         self.ranges = dict.fromkeys((T0, T1), LogRange(0, 100))
         self.kafka = SimpleNamespace(
-            members=lambda group: self.members, commit=self.commit, delete=self.delete
+            members=lambda group: self.members,
+            commit=self.commit,
+            delete=self.delete,
+            stop_waiting=lambda: None,
         )
         self.logs = SimpleNamespace(
             covering=lambda tps, timeout, again=False: (self.topics, self.ranges),

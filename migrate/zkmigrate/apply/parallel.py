@@ -1,7 +1,7 @@
 """Works on several groups at a time, each in a thread that uses its own connections.
 
-The calling thread submits the groups and gets the results. Other threads do the work, unless there
-is only one worker: then the calling thread does it.
+The calling thread submits the groups and gets the results. Other threads do the work, also if there
+is only one, since Ctrl-C interrupts the calling thread in the middle of what it does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, Lock
 from typing import Generic, TypeVar
 
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
@@ -37,6 +37,8 @@ class Parallel(Generic[Worker]):
         for worker in workers:
             self._workers.put(worker)
         self._stopped = stopped
+        self._begin = Lock()
+        """Held while an item is begun."""
         self._stop_waiting = stop_waiting
 
     def each(
@@ -50,24 +52,23 @@ class Parallel(Generic[Worker]):
         """
 
         def task(item: Item) -> tuple[Item, Result | ZkConsumerError] | None:
-            if self._stopped.is_set():
-                return None
-            worker = self._workers.get()
+            with self._begin:
+                if self._stopped.is_set():
+                    return None
+                worker = self._workers.get()  # there are as many as threads
             try:
                 return item, work(worker, item)
             except (JournalError, ZkUnavailableError):
+                self._stopped.set()  # before this thread begins another item
                 raise
             except ZkConsumerError as error:
                 return item, error
+            except BaseException:
+                self._stopped.set()
+                raise
             finally:
                 self._workers.put(worker)
 
-        if self._count == 1:
-            for item in items:
-                found = task(item)
-                assert found is not None
-                yield found
-            return
         under_way: set[Future[tuple[Item, Result | ZkConsumerError] | None]] = set()
 
         def ended() -> Iterator[tuple[Item, Result | ZkConsumerError]]:
@@ -78,15 +79,20 @@ class Parallel(Generic[Worker]):
                 if found is not None:
                     yield found
 
-        with ThreadPoolExecutor(self._count, "zkmigrate") as pool:
-            try:
-                for item in items:
-                    under_way.add(pool.submit(task, item))
-                    if len(under_way) >= 2 * self._count:
+        try:
+            with ThreadPoolExecutor(self._count, "zkmigrate") as pool:
+                try:
+                    for item in items:
+                        under_way.add(pool.submit(task, item))
+                        if len(under_way) >= 2 * self._count:
+                            yield from ended()
+                    while under_way:
                         yield from ended()
-                while under_way:
-                    yield from ended()
-            except BaseException:
-                self._stopped.set()
-                self._stop_waiting()
-                raise
+                except BaseException:
+                    with self._begin:
+                        self._stopped.set()
+                    self._stop_waiting()
+                    raise
+        finally:  # a thread whose start was interrupted is not one that the pool waits for
+            for worker in [self._workers.get() for _ in range(self._count)]:
+                self._workers.put(worker)

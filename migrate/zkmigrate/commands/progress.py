@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -58,12 +59,11 @@ class Progress:
         traceback: TracebackType | None,
     ) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with suppress(OSError):
+                self._bar.stop()
         if self._changes and exc_type is not None and issubclass(exc_type, KeyboardInterrupt):
             bad = f", {self._bad} {self._bad_word}" if self._bad else ""
-            click.echo(
-                f"{self._verb}: {self._done} of {self.total} groups were worked on{bad}", err=True
-            )
+            _print(f"{self._verb}: {self._done} of {self.total} groups were worked on{bad}")
 
     def group(self, name: str, good: bool = True, offsets: int = 0) -> None:
         """Count one more group. ``offsets``: how many were written."""
@@ -99,14 +99,15 @@ class Progress:
         }
         if self._offsets:
             line["offsets_per_second"] = round(self._offsets / max(seconds, 0.001))
-        click.echo(json.dumps({**line, **more}), err=True)
+        _print(json.dumps({**line, **more}))
 
     def _show(self, now: str) -> None:
         assert self._bar is not None
         (task,) = self._bar.task_ids
-        self._bar.update(
-            task, completed=self._done, total=self.total, counts=self._counts(), now=now
-        )
+        with suppress(OSError):
+            self._bar.update(
+                task, completed=self._done, total=self.total, counts=self._counts(), now=now
+            )
 
     def _counts(self) -> str:
         seconds = max(time.monotonic() - self._started, 0.001)
@@ -114,6 +115,15 @@ class Progress:
         if self._offsets:
             found.append(f"{self._offsets / seconds:.0f} offsets/s")
         return ", ".join([*found, f"{self._bad} {self._bad_word}"] if self._bad else found)
+
+
+def _print(line: str) -> None:
+    """Print a line on standard error, if anybody can read it.
+
+    A terminal that was closed must not end the work on a group in the middle.
+    """
+    with suppress(OSError):
+        click.echo(line, err=True)
 
 
 def _cut(name: str) -> str:

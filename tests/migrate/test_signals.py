@@ -1,0 +1,173 @@
+"""Ctrl-C, SIGTERM and a closed terminal: groups in progress are finished, no other is begun."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+
+import click
+import pytest
+from zkmigrate.apply.parallel import Parallel
+from zkmigrate.commands import watch
+from zkmigrate.commands.watch import Look, look_once_or_often
+from zkmigrate.errors import JournalError
+
+from zkconsumer.errors import BrokerError, ZkConsumerError
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_ctrl_c_ends_the_waits_of_groups_in_progress(workers: int) -> None:
+    """A worker that waits for a coordinator which does not answer is told to stop waiting, so the
+    run ends at once. Its group ends in order, and no other group is begun."""
+    stopped, told = Event(), Event()
+    begun: list[int] = []
+    ended: list[int] = []
+
+    def work(_worker: object, item: int) -> int:
+        begun.append(item)
+        if len(begun) == workers:
+            _thread.interrupt_main()
+        assert told.wait(20), "nobody ended the wait"
+        ended.append(item)
+        return item
+
+    pool = Parallel(range(workers), stopped, told.set)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), closing(pool.each(range(50), work)) as found:
+        list(found)
+    assert time.monotonic() - started < 10
+    assert stopped.is_set()
+    assert len(begun) == workers
+    assert sorted(ended) == sorted(begun)
+
+
+def test_an_error_of_all_groups_begins_no_other() -> None:
+    """With one worker, too, although the next group waits for its turn already."""
+    begun: list[int] = []
+
+    def work(_worker: object, item: int) -> int:
+        begun.append(item)
+        raise JournalError("the disk is full")
+
+    for _ in range(50):
+        begun.clear()
+        pool = Parallel([0], Event(), lambda: None)
+        with pytest.raises(JournalError), closing(pool.each(range(3), work)) as found:
+            list(found)
+        assert begun == [0]
+
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+from threading import Event
+import pytest
+from tests.migrate.simulated import Simulated
+from zkmigrate.cli import main
+from zkmigrate.commands import progress
+
+progress.INTERVAL = 0.0
+simulated = Simulated(pytest.MonkeyPatch(), Path(sys.argv[1]))
+simulated.topic("t", (0, 100))
+for number in range(9):
+    simulated.in_zookeeper(f"g{number}", "t", 5)
+assert simulated.run("plan", "--all", "--out", "plan").status == 0
+told = Event()
+simulated.kafka.stop_waiting = told.set
+commit = simulated.kafka.commit
+
+def committing(group, new):
+    if len(simulated.kafka.committed) == 3:
+        os.write(1, b"here\\n")
+        assert told.wait(30)
+    return commit(group, new)
+
+simulated.kafka.commit = committing
+sys.argv[1:] = ["apply", "plan", "--execute", "--parallel", sys.argv[2], "--zookeeper", "sim:1"]
+main()
+"""
+
+
+def recorded(folder: Path) -> dict[str, str]:
+    """Return the outcome of each group that was begun."""
+    lines = (folder / "plan.journal").read_text().splitlines()
+    records = [json.loads(line.partition("\t")[0]) for line in lines]
+    found = {one["group"]: "begun" for one in records if "step" in one}
+    return found | {one["group"]: one["outcome"] for one in records if "outcome" in one}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_finishes_the_group_in_progress(tmp_path: Path, number: signal.Signals) -> None:
+    """A drained pod, ``systemctl stop`` and a closed terminal are not worse than Ctrl-C: the group
+    under way is moved, released and recorded."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path), "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: [signal.signal(one, signal.SIG_DFL) for one in (2, 1, 15)],
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    assert "interrupted: run the same command again to resume" in err
+    assert "Traceback" not in err
+    assert recorded(tmp_path) == dict.fromkeys(["g0", "g1", "g2", "g3"], "done")
+
+
+def test_a_closed_terminal_does_not_end_the_work(tmp_path: Path) -> None:
+    """Nobody reads standard error any more. All groups are moved all the same."""
+    script = SCRIPT.replace("assert told.wait(30)", "sys.stdin.readline()")
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path), "2"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "here\n"
+    process.stderr.close()
+    process.stdin.write("\n")
+    process.stdin.close()
+    process.stdout.read()
+    process.wait(60)
+    assert recorded(tmp_path) == {f"g{number}": "done" for number in range(9)}
+
+
+def test_watch_that_is_ended_while_a_server_is_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit status is that of the last look, which failed, and not that of the last good one."""
+    looks: list[Look | ZkConsumerError] = [
+        Look(("group",), 1, [("g",)], "all well", 0),
+        BrokerError("the broker does not answer"),
+    ]
+
+    def look() -> Look:
+        found = looks.pop(0)
+        if isinstance(found, ZkConsumerError):
+            raise found
+        return found
+
+    def sleep(_seconds: float) -> None:
+        if not looks:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    with click.Context(click.Command("verify")):
+        assert look_once_or_often(look, 1.0, "table") == BrokerError.exit_code != 0
+        assert "the broker does not answer; looking again" in capsys.readouterr().err
+        looks += [BrokerError("away"), Look(("group",), 1, [], "behind", 4)]
+        assert look_once_or_often(look, 1.0, "table") == 4
