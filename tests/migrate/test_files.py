@@ -3,6 +3,7 @@ fault."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -282,6 +283,45 @@ def test_the_journal_is_private_and_of_one_plan(tmp_path: Path) -> None:
     with pytest.raises(JournalError), Journal(link, "digest"):
         pass
     assert sorted(os.listdir(tmp_path)) == ["journal", "link"]
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_files_are_created_on_volumes_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Plans, journals and reports: whole, private, and never over another file."""
+
+    def link(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", link)
+    path = tmp_path / "plan"
+    whole_file.create(path, [b"whole"])
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("plan", b"whole")]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+    def late() -> Iterator[bytes]:
+        (tmp_path / "other").write_bytes(b"of another run")
+        yield b"mine"
+
+    with pytest.raises(FileExistsError):
+        whole_file.create(tmp_path / "other", late())
+    assert (tmp_path / "other").read_bytes() == b"of another run"
+    with Journal(tmp_path / "journal", "digest") as journal:
+        journal.write(group="g", step="claim")
+    assert sorted(os.listdir(tmp_path)) == ["journal", "other", "plan"]
+
+
+def test_an_error_of_a_link_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk is no volume without hard links."""
+
+    def link(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(OSError, match="No space"):
+        whole_file.create(tmp_path / "plan", [b"whole"])
+    assert os.listdir(tmp_path) == []
 
 
 OFFSETS = {OffsetKey("g", "t", 0): 0, OffsetKey("g", "t", 10): 2**63 - 1, OffsetKey("h", "u", 1): 5}

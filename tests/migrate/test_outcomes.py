@@ -5,6 +5,7 @@ The stores are simulated; the journal is a real file.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -25,12 +26,14 @@ from zkmigrate.model import GroupState, LogRange, TopicState, ZkOffset
 from zkmigrate.report import GroupReport
 from zkmigrate.stores import group_states
 
+from tests.migrate.simulated import Simulated, simulated
 from tests.migrate.test_simulated import T0, T1, Stores, at
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.core.zookeeper.ops import Delete
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import BrokerError
 
+__all__ = ["simulated"]
 NOBODY_REFUSED = "No group was refused."
 
 
@@ -199,6 +202,31 @@ def test_a_refused_rollback_is_in_the_report(runs: Runs) -> None:
     assert runs.rollback().outcome is Outcome.REFUSED
     assert runs.report.state == "refused"
     assert "it was changed since" in runs.page
+
+
+def test_report_prints_json(simulated: Simulated, capsys: pytest.CaptureFixture[str]) -> None:
+    """One object for each group, with its state and the reason, for scripts."""
+    simulated.topic("t", (0, 100))
+    for group in ("a", "b"):
+        simulated.in_zookeeper(group, "t", 5)
+    assert simulated.run("plan", "--all", "--out", "plan").status == 0
+    simulated.in_kafka("b", "t", 7)
+    simulated.run("apply", "plan", "--execute")
+    capsys.readouterr()
+    assert run(["report", "plan", "--json"]) == 3
+    rows = json.loads(capsys.readouterr().out)
+    found = [(row["group"], row["state"], row["offsets"], row["locked"]) for row in rows]
+    assert found == [("a", "moved", 1, True), ("b", "refused", 0, None)]
+    assert "kafka holds 7, not none" in rows[1]["why"]
+    assert run(["report", "plan"]) == 2
+
+
+def test_export_takes_json_too(simulated: Simulated) -> None:
+    """As every other command does."""
+    simulated.in_zookeeper("g", "t", 5)
+    plain = simulated.run("export", "--all", "--format", "json", rows=False).err
+    assert simulated.run("export", "--all", "--json", rows=False).err == plain
+    assert '"topic"' in plain
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from threading import Event
@@ -49,19 +50,34 @@ def test_ctrl_c_ends_the_waits_of_groups_in_progress(workers: int) -> None:
 
 
 def test_an_error_of_all_groups_begins_no_other() -> None:
-    """With one worker, too, although the next group waits for its turn already."""
+    """Although the next group waits for its turn, and the calling thread, which reads a large
+    plan, has not noticed the error yet."""
     begun: list[int] = []
+    stopped, both = Event(), Event()
+
+    def until_it_ends() -> None:
+        deadline = time.monotonic() + 10
+        while not stopped.is_set() and 2 not in begun and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def work(_worker: object, item: int) -> int:
         begun.append(item)
+        if item == 1:
+            both.set()
+            until_it_ends()
+        if item != 0:
+            return item
+        assert both.wait(20)
         raise JournalError("the disk is full")
 
-    for _ in range(50):
-        begun.clear()
-        pool = Parallel([0], Event(), lambda: None)
-        with pytest.raises(JournalError), closing(pool.each(range(3), work)) as found:
-            list(found)
-        assert begun == [0]
+    def items() -> Iterator[int]:
+        yield from range(3)
+        until_it_ends()
+
+    pool = Parallel(range(2), stopped, lambda: None)
+    with pytest.raises(JournalError), closing(pool.each(items(), work)) as found:
+        list(found)
+    assert sorted(begun) == [0, 1]
 
 
 SCRIPT = """

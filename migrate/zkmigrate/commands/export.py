@@ -11,6 +11,7 @@ import click
 
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.tools import GroupTools
+from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.tables import no_collector, print_notes
 from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
 from zkconsumer.errors import SessionExpiredError, ZkUnavailableError, ZooKeeperError
@@ -50,12 +51,14 @@ _AT_ONCE: Final = 100
     help="csv: the format of kafka-consumer-groups --from-file; jvm: the format of "
     "ImportZkOffsets.",
 )
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--out", metavar="FILE", help="A new file; standard output without it.")
 @server_options
 def export(
     which: Selection,
     store: str,
     form: str,
+    as_json: bool,
     out: str | None,
     servers: Servers,
 ) -> None:
@@ -66,6 +69,9 @@ def export(
     znodes in another client's layout, and two offsets of one partition that differ. The exit
     status is then 1.
     """
+    if as_json:
+        no_effect("--json", "form")
+        form = "json"
     with no_collector(), Progress("reading", bad="left out") as progress:
         if store == Store.ZOOKEEPER.value:
             found, left_out = _offsets_in_zookeeper(which, servers, progress)

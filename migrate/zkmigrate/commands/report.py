@@ -10,7 +10,7 @@ from functools import partial
 
 import click
 
-from zkconsumer.cli.tables import guarded
+from zkconsumer.cli.tables import guarded, print_rows
 from zkmigrate import report as reports
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.outcome import NOT_LOCKED
@@ -28,15 +28,18 @@ from zkmigrate.plan.values import Verdict
 @click.option(
     "--csv", "csv_out", metavar="FILE", help="A new CSV file with a row for each partition."
 )
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array with each group's state.")
 @journal_option
-def report(plan: str, out: str | None, csv_out: str | None, journal: str | None) -> None:
-    """Report what was moved, decided and refused, and why, as an HTML page or as CSV.
+def report(
+    plan: str, out: str | None, csv_out: str | None, as_json: bool, journal: str | None
+) -> None:
+    """Report what was moved, decided and refused, and why, as an HTML page, CSV or JSON.
 
     It reads PLAN and its journal, and connects to no server. The exit status is 3 if a group of the
     plan is not moved.
     """
-    if out is None and csv_out is None:
-        raise click.UsageError("name a file with --out, with --csv, or both")
+    if out is None and csv_out is None and not as_json:
+        raise click.UsageError("name a file with --out, with --csv, or both; or give --json")
     loaded = plan_file.load(plan)
     records = read_records(journal_path(plan, journal), loaded.digest)
     look = partial(reports.look, loaded, begun_by(records), outcomes_of(records))
@@ -47,6 +50,8 @@ def report(plan: str, out: str | None, csv_out: str | None, journal: str | None)
     if csv_out is not None:
         rows = reports.csv_rows(look())
         write_out(csv_out, _lines([reports.COLUMNS], rows), "--csv")
+    if as_json:
+        print_rows(reports.GROUP_COLUMNS, list(reports.group_rows(look())), "json")
     found = [(one.state, one.not_locked) for one in look()]
     counts = Counter(state for state, _ in found)
     said = ", ".join(f"{counts[state]} {state}" for state in reports.STATES if counts[state])

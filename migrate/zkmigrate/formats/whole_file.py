@@ -6,13 +6,20 @@ import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
+
+_NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
+"""What ``link`` answers on volumes without hard links."""
+_NO_FSYNC: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
+"""What ``fsync`` answers where a folder has nothing to be written."""
 
 
 def create(path: Path, chunks: Iterable[bytes]) -> None:
     """Create a new file, with its content and its name on disk when this returns.
 
-    The content is written to a temporary file, which is then linked to ``path``. Mode 0600, never
-    through a symbolic link. Raises OSError, FileExistsError when ``path`` exists.
+    The content is written to a temporary file, which is then linked to ``path``. On a volume
+    without hard links, such as many network shares, ``path`` is created empty and then replaced.
+    Mode 0600, never through a symbolic link. Raises OSError, FileExistsError when ``path`` exists.
     """
     if os.path.lexists(path):  # before the content is made, which may take long
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
@@ -25,11 +32,30 @@ def create(path: Path, chunks: Iterable[bytes]) -> None:
             file.writelines(chunks)
             file.flush()
             os.fsync(file.fileno())
-            os.link(temporary, path, follow_symlinks=False)
+            try:
+                os.link(temporary, path, follow_symlinks=False)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                _replace(temporary, path)
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _NO_FSYNC:
+            raise
     finally:
         os.close(folder)
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    """Give a file its name, which no other file may have."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    os.close(os.open(path, flags, 0o600))
+    try:
+        temporary.replace(path)
+    except OSError:
+        path.unlink()
+        raise

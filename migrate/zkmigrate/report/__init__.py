@@ -40,6 +40,8 @@ COLUMNS: Final = (
     "why",
 )  # fmt: skip
 """Of the CSV."""
+GROUP_COLUMNS: Final = ("group", "kafka_group", "state", "offsets", "locked", "ended", "why")
+"""Of the JSON rows; ``locked`` is false if old consumers can still start, null if not moved."""
 _PLAIN: Final = ("both hold it", "only ", "no offset: auto.offset.reset decides")
 _UNCHANGED: Final = "has not changed since"
 _VERDICTS: Final = (Verdict.DECIDE.value, Verdict.REFUSED.value)
@@ -132,6 +134,15 @@ def _state(plan: GroupPlan, step: str, outcome: Result | None) -> str:
     skipped = outcome.outcome is Outcome.SKIPPED and plan.verdict is not Verdict.READY
     state: str = plan.verdict.value if skipped else outcome.outcome.value
     return state
+
+
+def group_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
+    """Yield a row of ``GROUP_COLUMNS`` for each group."""
+    for one in groups:
+        plan = one.plan
+        why = one.why or "; ".join(": ".join(filter(None, reason)) for reason in one.reasons)
+        locked = not one.not_locked if one.wrote else None
+        yield plan.group, plan.kafka_group, one.state, one.written, locked, _at(one.ended_ms), why
 
 
 def csv_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
