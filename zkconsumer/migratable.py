@@ -143,7 +143,6 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
         self._coordination.offsets = commits = LiveOffsets(
             self._host, group, offsets, requests, spec.backoff, self._group_timeout
         )
-        commits.session = lambda: self._coordination.session_id
         commits.departures = lambda: live.departures
         self._coordination.scripts = scripts_of(paths, live)
         self._coordination.observer = observer = self._live_recorder()

@@ -141,6 +141,7 @@ FOUND: Mapping[str, Found] = {
     "starts_at_zero": Found("coordinator", 0, "starts_at_committed"),
     "stays_open": Found("zookeeper", 0, "gate"),
     "stays_with_a_failed_broker": Found("zookeeper", 0, "no_silent_partition"),
+    "stores_in_kafka_without_asking": Found("zookeeper", 3, "commits_in_session"),
     "stops_without_waiting": Found("zookeeper", 5, "release_waits"),
     "swallows_listener_errors": Found("coordinator", 0, "stable_at_rest"),
     "takes_any_answer": Found("coordinator", 6, "stable_at_rest"),

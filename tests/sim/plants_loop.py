@@ -294,7 +294,7 @@ def hears_no_watch(patch: Patch) -> None:
 
 def trusts_the_offset_store(patch: Patch) -> None:
     """An offset that Kafka refused counts as committed."""
-    right = kafka_storage._store
+    right = kafka_storage.store
 
     def store(command: Any, ctx: Any, settled: Any) -> Any:
         script = right(command, ctx, settled)
@@ -310,7 +310,7 @@ def trusts_the_offset_store(patch: Patch) -> None:
 
                 reply = Ok(tuple(None for _ in reply.value))
 
-    patch.setattr(kafka_storage, "_store", store)
+    patch.setattr(kafka_storage, "store", store)
 
 
 def begins_where_zookeeper_says(patch: Patch) -> None:

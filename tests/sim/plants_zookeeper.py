@@ -12,7 +12,7 @@ from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.known import Knowledge, Known
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.ops import Listing, Node, SetData
+from zkconsumer.core.zookeeper.ops import Listing, Node, Permit, SetData
 from zkconsumer.core.zookeeper.scripts import legacy, ownership, view
 from zkconsumer.core.zookeeper.states import IDLE
 from zkconsumer.runtime import zookeeper
@@ -90,6 +90,11 @@ def never_reads_again(patch: pytest.MonkeyPatch) -> None:
 def has_no_lease(patch: pytest.MonkeyPatch) -> None:
     """Delivery continues however long ZooKeeper is silent."""
     patch.setattr(zookeeper, "LEASE", 100.0)
+
+
+def stores_in_kafka_without_asking(patch: pytest.MonkeyPatch) -> None:
+    """An offset is sent to Kafka although the session may have ended."""
+    patch.setattr(zookeeper.ZooKeeperCoordination, "_permit", lambda *_: Permit.GRANTED)
 
 
 def keeps_partitions_of_a_lost_session(patch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ class SimulatedClient:
         self._given_up.set()
         self._switch.closed.append(self)
 
-    def execute(self, order: Any) -> Event:
+    def execute(self, order: Any, _permission: object = None) -> Event:
         self._switch.check()
         token = order.token
         if self._switch.silent:

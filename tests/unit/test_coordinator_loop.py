@@ -64,7 +64,7 @@ class Line:
     def start(self, on_answer: Callable[..., object], on_crash: Callable[..., object]) -> None:
         self._on_answer = on_answer
 
-    def submit(self, command: Any) -> None:
+    def submit(self, command: Any, permission: object = None) -> None:
         self.sent.append(command)
 
     def interrupt(self) -> None:

@@ -312,7 +312,7 @@ class SlowClient:
     def __init__(self) -> None:
         self.executing_since = 0.0
 
-    def execute(self, command: str) -> str:
+    def execute(self, command: str, _permission: object) -> str:
         self.executing_since = time.clock_gettime(CLOCK)
         while time.clock_gettime(CLOCK) - self.executing_since < 0.02:
             pass

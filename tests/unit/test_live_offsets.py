@@ -16,7 +16,16 @@ from zkconsumer.core.migration.member_scripts import MEMBERSHIP_ENDED, scripts_o
 from zkconsumer.core.migration.modes import Mode, Offer
 from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper import commands as zk_commands, events as zk_events
-from zkconsumer.core.zookeeper.ops import Code, Failed, Node, Ok, Reply, Stat, StoreOffsets
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Failed,
+    Node,
+    Ok,
+    Permit,
+    Reply,
+    Stat,
+    StoreOffsets,
+)
 from zkconsumer.runtime.live import LiveOffsets
 
 TP = TopicPartition("t", 0)
@@ -26,15 +35,18 @@ class Line:
     """A line of requests. The test answers."""
 
     def __init__(self) -> None:
-        self.coordinator = 0
+        self.coordinator = self.interrupts = 0
         self.sent: list[Any] = []
         self.answer: Callable[..., object] = lambda *_: None
 
     def start(self, on_answer: Callable[..., object], on_crash: Callable[..., object]) -> None:
         self.answer = on_answer
 
-    def submit(self, command: Any) -> None:
+    def submit(self, command: Any, _permission: object) -> None:
         self.sent.append(command)
+
+    def interrupt(self) -> None:
+        self.interrupts += 1
 
 
 class Commits:
@@ -55,7 +67,9 @@ class Commits:
         self.departed = 0
         self.offsets.departures = lambda: self.departed
         self.offsets.begin()
-        self.offsets.submit(StoreOffsets(((TP, 14),)), self.replies.append)
+        self.permit = Permit.GRANTED
+        op = StoreOffsets(((TP, 14),))
+        self.offsets.submit(op, self.replies.append, lambda: self.permit)
 
     def refuse(self, code: ErrorCode) -> None:
         """The coordinator refuses the last commit."""
@@ -117,12 +131,35 @@ def test_an_expulsion_while_owners_are_looked_up_ends_the_commit() -> None:
 def test_a_commit_waits_until_the_session_surely_lives(tried: Commits) -> None:
     """The member was suspended. Its session may have ended, and another member may have committed
     more."""
-    alive = [False]
-    tried.offsets.lease = lambda: alive[0]
+    tried.permit = Permit.WAIT
     tried.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
     tried.again()
     assert len(tried.line.sent) == 1
-    alive[0] = True
+    tried.permit = Permit.GRANTED
     tried.again()
     assert len(tried.line.sent) == 2
     assert not tried.replies
+
+
+def test_a_commit_of_a_lost_session_is_not_sent_again(tried: Commits) -> None:
+    """The time for the retry comes in the next session. Meanwhile, another member may have
+    committed more."""
+    tried.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    tried.permit = Permit.ENDED
+    tried.again()
+    assert len(tried.line.sent) == 1
+    assert tried.replies == [Failed(Code.OTHER, detail=Permit.ENDED.value)]
+    assert not tried.later
+
+
+def test_a_request_of_a_lost_session_is_interrupted(tried: Commits) -> None:
+    """Only if it is still in flight."""
+    tried.offsets.interrupt()
+    assert tried.line.interrupts == 0
+    tried.permit = Permit.ENDED
+    tried.offsets.interrupt()
+    assert tried.line.interrupts == 1
+    tried.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    tried.again()
+    tried.offsets.interrupt()
+    assert tried.line.interrupts == 1

@@ -28,6 +28,7 @@ from zkconsumer.core.zookeeper.ops import (
     Ok,
     Reply,
     StoreOffsets,
+    always,
 )
 from zkconsumer.errors import (
     BrokerError,
@@ -422,12 +423,12 @@ class FaultyCoordinator:
     def __init__(self) -> None:
         self.faults: list[BaseException] = [KeyError("host"), SystemExit(1), BrokerError("refused")]
 
-    def fetch(self, partitions: tuple[TopicPartition, ...], _patience: float) -> object:
+    def fetch(self, partitions: tuple[TopicPartition, ...], _patience: float, _: object) -> object:
         if self.faults:
             raise self.faults.pop(0)
         return dict.fromkeys(partitions, 7)
 
-    def commit(self, _positions: object, _patience: float) -> dict[TopicPartition, object]:
+    def commit(self, _positions: object, _patience: float, _: object) -> dict[Any, object]:
         raise self.faults.pop(0)
 
     def close(self) -> None:
@@ -440,7 +441,7 @@ def test_the_offset_worker_always_answers() -> None:
     worker = OffsetWorker(faulty, 1.0, "offsets")
     answers: queue.SimpleQueue[Reply] = queue.SimpleQueue()
     for op in (FetchOffsets((P0,)), StoreOffsets(((P0, 3),)), *[FetchOffsets((P0,))] * 2):
-        worker.submit(op, answers.put)
+        worker.submit(op, answers.put, always)
     found = [answers.get(timeout=SOON) for _ in range(4)]
     worker.close()
     failed = [answer.detail for answer in found if isinstance(answer, Failed)]

@@ -40,6 +40,7 @@ from zkconsumer.errors import (
 
 _HEADER: Final = Struct(">hhi")
 _INT: Final = Struct(">i")
+_RESET: Final = Struct("@ii").pack(1, 0)
 _FIRST_PIECE: Final = 64 * 1024 * 1024
 """Larger frames are not allocated at once: their length may be a lie."""
 
@@ -252,12 +253,18 @@ class BrokerConnection:
         if sock is not None:
             sock.close()
 
-    def abort(self) -> None:
-        """Wake the thread that uses the connection and refuse all further use. Any thread."""
+    def abort(self, *, discard: bool = False) -> None:
+        """Wake the thread that uses the connection and refuse all further use. Any thread.
+
+        With ``discard`` the system drops what it could not send yet. Without it, the system sends
+        it for minutes, also after ``close``.
+        """
         self._aborted = True
         sock = self._socket
         if sock is not None:
             try:
+                if discard:  # ``close`` resets the connection
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 # Not SSLSocket's own, which would let the other thread continue without TLS.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:

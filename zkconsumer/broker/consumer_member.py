@@ -28,6 +28,7 @@ from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator.reactions import UNREACHABLE
+from zkconsumer.core.zookeeper.ops import Permission, always
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError
 
 _SUPPORTED = 1
@@ -63,7 +64,7 @@ class ConsumerGroupClient(GroupClient):
             spec.topics_named, spec.rebalance_timeout, spec.regex, spec.assignor, spec.rack
         )
 
-    def execute(self, command: Any) -> Any:
+    def execute(self, command: Any, permission: Permission = always) -> Any:
         """See ``GroupClient``."""
         try:
             match command:
@@ -83,7 +84,7 @@ class ConsumerGroupClient(GroupClient):
             if isinstance(command, commands.MemberHeartbeat):
                 return events.MemberHeartbeatAnswered(command.token, UNREACHABLE, str(error))
             return events.RequestFailed(command.token, UNREACHABLE, str(error))
-        return super().execute(command)
+        return super().execute(command, permission)
 
     def _check_protocol(self, connection: BrokerConnection) -> None:
         where = f"{connection.endpoint.host}:{connection.endpoint.port}"

@@ -25,6 +25,7 @@ from zkconsumer.broker.messages import (
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator.wire import by_topic
+from zkconsumer.core.zookeeper.ops import Permission, Permit
 from zkconsumer.errors import BrokerError, BrokerUnavailableError, CommitFailedError
 
 _AGAIN: Final = frozenset(
@@ -70,6 +71,18 @@ class TryAgainError(Exception):
     def __init__(self, error: BrokerError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def check_permission(permission: Permission) -> None:
+    """Raise if a request may not be sent now: TryAgainError if it may be sent later.
+
+    Raises CommitFailedError when it must never be sent again.
+    """
+    permit = permission()
+    if permit is Permit.WAIT:
+        raise TryAgainError(BrokerError(permit.value))
+    if permit is Permit.ENDED:
+        raise CommitFailedError(permit.value)
 
 
 def until(

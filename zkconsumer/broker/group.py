@@ -39,6 +39,7 @@ from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.events import Event, GroupMember
 from zkconsumer.core.coordinator.reactions import UNREACHABLE
+from zkconsumer.core.zookeeper.ops import Permission, Permit, always
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError
 
 JOIN_GROUP: Final = 11
@@ -116,8 +117,11 @@ class GroupClient:
         self._closed = True
         self.interrupt()
 
-    def execute(self, command: RequestCommand) -> Event:
-        """Carry out ``command``; return the answer, or ``RequestFailed``. Raises nothing."""
+    def execute(self, command: RequestCommand, permission: Permission = always) -> Event:
+        """Carry out ``command``; return the answer, or ``RequestFailed``. Raises nothing.
+
+        A commit asks ``permission`` right before it is sent.
+        """
         try:
             match command:
                 case commands.FindCoordinator():
@@ -135,7 +139,7 @@ class GroupClient:
                 case commands.FetchOffsets():
                     return self._fetch(command)
                 case commands.CommitOffsets():
-                    return self._commit(command)
+                    return self._commit(command, permission)
         except UnsupportedBrokerError as error:
             return events.RequestFailed(command.token, ErrorCode.UNSUPPORTED_VERSION, str(error))
         except BrokerError as error:
@@ -302,8 +306,15 @@ class GroupClient:
         offsets = {tp: stored[tp].offset if tp in stored else None for tp in command.partitions}
         return events.OffsetsFetched(command.token, offsets)
 
-    def _commit(self, command: commands.CommitOffsets) -> Event:
+    def _commit(self, command: commands.CommitOffsets, permission: Permission) -> Event:
         connection = self._to_coordinator()
+
+        def ask(request: Any, response: type[Any], version: int) -> Any:
+            permit = permission()  # the connection is open, so nothing delays the request
+            if permit is not Permit.GRANTED:
+                raise BrokerError(permit.value)
+            return self._call(connection, request, response, version)
+
         codes = commit(
             connection,
             self._group,
@@ -313,7 +324,7 @@ class GroupClient:
             member_id=command.member_id,
             generation=command.generation,
             instance_id=self._instance_id,
-            ask=partial(self._call, connection),
+            ask=ask,
         )
         return events.OffsetsCommitted(command.token, codes)
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.coordinator_calls import (
     StoredOffset,
     TryAgainError,
     check,
+    check_permission,
     commit,
     fetch_offsets,
     find_coordinator,
@@ -25,6 +27,7 @@ from zkconsumer.broker.coordinator_calls import (
 )
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.ops import Permission, always
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
 _NO_SUCH_BROKER: Final = "no broker is registered in ZooKeeper"
@@ -60,6 +63,8 @@ class OffsetCoordinator:
         self._security = security
         self._closed = threading.Event()
         self._connection: BrokerConnection | None = None
+        self._latest: BrokerConnection | None = None
+        """The connection that was made last: the one in use."""
 
     @property
     def endpoint(self) -> BrokerEndpoint | None:
@@ -70,29 +75,43 @@ class OffsetCoordinator:
     def close(self) -> None:
         """Abandon the operation in progress. Any thread; may be repeated."""
         self._closed.set()
-        connection = self._connection
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """End the attempt in progress. It is repeated if it is still permitted. Any thread."""
+        connection = self._latest
         if connection is not None:
-            connection.abort()
+            connection.abort(discard=True)
 
     def fetch(
-        self, partitions: Iterable[TopicPartition], patience: float
+        self,
+        partitions: Iterable[TopicPartition],
+        patience: float,
+        permission: Permission = always,
     ) -> dict[TopicPartition, int | None]:
         """Return the stored offset of each partition, ``None`` if there is none.
 
-        Raises BrokerError when no coordinator answered within ``patience`` seconds, or it refuses.
+        Raises BrokerError when no coordinator answered within ``patience`` seconds, it refuses, or
+        ``permission`` has ended.
         """
         wanted = list(partitions)
         if not wanted:
             return {}
-        return self._until(patience, lambda connection: self._fetch_once(connection, wanted))
+        return self._until(
+            patience, permission, lambda connection: self._fetch_once(connection, wanted)
+        )
 
     def commit(
-        self, positions: Mapping[TopicPartition, int], patience: float
+        self,
+        positions: Mapping[TopicPartition, int],
+        patience: float,
+        permission: Permission = always,
     ) -> dict[TopicPartition, BrokerError]:
         """Store ``positions``; return the refused ones, by partition.
 
         Partitions for which the coordinator requests a retry are sent again until ``patience``
-        seconds have passed. Raises BrokerError when no coordinator has answered by then.
+        seconds have passed, or ``permission`` has ended. Raises BrokerError when no coordinator has
+        answered by then.
         """
         left = {tp: StoredOffset(offset) for tp, offset in positions.items()}
         refused: dict[TopicPartition, BrokerError] = {}
@@ -100,19 +119,38 @@ class OffsetCoordinator:
             return refused
 
         def once(connection: BrokerConnection) -> None:
-            settle(commit(connection, self._group, left, 2, 1), left, refused)
+            ask = partial(self._ask, connection, permission)
+            settle(commit(connection, self._group, left, 2, 1, ask=ask), left, refused)
 
         try:
-            self._until(patience, once)
+            self._until(patience, permission, once)
         except BrokerError as error:
             if len(left) == len(positions):
                 raise
             refused.update(dict.fromkeys(left, error))
         return refused
 
-    def _until(self, patience: float, once: Callable[[BrokerConnection], T]) -> T:
+    def _ask(
+        self,
+        connection: BrokerConnection,
+        permission: Permission,
+        request: Any,
+        response: type[Any],
+        version: int,
+    ) -> Any:
+        """Send a request. The connection is open, so nothing delays it after the question."""
+        check_permission(permission)
+        return connection.call(request, response, version)
+
+    def _until(
+        self, patience: float, permission: Permission, once: Callable[[BrokerConnection], T]
+    ) -> T:
+        def attempt() -> T:
+            check_permission(permission)  # before the search for the coordinator, which may be long
+            return once(self._coordinator())
+
         return until(
-            lambda: once(self._coordinator()),
+            attempt,
             self._disconnect,
             patience,
             self._backoff,
@@ -143,7 +181,9 @@ class OffsetCoordinator:
         raise TryAgainError(error)
 
     def _connect(self, endpoint: BrokerEndpoint) -> BrokerConnection:
-        return BrokerConnection(endpoint, self._client_id, self._timeout, 0, self._security)
+        connection = BrokerConnection(endpoint, self._client_id, self._timeout, 0, self._security)
+        self._latest = connection
+        return connection
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

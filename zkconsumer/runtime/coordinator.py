@@ -19,6 +19,7 @@ from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.base import GroupMachine
 from zkconsumer.core.coordinator.reactions import UNREACHABLE
 from zkconsumer.core.coordinator.states import ENDED, State
+from zkconsumer.core.zookeeper.ops import Permission, always
 from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
 from zkconsumer.runtime.loop import Host, MemberLoop
@@ -42,8 +43,11 @@ class RequestLine(Protocol):
     coordinator: Any
     """Where requests to the group's coordinator are sent: found by one line, given to the other."""
 
-    def submit(self, command: Any) -> None:
-        """Carry out ``command`` after those submitted before."""
+    def submit(self, command: Any, permission: Permission = always) -> None:
+        """Carry out ``command`` after those submitted before.
+
+        A commit asks ``permission`` right before it is sent.
+        """
 
     def interrupt(self) -> None:
         """End the request in flight; it fails."""

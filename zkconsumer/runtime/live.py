@@ -20,7 +20,16 @@ from zkconsumer.core.migration.commands import FromGroup, NeedGroup, ToGroup
 from zkconsumer.core.migration.group import LiveMembership
 from zkconsumer.core.migration.member import LiveMember
 from zkconsumer.core.migration.member_scripts import MEMBERSHIP_ENDED
-from zkconsumer.core.zookeeper.ops import Code, Failed, FetchOffsets, OffsetOp, Ok, Reply
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Failed,
+    FetchOffsets,
+    OffsetOp,
+    Ok,
+    Permission,
+    Permit,
+    Reply,
+)
 from zkconsumer.runtime.coordinator import BrokerCoordination, RequestLine
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import Host, MemberLoop
@@ -86,7 +95,7 @@ class _Job:
     op: OffsetOp
     on_reply: Callable[[Reply], object]
     until: float
-    session: int
+    permission: Permission
     departures: int
 
 
@@ -112,11 +121,6 @@ class LiveOffsets:
     ) -> None:
         self.committed = 0
         """Offsets stored. Host's thread."""
-        self.session: Callable[[], int] = lambda: 0
-        """The ZooKeeper session; requests of a lost one are not sent again."""
-        self.lease: Callable[[], bool] = lambda: True
-        """Whether this session surely lives. If not, another member may already have claimed the
-        partitions and committed more, so commits wait."""
         self.departures: Callable[[], int] = lambda: 0
         """How often the member has left the coordinator's group; positions from before are not
         stored: another member may have had the partitions in between."""
@@ -141,10 +145,20 @@ class LiveOffsets:
 
         self._line.start(self._answered, crash)
 
-    def submit(self, op: OffsetOp, on_reply: Callable[[Reply], object]) -> None:
-        """Carry out ``op``; call ``on_reply`` once, on the host's thread."""
+    def submit(
+        self, op: OffsetOp, on_reply: Callable[[Reply], object], permission: Permission
+    ) -> None:
+        """Carry out ``op``; call ``on_reply`` once, on the host's thread.
+
+        ``permission`` is asked right before each attempt is sent.
+        """
         until = self._host.now() + self._patience
-        self._send(_Job(op, on_reply, until, self.session(), self.departures()))
+        self._send(_Job(op, on_reply, until, permission, self.departures()))
+
+    def interrupt(self) -> None:
+        """End the attempt in progress if it is no longer permitted."""
+        if any(job.permission() is Permit.ENDED for job in self._jobs.values()):
+            self._line.interrupt()
 
     def close(self) -> None:
         """Abandon the request in progress."""
@@ -152,9 +166,12 @@ class LiveOffsets:
         self._line.close()
 
     def _send(self, job: _Job) -> None:
-        if self._closed or job.session != self.session():
+        if self._closed:
             return
-        group, op = self._group, job.op
+        group, op, permit = self._group, job.op, job.permission()
+        if permit is Permit.ENDED:
+            job.on_reply(Failed(Code.OTHER, detail=permit.value))
+            return
         self._number = number = self._number + 1
         command: Any
         if isinstance(op, FetchOffsets):
@@ -162,10 +179,9 @@ class LiveOffsets:
         elif job.departures != self.departures():
             job.on_reply(Failed(Code.OTHER, detail=MEMBERSHIP_ENDED))
             return
-        elif not self.lease():
+        elif permit is Permit.WAIT:
             if not self._again(job):
-                text = "ZooKeeper did not answer in time: the session may have ended"
-                job.on_reply(Failed(Code.OTHER, detail=text))
+                job.on_reply(Failed(Code.OTHER, detail=permit.value))
             return
         elif group.generation < 0:
             job.on_reply(Failed(Code.OTHER, detail="not a member on the coordinator at the moment"))
@@ -175,7 +191,7 @@ class LiveOffsets:
             command = commands.CommitOffsets(number, group.member_id, group.generation, positions)
         self._jobs[number] = job
         self._line.coordinator = self._requests.coordinator
-        self._line.submit(command)
+        self._line.submit(command, job.permission)
 
     def _answered(self, command: Any, event: Any, _sent: float, _sent_us: int) -> None:
         self._host.post(partial(self._take, command.token, event))
@@ -258,7 +274,6 @@ class LiveCoordination:
         self.group = group
         self._offsets = offsets
         self._gate = gate
-        offsets.lease = lambda: gate.zookeeper.is_open
 
     def begin(self, member: MemberLoop[LiveMember]) -> None:
         """See ``Coordination``."""

@@ -8,7 +8,16 @@ import threading
 from collections.abc import Callable
 
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
-from zkconsumer.core.zookeeper.ops import Code, Failed, FetchOffsets, OffsetOp, Ok, Reply
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Failed,
+    FetchOffsets,
+    OffsetOp,
+    Ok,
+    Permission,
+    Permit,
+    Reply,
+)
 from zkconsumer.errors import BrokerError
 from zkconsumer.runtime.threads import check_lives
 
@@ -27,16 +36,29 @@ class OffsetWorker:
     def __init__(self, coordinator: OffsetCoordinator, patience: float, name: str) -> None:
         self._coordinator = coordinator
         self._patience = patience
-        self._work: queue.SimpleQueue[tuple[OffsetOp, Callable[[Reply], object]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._work: queue.SimpleQueue[
+            tuple[OffsetOp, Callable[[Reply], object], Permission] | None
+        ] = queue.SimpleQueue()
+        self._permission: Permission | None = None
+        """Of the operation in progress."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, op: OffsetOp, on_reply: Callable[[Reply], object]) -> None:
-        """Carry out ``op``; call ``on_reply`` once, on the worker's thread."""
-        self._work.put((op, on_reply))
+    def submit(
+        self, op: OffsetOp, on_reply: Callable[[Reply], object], permission: Permission
+    ) -> None:
+        """Carry out ``op``; call ``on_reply`` once, on the worker's thread.
+
+        ``permission`` is asked right before each attempt is sent.
+        """
+        self._work.put((op, on_reply, permission))
+
+    def interrupt(self) -> None:
+        """End the attempt in progress if it is no longer permitted."""
+        permission = self._permission
+        if permission is not None and permission() is Permit.ENDED:
+            self._coordinator.interrupt()
 
     def close(self) -> None:
         """Abandon the operation in progress and end the thread."""
@@ -51,15 +73,17 @@ class OffsetWorker:
 
     def _run(self) -> None:
         while (item := self._work.get()) is not None:
-            op, on_reply = item
-            on_reply(self._carry_out(op))
+            op, on_reply, self._permission = item
+            reply = self._carry_out(op, self._permission)
+            self._permission = None
+            on_reply(reply)
 
-    def _carry_out(self, op: OffsetOp) -> Reply:
+    def _carry_out(self, op: OffsetOp, permission: Permission) -> Reply:
         try:
             if isinstance(op, FetchOffsets):
-                found = self._coordinator.fetch(op.partitions, self._patience)
+                found = self._coordinator.fetch(op.partitions, self._patience, permission)
                 return Ok(tuple(found[tp] for tp in op.partitions))
-            refused = self._coordinator.commit(dict(op.positions), self._patience)
+            refused = self._coordinator.commit(dict(op.positions), self._patience, permission)
             return Ok(tuple(str(refused[tp]) if tp in refused else None for tp, _ in op.positions))
         except BrokerError as error:
             return Failed(Code.OTHER, detail=str(error))

@@ -10,6 +10,7 @@ from typing import Any
 
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.core.common.types import BrokerEndpoint
+from zkconsumer.core.zookeeper.ops import Permission, always
 from zkconsumer.runtime.gate import CLOCK
 from zkconsumer.runtime.threads import check_lives
 
@@ -28,7 +29,7 @@ class RequestWorker:
 
     def __init__(self, client: GroupClient, name: str) -> None:
         self._client = client
-        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[Any, Permission] | None] = queue.SimpleQueue()
         self._on_answer: OnAnswer | None = None
         self._on_crash: Callable[[BaseException], object] | None = None
         self._closed = False
@@ -48,9 +49,12 @@ class RequestWorker:
     def coordinator(self, broker: BrokerEndpoint | None) -> None:
         self._client.coordinator = broker
 
-    def submit(self, command: Any) -> None:
-        """Carry out ``command`` after those submitted before."""
-        self._waiting.put(command)
+    def submit(self, command: Any, permission: Permission = always) -> None:
+        """Carry out ``command`` after those submitted before.
+
+        A commit asks ``permission`` right before it is sent.
+        """
+        self._waiting.put((command, permission))
 
     def interrupt(self) -> None:
         """End the request in flight; it fails."""
@@ -71,9 +75,10 @@ class RequestWorker:
         assert self._on_answer is not None
         assert self._on_crash is not None
         try:
-            while (command := self._waiting.get()) is not None:
+            while (item := self._waiting.get()) is not None:
+                command, permission = item
                 sent_us, sent = time.time_ns() // 1000, time.clock_gettime(CLOCK)
-                answer = self._client.execute(command)
+                answer = self._client.execute(command, permission)
                 self._on_answer(command, answer, sent, sent_us)
         except BaseException as error:  # noqa: BLE001 - the loop raises it again
             self._on_crash(error)

@@ -22,9 +22,12 @@ from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import (
     OffsetOp,
     Ok,
+    Permission,
+    Permit,
     Pipelined,
     Reply,
     SessionEvent,
+    StoreOffsets,
     ZkOp,
     session_text,
 )
@@ -63,8 +66,16 @@ class OffsetPort(Protocol):
     """The part of Kafka's offset store that a member needs
     (``zkconsumer.runtime.offset_worker``)."""
 
-    def submit(self, op: OffsetOp, on_reply: Callable[[Reply], object]) -> None:
-        """Carry out ``op``; call ``on_reply`` once, on any thread."""
+    def submit(
+        self, op: OffsetOp, on_reply: Callable[[Reply], object], permission: Permission
+    ) -> None:
+        """Carry out ``op``; call ``on_reply`` once, on any thread.
+
+        ``permission`` is asked right before each attempt is sent.
+        """
+
+    def interrupt(self) -> None:
+        """End the attempt in progress if it is no longer permitted."""
 
     def close(self) -> None:
         """Abandon the operation in progress."""
@@ -178,8 +189,9 @@ class ZooKeeperCoordination:
 
     @property
     def session_id(self) -> int:
-        """The member's session; 0 while there is none."""
-        return 0 if self._context is None else self._context.session_id
+        """The member's session; 0 while there is none. Any thread."""
+        context = self._context
+        return 0 if context is None else context.session_id
 
     def carry_out(self, command: Any) -> None:
         """Run the script of ``command``."""
@@ -229,6 +241,8 @@ class ZooKeeperCoordination:
             lived = self._host.lease_now() - self._opened_at
             self._log(f"ZooKeeper session {session_text(self.session_id)} lost after {lived:.1f} s")
             self._context = None
+            if self.offsets is not None:
+                self.offsets.interrupt()
             for running in self._scripts.values():
                 running.script.close()
             self._scripts.clear()
@@ -239,6 +253,18 @@ class ZooKeeperCoordination:
 
     def _log(self, text: str) -> None:
         self._host.log(logging.INFO, text)
+
+    def _permit(self, op: OffsetOp, session_id: int) -> Permit:
+        """See ``Permission``: an offset is stored only while the session surely lives.
+
+        A lost session shuts the gate before the next one opens it. So the gate is read first.
+        """
+        if self._gate.always_open:
+            return Permit.GRANTED  # the JVM has no lease
+        sure = self._gate.is_open
+        if session_id != self.session_id:
+            return Permit.ENDED
+        return Permit.GRANTED if sure or not isinstance(op, StoreOffsets) else Permit.WAIT
 
     def _release(self, drops: int) -> None:
         """No server has answered since the connection was lost: deliver until the lease expires.
@@ -302,6 +328,6 @@ class ZooKeeperCoordination:
             self.directory.submit(op, answered)
         elif isinstance(op, OffsetOp):
             assert self.offsets is not None
-            self.offsets.submit(op, answered)
+            self.offsets.submit(op, answered, partial(self._permit, op, running.session_id))
         else:
             self.zk.submit(op, running.session_id, answered)

@@ -22,6 +22,7 @@ from zkconsumer.core.coordinator.events import Event
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import UNREACHABLE
 from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.zookeeper.ops import Permission, Permit, always
 from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.consumer_group import ConsumerGroupCoordination
 from zkconsumer.runtime.coordinator import BrokerCoordination
@@ -156,7 +157,7 @@ class Line:
         """The broker that it regards as the coordinator."""
         self._member = member
         self._on_answer: OnAnswer
-        self._waiting: deque[Any] = deque()
+        self._waiting: deque[tuple[Any, Permission]] = deque()
         self._number = 0
         self._busy: tuple[int, Any, int] | None = None
 
@@ -164,9 +165,9 @@ class Line:
         """See ``RequestLine``. A failure ends the whole run."""
         self._on_answer = on_answer
 
-    def submit(self, command: Any) -> None:
+    def submit(self, command: Any, permission: Permission = always) -> None:
         """See ``RequestLine``."""
-        self._waiting.append(command)
+        self._waiting.append((command, permission))
         self._next()
 
     def interrupt(self) -> None:
@@ -184,12 +185,13 @@ class Line:
         member = self._member
         if self._busy is not None or not self._waiting or not member.alive:
             return
-        command = self._waiting.popleft()
+        command, permission = self._waiting.popleft()
         brokers, kernel = member.cluster, member.cluster.kernel
         self._number += 1
         self._busy = self._number, command, kernel.now_us
         later = partial(self._after, self._number)
-        if member.is_cut:
+        commits = isinstance(command, commands.CommitOffsets)
+        if member.is_cut or (commits and permission() is not Permit.GRANTED):
             later(member.trip_us, failure(command, UNREACHABLE))
             return
         lost = brokers.loss > 0 and kernel.rng.random() < brokers.loss

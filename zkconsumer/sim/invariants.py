@@ -25,6 +25,7 @@ RULES: Final[Mapping[str, str]] = {
     "no_foreign_release": "no member deletes another one's claim",
     "offsets_never_lowered": "members never lower a committed offset, except after a reset",
     "commits_fenced": "no member commits a partition that another one owns",
+    "commits_in_session": "no offset is sent to Kafka unless the sender's session surely lives",
     "starts_at_committed": "no owner begins below the offset that an owner has stored",
     "no_record_lost": "each record below a committed offset was delivered, or has left the log",
     "committed_is_processed": "a committed offset is at most what applications have processed",
@@ -203,18 +204,27 @@ class Observer:
         znodes)."""
         self._ended.add(session)
 
-    def owner_changed(self, at: float, tp: TopicPartition, owner: int | None, by: int) -> None:
+    def owner_changed(
+        self,
+        at: float,
+        tp: TopicPartition,
+        owner: int | None,
+        by: int,
+        *,
+        fenced: bool = True,
+    ) -> None:
         """The owner znode of ``tp`` now belongs to ``owner`` (``None``: deleted), changed by
         ``by``.
 
         ``by`` 0 is an administrator: the previous owner is excused until it claims again.
+        ``fenced``: there is an offset znode, whose version a release checks.
         """
         before = self.owners.pop(tp, None)
         if before is not None and before not in self._ended:
             reading = self._reading.get((tp, before))
             if by != before:
                 self._excused.add((tp, before))
-                if by:
+                if by and (fenced or (tp, by) not in self._excused):
                     text = f"{tp}: session {by} deleted the owner znode of {before}"
                     self.note("no_foreign_release", at, by, text)
             elif reading is not None and reading.active and owner != before:

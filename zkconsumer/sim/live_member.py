@@ -81,7 +81,6 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
         self._coordination.offsets = commits = LiveOffsets(
             self.host, group, offsets, requests, group_spec.backoff, group_spec.session_timeout
         )
-        commits.session = lambda: self.session
         commits.departures = lambda: live.departures
         self._coordination.scripts = scripts_of(paths, live)
         coordination = LiveCoordination(

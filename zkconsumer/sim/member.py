@@ -213,9 +213,14 @@ class SimMember(ZkProcess[RebalanceMachine]):
             self._coordination.directory_interval = _ASK_BROKERS_S
             self._zk.has_brokers = False
         if offsets is not None:
-            self._coordination.offsets = offsets.port(lambda: self.session)
+            self._coordination.offsets = offsets.port(lambda: self.session, self._surely_in)
         if isinstance(self.plane, WholePlane):
             self.plane.on_reset = lambda tp, old: self.post(events.OffsetReset(tp, old))
+
+    def _surely_in(self, session: int) -> bool:
+        """Whether the session is this member's, and surely lives."""
+        limit = self.proved + self.spec.session_timeout
+        return self.spec.scala or (session == self.session and self._kernel.now < limit)
 
     def slow_pings(self, probability: float) -> None:
         """Hand over the answers to pings late at times."""

@@ -195,18 +195,26 @@ class World:
             before, after = change.before, change.after
             if parts[3] == "owners" and (before is None or after is None):
                 owner = after.stat.ephemeral_owner if after is not None else None
-                observer.owner_changed(now, tp, owner, txn.session_id)
+                fenced = self.zk.get(self.paths.offset(tp)) is not None
+                observer.owner_changed(now, tp, owner, txn.session_id, fenced=fenced)
             elif parts[3] == "offsets" and txn.session_id:
                 was = int(before.data) if before is not None else None
                 observer.offset_changed(
                     now, tp, was, int(after.data) if after is not None else None, txn.session_id
                 )
 
-    def _stored(self, tp: TopicPartition, before: int | None, after: int, by: int) -> None:
-        """An offset was stored in Kafka."""
+    def _stored(
+        self, tp: TopicPartition, before: int | None, after: int, by: int, sure: bool
+    ) -> None:
+        """An offset was stored in Kafka. See ``OnStored``."""
         if self.history is not None:
             self.history.append(f"{self.kernel.now_us} stored {tp} {before} {after} by {by}")
         observer = self.observer
+        if not sure:
+            text = f"{tp}: {before} -> {after} in Kafka by {by}, sent without a session"
+            lowered = before is not None and after < before
+            rule = "offsets_never_lowered" if lowered else "commits_in_session"
+            observer.note(rule, self.kernel.now, by, text)
         if self.dual:  # ZooKeeper has the same, and refuses what must not be
             observer.in_kafka_too[tp] = after
         else:

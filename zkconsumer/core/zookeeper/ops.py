@@ -7,6 +7,7 @@ carry out the same objects, so both interleave op for op. All paths are relative
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -236,6 +237,30 @@ class StoreOffsets:
 
 
 OffsetOp = FetchOffsets | StoreOffsets
+
+
+class Permit(Enum):
+    """Whether a member may send an operation on offsets in Kafka now; the value is why not.
+
+    Kafka stores the offset of any client. So the member itself must be sure, before each attempt,
+    that no other member can have claimed the partitions and committed more.
+    """
+
+    GRANTED = ""
+    WAIT = "ZooKeeper did not answer in time: the session may have ended"
+    """The session is probably alive. Ask again later."""
+    ENDED = "the ZooKeeper session of this request has ended"
+    """The operation must never be sent again."""
+
+
+Permission = Callable[[], Permit]
+"""Asked right before an attempt is sent. Any thread."""
+
+
+def always() -> Permit:
+    """The permission of clients that are not members."""
+    return Permit.GRANTED
+
 
 Value = (
     None

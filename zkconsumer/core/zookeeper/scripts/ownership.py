@@ -249,7 +249,9 @@ def release(command: commands.Release, ctx: ScriptContext) -> MemberScript[event
     Only the session that created an ephemeral znode deletes it. So it is safe to read its owner
     first and delete it then, whatever other members did to the partition meanwhile (a JVM member's
     claim does not change the offset). The offset's version is checked in the same multi, so that a
-    late request does not delete the znode of a member that has claimed the partition since.
+    late request does not delete the znode of a member that has claimed the partition since. (While
+    there is no offset znode, that can happen only if an operator deletes the owner znode of a
+    partition at the moment of its release.)
     """
     check = own_check(ctx, command.epoch)
     foreign: set[TopicPartition] = set()
