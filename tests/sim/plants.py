@@ -132,7 +132,7 @@ FOUND: Mapping[str, Found] = {
     "remembers_leaders": Found("zookeeper", 0, "no_silent_partition"),
     "removes_from_the_list_only": Found("zookeeper", 0, "stopped_is_not_asked_for"),
     "resets_again_and_again": Found("zookeeper", 0, "reset_with_reason"),
-    "resets_what_was_stopped": Found("zookeeper", 25, "final_is_final"),
+    "resets_what_was_stopped": Found("coordinator", 202, "committed_is_processed"),
     "retries_never": Found("zookeeper", 4, "no_silent_partition"),
     "revokes_queued_chunks_only": Found("zookeeper", 1, "nothing_after_revoke"),
     "revokes_the_current_chunk_only": Found("coordinator", 0, "nothing_after_revoke"),
