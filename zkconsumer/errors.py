@@ -69,9 +69,10 @@ class ConfigError(ZkConsumerError):
 
 
 class AuthenticationError(ZkConsumerError):
-    """Authentication failed, on either side. The text names the key to correct. It is never
-    retried, because attempts with a wrong password can lock an account. A connector leaves its
-    group when it gets this error.
+    """The first authentication failed, on either side. The text names the key to correct. It is
+    not retried, because attempts with a wrong password can lock an account. A connector leaves its
+    group when it gets this error. After the first successful login, a server that refuses a
+    connector is asked again, with growing pauses.
     """
 
     exit_code: ClassVar[int] = 2

@@ -84,7 +84,9 @@ def for_zookeeper(keys: SecurityKeys) -> ssl.SSLContext:
 def certificate_fault(error: ssl.SSLError, prefix: str) -> str | None:
     """Return the fix if a handshake was refused; None if the connection only broke.
 
-    ``prefix`` is that of the keys: ``ssl.`` or ``zookeeper.ssl.``.
+    ``prefix`` is that of the keys: ``ssl.`` or ``zookeeper.ssl.``. Most alerts of TLS report a
+    fault of the moment. Only those that name a certificate, a cipher suite or a version can be
+    mended by a key.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message or "it cannot be verified"
@@ -98,12 +100,25 @@ def certificate_fault(error: ssl.SSLError, prefix: str) -> str | None:
     text = " ".join(str(part) for part in (error.reason, error.strerror) if part)
     if "WRONG_VERSION_NUMBER" in text or "HTTP_REQUEST" in text:
         return "it does not speak TLS at this port"
-    if "PROTOCOL" in text and "ALERT" in text:
+    alert = text.upper()
+    if "ALERT" not in alert:
+        return None
+    if "PROTOCOL_VERSION" in alert:
         return "it speaks none of the versions in ssl.enabled.protocols"
-    if "ALERT" in text.upper():
+    name = (error.reason or "TLS alert").lower()
+    key = f"{prefix}keystore.location"
+    if "CERTIFICATE_REQUIRED" in alert or "NO_CERTIFICATE" in alert:
+        return f"it requires a certificate of this client ({name}): set {key}"
+    if "UNKNOWN_CA" in alert:
+        return f"it does not know the issuer of this client's certificate ({name}): see {key}"
+    if "ACCESS_DENIED" in alert:
+        return f"it denies the owner of this client's certificate access ({name}): see {key}"
+    if "CERTIFICATE" in alert or "DECRYPT_ERROR" in alert:
+        return f"it does not accept this client's certificate ({name}): see {key}"
+    if "HANDSHAKE_FAILURE" in alert or "INSUFFICIENT_SECURITY" in alert:
         return (
-            f"it does not accept this client's certificate ({(error.reason or 'TLS alert').lower()}"
-            f"): see {prefix}keystore.location"
+            f"it accepts no cipher suite of this client, or requires a certificate ({name}): see "
+            f"ssl.enabled.protocols and {key}"
         )
     return None
 

@@ -26,7 +26,12 @@ from zkconsumer.broker.api_versions import (
     supported_versions,
 )
 from zkconsumer.broker.messages import ApiMessage, KafkaError
-from zkconsumer.broker.security import SASL_HANDSHAKE, KafkaSecurity, enabled_mechanisms
+from zkconsumer.broker.security import (
+    SASL_HANDSHAKE,
+    KafkaSecurity,
+    TokenRefusedError,
+    enabled_mechanisms,
+)
 from zkconsumer.core.common.error_codes import ErrorCode, name_of
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
@@ -126,7 +131,8 @@ class BrokerConnection:
         Raises:
             BrokerUnavailableError: no connection, or the broker closed it at once.
             BrokerError: the answer cannot be read.
-            AuthenticationError: the broker and this client do not accept each other.
+            AuthenticationError: the broker and this client do not accept each other, and no broker
+                has accepted this client yet.
         """
         if self._socket is not None:
             if self._renew_at is None or time.monotonic() < self._renew_at:
@@ -157,16 +163,21 @@ class BrokerConnection:
             self._connect()
         self._versions = LEGACY_VERSIONS
 
-    def _open_secured(self) -> None:
+    def _open_secured(self, again: bool = True) -> None:
         with mapped_errors(self.endpoint):
             self._connect()
         try:
             self._versions = supported_versions(self) or LEGACY_VERSIONS
             if self._security.sasl:
-                self._renew_at = self._security.log_in(self)
+                self._renew_at = self._security.log_in(self, again)
+        except TokenRefusedError:
+            self.close()
+            self._security.wait_for_token()
+            self._open_secured(again=False)
         except BaseException:
             self.close()
             raise
+        self._security.accepted(self.endpoint)
 
     def highest(self, api_key: int) -> int:
         """Return the highest version of a request that the broker knows, -1 if it knows none."""
@@ -225,7 +236,10 @@ class BrokerConnection:
                 quirk = answered == 0 and api_key == FIND_COORDINATOR
                 if answered != correlation and not quirk:
                     raise ValueError("wrong correlation id")
-                self._proven = self._proven or api_key != API_VERSIONS
+                if not self._proven and api_key != API_VERSIONS:
+                    self._proven = True
+                    if self._security.protocol == "PLAINTEXT":
+                        self._security.accepted(self.endpoint)
                 return answer[4:]
         except BaseException:
             self.close()
@@ -273,7 +287,7 @@ class BrokerConnection:
     def _connect(self) -> None:
         if self._aborted:
             raise OSError("this client closed the connection")
-        self._security.check()
+        self._security.check_broker(self.endpoint)
         self._proven = False
         sock = socket.create_connection(
             (self.endpoint.host, self.endpoint.port), timeout=self._timeout
@@ -318,7 +332,8 @@ class BrokerConnection:
         try:
             yield
         except ssl.SSLError as error:
-            self._security.tls_failed(self.endpoint, error)
+            if not self._proven:  # otherwise the broker has accepted this client
+                self._security.tls_failed(self.endpoint, error)
             raise
         except ConnectionError:
             known = self._security.sasl or SASL_HANDSHAKE not in self._versions
@@ -364,7 +379,8 @@ class BrokerConnection:
     def _receive(self, sock: socket.socket) -> memoryview:
         head = bytearray(4)
         _fill(sock, memoryview(head))
-        if head[:2] == b"\x15\x03" and self._security.context is None:
+        plaintext = self._security.context is None and not self._proven
+        if head[:2] == b"\x15\x03" and plaintext:
             self._security.refuse(
                 self.endpoint,
                 f"this listener speaks TLS, but security.protocol={self._security.protocol}: set "

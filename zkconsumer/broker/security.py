@@ -1,8 +1,9 @@
 """Encryption and authentication of connections to brokers.
 
 Owns the TLS context and the SASL exchange; kafka-python's classes make the mechanisms' messages.
-One object serves all connections of a member or a tool, on any thread. It remembers that a broker
-has refused its credentials, so that they are not sent a second time.
+One object serves all connections of a member or a tool, on any thread. Before the first broker has
+accepted this client, a refusal is a mistake in the configuration: it is remembered, and nothing is
+tried again. Later it is a fault of that broker, which is asked again after a pause.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import base64
 import json
 import logging
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from struct import Struct, error as StructError
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -21,11 +24,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from zkconsumer.broker.messages import AbstractTokenProvider, get_sasl_mechanism
 from zkconsumer.config.password import HIDDEN
 from zkconsumer.config.security import NO_SECURITY, SecurityKeys
-from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.error_codes import ErrorCode, name_of
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
     AuthenticationError,
     BrokerError,
+    BrokerUnavailableError,
     ConfigError,
     UnsupportedBrokerError,
 )
@@ -45,6 +49,25 @@ _UNSECURED_SECONDS: Final = 3600
 _MAX_TOKEN: Final = 1024 * 1024
 _RENEW_AT: Final = 0.85
 """Part of a session's life after which a connection is reopened, as in Kafka's client."""
+_TOKEN_SECONDS: Final = 1.0
+"""Seconds after which a refused token is read again, because it may be renewed at this moment."""
+_PAUSES: Final = (1.0, 60.0)
+"""Seconds until a broker that has refused this client is asked again: at first, and at most."""
+
+logger = logging.getLogger("zkconsumer.broker")
+
+
+class TokenRefusedError(Exception):
+    """The token cannot be read or was refused. A newer one may be accepted."""
+
+
+@dataclass(slots=True)
+class _Fault:
+    """Why a broker that does not accept this client failed; until when it is not asked again."""
+
+    text: str
+    pause: float
+    until: float
 
 
 class KafkaSecurity:
@@ -68,6 +91,11 @@ class KafkaSecurity:
             self._secret = login.options["password"].value
         self._token = _token_source(keys) if keys.sasl_mechanism == "OAUTHBEARER" else None
         self._refused: AuthenticationError | None = None
+        self._accepted = False
+        """Whether any broker has accepted this client."""
+        self._faults: dict[tuple[str, int], _Fault] = {}
+        """By address: the brokers that have refused this client since."""
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"KafkaSecurity({self.protocol})"
@@ -78,15 +106,51 @@ class KafkaSecurity:
         return self._refused
 
     def check(self) -> None:
-        """Raise AuthenticationError if a broker and this client have failed to authenticate."""
+        """Raise AuthenticationError if a broker and this client have failed to authenticate, and no
+        other broker had accepted this client before."""
         if self._refused is not None:
             raise AuthenticationError(str(self._refused)) from None
 
-    def refuse(self, endpoint: BrokerEndpoint, why: str) -> NoReturn:
-        """Record that this cluster cannot be used, and the reason. Raises AuthenticationError."""
-        self._refused = AuthenticationError(f"broker at {endpoint.host}:{endpoint.port}: {why}")
+    def check_broker(self, endpoint: BrokerEndpoint) -> None:
+        """Raise what ``check`` raises, or BrokerUnavailableError if this broker has refused this
+        client a moment ago."""
         self.check()
-        raise AssertionError
+        fault = self._faults.get((endpoint.host, endpoint.port))
+        if fault is not None and time.monotonic() < fault.until:
+            raise BrokerUnavailableError(fault.text)
+
+    def accepted(self, endpoint: BrokerEndpoint) -> None:
+        """A broker has accepted this client."""
+        self._accepted = True
+        with self._lock:
+            self._faults.pop((endpoint.host, endpoint.port), None)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """The brokers that do not accept this client now, although another one has."""
+        now = time.monotonic()
+        with self._lock:
+            return tuple(
+                fault.text for fault in self._faults.values() if now < fault.until + _PAUSES[1]
+            )
+
+    def refuse(self, endpoint: BrokerEndpoint, why: str) -> NoReturn:
+        """A broker and this client do not accept each other, for the reason ``why``.
+
+        Raises AuthenticationError, now and in each ``check``, if no broker has accepted this client
+        yet. Otherwise raises BrokerUnavailableError, until a pause has passed.
+        """
+        text = f"broker at {endpoint.host}:{endpoint.port}: {why}"
+        if not self._accepted:
+            self._refused = AuthenticationError(text)
+            self.check()
+        key, (first, longest) = (endpoint.host, endpoint.port), _PAUSES
+        with self._lock:
+            before = self._faults.get(key)
+            pause = first if before is None else min(2 * before.pause, longest)
+            self._faults[key] = _Fault(text, pause, time.monotonic() + pause)
+        logger.warning("%s; it is asked again in %g s", text, pause)
+        raise BrokerUnavailableError(text)
 
     @property
     def context(self) -> ssl.SSLContext | None:
@@ -94,7 +158,7 @@ class KafkaSecurity:
         return self._context
 
     def tls_failed(self, endpoint: BrokerEndpoint, error: ssl.SSLError) -> None:
-        """Raise AuthenticationError unless the connection only broke."""
+        """Raise what ``refuse`` raises unless the connection only broke."""
         why = certificate_fault(error, "ssl.")
         if why == "it does not speak TLS at this port":
             why = f"{why}, but security.protocol={self.protocol}"
@@ -103,11 +167,12 @@ class KafkaSecurity:
 
     # -- SASL ----------------------------------------------------------------------------------
 
-    def log_in(self, connection: BrokerConnection) -> float | None:
+    def log_in(self, connection: BrokerConnection, again: bool = False) -> float | None:
         """Carry out the SASL exchange on a new connection.
 
         Returns when (``time.monotonic``) the connection has to be reopened; None: never.
-        Raises AuthenticationError, and what ``BrokerConnection.exchange_opened`` raises.
+        Raises what ``refuse`` and ``BrokerConnection.exchange_opened`` raise. ``again``: if a token
+        is at fault, raise TokenRefusedError, since it is to be read again.
         """
         endpoint, name = connection.endpoint, str(self._keys.sasl_mechanism)
         if connection.highest(SASL_AUTHENTICATE) < 0:
@@ -129,12 +194,20 @@ class KafkaSecurity:
         version = min(1, connection.highest(SASL_AUTHENTICATE))
         lifetime = 0
         for _ in range(_MAX_ROUNDS):
-            token = mechanism.auth_bytes()
+            try:
+                token = mechanism.auth_bytes()
+            except AuthenticationError as error:  # of the source of tokens
+                if again:
+                    raise TokenRefusedError from None
+                self.refuse(endpoint, str(error))
             body = _INT.pack(len(token)) + token
             answer = connection.exchange_opened(SASL_AUTHENTICATE, version, body)
             code, message, reply, lifetime = authenticated(endpoint, bytes(answer), version)
-            if code:
-                self._denied(endpoint, message)
+            if code == ErrorCode.SASL_AUTHENTICATION_FAILED:
+                self._denied(endpoint, message, again)
+            if code:  # a fault of the broker's own
+                where = f"broker at {endpoint.host}:{endpoint.port}"
+                raise BrokerUnavailableError(f"{where}: the login failed: {name_of(code)}")
             try:
                 mechanism.receive(reply)
             except (ValueError, KeyError, IndexError, TypeError, AttributeError):
@@ -146,10 +219,16 @@ class KafkaSecurity:
             if mechanism.is_done():
                 break
         if not mechanism.is_authenticated():
-            self._denied(endpoint, "")
+            self._denied(endpoint, "", again)
         return time.monotonic() + lifetime / 1000 * _RENEW_AT if lifetime > 0 else None
 
-    def _denied(self, endpoint: BrokerEndpoint, _message: str) -> NoReturn:
+    def wait_for_token(self) -> None:
+        """Give the source of tokens a moment to renew the one that was refused."""
+        time.sleep(_TOKEN_SECONDS)
+
+    def _denied(self, endpoint: BrokerEndpoint, _message: str, again: bool) -> NoReturn:
+        if again and self._token is not None:
+            raise TokenRefusedError
         # The broker's own text is not repeated: it could hold what was sent.
         name = self._keys.sasl_mechanism
         if self._token is None:
@@ -160,7 +239,7 @@ class KafkaSecurity:
             key = "the token of zkconsumer.sasl.oauthbearer.token.provider"
         else:
             key = "the unsecured token of sasl.jaas.config"
-        self.refuse(endpoint, f"it refuses {key}; nothing is tried again")
+        self.refuse(endpoint, f"it refuses {key}")
 
     def _mechanism(self, name: str) -> Any:
         kind = get_sasl_mechanism(name)

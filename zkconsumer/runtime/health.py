@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -57,6 +57,11 @@ class Trouble(Enum):
         "Messages are waiting, and the application does not ask for them.",
     )
     FETCHING = ("fetching", "No broker answers for a partition of this member.")
+    SECURITY = (
+        "security",
+        "A broker refuses this member's certificate or login, or has a certificate that the member "
+        "does not accept. Another broker had accepted the member.",
+    )
 
     def __init__(self, label: str, meaning: str) -> None:
         self.label = label
@@ -213,6 +218,8 @@ class Sources:
     group: str
     servers: str
     """The server's name, for people."""
+    refusals: Callable[[], Sequence[str]] = tuple
+    """The brokers that do not accept this member, or that it does not accept."""
     clock: Callable[[], float] = field(default=time.monotonic)
     log: Callable[[int, str], object] = field(default=logging.getLogger("zkconsumer.member").log)
     """Logs a line with a level."""
@@ -353,6 +360,8 @@ class HealthMonitor:
                 f"owns none of the {member.assigned} partitions assigned to this member: "
                 f"{member.doing}"
             )
+        if refusals := self._from.refusals():
+            found[Trouble.SECURITY] = "; ".join(refusals[:3])
         return found
 
 

@@ -64,8 +64,6 @@ _PASSWORD_BYTES: Final = 16
 """Length of a session's password, in all releases of ZooKeeper."""
 _RESTART_SECONDS: Final = 1.0
 _SASL_REQUESTS: Final = 8
-_SASL_DROPS: Final = 3
-"""How often in a row a connection may break while an identity that was accepted logs in."""
 _ABANDONED_SECONDS: Final = 0.5
 """How long ``stop`` waits for the thread once its socket is shut down."""
 
@@ -256,8 +254,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self.refused: str | None = None
         """Why no server is asked any more."""
         self._logged_in = False
+        """Whether a server has accepted this client."""
         self._sasl_requests = 0
-        self._sasl_drops = 0
         self.granted = session_timeout
         """Session timeout in seconds: as the server granted it; as asked, until it has."""
         self._asked_timeout = session_timeout
@@ -380,25 +378,27 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
             fault = error if isinstance(error, ssl.SSLError) else error.__context__
             why = self._security.tls_refused(fault) if isinstance(fault, ssl.SSLError) else None
             if why is not None:
-                self._refuse(f"ZooKeeper at {host}:{port}: {why}")
+                self._refuse(f"ZooKeeper at {host}:{port}: {why}", error)
             self._refused()
             raise
         except (AuthFailedError, SASLException) as error:
-            dropped = isinstance(error.__cause__, ConnectionDropped)
-            if dropped and self._logged_in and self._sasl_drops < _SASL_DROPS:
-                self._sasl_drops += 1  # the network may have failed: this identity was accepted
-                raise ConnectionDropped("the connection broke in the middle of SASL") from None
-            self._refuse(f"ZooKeeper at {host}:{port}: {self._security.sasl_refused()}")
+            self._refuse(f"ZooKeeper at {host}:{port}: {self._security.sasl_refused()}", error)
         self._logged_in = True
-        self._sasl_drops = 0
         self.settled.set()
         self._connecting = False
         self._turned_away = None
         self._heard = time.monotonic()
         return found
 
-    def _refuse(self, why: str) -> NoReturn:
-        """Ask no server any more."""
+    def _refuse(self, why: str, error: Exception) -> NoReturn:
+        """A server and this client do not accept each other: ask no server any more.
+
+        If a server has accepted this client before, this is a fault of the one server. The next one
+        is asked.
+        """
+        if self._logged_in:
+            logger.warning("%s; the next server is asked", why)
+            raise ConnectionDropped(why) from error
         self.refused = why
         self.settled.set()
         raise AuthFailedError(why) from None
