@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.machine import MembershipMachine
@@ -130,10 +131,10 @@ class Bench:
             spec, host, gate, self.requests, self.heartbeats, [], listener
         )
         machine = SimpleNamespace(state=State.STABLE, generation=1, rejoins=1)
-        member: Any = SimpleNamespace(
+        self.member: Any = SimpleNamespace(
             machine=machine, take=self.taken.append, every=lambda seconds, action: None
         )
-        self.coordination.begin(member)
+        self.coordination.begin(self.member)
         self.kernel = kernel
 
 
@@ -149,6 +150,46 @@ def test_heartbeats_have_a_line_of_their_own() -> None:
     bench.requests.coordinator = found
     bench.coordination._answered(find, events.CoordinatorFound(2), 0.0, 0)
     assert bench.heartbeats.coordinator is found
+
+
+def test_a_commit_does_not_wait_for_join_group() -> None:
+    """It is sent on the other line, and JoinGroup continues to wait."""
+    bench = Bench()
+    first, second, third = (commands.CommitOffsets(n, "m", 1, {}) for n in (1, 3, 5))
+    join = commands.JoinGroup(2, "m", ())
+    for command in (first, join, second):
+        bench.coordination.carry_out(command)
+    assert bench.requests.sent == [first, join]
+    assert bench.heartbeats.sent == [second]
+    bench.requests._on_answer(join, events.Joined(2, "m", 2, "m", "range"), 0.0, 0)
+    bench.kernel.run(until=1)
+    bench.coordination.carry_out(third)
+    assert bench.requests.sent[-1] is third
+
+
+def test_offsets_are_committed_before_a_cooperative_member_joins() -> None:
+    """Automatically, if commits are automatic. Reading topics again at rest needs no commit."""
+    bench = Bench()
+    commits: list[int] = []
+    bench.member.commit_consumed = lambda: commits.append(1)
+    bench.coordination.carry_out(commands.LoadTopics(1, None))
+    bench.kernel.run(until=1)
+    assert not commits
+    bench.member.machine.state = State.LOADING
+    bench.coordination.carry_out(commands.LoadTopics(2, None))
+    bench.kernel.run(until=2)
+    assert commits == [1]
+
+
+def test_an_id_that_the_coordinator_gives_is_no_fault() -> None:
+    """MEMBER_ID_REQUIRED is a normal step of a first JoinGroup."""
+    bench = Bench()
+    join = commands.JoinGroup(1, "", ())
+    failed = events.RequestFailed(1, ErrorCode.MEMBER_ID_REQUIRED, "JoinGroup: MEMBER_ID_REQUIRED")
+    bench.coordination._take_answer(join, failed, 0)
+    assert not bench.coordination.last_fault
+    bench.coordination._take_answer(join, events.RequestFailed(1, 25, "unknown"), 0)
+    assert bench.coordination.last_fault == "unknown"
 
 
 def test_a_listener_that_hangs_is_no_progress() -> None:

@@ -333,6 +333,51 @@ def test_a_cooperative_member_keeps_all_while_it_joins() -> None:
     assert set(machine.held) == set(A[:2])
 
 
+def commit_while_joining(machine: MembershipMachine) -> Any:
+    """A cooperative member sends JoinGroup, then a commit. Return the commit."""
+    beat(machine, 27)
+    answer(machine, events.TopicsLoaded, {"a": 2})
+    assert machine.state is State.JOINING
+    (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 9}, strict=True))
+    assert (commit.generation, commit.positions) == (1, {A[0]: 9})
+    return commit
+
+
+def test_a_cooperative_member_commits_while_it_joins() -> None:
+    """JoinGroup may wait for a slow member for minutes, and messages are delivered all the time."""
+    machine = stable(cooperative=True)
+    commit = commit_while_joining(machine)
+    (done,) = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 0}))
+    assert done == commands.AnswerCommit(1, ())
+    (commit,) = tell(machine, events.CommitRequested(None, {A[1]: 4}))
+    assert commit.positions == {A[1]: 4}
+
+
+@pytest.mark.parametrize("code", [22, 25])
+def test_a_commit_that_crosses_the_end_of_the_join_follows_it(code: int) -> None:
+    """The group has a new generation, and the answer to JoinGroup is on its way. The commit is
+    refused, the partitions are kept, and the commit is sent again once in the new generation."""
+    machine = stable(cooperative=True)
+    commit = commit_while_joining(machine)
+    assert tell(machine, events.OffsetsCommitted(commit.token, {A[0]: code})) == []
+    assert set(machine.held) == set(A[:2])
+    assert kinds(answer(machine, events.Joined, "m1", 2, "other", "range")) == [commands.SyncGroup]
+    given = answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
+    (again,) = (one for one in given if isinstance(one, commands.CommitOffsets))
+    assert (again.generation, again.positions) == (2, {A[0]: 9})
+
+
+def test_a_commit_is_refused_if_the_group_has_gone_on_without_the_member() -> None:
+    """The answer to JoinGroup says so."""
+    machine = stable(cooperative=True)
+    commit = commit_while_joining(machine)
+    tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 25}))
+    given = answer(machine, events.RequestFailed, 25)
+    (refused,) = (one for one in given if isinstance(one, commands.AnswerCommit))
+    assert refused.faults
+    assert not machine.held
+
+
 @pytest.mark.parametrize(("code", "keeps_id"), [(22, True), (25, False)])
 def test_who_is_expelled_drops_at_once(code: int, keeps_id: bool) -> None:
     """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID: partitions are dropped in the same step without a

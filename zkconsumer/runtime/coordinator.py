@@ -3,8 +3,8 @@
 Owns the requests in flight, the lease that acknowledged heartbeats give, and the watch on the
 application's progress (``max.poll.interval.ms``). Runs on the host's thread; answers arrive on the
 threads of the request lines. One line is for requests that may wait for other members (JoinGroup,
-SyncGroup) and all others. A second one is for heartbeats alone, so that neither a rebalance nor the
-application delays them.
+SyncGroup) and all others. A second one is for heartbeats, so that neither a rebalance nor the
+application delays them, and for commits while JoinGroup waits.
 """
 
 from __future__ import annotations
@@ -165,8 +165,12 @@ class BrokerCoordination:
                 self._requests.interrupt()  # the answer under way is of no use any more
                 self._heartbeats.interrupt()
             case commands.CommitOffsets() if self._joining is not None:
-                # Closing: a member that keeps partitions while it joins commits them.
-                self._requests.interrupt()
+                # JoinGroup may wait for other members for minutes.
+                self._heartbeats.submit(command)
+                return
+            case commands.LoadTopics() if self._member.machine.state is State.LOADING:
+                # As the Java consumer does. This commit is answered before JoinGroup is sent.
+                self._host.post(self._member.commit_consumed)
             case commands.JoinGroup():
                 self._joining = command.token
         self._requests.submit(command)
@@ -177,7 +181,9 @@ class BrokerCoordination:
         self._heartbeats.close()
 
     def _take_answer(self, command: Any, event: Any, sent_us: int) -> None:
-        self.last_fault = event.detail if isinstance(event, events.RequestFailed) else ""
+        failed = isinstance(event, events.RequestFailed)
+        if not failed or event.code != ErrorCode.MEMBER_ID_REQUIRED:  # a normal step
+            self.last_fault = event.detail if failed else ""
         if command.token == self._joining:
             self._joining = None
         if self.observer is not None:

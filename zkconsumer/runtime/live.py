@@ -254,6 +254,9 @@ class _GroupSide:
     def take(self, event: Any) -> None:
         self._member.take(FromGroup(event))
 
+    def commit_consumed(self) -> None:
+        """Commits of a migratable member are carried out by ZooKeeper's side."""
+
 
 class LiveCoordination:
     """See ``Coordination``.

@@ -334,6 +334,11 @@ class MemberLoop(Generic[MachineT]):
             if not future.done():
                 future.set_exception(failure)
 
+    def commit_consumed(self) -> None:
+        """Commit automatically, between two regular times; nothing without automatic commits."""
+        if self._auto_commit_interval is not None:
+            self._auto_commit()
+
     def _auto_commit(self) -> None:
         self.take(events.CommitRequested(None, self.data.positions()))
 

@@ -74,6 +74,8 @@ class GroupMachine(Machine[State, Any, Any]):
         self._answered_start = False
         self._rejoin_wanted = False
         self._outside = False
+        self._committed_in = -1  # the generation of the commit in progress
+        self._stale = -1  # a generation in which no commit is accepted any more
 
     # -- what the protocols do differently
 
@@ -104,6 +106,10 @@ class GroupMachine(Machine[State, Any, Any]):
     def _ask_offsets(self, token: int, partitions: frozenset[TopicPartition]) -> None:
         """Read committed offsets."""
         self._emit(commands.FetchOffsets(token, partitions))
+
+    def _is_joining(self) -> bool:
+        """Whether the group may continue in a generation of which this member does not know yet."""
+        return False
 
     def _may_leave(self) -> bool:
         """Whether the member must report to the coordinator that it leaves."""
@@ -493,12 +499,17 @@ class GroupMachine(Machine[State, Any, Any]):
 
     def _stepped(self) -> None:
         self._find_while_waiting()
-        ready = self.state in COMMIT_STATES and self.generation >= 0 and self._lookup.known
+        ready = self._may_commit() and self.generation >= 0 and self._lookup.known
         if ready and self._commits.next(self._obstacle):
             self._commits.token = token = self._next_token()
+            self._committed_in = self.generation
             positions = self._commits.sent
             self._emit(commands.CommitOffsets(token, self.member_id, self.generation, positions))
         self._answer_commits()
+
+    def _may_commit(self) -> bool:
+        """Whether a commit that was asked for may be sent in this state."""
+        return self.state in COMMIT_STATES
 
     def _obstacle(self, tp: TopicPartition, _: int) -> str | None:
         """See ``CommitQueue.next``."""
@@ -510,6 +521,12 @@ class GroupMachine(Machine[State, Any, Any]):
             return
         codes = codes_of(event, self._commits.left)
         what, code = self._worst(codes.values())
+        if what in (Reaction.LOST, Reaction.EXPELLED) and self._is_joining():
+            # The group may have completed the rebalance that this member is joining. The answer to
+            # JoinGroup decides; a commit of the partitions that the member keeps follows it.
+            self._stale = self._committed_in
+            self._commits.settle(again=codes)
+            return
         again = set[TopicPartition]()
         if self._commits.attempts < self.spec.commit_attempts:
             again = {

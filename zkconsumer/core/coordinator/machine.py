@@ -17,7 +17,7 @@ from zkconsumer.core.coordinator.base import GroupMachine
 from zkconsumer.core.coordinator.data import Goal, Purpose, Round
 from zkconsumer.core.coordinator.reactions import UNREACHABLE, Reaction, Request, name_of
 from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.states import BETWEEN, State
+from zkconsumer.core.coordinator.states import BETWEEN, JOIN_STATES, State
 from zkconsumer.core.coordinator.strategies import MemberState, Strategy, assign_to_streams
 from zkconsumer.core.coordinator.wire import decode_assignment
 from zkconsumer.errors import ZnodeFormatError
@@ -204,6 +204,17 @@ class MembershipMachine(GroupMachine):
             self._release(frozenset(self.held), Purpose.REJOIN)
         else:
             self._go(Goal.LOAD)
+
+    def _is_joining(self) -> bool:
+        return self.state in BETWEEN or self._committed_in != self.generation
+
+    def _may_commit(self) -> bool:
+        """Also while a cooperative member joins: it keeps its partitions and delivers. The
+        coordinator accepts commits of the generation until all members have joined."""
+        joins = self.state in JOIN_STATES and self._goal is Goal.LOAD
+        if joins and self.held:
+            return self.generation != self._stale
+        return super()._may_commit()
 
     # -- heartbeats --------------------------------------------------------------------------------
 
