@@ -264,3 +264,27 @@ def test_one_zookeeper_server_that_refuses_does_not_end_the_client(
     with pytest.raises(AuthFailedError):
         connection._connect("z2", "127.0.0.1", 2)
     assert connection.refused is not None
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_only_an_answer_that_needs_an_identity_counts(
+    monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """A listener with SASL answers everybody's questions for its versions and mechanisms."""
+    security = KafkaSecurity(SecurityConfig.from_mapping({"security.protocol": protocol}))
+    connection = BrokerConnection(ONE, "c", 1.0, 0, security)
+    connection._socket = connections.socket.socket()
+    monkeypatch.setattr(connections.socket.socket, "sendall", lambda *_: None)
+
+    def receive(_socket: object) -> memoryview:
+        return memoryview(struct.pack(">i", connection._correlation) + b"ok")
+
+    monkeypatch.setattr(connection, "_receive", receive)
+    for key in (18, 17, 36):
+        connection.exchange_opened(key, 0, b"")
+    assert not connection._proven
+    assert not security._accepted
+    connection.exchange_opened(3, 0, b"")
+    assert connection._proven
+    assert security._accepted
+    connection.close()

@@ -27,6 +27,7 @@ from zkconsumer.broker.api_versions import (
 )
 from zkconsumer.broker.messages import ApiMessage, KafkaError
 from zkconsumer.broker.security import (
+    SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     KafkaSecurity,
     TokenRefusedError,
@@ -46,6 +47,7 @@ from zkconsumer.errors import (
 _HEADER: Final = Struct(">hhi")
 _INT: Final = Struct(">i")
 _RESET: Final = Struct("@ii").pack(1, 0)
+_BEFORE_LOGIN: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
 _FIRST_PIECE: Final = 64 * 1024 * 1024
 """Larger frames are not allocated at once: their length may be a lie."""
 
@@ -115,7 +117,8 @@ class BrokerConnection:
         self._versions: Mapping[int, range] = LEGACY_VERSIONS
         self._correlation = 0
         self._proven = False
-        """Whether the broker has answered anything but the question for its versions."""
+        """Whether the broker has accepted this client: after the login, or the first answer that it
+        does not give to everybody."""
         self._renew_at: float | None = None
         """When the broker ends the session that SASL began (``time.monotonic``)."""
         self._aborted = False
@@ -170,6 +173,7 @@ class BrokerConnection:
             self._versions = supported_versions(self) or LEGACY_VERSIONS
             if self._security.sasl:
                 self._renew_at = self._security.log_in(self, again)
+                self._accepted()
         except TokenRefusedError:
             self.close()
             self._security.wait_for_token()
@@ -177,6 +181,10 @@ class BrokerConnection:
         except BaseException:
             self.close()
             raise
+
+    def _accepted(self) -> None:
+        """The broker has accepted this client."""
+        self._proven = True
         self._security.accepted(self.endpoint)
 
     def highest(self, api_key: int) -> int:
@@ -236,10 +244,8 @@ class BrokerConnection:
                 quirk = answered == 0 and api_key == FIND_COORDINATOR
                 if answered != correlation and not quirk:
                     raise ValueError("wrong correlation id")
-                if not self._proven and api_key != API_VERSIONS:
-                    self._proven = True
-                    if self._security.protocol == "PLAINTEXT":
-                        self._security.accepted(self.endpoint)
+                if not self._proven and api_key not in _BEFORE_LOGIN:
+                    self._accepted()
                 return answer[4:]
         except BaseException:
             self.close()
@@ -337,7 +343,7 @@ class BrokerConnection:
             raise
         except ConnectionError:
             known = self._security.sasl or SASL_HANDSHAKE not in self._versions
-            first = not self._proven and api_key not in (API_VERSIONS, SASL_HANDSHAKE)
+            first = not self._proven and api_key not in _BEFORE_LOGIN
             if first and not known and not self._aborted:
                 self._look_for_sasl()
             raise
