@@ -40,12 +40,10 @@ def test_an_automatic_commit_replaces_one_that_waits() -> None:
 
 def test_positions_of_released_partitions_are_not_sent() -> None:
     """This holds for waiting commits and for retries. Offsets that a user named are sent."""
-    commits = queue(
-        CommitRequested(1, {T0: 5, T1: 6}),
-        CommitRequested(2, {T0: 7, T1: 8}),
-        CommitRequested(3, {T0: 9}, strict=True),
-    )
+    commits = queue(CommitRequested(1, {T0: 5, T1: 6}))
     assert sent(commits) == {T0: 5, T1: 6}
+    commits.add(CommitRequested(2, {T0: 7, T1: 8}))
+    commits.add(CommitRequested(3, {T0: 9}, strict=True))
     commits.settle(again={T0, T1})
     commits.forget({T0})
     assert sent(commits) == {T1: 6}
@@ -62,7 +60,7 @@ def test_a_refusal_reaches_everyone_who_asked() -> None:
     )
     sent(commits)
     commits.refuse("lost")
-    told = [AnswerCommit(1, ("lost",)), AnswerCommit(2, ()), AnswerCommit(3, ("lost",))]
+    told = [AnswerCommit(2, ()), AnswerCommit(1, ("lost",)), AnswerCommit(3, ("lost",))]
     assert commits.answers() == told
     assert commits.answers() == []
 
@@ -85,3 +83,62 @@ def test_the_answer_has_the_faults_of_every_attempt() -> None:
     assert sent(commits) == {T1: 6}
     commits.settle(["t-1: refused"])
     assert commits.answers() == [AnswerCommit(1, ("t-0: refused", "t-1: refused"))]
+
+
+def test_commits_that_wait_are_carried_out_as_one() -> None:
+    """However many a program asks for while one is under way, the next one answers all of them."""
+    commits = queue(CommitRequested(0, {T0: 1}))
+    assert sent(commits) == {T0: 1}
+    for number in range(1, 10_000):
+        commits.add(CommitRequested(number, {T0: number, T1: 5}))
+    commits.settle()
+    assert sent(commits) == {T0: 9_999, T1: 5}
+    commits.settle(["t-1: refused"])
+    told = [AnswerCommit(number, ("t-1: refused",)) for number in range(1, 10_000)]
+    assert commits.answers() == [AnswerCommit(0, ()), *told]
+    assert sent(commits) == {}
+
+
+def test_offsets_that_a_user_named_join_only_lower_ones() -> None:
+    """A lower offset may be refused, and another partition has faults of its own. The order of
+    commits of a partition stays."""
+    commits = queue(
+        CommitRequested(1, {T0: 5}, strict=True),
+        CommitRequested(2, {T1: 6}, strict=True),
+        CommitRequested(3, {T0: 7}, strict=True),  # joins 1
+        CommitRequested(4, {T0: 6}, strict=True),
+        CommitRequested(5, {T0: 8, T1: 9}, strict=True),
+        CommitRequested(6, {T1: 9}, strict=True),  # does not overtake 5
+        CommitRequested(7, {T0: 9}),
+        CommitRequested(8, {T0: 9}, strict=True),  # does not overtake 7
+    )
+    found = []
+    while positions := sent(commits):
+        commits.settle()
+        found.append((positions, [answer.request for answer in commits.answers()]))
+    assert found == [
+        ({T0: 7}, [1, 3]),
+        ({T1: 6}, [2]),
+        ({T0: 6}, [4]),
+        ({T0: 8, T1: 9}, [5]),
+        ({T1: 9}, [6]),
+        ({T0: 9}, [7]),
+        ({T0: 9}, [8]),
+    ]
+
+
+def test_a_request_whose_caller_has_gone_is_dropped() -> None:
+    """Unless it is under way, or others wait for the same commit."""
+    commits = queue(CommitRequested(1, {T0: 5}, strict=True))
+    assert sent(commits) == {T0: 5}
+    for request in (2, 3):
+        commits.add(CommitRequested(request, {T0: 6}))
+    commits.add(CommitRequested(4, {T1: 7}, strict=True))
+    for gone in (1, 2, 4, 99):
+        commits.abandon(gone)
+    commits.settle()
+    assert sent(commits) == {T0: 6}
+    commits.settle()
+    assert sent(commits) == {}
+    answers = {answer.request: bool(answer.faults) for answer in commits.answers()}
+    assert answers == {1: False, 2: True, 3: False, 4: True}

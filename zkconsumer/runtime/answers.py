@@ -46,6 +46,10 @@ class CommitRequests:
         if future is not None:
             _resolve(future, faults)
 
+    def waits(self, number: int) -> bool:
+        """Whether a request is not answered yet."""
+        return number in self._waiting
+
     def end(self, reason: str) -> None:
         """Answer all requests with ``reason``, also those that follow. The first reason counts."""
         with self._lock:

@@ -10,6 +10,7 @@ coordinator's, carries out commands for the servers.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -220,10 +221,14 @@ class MemberLoop(Generic[MachineT]):
         self._auto_commit_interval = auto_commit_interval
         self.observer = observer
         self._commits = CommitRequests()
+        self._limits: dict[int, tuple[float, str]] = {}
+        """When each commit that waits must be answered, with which text; the oldest first."""
         self._timers: dict[str, Action] = {}
         """How to cancel the last timer of each name."""
+        self._ending = threading.RLock()
+        """Held by the thread that ends the member at once, without the machine."""
         self.ended = False
-        """Whether no more commands are carried out. Written by the loop's thread."""
+        """Whether no more commands are carried out."""
         self.failure: Exception | None = None
         """Why the member has failed, and its streams raise."""
         self.left = False
@@ -252,15 +257,20 @@ class MemberLoop(Generic[MachineT]):
         self.post(events.CommitRequested(number, positions, strict))
         if limit is not None:
             seconds, text = limit
-            self.host.post(
-                lambda: self.host.after(seconds, lambda: self._commits.answer(number, (text,)))
-            )
+            self.host.post(lambda: self._limit(number, seconds, text))
         return future
 
     def give_up(self, reason: str, timeout: float) -> None:
         """End within ``timeout`` seconds without leaving the group: the servers do not answer."""
-        self._end(timeout)
-        self.host.post(lambda: self._close((reason,)))
+        if not self._ending.acquire(timeout=max(0.0, timeout)):
+            return  # another thread ends the member
+        try:
+            if not self.left:
+                self.ended = True
+                self._end(timeout)
+                self._close((reason,))
+        finally:
+            self._ending.release()
 
     # -- the loop's thread ---------------------------------------------------------------------
 
@@ -290,6 +300,8 @@ class MemberLoop(Generic[MachineT]):
         following = self.machine.on(event)
         self.rebalances.stepped(self.machine.state, following)
         for command in following:
+            if self.ended and not isinstance(command, commands.AnswerCommit):
+                return  # another thread has ended this member, or this one has closed it
             if observer is not None:
                 observer.command(command, *self.coordination.stamp())
             if line := ownership_line(command, self.machine.closing):
@@ -299,8 +311,16 @@ class MemberLoop(Generic[MachineT]):
     def crashed(self, error: BaseException) -> None:
         """A fault in this library: leave the group, rather than remain a member that does nothing.
 
-        Each step is taken whether or not the steps before it succeed.
+        Any thread. Each step is taken whether or not the steps before it succeed. The first fault
+        counts: an error after the end follows from the end.
         """
+        with self._ending:
+            if self.left:
+                self.host.log(logging.DEBUG, "after the end of the member", error)
+            else:
+                self._crash(error)
+
+    def _crash(self, error: BaseException) -> None:
         self.ended = True
         if isinstance(error, AuthenticationError):  # of the servers' making, and the text says all
             text = f"{error}; the connector leaves its group"
@@ -313,7 +333,7 @@ class MemberLoop(Generic[MachineT]):
             self.host.log(logging.CRITICAL, "the member has failed and leaves its group", error)
         failure = ConnectorFailedError(text)
         failure.__cause__ = error
-        self.failure = failure
+        self.failure = self.failure or failure
         steps: tuple[Action, ...] = (
             self.gate.end,
             lambda: self._commits.end(str(failure)),
@@ -333,6 +353,28 @@ class MemberLoop(Generic[MachineT]):
         for future in (self.started, self.closed):
             if not future.done():
                 future.set_exception(failure)
+
+    def _limit(self, number: int, seconds: float, text: str) -> None:
+        """Answer a commit with ``text`` when these seconds have passed, the same for all commits.
+
+        One timer is enough for all commits that wait.
+        """
+        if self._commits.waits(number):
+            self._limits[number] = self.host.now() + seconds, text
+            if len(self._limits) == 1:
+                self.host.after(seconds, self._over)
+
+    def _over(self) -> None:
+        """The limit of the oldest commits has passed."""
+        now = self.host.now()
+        while self._limits:
+            number, (until, text) = next(iter(self._limits.items()))
+            if until > now:
+                self.host.after(until - now, self._over)
+                return
+            del self._limits[number]
+            self._commits.answer(number, (text,))
+            self.take(events.CommitAbandoned(number))
 
     def commit_consumed(self) -> None:
         """Commit automatically, between two regular times; nothing without automatic commits."""
@@ -364,6 +406,8 @@ class MemberLoop(Generic[MachineT]):
                 fired = events.TimerFired(token, name)
                 self._timers[name] = self.host.after(wait, lambda: self.take(fired))
             case commands.AnswerCommit(request, faults):
+                if len(self._limits) > 1:  # the timer needs the last one
+                    self._limits.pop(request, None)
                 self._commits.answer(request, faults)
             case commands.AnswerStart():
                 if not self.started.done():

@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass
 
 from zkconsumer.core.common.commands import AnswerCommit
 from zkconsumer.core.common.events import CommitRequested
 from zkconsumer.core.common.types import TopicPartition
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """One commit, for all requests that it answers. ``automatic``: no caller waits for it."""
+
+    positions: dict[TopicPartition, int]
+    strict: bool
+    automatic: bool
+    callers: list[int]
 
 
 class CommitQueue:
@@ -29,21 +39,58 @@ class CommitQueue:
         self.left: dict[TopicPartition, int] = {}
         self.attempts = 0
         self.paused = False
-        self._waiting: deque[CommitRequested] = deque()
-        self._current: CommitRequested | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._current: _Waiting | None = None
         self._faults: list[str] = []
         self._answers: list[AnswerCommit] = []
 
     @property
     def automatic(self) -> bool:
         """Whether no caller waits for the answer to the request in progress."""
-        return self._current is not None and self._current.request is None
+        return self._current is not None and self._current.automatic
 
     def add(self, request: CommitRequested) -> None:
-        """Queue a request. An automatic one replaces an automatic one that still waits."""
-        if request.request is None:
-            self._waiting = deque(one for one in self._waiting if one.request is not None)
-        self._waiting.append(request)
+        """Queue a request.
+
+        It joins one of its kind that still waits, so that requests do not pile up: the later
+        positions are committed once, and both are answered by that. An automatic one replaces an
+        automatic one. Offsets that a user has named join only lower ones of the same partitions.
+        """
+        positions, number = dict(request.positions), request.request
+        if number is None:
+            self._waiting = deque(one for one in self._waiting if not one.automatic)
+        elif not positions:
+            self._answers.append(AnswerCommit(number, ()))
+            return
+        elif (same := self._same_kind(positions, request.strict)) is not None:
+            same.positions |= positions
+            same.callers.append(number)
+            return
+        callers = [] if number is None else [number]
+        self._waiting.append(_Waiting(positions, request.strict, number is None, callers))
+
+    def _same_kind(self, positions: dict[TopicPartition, int], strict: bool) -> _Waiting | None:
+        """A waiting commit that these positions may join, without overtaking another one."""
+        for one in reversed(self._waiting):
+            if one.strict == strict and not one.automatic:
+                if not strict:
+                    return one
+                higher = all(positions.get(tp, -1) >= at for tp, at in one.positions.items())
+                if higher and one.positions.keys() == positions.keys():
+                    return one
+            if not one.positions.keys().isdisjoint(positions):
+                return None
+        return None
+
+    def abandon(self, request: int) -> None:
+        """The caller does not wait any more: the request is dropped if it was not sent yet."""
+        for one in self._waiting:
+            if request in one.callers:
+                one.callers.remove(request)
+                if not one.callers:
+                    self._waiting.remove(one)
+                self._answers.append(AnswerCommit(request, ("the caller does not wait any more",)))
+                return
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Positions of these partitions are outdated: released, committed later, or reset.
@@ -51,13 +98,10 @@ class CommitQueue:
         Positions that a user has named stay.
         """
 
-        def kept(request: CommitRequested) -> CommitRequested:
-            if request.strict:
-                return request
-            positions = {tp: at for tp, at in request.positions.items() if tp not in partitions}
-            return replace(request, positions=positions)
-
-        self._waiting = deque(map(kept, self._waiting))
+        for one in self._waiting:
+            if not one.strict:
+                for tp in partitions:
+                    one.positions.pop(tp, None)
         if self._current is not None and not self._current.strict:
             self.left = {tp: at for tp, at in self.left.items() if tp not in partitions}
 
@@ -99,11 +143,8 @@ class CommitQueue:
         due = [(one, [why] if one.positions else []) for one in self._waiting]
         if self._current is not None:
             due.insert(0, (self._current, [*self._faults, why]))
-        self._answers += [
-            AnswerCommit(one.request, tuple(faults))
-            for one, faults in due
-            if one.request is not None
-        ]
+        for one, faults in due:
+            self._answer(one, faults)
         self.token, self.paused = None, False
         self._waiting.clear()
         self._clear()
@@ -116,9 +157,12 @@ class CommitQueue:
 
     def _finish(self) -> None:
         assert self._current is not None
-        if self._current.request is not None:
-            self._answers.append(AnswerCommit(self._current.request, tuple(self._faults)))
+        self._answer(self._current, self._faults)
         self._clear()
+
+    def _answer(self, one: _Waiting, faults: Iterable[str]) -> None:
+        told = tuple(faults)
+        self._answers += [AnswerCommit(caller, told) for caller in one.callers]
 
     def _clear(self) -> None:
         self._current, self.sent, self.left, self._faults = None, {}, {}, []

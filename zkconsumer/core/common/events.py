@@ -63,6 +63,13 @@ class CommitRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitAbandoned:
+    """The caller of ``request`` does not wait for its commit any more."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
 class CloseRequested:
     """The user wants the member to leave the group.
 
@@ -80,5 +87,6 @@ CommonEvent = (
     | ListenerDone
     | FetchingStarted
     | CommitRequested
+    | CommitAbandoned
     | CloseRequested
 )

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from zkconsumer.core.common import commands
 from zkconsumer.core.common.commit_queue import CommitQueue
+from zkconsumer.core.common.events import CommitAbandoned
 
 StateT = TypeVar("StateT")
 EventT = TypeVar("EventT")
@@ -57,6 +58,9 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
     @abstractmethod
     def _stepped(self) -> None:
         """Called after each event: send the next commit, if it may be sent now."""
+
+    def _commit_abandoned(self, event: CommitAbandoned) -> None:
+        self._commits.abandon(event.request)
 
     def _answered_otherwise(self, token: int, event: EventT) -> bool:
         """Handle an answer that the state does not wait for; whether it was one."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from zkconsumer.core.common.events import (
     CloseRequested as CloseRequested,
+    CommitAbandoned as CommitAbandoned,
     CommitRequested as CommitRequested,
     CommonEvent,
     Dropped as Dropped,

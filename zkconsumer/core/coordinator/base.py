@@ -602,6 +602,7 @@ class GroupMachine(Machine[State, Any, Any]):
         events.TimerFired: _timer_fired,
         events.Dropped: _dropped,
         events.CommitRequested: _commit_requested,
+        events.CommitAbandoned: Machine._commit_abandoned,
         events.CloseRequested: _close_requested,
     }
     ANSWERS: ClassVar[Mapping[State, Mapping[type, Handler]]] = {

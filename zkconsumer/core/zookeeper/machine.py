@@ -629,6 +629,7 @@ class RebalanceMachine(Committing):
         events.Dropped: _dropped,
         events.OffsetReset: Committing._offset_reset,
         events.CommitRequested: Committing._commit_requested,
+        events.CommitAbandoned: Committing._commit_abandoned,
         events.CloseRequested: _close_requested,
         events.BrokersLoaded: _brokers_loaded,
     }
