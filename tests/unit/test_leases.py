@@ -24,6 +24,7 @@ from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.gate import CLOCK, LEASE, DeliveryGate
+from zkconsumer.runtime.live import DualGate, Lease
 from zkconsumer.runtime.requests import RequestWorker
 from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
 
@@ -356,3 +357,69 @@ def test_a_script_of_a_lost_session_sends_nothing_more() -> None:
         answer(Ok(None))
     assert before
     assert bench.zk.sent == before
+
+
+def dual(needs_group: bool) -> tuple[DualGate, Lease, Lease, HandHost]:
+    """A gate with two leases that hold for 50 and for 60 seconds."""
+    host = HandHost()
+    gate = DualGate(now=host.lease_now)
+    gate.need_group(needs_group)
+    gate.zookeeper.extend(host.time + 50)
+    gate.group.extend(host.time + 60)
+    assert gate.valid_until == host.time + 50
+    return gate, gate.zookeeper, gate.group, host
+
+
+@pytest.mark.parametrize("needs_group", [False, True])
+def test_a_migratable_member_pauses_while_its_session_may_have_ended(needs_group: bool) -> None:
+    """Its connection to ZooKeeper has dropped. If no server answers, the lease counts again."""
+    gate, zookeeper, _, host = dual(needs_group)
+    until = gate.valid_until
+    zookeeper.hold()
+    assert not gate.is_open
+    host.time += 1
+    zookeeper.release()
+    assert gate.valid_until == until
+    assert gate.suspended_seconds == 1.0
+
+
+@pytest.mark.parametrize("needs_group", [False, True])
+def test_a_lost_membership_counts_where_it_is_needed(needs_group: bool) -> None:
+    """The mode decides whether delivery needs the membership in the coordinator's group."""
+    gate, _, group, host = dual(needs_group)
+    for shut, opened in (
+        (group.hold, group.release),
+        (group.close, lambda: group.extend(host.time + 60)),
+    ):
+        shut()
+        assert gate.is_open is not needs_group
+        opened()
+        assert gate.is_open
+    group.close()
+    gate.need_group(not needs_group)
+    assert gate.is_open is needs_group
+    gate.need_group(needs_group)
+    assert gate.is_open is not needs_group
+
+
+@pytest.mark.parametrize("needs_group", [False, True])
+def test_a_lost_session_shuts_the_gate_of_a_migratable_member(needs_group: bool) -> None:
+    """In every mode. A release of an earlier hold does not open it again."""
+    gate, zookeeper, group, host = dual(needs_group)
+    zookeeper.hold()
+    zookeeper.close()
+    assert not gate.is_open
+    zookeeper.release()
+    group.extend(host.time + 90)
+    assert not gate.is_open
+    zookeeper.extend(host.time + 70)
+    assert gate.valid_until == host.time + 70
+
+
+def test_the_shorter_lease_counts() -> None:
+    """Whichever was extended last."""
+    gate, zookeeper, group, host = dual(needs_group=True)
+    zookeeper.extend(host.time + 90)
+    assert gate.valid_until == host.time + 60
+    group.extend(host.time + 100)
+    assert gate.valid_until == host.time + 90

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
+from zkconsumer.core.migration.machine import LiveMachine
+from zkconsumer.core.migration.member_scripts import LiveRegistered, scripts_of
+from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.known import NOTHING, Known
@@ -30,7 +33,13 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.core.zookeeper.scripts import common, view
-from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one, op_bytes, packets
+from zkconsumer.core.zookeeper.scripts.common import (
+    MemberScript,
+    ScriptContext,
+    one_by_one,
+    op_bytes,
+    packets,
+)
 from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_topic
@@ -59,6 +68,7 @@ class Bench:
             self.zk.do(Create(path))
         spec = MemberSpec(PATHS, "g_m", Subscription(Pattern.STATIC, {"t": 1}), scala=self.scala)
         self.context = ScriptContext(spec, self.client.session_id, lambda: 7)
+        self.scripts: Callable[..., MemberScript[Any]] = script_for
 
     def connect(self, on_watch: Callable[[Any], object] = lambda event: None) -> FakeSession:
         client = self.zk.connect(6.0, on_watch, lambda state, session: None)
@@ -84,7 +94,7 @@ class Bench:
         The answer to operation ``lose`` gets lost, ``applied`` or not. ``before`` is called with
         each operation before it is sent.
         """
-        script = one_by_one(script_for(order, self.context))
+        script = one_by_one(self.scripts(order, self.context))
         op, count = next(script), 0
         while True:
             before(count, op)
@@ -784,3 +794,72 @@ def test_an_offset_that_is_older_than_its_topic_is_reported_at_the_claim() -> No
     fact, _ = bench.run(claim)
     assert isinstance(fact, events.Claimed)
     assert fact.outdated == frozenset()
+
+def without(bench: Bench, *gone: str) -> Bench:
+    """An operator deletes these znodes, which the member knows. The deepest is named first."""
+    bench.context.known_paths.update(gone)
+    for path in gone:
+        assert isinstance(bench.zk.do(Delete(path)), Ok)
+    return bench
+
+
+@pytest.mark.parametrize("scala", [False, True])
+def test_a_commit_ends_although_its_folders_were_deleted(scala: bool) -> None:
+    """An operator deletes the offsets of a running group. The commit stores them again."""
+    bench = registered(scala)
+    (claimed, _) = bench.run(commands.ClaimPartitions(1, 0, {T0: MINE}))
+    assert isinstance(claimed, events.Claimed)
+    without(bench, PATHS.offsets_topic("t"), PATHS.offsets)
+    committed, _ = bench.run(commands.Commit(2, 0, {T0: 7}, claimed.claims))
+    assert isinstance(committed, events.Committed)
+    assert committed.claims[T0].committed == 7
+    assert bench.offset(T0) == b"7"
+
+
+@pytest.mark.parametrize("scala", [False, True])
+def test_a_claim_ends_although_its_folders_were_deleted(scala: bool) -> None:
+    """The owner znode is created below new folders."""
+    bench = without(registered(scala), PATHS.owners_topic("t"), PATHS.owners)
+    claimed, _ = bench.run(commands.ClaimPartitions(1, 0, {T0: MINE}))
+    assert isinstance(claimed, events.Claimed)
+    assert set(claimed.claims) == {T0}
+    assert bench.owner(T0) == bench.client.session_id
+
+
+@pytest.mark.parametrize("scala", [False, True])
+def test_a_member_registers_although_the_group_was_deleted(scala: bool) -> None:
+    """The group's znodes are created again."""
+    bench = Bench(scala)
+    folders = (PATHS.owners_topic("t"), PATHS.owners, PATHS.offsets_topic("t"), PATHS.offsets)
+    without(bench, *folders, PATHS.ids, PATHS.root)
+    if scala:  # this profile looks at its folder first, so it is deleted after that
+        bench.context.known_paths.clear()
+        deleted: list[ZkOp] = []
+
+        def delete(_index: int, op: ZkOp) -> None:
+            if isinstance(op, Create) and op.path == PATHS.member("g_m") and not deleted:
+                deleted.append(op)
+                without(bench, PATHS.ids, PATHS.root)
+
+        bench.run(commands.Register(1, 0), before=delete)
+    else:
+        assert bench.run(commands.Register(1, 0))[0] == events.Registered(1)
+    node = bench.zk.get(PATHS.member("g_m"))
+    assert node is not None
+    assert node.stat.ephemeral_owner == bench.client.session_id
+
+
+def test_a_migratable_member_registers_although_the_group_was_deleted() -> None:
+    """Both of its registrations are created, below new folders."""
+    bench, live = Bench(), LivePaths.of("g")
+    for path in (live.members.rpartition("/")[0], live.members):
+        bench.zk.do(Create(path))
+    live_root = live.members.rpartition("/")[0]
+    folders = (PATHS.owners_topic("t"), PATHS.owners, PATHS.offsets_topic("t"), PATHS.offsets)
+    without(bench, live.members, live_root, *folders, PATHS.ids, PATHS.root)
+    scripts = scripts_of(live, LiveMachine())
+    bench.scripts = lambda order, context: scripts(order, context)
+    done, _ = bench.run(commands.Register(1, 0))
+    assert isinstance(done, LiveRegistered)
+    for path in (PATHS.member("g_m"), live.member("g_m")):
+        assert bench.zk.get(path) is not None

@@ -73,7 +73,8 @@ def _ask(
                     faults[type(answer).__name__].append(partition)
                     last = answer
     except BrokerError as error:
-        return ends, [f"{error}: no log end of {_count(partitions)}"]
+        left = [partition for partition in partitions if partition not in ends]
+        return ends, [f"{error}: no log end of {_count(left)}"]
     finally:
         connection.close()
     return ends, [

@@ -232,17 +232,18 @@ def op_bytes(op: MultiOp) -> int:
 
 
 def packets(
-    items: Iterable[tuple[T, tuple[MultiOp, ...]]], limit: int = PACKET_PARTITIONS
+    items: Iterable[tuple[T, tuple[MultiOp, ...]]], limit: int | None = None
 ) -> Iterator[dict[T, list[MultiOp]]]:
     """Group (item, its operations) into packets of at most ``limit`` items.
 
-    An item's operations are never separated.
+    ``None`` is ``PACKET_PARTITIONS``. An item's operations are never separated.
     """
+    most = PACKET_PARTITIONS if limit is None else limit
     packet: dict[T, list[MultiOp]] = {}
     size = 0
     for item, ops in items:
         added = sum(op_bytes(op) for op in ops)
-        if packet and (size + added > PACKET_BYTES or len(packet) >= limit):
+        if packet and (size + added > PACKET_BYTES or len(packet) >= most):
             yield packet
             packet, size = {}, 0
         packet[item] = list(ops)
