@@ -160,8 +160,8 @@ FOUND: Mapping[str, Found] = {
     "never_leaves": Found("consumer", 4, "leaves_in_order"),
     "never_tells_what_it_has": Found("consumer", 1, "single_delivery"),
     "sends_a_stale_commit_never_again": Found("consumer", 9, "commits_answered"),
-    "takes_a_classic_group_for_the_end": Found("mixed", 4, "stable_at_rest"),
-    "takes_a_conversion_for_the_end": Found("mixed", 4, "stable_at_rest"),
+    "takes_a_classic_group_for_the_end": Found("mixed", 297, "stable_at_rest"),
+    "takes_a_conversion_for_the_end": Found("mixed", 9, "stable_at_rest"),
     "gives_away_what_members_still_have": Found("mixed", 17, "no_foreign_release"),
 }
 """Each bug, and the first run that finds it."""

@@ -795,6 +795,7 @@ def test_an_offset_that_is_older_than_its_topic_is_reported_at_the_claim() -> No
     assert isinstance(fact, events.Claimed)
     assert fact.outdated == frozenset()
 
+
 def without(bench: Bench, *gone: str) -> Bench:
     """An operator deletes these znodes, which the member knows. The deepest is named first."""
     bench.context.known_paths.update(gone)

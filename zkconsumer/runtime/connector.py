@@ -186,7 +186,6 @@ class StreamConnector(ABC, Generic[MachineT]):
                 group=self.config.group_id,
                 servers=self._servers,
                 log=self._host.log,
-
                 refusals=lambda: self._security.faults,
             )
         )
