@@ -41,7 +41,7 @@ class Bench:
             close=lambda timeout: self.done.append("servers left"),
             carry_out=lambda command: self.on_command(command),
         )
-        machine: Any = SimpleNamespace(state=None, on=self._on)
+        machine: Any = SimpleNamespace(state=None, closing=False, on=self._on)
         self.loop: MemberLoop[Any] = MemberLoop(
             "c",
             machine,
