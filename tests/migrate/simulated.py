@@ -317,6 +317,23 @@ class Simulated:
                 held = self.kafka.committed.setdefault(group, {})
                 held[TopicPartition(topic, number)] = StoredOffset(offset)
 
+    def forget(self, group: str, *gone: TopicPartition) -> None:
+        """Delete committed offsets, as Kafka does when they expire."""
+        for tp in gone:
+            del self.kafka.committed[group][tp]
+
+    def znode(self, path: str, data: bytes = b"") -> None:
+        """Write a znode, and create its parents."""
+        self.zk.set(path, data)
+
+    def zxid(self) -> int:
+        """Return ZooKeeper's last transaction."""
+        return self.zk.zk.zxid
+
+    def hide(self, topic: str) -> None:
+        """Do not allow zkmigrate to describe a topic."""
+        self.kafka.denied.add(topic)
+
     def held(self, group: str, topic: str) -> tuple[dict[int, int], dict[int, int]]:
         """Return the offsets of a topic in ZooKeeper and in Kafka, by partition."""
         where = f"{GroupPaths(group).root}/offsets/{topic}"

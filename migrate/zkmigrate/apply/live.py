@@ -169,7 +169,14 @@ class LiveMove:
         return step
 
     def unlock(self) -> Step:
-        """Go to ``zookeeper``, then let legacy consumers in."""
+        """Go to ``zookeeper``, then let legacy consumers in.
+
+        Not in a group that was moved while it was stopped: its lock is that of the move.
+        """
+        mode = self._stores.zk.run(read_mode(self._paths))[0]
+        moved = self._moved(mode)
+        if moved:
+            return Step(mode, False, moved)
         step = self.go(Mode.ZOOKEEPER, back=True)
         if step.why:
             return step
@@ -184,6 +191,9 @@ class LiveMove:
     def back(self) -> Step:
         """Go back to ``locked``, over ``kafka`` where the group is ``open``."""
         mode = self._stores.zk.run(read_mode(self._paths))[0]
+        moved = self._moved(mode)
+        if moved:
+            return Step(mode, False, moved)
         if mode is Mode.OPEN:
             step = self.go(Mode.KAFKA, back=True)
             if step.why:

@@ -132,6 +132,7 @@ class Migrator:
                 return Result(group.group, Outcome.NOTHING, 0, "was not begun")
             done = [record["step"] for record in records]
             if done[-1] == "undo-done":
+                steps.checks.not_moved(forward(plan, recorded(records) or group))
                 return Result(group.group, Outcome.WAS_DONE, 0)
             if set(done) <= {"plan", "claim", "undo-claim"}:
                 if execute:

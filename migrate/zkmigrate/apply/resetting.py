@@ -16,6 +16,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Exists, Node, Ok
 from zkconsumer.core.zookeeper.scripts.common import Script, read
 from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.errors import ZnodeFormatError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
 from zkmigrate.errors import in_use, refused
@@ -27,7 +28,10 @@ from zkmigrate.text import show, shown
 
 
 def check_stopped(state: GroupState) -> None:
-    """Check that a group has no members in either store. Raises GroupInUseError."""
+    """Check that a group has no members in either store, as far as that can be known.
+
+    Raises GroupInUseError, GroupRefusedError.
+    """
     if state.members:
         raise in_use(state.group, f"{shown(state.members)} registered in ZooKeeper: stop these")
     if state.owners:
@@ -35,6 +39,12 @@ def check_stopped(state: GroupState) -> None:
             state.group,
             "partitions are owned by members that are not registered: delete "
             f"/consumers/{state.group}/owners when no process of the group runs",
+        )
+    if state.foreign:
+        raise refused(
+            state.group,
+            f"{shown(state.foreign)} is not in Kafka's layout: another client may use the group, "
+            "so reset it with that client's tools",
         )
     if state.coordinator_members:
         raise in_use(
@@ -55,7 +65,10 @@ def carry_out(stores: Stores, state: GroupState, store: Store, rows: Sequence[Re
     known = stores.zk.run(_exists(state.group))
 
     def accept(tp: TopicPartition, node: Node | None) -> str | None:
-        found = offset_in(node)
+        try:
+            found = offset_in(node)
+        except ZnodeFormatError as fault:
+            return f"{tp}: {fault.reason}: correct it with zkconsumer offsets import"
         if found == held(state, Store.ZOOKEEPER, tp):
             return None
         return f"{tp}: zookeeper holds {show(found)} now, it was committed since: run it again"

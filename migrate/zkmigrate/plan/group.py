@@ -80,7 +80,8 @@ class _Planner:
         held = stored if state.from_file is None else state.from_file
         moved = self._is_moved(entries)
         in_kafka = self._stores_offsets_in_kafka()
-        empty = not held and not state.misplaced and not state.expired
+        misplaced = state.misplaced if self.direction is Direction.ZK_TO_KAFKA else {}
+        empty = not held and not misplaced and not state.expired
         if empty and not state.faults and not moved and not in_kafka:
             self._refuse(
                 Kind.NOTHING,

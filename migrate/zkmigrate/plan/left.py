@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.modes import Mode
 from zkmigrate.model import GroupState, Store, number
 from zkmigrate.text import shown
 
@@ -97,6 +98,10 @@ def what_is_left(state: GroupState) -> Left:
         reasons.append(f"not understood: {shown(state.foreign)}")
     if state.members:
         reasons.append(f"{len(state.members)} members are live in ZooKeeper")
+    if state.mode is not Mode.ZOOKEEPER:
+        reasons.append(
+            f"is moved while it runs, in mode {state.mode.value}: zkmigrate live ends that"
+        )
     reasons += state.faults
     return Left(
         state.group,

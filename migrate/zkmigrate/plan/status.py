@@ -110,7 +110,10 @@ def status_of(
     elif left is not None and left < SOON_DAYS and truth in (Store.KAFKA.value, BOTH):
         attention.append("the broker will soon delete the offsets: start the new consumers")
         gone = GONE
-    attention += state.faults
+    if state.foreign:
+        attention.append(f"not understood: {shown(state.foreign)}")
+    faults = [*state.faults, *(one.fault for one in state.zk.values() if one.fault)]
+    attention += faults
     return (
         Status(
             state.group,
@@ -126,7 +129,7 @@ def status_of(
             "; ".join(attention),
             state.kafka_group,
         ),
-        used | gone | (UNKNOWN if state.faults else 0),
+        used | gone | (UNKNOWN if faults else 0),
     )
 
 
