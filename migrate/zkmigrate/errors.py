@@ -6,6 +6,7 @@
     +- MigrationError
        +- PlanFileError
        +- JournalError
+          +- JournalWriteError
        +- GroupRefusedError
           +- GroupInUseError
 """
@@ -35,6 +36,15 @@ class JournalError(MigrationError):
     """The journal is damaged, belongs to another plan, or is in use."""
 
     exit_code: ClassVar[int] = 2
+
+
+class JournalWriteError(JournalError):
+    """A record could not be written, for example because the disk is full.
+
+    Nothing was done after the last record: the same command may succeed later.
+    """
+
+    exit_code: ClassVar[int] = 1
 
 
 class GroupRefusedError(MigrationError):

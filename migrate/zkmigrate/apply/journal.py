@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from zkmigrate.errors import JournalError
+from zkmigrate.errors import JournalError, JournalWriteError
 from zkmigrate.formats import whole_file
 
 FORMAT: Final = 2
@@ -146,8 +146,9 @@ class Journal:
                 self._number += 1
             self._sync(number)
         except OSError as error:
-            raise JournalError(
-                f"{self.path}: {error.strerror}; nothing was done after the last record"
+            raise JournalWriteError(
+                f"{self.path}: {error.strerror}; nothing was done after the last record: make "
+                "room, then run the same command again"
             ) from None
         self._effect(f"after journal {what}")
 
@@ -181,6 +182,17 @@ def read_records(path: Path, digest: str) -> list[dict[str, Any]]:
         return []
     except OSError as error:
         raise JournalError(f"{path}: {error.strerror}") from None
+
+
+def check_writable(path: Path) -> None:
+    """Check, for a dry run, that a journal could be opened or created. Raises JournalError."""
+    place = path if os.path.lexists(path) else path.parent
+    wanted = os.W_OK if place == path else os.W_OK | os.X_OK
+    if not os.access(place, wanted):
+        raise JournalError(
+            f"{place} cannot be written, so --execute would not begin: name a file in another "
+            "folder with --journal"
+        )
 
 
 def _of_plan(path: Path, data: bytes, digest: str) -> tuple[list[dict[str, Any]], int]:

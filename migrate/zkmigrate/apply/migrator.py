@@ -93,8 +93,13 @@ class Migrator:
                 return Result(group.group, Outcome.NOTHING, 0, f"is ignored: {group.ignored}")
             records = begun.get(group.group, [])
             last = records[-1]["step"] if records else ""
-            if last.startswith("undo"):
+            if last == "undo-done":
                 raise GroupRefusedError(f"group {group.group} was rolled back: make a new plan")
+            if last.startswith("undo"):
+                raise GroupRefusedError(
+                    f"group {group.group}: its rollback was begun and is not finished: run "
+                    "rollback again"
+                )
             if plan.at_apply is not None:
                 group = recorded(records) or steps.plan_now(plan, plan.at_apply, group, records)
             planned = {one.tp: one.to for one in group.entries if one.to is not None}

@@ -6,7 +6,8 @@ import click
 
 from zkconsumer.cli.tables import How, format_options
 from zkconsumer.cli.times import duration_option
-from zkmigrate.apply.journal import Journal, read_records
+from zkmigrate.apply.journal import Journal, check_writable, read_records
+from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.running import (
@@ -19,6 +20,7 @@ from zkmigrate.commands.running import (
     open_migrator,
     parallel_option,
     print_results,
+    rows_if_ended_early,
 )
 from zkmigrate.commands.selection import Selection, plan_selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
@@ -76,7 +78,9 @@ def apply(
     where = journal_path(plan, journal)
     loaded, passed = load(plan, which, limit, where)
     verb = "moving" if execute else "checking"
+    done: list[Result] = []
     with (
+        rows_if_ended_early(done, passed, how, only_problems),
         Progress(verb, len(loaded.groups), changes=execute) as progress,
         open_stores(servers, progress) as stores,
     ):
@@ -86,10 +90,11 @@ def apply(
             with Journal(where, loaded.digest) as opened:
                 options = {"guard": guard, "limit": limit, "wait": wait, "parallel": parallel}
                 begin(opened, loaded.cluster, options, which)
-                results = migrator.apply(loaded, opened, counted(progress), wait=wait)
+                results = migrator.apply(loaded, opened, counted(progress, done), wait=wait)
         else:
+            check_writable(where)
             earlier = read_records(where, loaded.digest)
-            results = migrator.apply(loaded, None, counted(progress), earlier)
+            results = migrator.apply(loaded, None, counted(progress, done), earlier)
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to move", err=True)
     print_results(results, passed, how, only_problems)

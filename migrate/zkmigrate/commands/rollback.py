@@ -8,6 +8,7 @@ import click
 
 from zkconsumer.cli.tables import How, format_options
 from zkmigrate.apply.journal import Journal
+from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.running import (
@@ -20,6 +21,7 @@ from zkmigrate.commands.running import (
     open_migrator,
     parallel_option,
     print_results,
+    rows_if_ended_early,
 )
 from zkmigrate.commands.selection import Selection, plan_selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
@@ -56,7 +58,9 @@ def rollback(
     if not os.path.lexists(where):
         raise MigrationError(f"{where} does not exist: the plan was never applied, or --journal")
     verb = "restoring" if execute else "checking"
+    done: list[Result] = []
     with (
+        rows_if_ended_early(done, passed, how, only_problems),
         Progress(verb, len(loaded.groups), changes=execute) as progress,
         open_stores(servers, progress) as stores,
         Journal(where, loaded.digest) as opened,
@@ -65,7 +69,7 @@ def rollback(
         if execute:
             begin(opened, loaded.cluster, {"force": force, "parallel": parallel}, which)
         migrator = open_migrator(stores, parallel, force)
-        results = migrator.rollback(loaded, opened, execute, counted(progress))
+        results = migrator.rollback(loaded, opened, execute, counted(progress, done))
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to restore", err=True)
     passed.stays.clear()  # after a rollback nothing was moved

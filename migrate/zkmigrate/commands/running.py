@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from zkconsumer.cli.tables import How, print_notes, print_rows
+from zkconsumer.errors import ZkConsumerError
 from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result, exit_status
 from zkmigrate.apply.records import begun_by
@@ -122,10 +124,12 @@ def begin(
     )
 
 
-def counted(progress: Progress) -> Callable[[Result], None]:
-    """Return a function that counts the groups' results."""
+def counted(progress: Progress, results: list[Result] | None = None) -> Callable[[Result], None]:
+    """Return a function that counts the groups' results, and adds them to ``results``."""
 
     def on_group(result: Result) -> None:
+        if results is not None:
+            results.append(result)
         progress.group(result.group, result.outcome.good, result.offsets)
 
     return on_group
@@ -165,6 +169,27 @@ def print_results(
     results: list[Result], passed: PassedGroups, how: How, only_problems: bool
 ) -> None:
     """Print the outcome of each group; exit with the status."""
+    _print_outcomes(results, passed, how, only_problems)
+    click.get_current_context().exit(exit_status(one.outcome for one in results))
+
+
+@contextmanager
+def rows_if_ended_early(
+    results: list[Result], passed: PassedGroups, how: How, only_problems: bool
+) -> Iterator[None]:
+    """Print the outcomes so far if an error that concerns all groups, or a signal, ends the run."""
+    try:
+        yield
+    except (ZkConsumerError, KeyboardInterrupt):
+        if results:
+            with suppress(OSError):  # the terminal may be gone
+                _print_outcomes(results, passed, how, only_problems)
+        raise
+
+
+def _print_outcomes(
+    results: list[Result], passed: PassedGroups, how: How, only_problems: bool
+) -> None:
     rows: list[tuple[object, ...]] = []
     for one in results:
         if only_problems and one.outcome.good:
@@ -196,4 +221,3 @@ def print_results(
     if unlocked:
         hint = "keep old consumers out with zkmigrate guard --hold"
         click.echo(f"{unlocked} groups are {NOT_LOCKED}: {hint}", err=True)
-    click.get_current_context().exit(exit_status(one.outcome for one in results))
