@@ -209,7 +209,7 @@ def test_who_is_there_is_named() -> None:
         (replace(state(), members=("g_host-1",)), Kind.LIVE_MEMBER, "g_host-1"),
         (replace(state(), owners={TP: "g_dead-0"}), Kind.OWNED, "g_dead-0"),
         (replace(state(), coordinator_members=("app at h (m)",)), Kind.COORDINATOR_MEMBER, "app"),
-        (replace(state(), foreign=("/consumers/g/x",)), Kind.FOREIGN_LAYOUT, "/consumers/g/x"),
+        (replace(state(), foreign=("/consumers/g/owners/t/1-3",)), Kind.FOREIGN_LAYOUT, "t/1-3"),
         (replace(state(), faults=("broken",)), Kind.UNKNOWN, "broken"),
     ):
         plan = made(found)
@@ -415,7 +415,7 @@ def test_lists_are_complete() -> None:
     shows every decision."""
     gone = [TopicPartition(f"gone-{number:02}", 0) for number in range(12)]
     members = tuple(f"g_host-{number}" for number in range(9))
-    strange = tuple(f"/consumers/g/x{number}" for number in range(9))
+    strange = tuple(f"/consumers/g/offsets/t/x{number}" for number in range(9))
     found = replace(
         state(5),
         zk={tp: ZkOffset(5, 3, 20, NOW) for tp in gone},

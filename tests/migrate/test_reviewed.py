@@ -116,3 +116,48 @@ def test_another_kind_of_problem_in_a_reviewed_topic_is_not_decided(simulated: S
     simulated.topic("t", (10, 100), (0, 100))
     found = applied(simulated, plan)
     assert "changed since review: t-0 (conflict: zookeeper" in found.rows[0]["why"], found
+
+
+@pytest.mark.parametrize("how", ["option", "file"])
+def test_a_group_with_other_znodes_can_be_moved(simulated: Simulated, how: str) -> None:
+    """A wrapper keeps its state next to the offsets. The operator has looked at it, and the znodes
+    stay."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 5)
+    simulated.zk.set("/consumers/g/lastCommit", b"2024-05-31")
+    plan = simulated.file("plan")
+    (row,) = simulated.run("plan", "--all", "--out", plan).rows
+    assert (row["verdict"], row["kind"]) == ("needs a decision", "other-znodes")
+    assert row["what"].endswith("/consumers/g/lastCommit")
+    rules = simulated.file("rules")
+    asked = simulated.run("assess", "--all", "--decisions-out", rules)
+    assert asked.status == 3
+    with open(rules) as file:
+        text = file.read()
+    assert 'other_znodes = "refuse"  # or ignore' in text
+    with open(rules, "w") as file:
+        file.write(text.replace('"refuse"  # or', '"ignore"  # or'))
+    decision = ("--other-znodes", "ignore") if how == "option" else ("--decisions", rules)
+    (row,) = simulated.run("plan", "--all", *decision, "--out", plan + "2").rows
+    assert row["verdict"] == "ready"
+    assert "these znodes stay as they are: /consumers/g/lastCommit" in row["notes"]
+    assert applied(simulated, plan + "2").rows[0]["outcome"] == "done"
+    assert simulated.held("g", "t")[1] == {0: 5}
+    assert simulated.zk.text("/consumers/g/lastCommit") == b"2024-05-31"
+
+
+@pytest.mark.parametrize("path", ["partition_0", "owners/t/1-3"])
+def test_offsets_of_another_client_are_never_left_aside(simulated: Simulated, path: str) -> None:
+    """Storm's offsets, and owners of pykafka: those of the JVM's layout are not all there is."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 5)
+    simulated.zk.set(f"/consumers/g/{path}", b"4711")
+    found = simulated.run("assess", "--all", "--other-znodes", "ignore")
+    assert ("refused", "foreign-layout") in {(row["verdict"], row["kind"]) for row in found.rows}
+
+
+def test_a_group_without_offsets_in_the_layout_is_another_clients(simulated: Simulated) -> None:
+    """Its offsets are somewhere in the other znodes."""
+    simulated.zk.set("/consumers/g/state/t", b"4711")
+    found = simulated.run("assess", "--all", "--other-znodes", "ignore")
+    assert "foreign-layout" in {row["kind"] for row in found.rows}

@@ -34,6 +34,9 @@ MOVED: Final = "migration"
 LIVE: Final = "live"
 """The znode below which a group that is moved while it runs has its mode and members."""
 
+CHILDREN: Final = frozenset({"ids", "owners", "offsets", MISPLACED, MOVED, LIVE})
+"""All children of a group's znode that Kafka's and this project's programs create."""
+
 Nodes = Mapping[str, Mapping[str, Node]]
 """Topic, then name of a child (a partition's number, or anything), then the znode."""
 
@@ -120,8 +123,7 @@ def read_group(group: str) -> Script[GroupSnapshot | None]:
             break
     (own,) = yield from read_many([paths.root])
     filled = (*((paths.root,) if own is not None and own.data else ()), *full, *more)
-    known = {"ids", "owners", "offsets", MISPLACED, MOVED, LIVE}
-    strange = tuple(name for name in parts if name not in known)
+    strange = tuple(name for name in parts if name not in CHILDREN)
     marker = moved.get(MOVED)
     return GroupSnapshot(
         group, members, owners, offsets, misplaced, marker, strange, filled, mode, migratable

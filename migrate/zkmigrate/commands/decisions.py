@@ -18,6 +18,7 @@ from zkmigrate.plan.options import (
     MissingTopics,
     OnConflict,
     Options,
+    OtherZnodes,
     OutOfRange,
     Recreated,
     Skip,
@@ -28,7 +29,8 @@ from zkmigrate.plan.options import (
 F = TypeVar("F", bound=Callable[..., Any])
 DECISIONS: Final = (
     "on_conflict", "out_of_range", "misplaced", "missing_topics", "unproven_topics",
-    "recreated_topics", "without_offset", "expired_offsets", "skips", "max_idle_days", "decisions",
+    "recreated_topics", "without_offset", "expired_offsets", "other_znodes", "skips",
+    "max_idle_days", "decisions",
 )  # fmt: skip
 """Parameters that decide about a group's offsets, whichever way they are moved."""
 
@@ -64,6 +66,7 @@ def decisions(command: F) -> F:
         without_offset: str,
         unproven_topics: str,
         expired_offsets: str,
+        other_znodes: str,
         decisions: str | None,
         **others: Any,
     ) -> Any:
@@ -79,6 +82,7 @@ def decisions(command: F) -> F:
             decisions_file.parse(decisions, read_file(decisions)) if decisions else (),
             Unproven(unproven_topics),
             Expired(expired_offsets),
+            OtherZnodes(other_znodes),
         )
         return command(direction=Direction(direction), options=options, **others)
 
@@ -110,6 +114,12 @@ def decisions(command: F) -> F:
             WithoutOffset,
             "Where to start in partitions without an offset in either store; leave: the new "
             "consumers' auto.offset.reset decides.",
+        ),
+        _choice(
+            "--other-znodes",
+            OtherZnodes,
+            "What to do with groups that have znodes of another kind next to their offsets, such "
+            "as a wrapper's state; ignore: move the group and leave these znodes.",
         ),
         _choice(
             "--expired-offsets",

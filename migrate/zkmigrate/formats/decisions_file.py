@@ -24,6 +24,7 @@ from zkmigrate.plan.options import (
     MissingTopics,
     OnConflict,
     Options,
+    OtherZnodes,
     OutOfRange,
     Recreated,
     Rule,
@@ -42,6 +43,7 @@ _CHOICES: Final[Mapping[str, type[Enum]]] = {
     "unproven_topics": Unproven,
     "without_offset": WithoutOffset,
     "expired_offsets": Expired,
+    "other_znodes": OtherZnodes,
 }
 _ASKED: Final[Mapping[Kind, str]] = {
     Kind.CONFLICT: "on_conflict",
@@ -54,6 +56,7 @@ _ASKED: Final[Mapping[Kind, str]] = {
     Kind.UNPROVEN: "unproven_topics",
     Kind.NO_OFFSET: "without_offset",
     Kind.EXPIRED: "expired_offsets",
+    Kind.OTHER_ZNODES: "other_znodes",
 }
 _HEAD: Final = """\
 # Decisions for zkmigrate plan --decisions FILE.
@@ -90,8 +93,9 @@ def _rule(where: str, table: object) -> Rule:
         raise PlanFileError(f"{where}: ignore is about whole groups: give only group with it")
     if "partition" in values and any(key in values for key in DECIDED):
         raise PlanFileError(f"{where}: partition goes with skip only")
-    if "max_idle_days" in values and values.get("topic", "*") != "*":
-        raise PlanFileError(f"{where}: max_idle_days is about groups: leave topic out")
+    for key in ("max_idle_days", "other_znodes"):
+        if key in values and values.get("topic", "*") != "*":
+            raise PlanFileError(f"{where}: {key} is about groups: leave topic out")
     return Rule(**values)
 
 

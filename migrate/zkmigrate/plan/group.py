@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
+from zkconsumer.admin.snapshot import CHILDREN, CONSUMERS
 from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkmigrate.model import Direction, GroupState, Retention, Store
 from zkmigrate.plan.findings import Findings, problem
 from zkmigrate.plan.left_out import LeftOut
-from zkmigrate.plan.options import Options, covers
+from zkmigrate.plan.options import Options, OtherZnodes, covers
 from zkmigrate.plan.partition import PartitionRules
 from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem
 from zkmigrate.text import Note, day
 
 DAY_MS: Final = 86_400_000
 SOON_DAYS: Final = 3
+_STORM: Final = re.compile(r"partition_[0-9]+")
+"""Where storm-kafka stores offsets in a group's znode."""
 
 
 def plan_group(
@@ -216,15 +220,31 @@ class _Planner:
         return True
 
     def _layout(self) -> None:
-        if self.state.foreign:
+        foreign = self.state.foreign
+        if foreign and (not self.state.zk or not all(map(self._is_other, foreign))):
             self._refuse(
                 Kind.FOREIGN_LAYOUT,
                 "not in the JVM consumer's format: ",
                 "move this group with its own client's tools",
-                self.state.foreign,
+                foreign,
+            )
+        elif foreign and self.options.of_group(self.state.group).other_znodes is OtherZnodes.IGNORE:
+            self.notes.append(Note("these znodes stay as they are: ", foreign))
+        elif foreign:
+            self._refuse(
+                Kind.OTHER_ZNODES,
+                "next to the group's offsets there are znodes of an unknown kind: ",
+                "choose --other-znodes ignore if they hold no offsets",
+                foreign,
             )
         for fault in self.state.faults:
             self._refuse(Kind.UNKNOWN, fault, "make it available again, then plan again")
+
+    def _is_other(self, path: str) -> bool:
+        """Whether a znode is next to those of a JVM consumer, and not where Storm has offsets."""
+        parent, _, name = path.rpartition("/")
+        own = name in CHILDREN or _STORM.fullmatch(name)
+        return parent == f"{CONSUMERS}/{self.state.group}" and not own
 
     def _other_group(self) -> None:
         """Refuse a new name under which the target store has another group.

@@ -82,6 +82,13 @@ class Misplaced(Enum):
     USE = "use"
 
 
+class OtherZnodes(Enum):
+    """The rule for groups with znodes that no JVM consumer makes, next to its own."""
+
+    REFUSE = "refuse"
+    IGNORE = "ignore"
+
+
 class Skip(NamedTuple):
     """Offsets that are left as they are in both stores. Each part may be a glob."""
 
@@ -128,6 +135,7 @@ class Rule:
     unproven_topics: Unproven | None = None
     without_offset: WithoutOffset | None = None
     expired_offsets: Expired | None = None
+    other_znodes: OtherZnodes | None = None
     max_idle_days: int | None = None
     skip: bool = False
     ignore: str = ""
@@ -162,6 +170,7 @@ class Options:
     rules: tuple[Rule, ...] = ()
     unproven_topics: Unproven = Unproven.REFUSE
     expired_offsets: Expired = Expired.REFUSE
+    other_znodes: OtherZnodes = OtherZnodes.REFUSE
 
     def of_group(self, group: str) -> Options:
         """Return the decisions about one group; those about its topics are still rules."""

@@ -31,6 +31,7 @@ class Kind(Enum):
     CLOSED = "closed"
     LIVE_MOVE = "live-move"
     FOREIGN_LAYOUT = "foreign-layout"
+    OTHER_ZNODES = "other-znodes"
     GROUP_EXISTS = "group-exists"
     UNREADABLE = "unreadable"
     UNKNOWN = "unknown"
@@ -68,6 +69,7 @@ _DECIDABLE = frozenset(
         Kind.MISPLACED,
         Kind.NO_OFFSET,
         Kind.EXPIRED,
+        Kind.OTHER_ZNODES,
         Kind.IDLE,
         Kind.UNREADABLE,
     }
