@@ -104,7 +104,7 @@ def test_a_decision_leaves_out_no_more_than_what_was_asked(
     file.write_text(text.replace('missing_topics = "refuse"', 'missing_topics = "skip"'))
     words = ("plan", "--group", group, "--decisions", str(file), "--at-apply", "--out", plan)
     assert shell(*words)[0] == 0, file.read_text()
-    assert shell("apply", plan, "--execute", "--no-guard")[0] == 0
+    assert shell("apply", plan, "--execute")[0] == 0
     held = {tp.partition: one.offset for tp, one in bench.committed(group, {topic: 3}).items()}
     assert held == {1: 3, 2: 4}
     status, rows = shell.rows("verify", plan)

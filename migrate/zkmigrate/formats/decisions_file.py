@@ -124,7 +124,7 @@ def to_json(options: Options) -> dict[str, Any]:
         {
             one.name: _plain(value)
             for one in fields(Rule)
-            if (value := getattr(rule, one.name)) not in (None, False, "")
+            if (value := getattr(rule, one.name)) is not None and value is not False and value != ""
         }
         for rule in options.rules
     ]

@@ -112,7 +112,9 @@ def status_of(
         gone = GONE
     if state.foreign:
         attention.append(f"not understood: {shown(state.foreign)}")
-    faults = [*state.faults, *(one.fault for one in state.zk.values() if one.fault)]
+    faults = [*state.faults]
+    if moved_to is not Store.KAFKA:  # ZooKeeper's offsets count
+        faults += (one.fault for one in state.zk.values() if one.fault)
     attention += faults
     return (
         Status(
