@@ -74,13 +74,30 @@ def test_a_healthy_group_has_no_findings() -> None:
 OWNERS = "/consumers/g/owners/t"
 
 
+def test_an_owner_without_a_stream_is_right_if_it_is_a_member() -> None:
+    """kafka-node and Go ports write the consumer id alone. If that is registered with the same
+    session and subscribes to the topic, it owns the partition; otherwise not."""
+    owners = {"t": {"0": node("g_a", 1), "1": node("g_b", 2)}}
+    assert found(group(owners=owners), assignor=Assignor("range")) == []
+    swapped = {"t": {"0": node("g_b", 2), "1": node("g_a", 1)}}
+    assert [one.kind for one in found(group(owners=swapped), assignor=Assignor("range"))] == [
+        Kind.MISASSIGNED,
+        Kind.MISASSIGNED,
+    ]
+    members = {"g_a": registration('{"u":1}'), "g_b": registration(session=2)}
+    faults = found(group(members=members, owners=owners), (topic(), topic("u")))
+    assert (Kind.UNKNOWN_OWNER, f"{OWNERS}/0") in kinds(faults)
+    assert any("does not subscribe to t" in one.what for one in faults)
+
+
 @pytest.mark.parametrize(
     ("owners", "kind", "where", "says"),
     [
         ({"0": node("g_a-0", 1)}, Kind.UNOWNED, f"{OWNERS}/1", "partition 1"),
         ({"1": node("g_x-0", 2)}, Kind.UNKNOWN_OWNER, f"{OWNERS}/1", "not registered"),
         ({"1": node("g_b-1", 2)}, Kind.UNKNOWN_OWNER, f"{OWNERS}/1", "only 1 streams"),
-        ({"1": node("g_b", 2)}, Kind.UNKNOWN_OWNER, f"{OWNERS}/1", "without a stream"),
+        ({"1": node("g_b", 7)}, Kind.SESSION, f"{OWNERS}/1", "0x7, but g_b"),
+        ({"1": node("g_z", 2)}, Kind.UNKNOWN_OWNER, f"{OWNERS}/1", "not registered"),
         ({"1": node("g_b-0", 7)}, Kind.SESSION, f"{OWNERS}/1", "0x7, but g_b"),
         ({"1": node("g_b-0", -7)}, Kind.SESSION, f"{OWNERS}/1", "0xfffffffffffffff9"),
         ({"1": node("g_b-0")}, Kind.SESSION, f"{OWNERS}/1", "not ephemeral"),

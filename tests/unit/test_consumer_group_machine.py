@@ -160,6 +160,53 @@ def test_a_fenced_member_joins_again(code: int) -> None:
     assert (join.epoch, join.full, join.owned, join.member_id) == (0, True, {}, "m")
 
 
+FENCED = 110
+
+
+def test_a_member_that_may_not_join_again_takes_another_id() -> None:
+    """Brokers 4.0 and 4.1 refuse epoch 0 of a member that missed two epochs. It leaves as that
+    member, so that the coordinator does not wait for it, and joins as another one."""
+    story = Story().member(0)
+    story.machine._timers["heartbeat"] = 10**6
+    story.tell(events.TimerFired(10**6, "heartbeat"))
+    story.beat(FENCED)
+    story.tell(events.ListenerDone(story.last(commands.NotifyLost).token))
+    assert story.last(commands.MemberHeartbeat).epoch == 0
+    assert story.last(commands.MemberHeartbeat).member_id == "m"
+    story.beat(FENCED)
+    assert not story.has(commands.LeaveGroup)
+    story.fire("backoff")
+    story.beat(FENCED)
+    leave = story.last(commands.LeaveGroup)
+    assert leave.member_id == "m"
+    story.done.clear()
+    story.tell(events.Left(leave.token))
+    join = story.last(commands.MemberHeartbeat)
+    assert (join.epoch, join.full) == (0, True)
+    assert join.member_id not in ("", "m")
+    story.beat(epoch=9, given={T: (0,)})
+    story.beat(epoch=9)
+    story.start()
+    assert story.machine.held.keys() == {P0}
+    assert story.machine.generation == 9
+
+
+def test_joins_that_are_fenced_become_rarer() -> None:
+    """Ten a second for 45 s would be a storm. A static member keeps its id: its instance id belongs
+    to that."""
+    story = Story(instance_id="i")
+    pauses = []
+    for _ in range(8):
+        story.beat(FENCED)
+        timers = [o for o in story.done if isinstance(o, commands.SetTimer) and o.name == "backoff"]
+        pauses.append(timers[-1].seconds)
+        story.fire("backoff")
+    assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 3.2, 3.2, 3.2])
+    assert story.last(commands.MemberHeartbeat).member_id == "m"
+    story.beat(given={T: (0,)})
+    assert story.machine._fenced == 0
+
+
 def test_a_stale_commit_is_sent_with_the_next_epoch() -> None:
     """A heartbeat is sent at once, and after its answer the commit is sent again."""
     story = Story().member(0)

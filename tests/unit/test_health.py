@@ -194,6 +194,25 @@ def test_a_stopped_process_has_lasted_nothing_yet() -> None:
     assert made.after(1) == []
 
 
+@pytest.mark.parametrize(("waiting", "expected"), [(True, "application"), (False, "fetching")])
+def test_at_the_first_look_after_a_pause_no_partition_is_stalled(
+    waiting: bool, expected: str
+) -> None:
+    """Nothing has been answered or consumed since the process continued. The seconds before the
+    pause count, and those after it."""
+    made = Made()
+    made.info.high_watermark = 9
+    if waiting:
+        made.stream.queue.append(object())
+    assert made.after(3) == []
+    made.now += 3600
+    found = made.monitor.read(10.0)
+    assert found.ok
+    assert found.seconds_since_progress == 3.0
+    assert made.after(6) == []
+    assert made.after(2) == [expected]
+
+
 def test_gauges_are_numbers() -> None:
     """Each gauge has a value, even for a member without partitions."""
     made = Made()

@@ -7,7 +7,6 @@ topics without a subscriber.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -24,7 +23,7 @@ from zkconsumer.core.common.assign import assign_range, assign_roundrobin, threa
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.ops import Node, session_text
 from zkconsumer.core.zookeeper.view import Assignor
-from zkconsumer.core.zookeeper.znodes import decode_offset, is_legal_topic
+from zkconsumer.core.zookeeper.znodes import decode_offset, is_legal_topic, other_regexes
 from zkconsumer.errors import ZnodeFormatError
 
 _BROKER_PARTITION = re.compile(r"[0-9]+-[0-9]+")
@@ -218,6 +217,8 @@ class _Verifier:
             yield self._found(Kind.UNKNOWN_PARTITION, path, f"{topic} has no such partition")
         owner = node.data.decode(errors="replace")
         member = self.threads.get(topic, {}).get(owner)
+        if member is None and topic in self.registrations.topics.get(owner, {}):
+            member = owner  # without a stream, as kafka-node and Go ports write it
         if member is None:
             yield self._found(Kind.UNKNOWN_OWNER, path, self._who(owner, topic))
             return
@@ -238,7 +239,7 @@ class _Verifier:
     def _who(self, owner: str, topic: str) -> str:
         """Describe an owner that is not a thread of a subscribed member."""
         if owner in self.snapshot.members:
-            return f"owner {owner} is a consumer id without a stream, as kafka-node and Go ports do"
+            return f"owner {owner} is registered but does not subscribe to {topic}"
         consumer = owner.rpartition("-")[0]
         if consumer in self.registrations.quarantined:
             return f"owner {owner} belongs to a member whose registration cannot be used"
@@ -310,7 +311,7 @@ class _Verifier:
     def _owning(self) -> set[str]:
         """The consumer ids of all owners."""
         return {
-            _text(node).rpartition("-")[0]
+            owner if (owner := _text(node)) in self.snapshot.members else owner.rpartition("-")[0]
             for nodes in self.snapshot.owners.values()
             for node in nodes.values()
         }
@@ -332,7 +333,7 @@ class _Verifier:
         for (topic, number), thread in sorted(chosen.items()):
             due[thread.consumer] = due.get(thread.consumer, 0) + 1
             node = self.snapshot.owners.get(topic, {}).get(str(number))
-            if node is not None and _text(node) != str(thread):
+            if node is not None and _text(node) not in (str(thread), thread.consumer):
                 yield self._found(
                     Kind.MISASSIGNED,
                     f"{self.paths.owners}/{topic}/{number}",
@@ -363,11 +364,6 @@ def _registration_writer(data: bytes) -> str | None:
         return "pykafka or samsa, as it is the bare name of a topic"
     if text.strip() == "{}":
         return "poseidon_cluster, as it is an empty object"
-    try:
-        found = json.loads(text)
-        topics, pattern = found["subscription"], found["pattern"]
-    except (ValueError, RecursionError, TypeError, KeyError):
-        return None
-    if isinstance(topics, dict) and len(topics) > 1 and pattern in ("white_list", "black_list"):
+    if other_regexes("", data):
         return "kafka-node, as it is a filter with several topics"
     return None

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
+from uuid import NAMESPACE_OID, uuid5
 
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.machine import Handler
@@ -35,6 +36,10 @@ from zkconsumer.core.coordinator.wire import AssignmentData
 Owned = Mapping[str, tuple[int, ...]]
 """Partition numbers, sorted, by topic id."""
 
+FENCED_JOINS: Final = 2
+"""A member whose join is fenced this many times takes another member id."""
+MAX_PAUSES: Final = 32
+"""The longest pause between two joins, as a multiple of ``rebalance.backoff.ms``."""
 NAMES_AGAIN: Final = 1.0
 """Seconds until the name of an unknown topic id is requested again."""
 
@@ -57,6 +62,7 @@ class ConsumerGroupMachine(GroupMachine):
         self._beat: tuple[int, Owned] | None = None  # token, and what it named as owned
         self._beat_due = False  # another one, as soon as that is answered
         self._said: Owned | None = None  # what the coordinator surely knows; None: nothing
+        self._fenced = 0  # joins refused with FENCED_MEMBER_EPOCH, one after the other
         self._unreleased: int | None = None
         """Another member has the instance id. 0: waiting; else the last token before that was over,
         because the answer to an earlier heartbeat may be late."""
@@ -179,6 +185,7 @@ class ConsumerGroupMachine(GroupMachine):
 
     def _accepted(self, event: events.MemberHeartbeatAnswered) -> None:
         self._rows = ROWS_OF_MEMBERS
+        self._fenced = 0
         self._lookup.unproved = False
         self._wait_anew()
         self._interval = event.interval or self._interval
@@ -205,7 +212,24 @@ class ConsumerGroupMachine(GroupMachine):
                 self._unreleased = 0
                 self._timer("instance", self.spec.session_timeout)
                 self._report("instance-taken", f"waiting: {event.detail}")
-        self._back_off(Goal.LOAD)
+        if event.code == ErrorCode.FENCED_MEMBER_EPOCH:
+            self._fenced += 1
+            if self._fenced % FENCED_JOINS == 0 and self.spec.instance_id is None:
+                self._change_id()
+                return
+        self._back_off(Goal.LOAD, min(2**self._fenced, MAX_PAUSES))
+
+    def _change_id(self) -> None:
+        """Leave as the member that the coordinator refuses, and join as another one.
+
+        Brokers 4.0 and 4.1 refuse epoch 0 of a member that missed two epochs, until its session
+        timeout is over.
+        """
+        old, self.member_id = self.member_id, str(uuid5(NAMESPACE_OID, self.member_id))
+        text = f"the coordinator does not let member {old} join again: joining as {self.member_id}"
+        self._report("new-member-id", text)
+        self._entered = False
+        self._emit(commands.LeaveGroup(self._await(State.LEAVING), old))
 
     def _wait_anew(self) -> None:
         """A coordinator that takes over counts the session timeout of all members from then on."""

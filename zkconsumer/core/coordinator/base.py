@@ -212,11 +212,11 @@ class GroupMachine(Machine[State, Any, Any]):
                 self._lookup.paused = True
                 self._timer("search", self.spec.backoff)
 
-    def _back_off(self, goal: Goal) -> None:
+    def _back_off(self, goal: Goal, times: int = 1) -> None:
         self._goal = goal
         self._awaited = None
         self.state = State.BACKING_OFF
-        self._timer("backoff", self.spec.backoff)
+        self._timer("backoff", times * self.spec.backoff)
 
     def _coordinator_lost(self) -> None:
         """Requests in flight will not be answered; join, or remain a member.
