@@ -14,12 +14,14 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped, ConnectionLoss
-from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.connection import STOP_CONNECTING, ConnectionHandler
 from kazoo.protocol.serialization import Connect
+from kazoo.retry import ForceRetryError
 
 from zkconsumer.core.zookeeper.ops import (
     Code,
@@ -30,6 +32,7 @@ from zkconsumer.core.zookeeper.ops import (
     SetData,
     ZkOp,
 )
+from zkconsumer.errors import ZkUnavailableError
 from zkconsumer.testing import wait_until
 from zkconsumer.zk.connection import Connection, Handler, _poll
 from zkconsumer.zk.driver import ZkDriver
@@ -76,6 +79,102 @@ def test_the_server_that_was_tried_last_is_tried_last(connection: Connection) ->
     for port in (1, 2):
         connection._tried = "127.0.0.1", port
         assert connection._expand_client_hosts()[-1][2] == port
+
+
+class Dns:
+    """Answers of DNS for any name, one for each look-up; the last one is repeated."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: list[str] | OSError) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+        self.seconds = 0.0
+        monkeypatch.setattr(socket, "getaddrinfo", self)
+
+    def __call__(self, host: str, port: int, *_: object) -> list[Any]:
+        self.asked += 1
+        time.sleep(self.seconds)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, OSError):
+            raise answer
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in answer]
+
+
+def named(monkeypatch: pytest.MonkeyPatch, session: float = SESSION) -> tuple[Any, list[str]]:
+    """A connection to a name, and the addresses that it tries, all in vain."""
+    made: Any = Connection(KazooClient("zk:2181", handler=Handler(_unexpected)), session)
+    made.client._stopped.clear()
+    tried: list[str] = []
+    monkeypatch.setattr(made, "_connect_attempt", lambda host, ip, port, retry: tried.append(ip))
+    return made, tried
+
+
+def test_names_are_resolved_again_after_each_failed_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The servers have moved: old addresses that swallow packets do not all have to be tried."""
+    old = [f"10.0.0.{n}" for n in range(5)]
+    dns = Dns(monkeypatch, old, ["10.1.0.1"])
+    made, tried = named(monkeypatch)
+    with pytest.raises(ForceRetryError):
+        made._connect_loop(None)
+    assert len(tried) == 2
+    assert tried[0] in old
+    assert tried[1] == "10.1.0.1"
+    assert dns.asked == 3
+
+
+def test_slow_dns_is_asked_once_for_all_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the look-ups would take the time of the session."""
+    dns = Dns(monkeypatch, ["10.0.0.1", "10.0.0.2", "10.0.0.3"])
+    dns.seconds = 0.02
+    made, tried = named(monkeypatch, session=0.3)
+    with pytest.raises(ForceRetryError):
+        made._connect_loop(None)
+    assert sorted(tried) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    assert dns.asked == 1
+
+
+def test_an_address_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So all of them are tried within a third of the session timeout. If that was in vain, the
+    network may be slow, and each one has that third."""
+    Dns(monkeypatch, [f"10.0.0.{n}" for n in range(5)])
+    made, _ = named(monkeypatch)
+    made._expand_client_hosts()
+    assert made.address_seconds == pytest.approx(SESSION / 3 / 5)
+    with pytest.raises(ForceRetryError):
+        made._connect_loop(None)
+    assert made.address_seconds == pytest.approx(SESSION / 3)
+
+
+def test_a_stopped_client_tries_no_further_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``stop`` does not wait for the others."""
+    Dns(monkeypatch, ["10.0.0.1", "10.0.0.2"])
+    made, tried = named(monkeypatch)
+    made.client._stopped.set()
+    assert made._connect_loop(None) is STOP_CONNECTING
+    assert tried == []
+
+
+def test_a_name_that_does_not_resolve_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once in the log as long as it lasts, and in the error at the start."""
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    Dns(monkeypatch, unknown)
+    driver = ZkDriver("zk.invalid:2181", "", 0.6, lambda *_: None, lambda _: None, lambda _: None)
+    with pytest.raises(ZkUnavailableError) as caught:
+        driver.start(0.5)
+    assert "the name zk.invalid does not resolve (Name or service not known)" in str(caught.value)
+    assert [one.getMessage() for one in caplog.records if "resolve" in one.getMessage()] == [
+        "the name zk.invalid of a ZooKeeper server does not resolve"
+    ]
+    Dns(monkeypatch, unknown, ["10.0.0.1"])
+    made, tried = named(monkeypatch)
+    made._expand_client_hosts()
+    assert made.unresolved
+    made._expand_client_hosts()
+    assert not made.unresolved
+    assert tried == []
 
 
 def test_waking_the_thread_never_blocks() -> None:

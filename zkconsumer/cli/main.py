@@ -5,6 +5,7 @@ A subcommand's module is imported when it is used.
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
@@ -103,6 +104,8 @@ def cli(context: click.Context, show_version: bool, verbose: bool) -> None:
         raise click.UsageError("--verbose goes with --version")
     if context.invoked_subcommand is None:
         raise click.UsageError("Missing command.")
+    # What kazoo logs about a server that is away is said once by zkconsumer.zk.
+    logging.getLogger("zkconsumer.zk.kazoo").setLevel(logging.CRITICAL)
 
 
 def _echo_build() -> None:

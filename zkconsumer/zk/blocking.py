@@ -7,6 +7,7 @@ that one script's answer is processed while ZooKeeper prepares the next one's.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -21,6 +22,8 @@ from zkconsumer.core.zookeeper.scripts.common import Refused, Script, SessionGon
 from zkconsumer.errors import ConfigError, SessionExpiredError, ZkUnavailableError, ZooKeeperError
 from zkconsumer.zk.driver import ZkDriver
 from zkconsumer.zk.security import ZkSecurity
+
+logger = logging.getLogger("zkconsumer.zk")
 
 AT_ONCE: Final = 32
 """How many scripts ``run_all`` runs at the same time."""
@@ -73,6 +76,10 @@ class BlockingZk:
             raise ConfigError([f"zookeeper: {error}"]) from None
         self._timeout = timeout
         self._opened = threading.Event()
+        self._inside = False
+        """Whether it is connected and not to be closed. The caller's thread."""
+        self._away = False
+        """Whether the log says that there is no connection. kazoo's thread."""
         self._driver = ZkDriver(
             self._hosts,
             chroot,
@@ -85,6 +92,7 @@ class BlockingZk:
     def __enter__(self) -> Self:
         """Connect. Raises ZkUnavailableError, ChrootMissingError."""
         self._driver.start(self._timeout)
+        self._inside = True
         return self
 
     def __exit__(
@@ -93,6 +101,7 @@ class BlockingZk:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._inside = False
         if exc is None:
             self._driver.close()
         else:  # ZooKeeper may be what failed, and Ctrl-C is not to wait for it
@@ -104,6 +113,12 @@ class BlockingZk:
             self._opened.clear()
         elif event is SessionEvent.OPENED:
             self._opened.set()
+        if event is SessionEvent.SUSPENDED and self._inside:
+            self._away = True
+            logger.warning("no connection to ZooKeeper at %s: trying again", self._hosts)
+        elif event in (SessionEvent.OPENED, SessionEvent.RESUMED) and self._away:
+            self._away = False
+            logger.warning("connected to ZooKeeper at %s again", self._hosts)
 
     @property
     def identities(self) -> tuple[tuple[str, str | None], ...]:

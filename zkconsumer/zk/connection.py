@@ -13,6 +13,9 @@ thread may call. Differences from kazoo:
 - An answer with the code for an expired session ends the session. A server may resume a session
   just while another client closes it. It then answers reads and pings as if the session lived, and
   only writes fail.
+- Names are resolved again after each failed address, not once for all of them, and an address that
+  does not take a connection has only its share of a third of the session timeout. Servers move, and
+  a few old addresses that swallow packets would otherwise cost the session.
 - Sending a request never blocks: kazoo's own wake-up pipe is full after some 280 requests without a
   connection.
 - ``stop`` ends in a limited time.
@@ -30,6 +33,7 @@ import inspect
 import logging
 import math
 import queue
+import random
 import select
 import socket
 import ssl
@@ -49,9 +53,10 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.connection import STOP_CONNECTING, ConnectionHandler
 from kazoo.protocol.serialization import SASL, Close, Connect
 from kazoo.protocol.states import KeeperState
+from kazoo.retry import ForceRetryError
 
 from zkconsumer.errors import UnsupportedLibraryError
 from zkconsumer.zk.security import ZkSecurity
@@ -63,6 +68,9 @@ SUPPORTED: Final = ">=2.11,<2.12"
 _PASSWORD_BYTES: Final = 16
 """Length of a session's password, in all releases of ZooKeeper."""
 _RESTART_SECONDS: Final = 1.0
+_DNS_SHARE: Final = 10
+"""DNS that needs a longer part than one in this many of a server's time is not asked again before
+all addresses have been tried."""
 _SASL_REQUESTS: Final = 8
 _ABANDONED_SECONDS: Final = 0.5
 """How long ``stop`` waits for the thread once its socket is shut down."""
@@ -151,11 +159,10 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         return _Waker(first), _Waker(second)
 
     def create_connection(self, *args: Any, **options: Any) -> Any:
-        """Connect; a server may use only its share of the session timeout, a third at most."""
+        """Connect, within the time that the connection allows for one address."""
         connection = self.connection
         if connection is not None and options.get("timeout"):
-            share = options["timeout"] / len(connection.client.hosts)
-            options["timeout"] = min(share, connection.silence)
+            options["timeout"] = min(options["timeout"], connection.address_seconds)
         if self._context is None:
             return super().create_connection(*args, **options)
         sock = socket.create_connection(options["address"], options.get("timeout"))
@@ -269,6 +276,12 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self._asked: float | None = None
         """When the oldest request without an answer was sent; ``None``: there is none."""
         self._tried: tuple[str, int] | None = None
+        self._addresses = 1
+        """How many addresses the names had last."""
+        self._passes = 0
+        """How often all addresses have been tried in vain since the last connection."""
+        self.unresolved: dict[str, str] = {}
+        """Names that do not resolve at present, and why not."""
         client.handler.connection = self
         client._connection = self
 
@@ -354,9 +367,53 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         if self._abandoned:
             self.close()
 
+    @property
+    def address_seconds(self) -> float:
+        """Seconds for one address to take a connection.
+
+        Its share of a third of the session timeout. If all addresses were tried in vain, the
+        network may be slow, and each one has that third.
+        """
+        return self.silence / (self._addresses if self._passes == 0 else 1)
+
+    def _connect_loop(self, retry: Any) -> Any:
+        """Try each address once, by the present answers of DNS; then kazoo pauses."""
+        tried: set[tuple[str, int]] = set()
+        found, quick = self._resolved()
+        while left := [host for host in found if host[1:] not in tried]:
+            if self.client._stopped.is_set():
+                return STOP_CONNECTING
+            tried.add(left[0][1:])
+            if self._connect_attempt(*left[0], retry) is STOP_CONNECTING:
+                return STOP_CONNECTING
+            if quick:
+                found, quick = self._resolved()
+        self._passes += 1
+        raise ForceRetryError("Reconnecting" if tried else "No host resolved. Reconnecting")
+
+    def _resolved(self) -> tuple[list[tuple[str, str, int]], bool]:
+        """All addresses, and whether DNS answers so quickly that it may be asked again soon."""
+        begun = time.monotonic()
+        found = self._expand_client_hosts()
+        return found, time.monotonic() - begun < self.silence / _DNS_SHARE
+
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
-        """In the client's order, but the server tried last is at the end."""
-        found: list[tuple[str, str, int]] = super()._expand_client_hosts()
+        """In random order, but the server tried last is at the end."""
+        found: list[tuple[str, str, int]] = []
+        for name, port in self.client.hosts:
+            host = name.strip()
+            try:
+                answers = socket.getaddrinfo(host, port, 0, 0, socket.IPPROTO_TCP)
+            except (OSError, UnicodeError) as error:
+                if host not in self.unresolved:
+                    logger.warning("the name %s of a ZooKeeper server does not resolve", host)
+                self.unresolved[host] = getattr(error, "strerror", None) or str(error)
+            else:
+                self.unresolved.pop(host, None)
+                found += [(host, str(answer[4][0]), int(answer[4][1])) for answer in answers]
+        if self.client.randomize_hosts:
+            random.shuffle(found)
+        self._addresses = max(1, len(found))
         return sorted(found, key=lambda host: host[1:] == self._tried)
 
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
@@ -386,6 +443,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self._logged_in = True
         self.settled.set()
         self._connecting = False
+        self._passes = 0
         self._turned_away = None
         self._heard = time.monotonic()
         return found
@@ -478,8 +536,8 @@ def _session_is_over(error: int, result: Any) -> bool:
 
 
 _OVERRIDDEN: Final = (
-    "stop zk_loop _expand_client_hosts _connect_attempt _connect _invoke _submit _send_request "
-    "_read_socket _read_response"
+    "stop zk_loop _connect_loop _expand_client_hosts _connect_attempt _connect _invoke _submit "
+    "_send_request _read_socket _read_response"
 )
 _CALLED: Final = (
     (KazooClient, "_call", "request async_object"),

@@ -243,6 +243,12 @@ class ZkDriver:
         return ZkUnavailableError(f"zookeeper.connect: {self._hosts}: {reason}")
 
     def _unavailable(self, seconds: float) -> ZkUnavailableError:
+        if unresolved := self._connection.unresolved:
+            name, why = next(iter(unresolved.items()))
+            return ZkUnavailableError(
+                f"zookeeper.connect: {self._hosts}: the name {name} does not resolve ({why}): "
+                "correct the address, or check DNS"
+            )
         return ZkUnavailableError(
             f"zookeeper.connect: no ZooKeeper answered at {self._hosts} within {seconds:g} s; "
             "check the addresses; --timeout, or zookeeper.connection.timeout.ms, sets the time"
