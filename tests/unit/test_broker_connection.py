@@ -50,6 +50,28 @@ def connect() -> Iterator[tuple[list[int], BrokerConnection]]:
     server.listening.close()
 
 
+def test_the_next_listener_is_tried_if_one_takes_no_connection() -> None:
+    """It may be internal to another network. The one that did is the first one from then on."""
+    server = Server([0, 0])
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        dead = closed.getsockname()[:2]
+    where = server.endpoint.host, server.endpoint.port
+    for endpoint in (
+        BrokerEndpoint(0, *dead, (dead, where)),
+        BrokerEndpoint(0, *where, (dead,)),
+    ):
+        connection = BrokerConnection(endpoint, "c", TIMEOUT, 0)
+        connection._connect()
+        assert (connection._here.host, connection._here.port) == where
+        assert connection.endpoint == endpoint
+        connection.close()
+    server.listening.close()
+    connection = BrokerConnection(BrokerEndpoint(0, *dead, (where,)), "c", TIMEOUT, 0)
+    for _ in range(2):
+        with pytest.raises(BrokerUnavailableError, match=f"{dead[1]}: Connection refused"):
+            connection.open()
+
+
 def test_an_answer_to_another_request_is_not_believed(
     connect: tuple[list[int], BrokerConnection],
 ) -> None:

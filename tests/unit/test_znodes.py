@@ -409,6 +409,35 @@ def test_broker_versions(data: bytes) -> None:
     assert decode_broker(BROKER, 1, data) == BrokerEndpoint(1, "h1", 9092)
 
 
+def test_a_broker_with_several_listeners_of_a_protocol() -> None:
+    """The first one counts, as in the JVM. The others are tried if it takes no connection."""
+    data = (
+        b'{"version":4,"listener_security_protocol_map":{"INTERNAL":"SSL","EXTERNAL":"SSL",'
+        b'"ADMIN":"PLAINTEXT"},"endpoints":["INTERNAL://10.0.0.1:1","ADMIN://10.0.0.1:2",'
+        b'"EXTERNAL://k.example:3","EXTERNAL://k.example:0"]}'
+    )
+    found = decode_broker(BROKER, 1, data, "SSL")
+    assert found == BrokerEndpoint(1, "10.0.0.1", 1, (("k.example", 3),))
+    many = ",".join(f'"PLAINTEXT://h{n}:1"' for n in range(100))
+    found = decode_broker(BROKER, 1, b'{"version":4,"endpoints":[%s]}' % many.encode())
+    assert len(found.others) == 4
+
+
+def test_the_protocol_of_hortonworks_brokers() -> None:
+    """``PLAINTEXTSASL`` is SASL_PLAINTEXT. Advice for another one names only what can be set."""
+    data = b'{"version":4,"endpoints":["PLAINTEXTSASL://h:6667"]}'
+    assert decode_broker(BROKER, 1, data, "SASL_PLAINTEXT") == BrokerEndpoint(1, "h", 6667)
+    with pytest.raises(
+        ZnodeFormatError, match="offers SASL_PLAINTEXT as 'PLAINTEXTSASL' at h:6667"
+    ):
+        decode_broker(BROKER, 1, data)
+    odd = b'{"version":4,"endpoints":["CUSTOM://h:6667"]}'
+    with pytest.raises(ZnodeFormatError) as caught:
+        decode_broker(BROKER, 1, odd)
+    assert "set it to what is offered" not in str(caught.value)
+    assert "give a PLAINTEXT listener with bootstrap.servers" in str(caught.value)
+
+
 def test_broker_with_an_ipv6_address() -> None:
     """Brackets are not part of the address."""
     data = b'{"version":4,"endpoints":["PLAINTEXT://[::1]:9092"]}'

@@ -14,6 +14,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from struct import Struct, error as StructError
@@ -109,6 +110,8 @@ class BrokerConnection:
         security: KafkaSecurity | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self._addresses = deque([(endpoint.host, endpoint.port), *endpoint.others])
+        """The listeners, the one to use first."""
         self._security = KafkaSecurity() if security is None else security
         self._client_id = client_id.encode()
         self._timeout = timeout
@@ -295,9 +298,7 @@ class BrokerConnection:
             raise OSError("this client closed the connection")
         self._security.check_broker(self.endpoint)
         self._proven = False
-        sock = socket.create_connection(
-            (self.endpoint.host, self.endpoint.port), timeout=self._timeout
-        )
+        sock = self._dial()
         try:
             if self._receive_buffer > 0:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
@@ -320,10 +321,29 @@ class BrokerConnection:
             self.close()
             raise OSError("this client closed the connection")
 
+    def _dial(self) -> socket.socket:
+        """Connect to the first listener that takes a connection, and prefer it from then on."""
+        fault: OSError | None = None
+        seconds = self._timeout / len(self._addresses)
+        for _ in range(len(self._addresses)):
+            try:
+                return socket.create_connection(self._addresses[0], timeout=seconds)
+            except OSError as error:
+                fault = fault or error
+                self._addresses.rotate(-1)
+        assert fault is not None
+        raise fault
+
+    @property
+    def _here(self) -> BrokerEndpoint:
+        """The listener that is used."""
+        host, port = self._addresses[0]
+        return BrokerEndpoint(self.endpoint.broker_id, host, port)
+
     def _encrypted(self, sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
         """Carry out the handshake; the socket keeps its timeout."""
         try:
-            return context.wrap_socket(sock, server_hostname=self.endpoint.host)
+            return context.wrap_socket(sock, server_hostname=self._addresses[0][0])
         except ssl.SSLError as error:
             self._security.tls_failed(self.endpoint, error)
             self._look_for_plaintext()
@@ -350,7 +370,7 @@ class BrokerConnection:
 
     def _look_for_plaintext(self) -> None:
         """Ask without TLS which versions the broker knows; nothing else is sent."""
-        probe = BrokerConnection(self.endpoint, "", self._timeout, 0)
+        probe = BrokerConnection(self._here, "", self._timeout, 0)
         try:
             probe._connect()
             plaintext = supported_versions(probe) is not None
@@ -366,7 +386,7 @@ class BrokerConnection:
 
     def _look_for_sasl(self) -> None:
         """Ask on another connection; a listener with SASL closes on all other requests."""
-        probe = BrokerConnection(self.endpoint, "", self._timeout, 0, self._security)
+        probe = BrokerConnection(self._here, "", self._timeout, 0, self._security)
         try:
             probe.open()
             enabled = enabled_mechanisms(probe)

@@ -62,8 +62,12 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """Where a broker can be reached: ``host`` and ``port`` of the listener to use."""
+    """Where a broker can be reached: ``host`` and ``port`` of the listener to use.
+
+    ``others``: its other listeners of the same protocol, to try if that one takes no connection.
+    """
 
     broker_id: int
     host: str
     port: int
+    others: tuple[tuple[str, int], ...] = ()

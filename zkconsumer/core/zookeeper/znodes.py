@@ -37,6 +37,11 @@ _PARTITION = re.compile(r"[0-9]{1,10}")
 _PROTOCOL = re.compile(r"[A-Z0-9_]{1,40}")
 _ENDPOINT = re.compile(r"([^:/]*)://\[?([0-9A-Za-z%._:-]{1,255}?)\]?:([0-9]{1,5})")
 _CLIENT: Final = "zkconsumer"
+_CLIENT_PROTOCOLS: Final = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
+_OLD_PROTOCOLS: Final = {"PLAINTEXTSASL": "SASL_PLAINTEXT"}
+"""Names in the registrations of Hortonworks' brokers."""
+_MORE_LISTENERS: Final = 4
+"""Further listeners of a broker that are tried."""
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
 
@@ -281,7 +286,8 @@ def decode_broker(
     """Return where a broker's listener of a protocol is (registrations of version 1 and later).
 
     Version 1 has host and port, and is PLAINTEXT; later ones list endpoints, of which the first one
-    of the protocol counts (Scala Broker.createBroker). Raises ZnodeFormatError when there is none.
+    of the protocol counts (Scala Broker.createBroker). Further ones of the protocol may be internal
+    or external listeners, so they are tried too. Raises ZnodeFormatError when there is none.
     """
     document = _parse_object(path, data, MAX_ZNODE_BYTES)
     version = document.get("version")
@@ -299,6 +305,8 @@ def decode_broker(
     if not isinstance(endpoints, list) or not isinstance(protocols, dict):
         _refuse(path, "has no list of endpoints, or its listener map is not an object")
     offered: list[str] = []
+    usable = False
+    found: list[BrokerEndpoint] = []
     for endpoint in endpoints:
         parts = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
         if parts is None:
@@ -307,16 +315,26 @@ def decode_broker(
         protocol = protocols.get(listener, listener)
         if not isinstance(protocol, str) or _PROTOCOL.fullmatch(protocol.upper()) is None:
             continue
-        if protocol.upper() == wanted:
-            return _endpoint(path, broker_id, parts[2], int(parts[3]))
-        name = "" if listener == protocol.upper() else f" as {_short(parts[1])}"
-        offered.append(f"{protocol.upper()}{name} at {parts[2]}:{int(parts[3])}")
-    found = ", ".join(offered[:4]) + " only" if offered else "no endpoint that can be read"
+        protocol = _OLD_PROTOCOLS.get(protocol.upper(), protocol.upper())
+        if protocol == wanted:
+            try:
+                found.append(_endpoint(path, broker_id, parts[2], int(parts[3])))
+            except ZnodeFormatError:
+                if not found:
+                    raise
+            continue
+        usable = usable or protocol in _CLIENT_PROTOCOLS
+        name = "" if listener == protocol else f" as {_short(parts[1])}"
+        offered.append(f"{protocol}{name} at {parts[2]}:{int(parts[3])}")
+    if found:
+        others = tuple((one.host, one.port) for one in found[1 : 1 + _MORE_LISTENERS])
+        return BrokerEndpoint(broker_id, found[0].host, found[0].port, others)
+    text = ", ".join(offered[:4]) + " only" if offered else "no endpoint that can be read"
     raise ZnodeFormatError(
         path,
-        f"broker {broker_id} offers {found}, and security.protocol={wanted}: set it to what is "
-        f"offered, give a {wanted} listener with bootstrap.servers (--bootstrap-server HOST:PORT), "
-        "or add one",
+        f"broker {broker_id} offers {text}, and security.protocol={wanted}: "
+        f"{'set it to what is offered, ' if usable else ''}give a {wanted} listener with "
+        "bootstrap.servers (--bootstrap-server HOST:PORT), or add one",
     )
 
 
