@@ -16,6 +16,7 @@ from zkconsumer.broker.coordinator_calls import (
     fetch_offsets,
     until,
 )
+from zkconsumer.broker.describe_groups import DescribedGroup
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
@@ -128,6 +129,30 @@ def test_a_join_says_its_times_in_milliseconds_and_waits_for_the_rebalance() -> 
     (timeout,) = bench.timeouts
     assert timeout is not None
     assert timeout > 60
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_group_with_another_strategy_is_explained(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names what the group uses, if the coordinator says it, and what this member
+    offers."""
+
+    def describe(groups: Any, connection: Any, partitions: bool) -> Any:
+        assert (groups, partitions) == (["g"], False)
+        if not known:
+            raise BrokerError("away")
+        return {"g": DescribedGroup(HERE, "Stable", "RoundRobinAssigner", ())}
+
+    monkeypatch.setattr("zkconsumer.broker.group.describe_groups", describe)
+    bench = Bench(SimpleNamespace(error_code=23, member_id=""))
+    failed = bench.execute(commands.JoinGroup(1, "", (("range", b""), ("roundrobin", b""))))
+    used = "'RoundRobinAssigner'" if known else "another strategy"
+    assert failed.code == 23
+    assert failed.detail.endswith(
+        f"INCONSISTENT_GROUP_PROTOCOL (23): the group's members use {used}, and this member offers "
+        "range, roundrobin: set partition.assignment.strategy to one that all members have"
+    )
 
 
 def test_a_commit_names_its_generation() -> None:

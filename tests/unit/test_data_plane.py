@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.runtime.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.gate import DeliveryGate
@@ -53,6 +55,20 @@ def test_dropped_partitions_count_no_longer() -> None:
     found.start({T0: (FIRST, 5), T1: (FIRST, 7)})
     assert found.drop([T0]) == {T0: 5}
     assert found.positions() == {T1: 7}
+
+
+def test_the_age_of_the_lag_is_that_of_the_oldest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lag that is not asked for any more stays small while messages arrive."""
+    monkeypatch.setattr("zkconsumer.runtime.data_plane.monotonic", lambda: 500.0)
+    found = plane()
+    assert found.lag_age() == 0.0
+    found.start({T0: (FIRST, 5), T1: (FIRST, 7)})
+    assert found.lag_age() == 0.0
+    first, second = (info for info, _ in found.partitions())
+    first.answered_at = 499.0
+    assert found.lag_age() == 1.0
+    second.answered_at = 440.0
+    assert found.lag_age() == 60.0
 
 
 class Working:

@@ -216,3 +216,13 @@ def test_an_answer_that_brings_nothing_new_is_a_fault() -> None:
     bench.worker.take(bench.choose(), [Got("t", 0, None, 99, batch(4))])
     assert (bench.infos[0].fetched_offset, len(bench.queues[0])) == (5, 0)
     assert [event.kind for event in bench.events] == [FetchEventKind.LEADER_LOST]
+
+
+def test_an_answer_counts_for_each_partition_that_it_has_no_error_for() -> None:
+    """The time of the last one is the age of the lag."""
+    bench = Bench(partitions=2)
+    request = bench.choose()
+    bench.now = 123.0
+    bench.worker.take(request, [Got("t", 0, BrokerError("refused"), -1, b"")])
+    assert [info.answered_at for info in bench.infos] == [None, 123.0]
+    assert [info.fault for info in bench.infos] == ["refused", ""]

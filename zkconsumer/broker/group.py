@@ -8,7 +8,7 @@ fields; no error leaves this module as an exception, each becomes ``RequestFaile
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from zkconsumer.broker.coordinator_calls import (
     commit,
     fetch_offsets,
 )
+from zkconsumer.broker.describe_groups import describe_groups
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.messages import (
     HeartbeatRequest,
@@ -238,7 +239,10 @@ class GroupClient:
         answer = self._call(connection, request, JoinGroupResponse, version)
         if answer.error_code:
             failed = self._failed(command.token, answer.error_code, "JoinGroup")
-            return events.RequestFailed(failed.token, failed.code, failed.detail, answer.member_id)
+            detail = failed.detail
+            if answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+                detail += self._strategies(connection, [name for name, _ in command.protocols])
+            return events.RequestFailed(failed.token, failed.code, detail, answer.member_id)
         with mapped_errors(connection.endpoint):
             members = tuple(
                 GroupMember(
@@ -255,6 +259,19 @@ class GroupClient:
             answer.leader,
             answer.protocol_name,
             members,
+        )
+
+    def _strategies(self, connection: BrokerConnection, offered: Sequence[str]) -> str:
+        """What the group uses and what this member offers, for an error."""
+        try:
+            found = describe_groups([self._group], connection, partitions=False)[self._group]
+        except BrokerError:
+            used = "another strategy"
+        else:
+            used = repr(found.strategy) if found.strategy else "another strategy"
+        return (
+            f": the group's members use {used}, and this member offers {', '.join(offered)}: set "
+            "partition.assignment.strategy to one that all members have"
         )
 
     def _sync(self, command: commands.SyncGroup) -> Event:

@@ -183,6 +183,13 @@ class DataPlane:
             infos = [info for info, _ in self._held.values()]
         return {info.topic_partition: lag for info in infos if (lag := info.lag) is not None}
 
+    def lag_age(self) -> float:
+        """Seconds since the oldest answer that a lag is computed from; 0 without one."""
+        with self._lock:
+            infos = [info for info, _ in self._held.values()]
+        times = [at for info in infos if (at := info.answered_at) is not None]
+        return max(0.0, monotonic() - min(times)) if times else 0.0
+
     @property
     def queued_chunks(self) -> int:
         """Chunks in the queues of all streams."""

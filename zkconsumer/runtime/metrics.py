@@ -131,9 +131,17 @@ class Metrics:
         "messages",
         "Distance of each owned partition from the consumed offset to the end of the log, as "
         "of the broker's last answer. A partition is missing until both are known. While a "
-        "stream's queue is full, the broker is not asked, so the lag does not grow.",
+        "stream's queue is full, the broker is not asked, so the lag does not grow: see "
+        "`lag_age_seconds`.",
         "kafka.server:type=FetcherLagMetrics,name=ConsumerLag",
         dict,
+    )
+    lag_age_seconds: float = _metric(
+        Kind.GAUGE,
+        "seconds",
+        "Age of the oldest answer that a `lag` comes from. It grows while delivery pauses, while "
+        "the application does not read, and while a broker does not answer; the lag may then be "
+        "larger than it says.",
     )
     owned_partitions: int = _metric(
         Kind.GAUGE,

@@ -66,6 +66,7 @@ class PartitionTopicInfo:
 
     __slots__ = (
         "_consumed",
+        "answered_at",
         "answers",
         "fault",
         "fetched_offset",
@@ -94,6 +95,9 @@ class PartitionTopicInfo:
         """Offset to fetch next; ``None`` until known. Written by the partition's fetch worker."""
         self.high_watermark: int | None = None
         """The content of the last answer. Written by the partition's fetch worker."""
+        self.answered_at: float | None = None
+        """When a broker last answered for it, in seconds of the fetcher's clock; ``None``: not yet.
+        Written by the partition's fetch worker."""
         self.answers = 0
         """How often a broker has answered for it. Written by the partition's fetch worker."""
         self.fault = ""

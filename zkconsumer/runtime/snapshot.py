@@ -75,6 +75,7 @@ def _of_streams(gate: DeliveryGate, plane: DataPlane, rebalances: RebalanceCount
         bytes_per_second=plane.bytes.rate(),
         max_lag=max(lag.values(), default=0),
         lag=lag,
+        lag_age_seconds=plane.lag_age(),
         fetch_requests=fetches.requests,
         fetch_bytes=fetches.bytes,
         fetch_seconds=fetches.seconds.value,

@@ -166,6 +166,7 @@ class FetchWorker:
         for state in request.states.values():  # a session's answer leaves out what has nothing new
             if state not in failed:
                 state.info.answers += 1
+                state.info.answered_at = self._clock()
                 if state.info.fault and self._has(state) and not state.unresolved:
                     self._recovered(state.info)
         self._table.served(served)
