@@ -17,6 +17,7 @@ from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.machine import RebalanceMachine, owner_of
+from zkconsumer.core.zookeeper.ops import Ok, Reply
 from zkconsumer.core.zookeeper.states import IDLE, State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
@@ -33,7 +34,9 @@ from zkconsumer.runtime.health import Membership
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.offset_worker import OffsetWorker
+from zkconsumer.runtime.other_store import OFFSETS_TOPIC, warn_of_offsets_in_kafka
 from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.threads import start_new
 from zkconsumer.runtime.zookeeper import ZooKeeperCoordination, rebalance_counts
 from zkconsumer.zk.driver import ZkDriver
 from zkconsumer.zk.security import ZkSecurity
@@ -158,6 +161,24 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     ) -> None:
         encode_registration(subscription, 0)  # raises ConfigError for one that is too large
         super()._join(subscription, streams)
+        self._look_into_kafka()
+
+    def _look_into_kafka(self) -> None:
+        """Warn if partitions without an offset in ZooKeeper have one in Kafka."""
+        loop, plane = self._loop, self._plane
+        if self._scala or loop is None or plane is None or self._coordination.offsets is not None:
+            return
+        held = dict(loop.machine.held)
+        fresh = [tp for tp, claim in held.items() if claim.committed is None]
+        group, name = self.config.group_id, f"{self.consumer_id}_kafka_offsets"
+
+        def answered(reply: Reply) -> None:
+            if isinstance(reply, Ok) and reply.value is not None:
+                found = self._offset_coordinator(plane)
+                start_new(name, lambda: warn_of_offsets_in_kafka(group, found, fresh))
+
+        if fresh:
+            self._zk.submit(OFFSETS_TOPIC, self._coordination.session_id, answered)
 
     def _make_loop(
         self,
@@ -225,8 +246,12 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         return recorder
 
     def _offset_worker(self, plane: DataPlane) -> OffsetWorker:
+        coordinator = self._offset_coordinator(plane)
+        return OffsetWorker(coordinator, self._offset_patience, f"{self.consumer_id}_offsets")
+
+    def _offset_coordinator(self, plane: DataPlane) -> OffsetCoordinator:
         config = self.config
-        coordinator = OffsetCoordinator(
+        return OffsetCoordinator(
             config.group_id,
             config.client_id,
             lambda: plane.brokers,
@@ -234,7 +259,6 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             config.offsets_channel_backoff_ms / 1000,
             self._security,
         )
-        return OffsetWorker(coordinator, self._offset_patience, f"{self.consumer_id}_offsets")
 
     @property
     def _offset_patience(self) -> float:

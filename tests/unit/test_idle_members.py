@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common import name_sets
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.topic_filter import Expansions, Whitelist, expand
-from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator import commands as group_commands, events as group_events
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.spec import GroupSpec
@@ -277,6 +278,40 @@ def test_a_hidden_topic_on_the_coordinator(code: int, switch: Switch) -> None:
     switch.heartbeat = ErrorCode.UNKNOWN_MEMBER_ID
     wait_until(lambda: Trouble.UNASSIGNABLE not in reasons(member), SOON, "the topic exists")
     member.shutdown()
+
+
+@pytest.mark.parametrize("has_topic", [True, False])
+def test_offsets_in_the_other_store_are_named_at_the_start(
+    has_topic: bool,
+    switch: Switch,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A client of the group has committed to Kafka, and this member reads ZooKeeper only. Without
+    ``__consumer_offsets`` nothing is asked, as that would create it."""
+    asked = []
+
+    class Coordinator:
+        def __init__(self, *_: object) -> None: ...
+
+        def fetch(self, partitions: Iterable[TopicPartition], _: float) -> dict[Any, int | None]:
+            asked.append(list(partitions))
+            return {TopicPartition("t", 0): 123}
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("zkconsumer.connector.OffsetCoordinator", Coordinator)
+    with caplog.at_level(logging.WARNING, "zkconsumer.member"):
+        member = ZookeeperConsumerConnector({"group.id": "g", "zookeeper.connect": "nowhere:1"})
+        if has_topic:
+            member._zk._zk.do(Create(topic_path("__consumer_offsets")))  # type: ignore[attr-defined]
+        member.create_message_streams({"t": 1})
+        text = "group g has offsets in Kafka for 1 partitions that have none in ZooKeeper"
+        if has_topic:
+            wait_until(lambda: any(text in one for one in caplog.messages), SOON, "the warning")
+            assert asked == [[TopicPartition("t", 0)]]
+        member.shutdown()
+    assert bool(asked) == has_topic
 
 
 # -- on the coordinator -------------------------------------------------------------------------

@@ -1,0 +1,51 @@
+"""Looks for offsets of a group in ZooKeeper that are stored in Kafka instead.
+
+A client with other settings may have committed there, such as pykafka, or a JVM consumer with
+``offsets.storage=kafka``. A member that stores offsets in ZooKeeper does not see them and starts by
+``auto.offset.reset``. Runs on a thread that ends after one answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Exists
+from zkconsumer.core.zookeeper.znodes import BROKER_TOPICS
+from zkconsumer.errors import ZkConsumerError
+
+logger = logging.getLogger("zkconsumer.member")
+
+OFFSETS_TOPIC: Final = Exists(f"{BROKER_TOPICS}/__consumer_offsets")
+"""Without this topic no offset is in Kafka, and to ask for one would create it."""
+_PATIENCE_S: Final = 10.0
+_MOST: Final = 1_000
+"""Partitions that are asked for."""
+
+
+def warn_of_offsets_in_kafka(
+    group: str, coordinator: OffsetCoordinator, partitions: Iterable[TopicPartition]
+) -> None:
+    """Warn if the group has offsets of ``partitions`` in Kafka; they have none in ZooKeeper."""
+    try:
+        found = coordinator.fetch(sorted(partitions)[:_MOST], _PATIENCE_S)
+    except ZkConsumerError as error:
+        logger.info("offsets of group %s in Kafka are not known: %s", group, error)
+        return
+    finally:
+        coordinator.close()
+    stored = {tp: offset for tp, offset in found.items() if offset is not None and offset >= 0}
+    if stored:
+        first = min(stored)
+        logger.warning(
+            "group %s has offsets in Kafka for %d partitions that have none in ZooKeeper, such as "
+            "%s at %d: this member does not use them; if they are the right ones, stop the group "
+            "and set offsets.storage=kafka",
+            group,
+            len(stored),
+            first,
+            stored[first],
+        )
