@@ -385,7 +385,9 @@ def expected(member: ZookeeperConsumerConnector, metrics: Metrics) -> Samples:
     return found
 
 
-MOVING = re.compile(r"zkconsumer_(lag_age|fetch_(seconds|requests)|\w+_per_second|suspended|seconds_since)")
+MOVING = re.compile(
+    r"zkconsumer_(lag_age|fetch_(seconds|requests)|\w+_per_second|suspended|seconds_since)"
+)
 
 
 def still(samples: Samples) -> Samples:

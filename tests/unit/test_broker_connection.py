@@ -53,8 +53,11 @@ def connect() -> Iterator[tuple[list[int], BrokerConnection]]:
 def test_the_next_listener_is_tried_if_one_takes_no_connection() -> None:
     """It may be internal to another network. The one that did is the first one from then on."""
     server = Server([0, 0])
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        dead = closed.getsockname()[:2]
+    with (
+        socket.create_server(("127.0.0.1", 0)) as first,
+        socket.create_server(("127.0.0.1", 0)) as second,
+    ):
+        dead, other = first.getsockname()[:2], second.getsockname()[:2]
     where = server.endpoint.host, server.endpoint.port
     for endpoint in (
         BrokerEndpoint(0, *dead, (dead, where)),
@@ -66,7 +69,7 @@ def test_the_next_listener_is_tried_if_one_takes_no_connection() -> None:
         assert connection.endpoint == endpoint
         connection.close()
     server.listening.close()
-    connection = BrokerConnection(BrokerEndpoint(0, *dead, (where,)), "c", TIMEOUT, 0)
+    connection = BrokerConnection(BrokerEndpoint(0, *dead, (other,)), "c", TIMEOUT, 0)
     for _ in range(2):
         with pytest.raises(BrokerUnavailableError, match=f"{dead[1]}: Connection refused"):
             connection.open()
