@@ -107,6 +107,21 @@ def compare(
         yield Difference(plan.group, *tp, to, found, kind, what)
 
 
+def doubtful(
+    plan: GroupPlan, direction: Direction, held: HeldNow, late: Iterable[TopicPartition]
+) -> Iterator[Difference]:
+    """Yield every offset that a run wrote after its session had ended, if it is still there.
+
+    It may have replaced a newer one, and looks as planned.
+    """
+    target = held[direction.target]
+    planned = {entry.tp: entry.to for entry in plan.entries}
+    for tp in late:
+        if target.get(tp) == planned.get(tp):
+            what = "was written after the session had ended: it may have replaced a newer offset"
+            yield Difference(plan.group, *tp, planned.get(tp), target.get(tp), BEHIND, what)
+
+
 def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterator[Difference]:
     """Yield every offset that the plan leaves out and that is now in the source store only.
 

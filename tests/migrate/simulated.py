@@ -207,10 +207,14 @@ class SimulatedCoordinators:
         return True
 
     def commit(
-        self, group: str, new: Mapping[TopicPartition, StoredOffset]
+        self,
+        group: str,
+        new: Mapping[TopicPartition, StoredOffset],
+        permit: Callable[[], object] = lambda: None,
     ) -> dict[TopicPartition, BrokerError]:
         """Commit without membership."""
         self._check(group)
+        permit()
         refused = {
             tp: BrokerError(f"offsets of {tp}: TOPIC_AUTHORIZATION_FAILED")
             for tp in new
@@ -221,9 +225,15 @@ class SimulatedCoordinators:
         )
         return refused
 
-    def delete(self, group: str, gone: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
+    def delete(
+        self,
+        group: str,
+        gone: Iterable[TopicPartition],
+        permit: Callable[[], object] = lambda: None,
+    ) -> dict[TopicPartition, Any]:
         """Delete offsets."""
         self._check(group)
+        permit()
         for tp in gone:
             self.committed.get(group, {}).pop(tp, None)
         return {}

@@ -95,7 +95,13 @@ class Stores:
     def fetch(self, _group: str, _tps: object) -> Mapping[TopicPartition, StoredOffset]:
         return self.committed
 
-    def commit(self, _group: str, new: Mapping[TopicPartition, StoredOffset]) -> Mapping[Any, Any]:
+    def commit(
+        self,
+        _group: str,
+        new: Mapping[TopicPartition, StoredOffset],
+        permit: Callable[[], object],
+    ) -> Mapping[Any, Any]:
+        permit()
         self.done.append("commit")
         self.committed |= {tp: to for tp, to in new.items() if tp not in self.refuses}
         return self.refuses
@@ -103,7 +109,10 @@ class Stores:
     def commits_end(self, _group: str) -> None:
         return None
 
-    def delete(self, _group: str, gone: list[TopicPartition]) -> Mapping[Any, Any]:
+    def delete(
+        self, _group: str, gone: list[TopicPartition], permit: Callable[[], object]
+    ) -> Mapping[Any, Any]:
+        permit()
         for tp in gone:
             del self.committed[tp]
         return {}
@@ -221,7 +230,7 @@ def test_an_offset_that_was_written_since_the_plan_stops_a_move(stores: Stores) 
 
 def test_what_was_written_is_read_back(stores: Stores) -> None:
     """If it differs, nothing is marked as moved, and the claim is released."""
-    stores.kafka.commit = lambda group, new: {}
+    stores.kafka.commit = lambda group, new, permit: {}
     assert "but kafka holds none" in stores.apply(stores.plan()).why
     assert stores.zk.text(MARKER) is None
     assert not stores.claimed

@@ -40,6 +40,7 @@ class ToolZk:
 
     identities = (("world", "anyone"),)
     """As ``BlockingZk`` without a login."""
+    session_timeout = 30.0
 
     def __init__(self) -> None:
         self.zk = FakeZk(Kernel(1))

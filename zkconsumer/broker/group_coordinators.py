@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from zkconsumer.broker import offset_times
 from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
@@ -256,20 +256,28 @@ class GroupCoordinators:
         return self._at_coordinator(group, ask)
 
     def commit(
-        self, group: str, offsets: Mapping[TopicPartition, StoredOffset]
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, StoredOffset],
+        permit: Callable[[], object] = lambda: None,
     ) -> dict[TopicPartition, BrokerError]:
         """Store offsets; return the refused ones, by partition.
 
-        The leader epoch is stored by brokers since 2.1. Raises GroupActiveError when the
-        coordinator refuses because the group has members.
+        ``permit`` is called right before each request; what it raises ends the operation. The
+        leader epoch is stored by brokers since 2.1. Raises GroupActiveError when the coordinator
+        refuses because the group has members.
         """
         refused: dict[TopicPartition, BrokerError] = {}
         left = dict(offsets)
 
         def tell(connection: BrokerConnection) -> None:
+            def ask(request: Any, response: type[Any], version: int) -> Any:
+                permit()
+                return connection.call(request, response, version)
+
             for batch in _batches(left):
                 some = {tp: left[tp] for tp in batch}
-                codes = commit(connection, group, some, 6, 2, 1)
+                codes = commit(connection, group, some, 6, 2, 1, ask=ask)
                 if ErrorCode.UNKNOWN_MEMBER_ID in codes.values():
                     raise GroupActiveError(
                         f"the coordinator refuses commits to group {group} because consumers "
@@ -294,12 +302,16 @@ class GroupCoordinators:
         )
 
     def delete(
-        self, group: str, partitions: Iterable[TopicPartition]
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition],
+        permit: Callable[[], object] = lambda: None,
     ) -> dict[TopicPartition, BrokerError]:
         """Delete the group's offsets of these partitions; return the refused ones.
 
-        Brokers before 2.4 cannot delete offsets. On those, -1 is stored, which consumers treat as
-        no offset.
+        ``permit`` is called right before the request; what it raises ends the operation. Brokers
+        before 2.4 cannot delete offsets. On those, -1 is stored, which consumers treat as no
+        offset.
         """
         wanted = list(partitions)
 
@@ -317,6 +329,7 @@ class GroupCoordinators:
                     for name, indexes in by_topic(wanted).items()
                 ],
             )
+            permit()
             answer = connection.call(request, OffsetDeleteResponse, version)
             with mapped_errors(connection.endpoint):
                 if answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
@@ -335,7 +348,7 @@ class GroupCoordinators:
             return {}
         refused = self._at_coordinator(group, tell)
         if refused is None:
-            return self.commit(group, dict.fromkeys(wanted, StoredOffset(_NONE)))
+            return self.commit(group, dict.fromkeys(wanted, StoredOffset(_NONE)), permit)
         return refused
 
     def retention_minutes(self) -> tuple[int, bool]:

@@ -125,6 +125,11 @@ class BlockingZk:
         """Scheme and id of this client's identity in ZooKeeper, as in access lists."""
         return self._driver.identities
 
+    @property
+    def session_timeout(self) -> float:
+        """Seconds for which ZooKeeper keeps a session that is silent."""
+        return self._driver.session_timeout
+
     def do(self, op: ZkOp) -> Reply:
         """Carry out one operation. Its ``Failed`` is returned; otherwise raises as ``run``."""
         return self.run(attempt(op))

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.errors import JournalError
 from zkmigrate.formats import plan_file
@@ -24,7 +25,9 @@ PLAN: Final = "plan"
 RESET: Final = "reset"
 _UNWRITTEN: Final = (PLAN, "claim")
 _MOVE: Final = ("claim", "write", "mark", "done")
-_STEPS: Final = frozenset({PLAN, RESET, *_MOVE, *(f"undo-{step}" for step in _MOVE)})
+_LATE: Final = ("late", "undo-late")
+"""Offsets were committed after the session had ended: a remark, not a step."""
+_STEPS: Final = frozenset({PLAN, RESET, *_LATE, *_MOVE, *(f"undo-{step}" for step in _MOVE)})
 _WRITTEN: Final = frozenset({"at_ms", "n"})
 """Keys of every record."""
 _RUN: Final = frozenset({"run"}) | _WRITTEN
@@ -119,6 +122,17 @@ def recorded(records: Records) -> GroupPlan | None:
     if len(after) == len(records) or all(record["step"] in _UNWRITTEN for record in after):
         return None
     return plan_file.parse_one("the journal", str(records[len(records) - len(after) - 1]["plan"]))
+
+
+def late_partitions(records: Records) -> list[TopicPartition]:
+    """Return the partitions whose offsets a run may have overwritten without a claim."""
+    found = {
+        TopicPartition(str(topic), int(number))
+        for record in since_plan(records)
+        if record["step"] in _LATE
+        for topic, number in record["held"]
+    }
+    return sorted(found)
 
 
 def names_in(records: Records) -> set[str]:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Exists, Node, Ok
 from zkconsumer.core.zookeeper.scripts.common import Script, read
 from zkconsumer.core.zookeeper.znodes import GroupPaths
-from zkconsumer.errors import ZnodeFormatError
+from zkconsumer.errors import ZkConsumerError, ZnodeFormatError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
+from zkmigrate.apply.permission import Permission
 from zkmigrate.errors import in_use, refused
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.reset import Reset, held
@@ -80,13 +81,15 @@ def carry_out(stores: Stores, state: GroupState, store: Store, rows: Sequence[Re
             script = ownership.write_offsets(hold, {row.tp: row.after for row in rows})
             stores.zk.run(script)
         else:
-            _commit(stores, state, rows)
+            _commit(stores, state, rows, Permission(stores.zk, hold) if known else None)
     finally:
         if known or store is Store.ZOOKEEPER:
             stores.zk.run(or_refusal(ownership.release(hold)))
 
 
-def _commit(stores: Stores, state: GroupState, rows: Sequence[Reset]) -> None:
+def _commit(
+    stores: Stores, state: GroupState, rows: Sequence[Reset], permission: Permission | None
+) -> None:
     joined = stores.kafka.members(state.in_kafka)
     if joined:
         raise in_use(state.group, f"{shown(joined)} joined at the coordinator: stop these")
@@ -100,9 +103,13 @@ def _commit(stores: Stores, state: GroupState, rows: Sequence[Reset]) -> None:
                 state.group,
                 f"{row.tp}: kafka holds {show(offset)} now, it was committed since: run it again",
             )
-    failed = stores.kafka.commit(
-        state.in_kafka, {tp: StoredOffset(offset) for tp, offset in wanted.items()}
-    )
+    new = {tp: StoredOffset(offset) for tp, offset in wanted.items()}
+    if permission is None:  # without a group in ZooKeeper, the coordinator alone protects it
+        failed = stores.kafka.commit(state.in_kafka, new)
+    else:
+        failed = stores.kafka.commit(state.in_kafka, new, permission.ask)
+        if permission.in_doubt:
+            _ask_again(state, permission, wanted)
     if failed:
         tp, error = min(failed.items())
         raise refused(
@@ -112,6 +119,17 @@ def _commit(stores: Stores, state: GroupState, rows: Sequence[Reset]) -> None:
     for tp, offset in wanted.items():
         if tp not in found_now or found_now[tp].offset != offset:
             raise refused(state.group, f"{tp} was written as {offset}, but another client writes")
+
+
+def _ask_again(state: GroupState, permission: Permission, wanted: Iterable[TopicPartition]) -> None:
+    try:
+        permission.ask()
+    except ZkConsumerError:
+        raise refused(
+            state.group,
+            f"{shown(map(str, wanted))}: committed after the session with ZooKeeper had ended, so "
+            "newer offsets may have been overwritten: compare them with their consumers",
+        ) from None
 
 
 def _exists(group: str) -> Script[bool]:

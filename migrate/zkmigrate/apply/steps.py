@@ -11,7 +11,7 @@ object.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from threading import Event
 from typing import Any, Final
@@ -26,7 +26,8 @@ from zkmigrate.apply.change import Change, Held, record_of
 from zkmigrate.apply.checks import Checks
 from zkmigrate.apply.journal import Effect, Journal
 from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result
-from zkmigrate.apply.records import names_in, since_plan, was_locked
+from zkmigrate.apply.permission import Permission
+from zkmigrate.apply.records import late_partitions, names_in, since_plan, was_locked
 from zkmigrate.errors import GroupRefusedError, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import GroupState, Store, number
@@ -90,11 +91,12 @@ class Steps:
         """
         undo = bool(prefix)
         current = since_plan(records)
+        self._without_doubt(change, records)
         mine = [record for record in current if record["step"].startswith("undo") is undo]
         # What was begun and then taken back partly may be anywhere between the two ends.
         resumed = bool(mine) or (undo and records[-1]["step"] != "done")
         self.wait_for_earlier_runs(names_in(records), change.group)
-        at_first = self.checks.as_expected(change, resumed)
+        self.checks.as_expected(change, resumed)
         before = self._stores.zk.run(guard.look(change.group))
         if not before.may_register(self._stores.zk.identities):
             raise refused(
@@ -122,6 +124,7 @@ class Steps:
             held=record_of(change),
             locked=first_locked,
         )
+        permission = Permission(zk, hold)
         partitions = {*change.zk, *change.kafka}
         accept = self.checks.acceptor(change, resumed)
         try:
@@ -129,13 +132,20 @@ class Steps:
                 self._run_guard(guard.unlock(change.group))
             zk.run(ownership.counted(ownership.take(hold, partitions, accept), self._effect))
             end: int | None = None
-            if change.target is Store.KAFKA and any(at_first.values()):  # someone commits there
+            if change.target is Store.KAFKA:
                 end = self._stores.commits_end(change.kafka_group)
             held = self.checks.as_expected(change, resumed, claimed=True)
             journal.write(group=change.group, step=f"{prefix}write")
-            written = self._write(change, hold, held)
+            try:
+                written = self._write(change, hold, held, permission)
+            except ZkConsumerError:
+                if permission.in_doubt:
+                    self._ask_again(change, permission, held, end, journal, prefix)
+                raise
+            if permission.in_doubt:
+                self._ask_again(change, permission, held, end, journal, prefix)
             if end is not None and not self._force:
-                self._restore_overwritten(change, held, end)
+                self._restore_overwritten(change, held, end, permission)
             self.checks.read_back(change)
             journal.write(group=change.group, step=f"{prefix}mark")
             checked = not self._force
@@ -148,16 +158,18 @@ class Steps:
             self._release_after(error, hold)
             raise
         unlocked: str | None = None
+        permission.ask()
         if lock:
             unlocked = self._run_guard(guard.lock(change.group, hold.now_ms))
         elif locked:
-            self._run_guard(guard.unlock(change.group))
+            self._run_guard(guard.unlock(change.group, permission.still))
+            permission.ask()  # without it, the lock is still there
         others = zk.run(ownership.counted(ownership.release(hold), self._effect))
-        if others and change.target is Store.KAFKA and not undo:
+        if others and (change.target is Store.ZOOKEEPER or not undo):
+            where = "will continue from" if change.target is Store.KAFKA else "may have read"
             raise GroupRefusedError(
                 f"group {change.group} is moved, but {shown(others)} registered in ZooKeeper "
-                "meanwhile and will continue from the old offsets: stop these members, then apply "
-                "again"
+                f"meanwhile and {where} the old offsets: stop these members, then apply again"
             )
         journal.write(group=change.group, step=f"{prefix}done")
         if not undo:
@@ -175,28 +187,61 @@ class Steps:
         except ZkConsumerError as second:
             error.add_note(str(second))  # the claims end with the session
 
-    def _restore_overwritten(self, change: Change, held: Held, end: int) -> None:
+    def _without_doubt(self, change: Change, records: list[dict[str, Any]]) -> None:
+        """Refuse a group whose offsets an earlier run may have overwritten without a claim."""
+        doubtful = late_partitions(records)
+        if doubtful and not self._force:
+            raise refused(
+                change.group,
+                f"an earlier run committed {shown(map(str, doubtful))} after its session with "
+                "ZooKeeper had ended, and may have overwritten newer offsets: set the right ones "
+                "with zkmigrate reset, then make a new plan with a new journal",
+            )
+
+    def _ask_again(
+        self,
+        change: Change,
+        permission: Permission,
+        held: Held,
+        end: int | None,
+        journal: Journal,
+        prefix: str,
+    ) -> None:
+        """Ask for the permission after a change of Kafka that took longer than a session may last.
+
+        Without it, others may have used the group before the change. Nothing is restored then, as
+        they may be at work now. Raises GroupRefusedError, and notes the partitions in the journal.
+        """
+        try:
+            permission.ask()
+        except ZkConsumerError:
+            lost = sorted(change.to)
+            if end is not None:
+                seen = self._stores.commits_since(change.kafka_group, end)
+                lost = sorted(_overwritten(change, held, seen)) or lost
+            rows = [[*tp] for tp in lost]
+            journal.write(group=change.group, step=f"{prefix}late", held=rows)
+            raise refused(
+                change.group,
+                f"{shown(map(str, lost))}: committed after the session with ZooKeeper had ended, "
+                "so newer offsets may have been overwritten: compare them with their consumers, "
+                "and set the right ones with zkmigrate reset",
+            ) from None
+
+    def _restore_overwritten(
+        self, change: Change, held: Held, end: int, permission: Permission
+    ) -> None:
         """Give back what another client has committed between the look at Kafka and the commit.
 
         Such a client is not a member, or the coordinator would have refused our commit. ``end``: of
         the commits' log at that look. Raises GroupRefusedError when there was such a commit.
         """
-        lost: dict[TopicPartition, int] = {}
-        passed: dict[TopicPartition, int | None] = {}
-        for tp, offset in self._stores.commits_since(change.kafka_group, end):
-            if tp not in change.to:
-                continue
-            before = passed.get(tp, number(held.get(tp)))
-            if offset == number(change.to[tp]) and before != number(held.get(tp)):
-                if before is not None:
-                    lost[tp] = before
-            else:
-                lost.pop(tp, None)
-            passed[tp] = offset
+        seen = self._stores.commits_since(change.kafka_group, end)
+        lost = _overwritten(change, held, seen)
         if lost:
             self._effect(f"before kafka commit of {len(lost)} {change.group}")
             found = {tp: StoredOffset(offset) for tp, offset in lost.items()}
-            self._stores.kafka.commit(change.kafka_group, found)
+            self._stores.kafka.commit(change.kafka_group, found, permission.ask)
             self._effect(f"after kafka commit of {len(lost)} {change.group}")
             tp, offset = min(lost.items())
             raise refused(
@@ -227,16 +272,19 @@ class Steps:
                 )
             time.sleep(_POLL)
 
-    def _write(self, change: Change, hold: ownership.Hold, held: Held) -> int:
+    def _write(
+        self, change: Change, hold: ownership.Hold, held: Held, permission: Permission
+    ) -> int:
         """Write the planned offsets to the target; return how many were changed.
 
-        ``held``: the offsets in Kafka before.
+        ``held``: the offsets in Kafka before. ``permission`` is asked for before each request.
         """
         if change.target is Store.ZOOKEEPER:
             values = {tp: None if new is None else new.offset for tp, new in change.to.items()}
             script = ownership.write_offsets(hold, values)
             self._stores.zk.run(ownership.counted(script, self._effect))
             return len(values)
+        permission.ask()
         new = {
             tp: StoredOffset(to.offset, to.leader_epoch, to.metadata)
             for tp, to in change.to.items()
@@ -246,11 +294,11 @@ class Steps:
         failed: Mapping[TopicPartition, ZkConsumerError] = {}
         if new:
             self._effect(f"before kafka commit of {len(new)} {change.group}")
-            failed = self._stores.kafka.commit(change.kafka_group, new)
+            failed = self._stores.kafka.commit(change.kafka_group, new, permission.ask)
             self._effect(f"after kafka commit of {len(new)} {change.group}")
         if gone and not failed:
             self._effect(f"before kafka delete of {len(gone)} {change.group}")
-            failed = self._stores.kafka.delete(change.kafka_group, gone)
+            failed = self._stores.kafka.delete(change.kafka_group, gone, permission.ask)
             self._effect(f"after kafka delete of {len(gone)} {change.group}")
         if failed:
             tp, error = min(failed.items())
@@ -260,6 +308,28 @@ class Steps:
                 f"{tp} ({error}); remove the cause, then apply again",
             )
         return len(new) + len(gone)
+
+
+def _overwritten(
+    change: Change, held: Held, seen: Iterable[tuple[TopicPartition, int | None]]
+) -> dict[TopicPartition, int]:
+    """Return the offsets of other clients that our own commit has replaced.
+
+    ``held``: the offsets at the last look; ``seen``: all commits since, in order.
+    """
+    lost: dict[TopicPartition, int] = {}
+    passed: dict[TopicPartition, int | None] = {}
+    for tp, offset in seen:
+        if tp not in change.to:
+            continue
+        before = passed.get(tp, number(held.get(tp)))
+        if offset == number(change.to[tp]) and before != number(held.get(tp)):
+            if before is not None:
+                lost[tp] = before
+        else:
+            lost.pop(tp, None)
+        passed[tp] = offset
+    return lost
 
 
 def _decided_before(preview: GroupPlan, made: GroupPlan) -> None:

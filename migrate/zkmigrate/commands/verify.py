@@ -9,16 +9,17 @@ from pathlib import Path
 
 import click
 
-from zkconsumer.cli.tables import How, format_options
+from zkconsumer.cli.tables import How, format_options, print_notes
 from zkmigrate import verify
 from zkmigrate.apply.journal import read_records
-from zkmigrate.apply.records import Records, begun_by, recorded
+from zkmigrate.apply.records import Records, begun_by, late_partitions, recorded
 from zkmigrate.commands.cells import in_columns
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.running import check_cluster, journal_option, journal_path, load
 from zkmigrate.commands.selection import Selection, plan_selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.watch import Look, look_once_or_often, watch_option
+from zkmigrate.errors import JournalError
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import GroupPlan, Problem, Verdict
 
@@ -44,7 +45,8 @@ def verify_(
 ) -> None:
     """Read both stores back and compare them with PLAN.
 
-    Each row has a kind: behind (the target has no offset or a lower one), source-moved-on (the
+    Each row has a kind: behind (the target has no offset or a lower one, or perhaps a lower one
+    than consumers had committed), source-moved-on (the
     source store has changed since the move), ahead (the new consumers have made progress),
     not-moved, unreadable, stays-behind (left out by the plan), ignored (by a decision).
 
@@ -67,8 +69,12 @@ def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool, how: 
     ):
         check_cluster(loaded, stores)
         begun: Mapping[str, Records] = {}
-        if loaded.at_apply is not None:
+        try:
             begun = begun_by(read_records(journal, loaded.digest))
+        except JournalError as error:
+            if loaded.at_apply is not None:
+                raise
+            print_notes([str(error)])  # the plan alone says what was to be moved
         ready: list[GroupPlan] = []
         for group in loaded.groups:
             if group.ignored:
@@ -96,6 +102,8 @@ def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool, how: 
                 mine += verify.compare(
                     group, loaded.direction, held.offsets, held.marker, held.misplaced
                 )
+                late = late_partitions(begun.get(group.group, []))
+                mine += verify.doubtful(group, loaded.direction, held.offsets, late)
                 mine += verify.stays_behind(group, loaded.direction, held.offsets)
                 groups += 1
                 compared += len(group.entries)

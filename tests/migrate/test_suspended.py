@@ -1,0 +1,281 @@
+"""zkmigrate is suspended at any step until its session with ZooKeeper has ended. No server.
+
+Meanwhile another operator finishes the work with a copy of the journal, and consumers commit. When
+the suspended run continues, it must not replace what they have committed, or must say that it may
+have done so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from zkmigrate.apply import guard, permission, resetting
+from zkmigrate.apply.migrator import Migrator
+from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.records import begun_by, late_partitions
+from zkmigrate.errors import GroupRefusedError
+from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.model import Direction, GroupState, KafkaOffset, Store, ZkOffset
+from zkmigrate.plan.reset import Reset
+from zkmigrate.verify import BEHIND, doubtful
+
+from tests.migrate.test_simulated import PATHS, T0, T1, Journal, Stores
+from tests.unit.tool_zk import ToolZk
+from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.errors import SessionExpiredError, ZkConsumerError
+
+LATER = {T0: StoredOffset(190), T1: StoredOffset(190)}
+SENT = "the request is on its way"
+
+
+class SessionZk(ToolZk):
+    """A session that can end. As with kazoo, the next script then runs in a new session."""
+
+    def __init__(self, like: ToolZk | None = None) -> None:
+        super().__init__()
+        if like is not None:
+            self.zk, self._acls = like.zk, like._acls
+            self._connect()
+
+    def _connect(self) -> None:
+        self._client = self.zk.connect(6.0, lambda event: None, lambda state, session: None)
+        self._pass(1.0)
+
+    def expire(self) -> None:
+        """End the session."""
+        self._client.kill()
+        self._pass(20.0)
+        self._connect()
+
+    def run(self, script: Any) -> Any:
+        """Return the script's result. Raises SessionExpiredError."""
+        session, reply = self._client, None
+        while True:
+            try:
+                op = next(script) if reply is None else script.send(reply)
+            except StopIteration as end:
+                return end.value
+            self.before(op)
+            if self._client is not session:
+                script.close()
+                raise SessionExpiredError("the session with ZooKeeper ended: run it again")
+            reply = self._send(op)
+
+
+class Operator(Stores):
+    """One operator's tool. ``step`` is called at each step, and once a request is on its way."""
+
+    def __init__(self, like: Operator | None = None) -> None:
+        super().__init__()
+        self.log: list[tuple[TopicPartition, int | None]] = []
+        self.step: Callable[[str], object] = lambda what: None
+        if like is None:
+            zk = SessionZk()
+            zk.zk, zk._acls = self.zk.zk, self.zk._acls
+            zk._connect()
+            self.zk = zk
+        else:
+            self.zk = SessionZk(like.zk)
+            self.committed, self.log = like.committed, like.log
+            self.journal = Journal(self.done)
+            self.journal.records = [dict(one) for one in like.journal.records]
+
+    def commit(
+        self,
+        _group: str,
+        new: Mapping[TopicPartition, StoredOffset],
+        permit: Callable[[], object],
+    ) -> Mapping[Any, Any]:
+        permit()
+        self.step(SENT)
+        self.consume(new)
+        return {}
+
+    def delete(
+        self, _group: str, gone: list[TopicPartition], permit: Callable[[], object]
+    ) -> Mapping[Any, Any]:
+        permit()
+        self.step(SENT)
+        for tp in gone:
+            self.committed.pop(tp, None)
+            self.log.append((tp, None))
+        return {}
+
+    def consume(self, new: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Commit, as consumers do too."""
+        self.committed |= new
+        self.log += [(tp, one.offset) for tp, one in new.items()]
+
+    def commits_end(self, _group: str) -> int:  # type: ignore[override]
+        return len(self.log)
+
+    def commits_since(self, _group: str, position: int) -> list[tuple[TopicPartition, int | None]]:
+        """All commits since then."""
+        return self.log[position:]
+
+    def migrator(self, force: bool = False) -> Migrator:
+        stores: Any = self
+        return Migrator(stores, lambda what: self.step(what), force=force)
+
+
+def apply(operator: Operator, plan: PlanFile) -> Result:
+    """Move the group."""
+    return operator.apply(plan)
+
+
+def rollback(operator: Operator, plan: PlanFile) -> Result:
+    """Undo the move."""
+    return operator.rollback(plan)
+
+
+def reset(operator: Operator, _plan: PlanFile) -> Result:
+    """Set the offsets in Kafka to 3."""
+    zk = {tp: ZkOffset(n, 0, 0, 0) for tp, n in ((T0, 7), (T1, 9))}
+    held = {tp: KafkaOffset(one.offset) for tp, one in operator.committed.items()}
+    rows = [Reset(tp, held[tp].offset, 3, "") for tp in held]
+    stores: Any = operator
+    operator.zk.before = lambda op: operator.step("zookeeper")
+    try:
+        resetting.carry_out(stores, GroupState("g", zk=zk, kafka=held), Store.KAFKA, rows)
+    except GroupRefusedError as error:
+        return Result("g", Outcome.REFUSED, 0, str(error))
+    except ZkConsumerError as error:
+        return Result("g", Outcome.FAILED, 0, str(error))
+    return Result("g", Outcome.DONE, 2)
+
+
+Act = Callable[[Operator, PlanFile], Result]
+
+
+def prepared(act: Act) -> tuple[Operator, PlanFile]:
+    """A group on which something is to be done."""
+    operator = Operator()
+    plan = operator.plan()
+    if act is not apply:
+        assert operator.apply(plan).outcome is Outcome.DONE
+    return operator, plan
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The machine's clock, in seconds."""
+    now = [0.0]
+    monkeypatch.setattr(permission.time, "clock_gettime", lambda _which: now[0])
+    return now
+
+
+def steps(act: Act) -> list[str]:
+    """The steps of an undisturbed run."""
+    operator, plan = prepared(act)
+    seen: list[str] = []
+    operator.step = seen.append
+    assert act(operator, plan).outcome is Outcome.DONE
+    assert SENT in seen
+    return seen
+
+
+@pytest.mark.parametrize("act", [apply, rollback, reset])
+def test_a_run_that_was_suspended_replaces_nothing(act: Act, clock: list[float]) -> None:
+    """At every step but one it changes nothing in Kafka any more. Only a request that was on its
+    way already cannot be called back. Then the partitions are named, by every later run too."""
+    every = steps(act)
+    for number, wanted in enumerate(every):
+        operator, plan = prepared(act)
+        left = [number]
+
+        def suspend(
+            what: str,
+            operator: Operator = operator,
+            plan: PlanFile = plan,
+            left: list[int] = left,
+        ) -> None:
+            left[0] -= 1
+            if left[0] != -1:
+                return
+            clock[0] += 1000
+            operator.zk.expire()
+            other = Operator(operator)
+            assert act(other, plan).outcome.good, what
+            operator.consume(LATER)
+
+        operator.step = suspend
+        result = act(operator, plan)
+        operator.step = lambda what: None
+        late = wanted == SENT
+        assert (operator.committed == LATER) != late, (number, wanted, result)
+        if late:
+            assert result.outcome is Outcome.REFUSED
+            assert "t-0, t-1: committed after the session with ZooKeeper had ended" in result.why
+        if not late or act is reset:
+            continue
+        assert late_partitions(begun_by(operator.journal.records)["g"]) == [T0, T1]
+        again = act(operator, plan)
+        assert again.outcome is Outcome.REFUSED
+        assert "may have overwritten newer offsets" in again.why
+    assert len(every) > 10
+
+
+def test_verify_names_what_was_written_late() -> None:
+    """Although it looks as planned. Once the consumers are ahead there is nothing to name."""
+    operator = Operator()
+    (group,) = operator.plan().groups
+    for kafka, kinds in ((7, [BEHIND]), (190, [])):
+        held = {Store.ZOOKEEPER: {T0: 7}, Store.KAFKA: {T0: kafka}}
+        found = doubtful(group, Direction.ZK_TO_KAFKA, held, [T0])
+        assert [one.kind for one in found] == kinds
+
+
+def test_a_commit_before_and_after_ours_in_a_first_move(clock: list[float]) -> None:
+    """A client that is no member commits while the group is moved. Its offset is given back, also
+    if Kafka had no offset before. What it commits after our commit stays."""
+    for after in (None, 200):
+        operator = Operator()
+        plan = operator.plan()
+
+        def commits(what: str, operator: Operator = operator, after: int | None = after) -> None:
+            if what.startswith("before kafka commit") and T0 not in operator.committed:
+                operator.consume({T0: StoredOffset(190)})
+            if what.startswith("after kafka commit") and after is not None:
+                operator.consume({T0: StoredOffset(after)})
+
+        operator.step = commits
+        result = operator.apply(plan)
+        assert result.outcome is Outcome.REFUSED
+        assert operator.committed[T0] == StoredOffset(after or 190)
+
+
+def test_a_lock_is_not_lifted_without_a_claim(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run moves a group back, and is suspended right before it unlocks the group. By then
+    another operator may have moved it to Kafka and locked it again."""
+    operator = Operator()
+    stores: Any = operator
+    plan = operator.plan()
+    (done,) = Migrator(stores, lock=True).apply(plan, operator.journal, lambda result: None)
+    assert done.outcome is Outcome.DONE
+    locked = operator.zk.text(PATHS.ids)
+    assert b"zkmigrate" in (locked or b"")
+    operator.consume({T0: StoredOffset(20), T1: StoredOffset(20)})
+    back = operator.plan(Direction.KAFKA_TO_ZK)
+    (group,) = back.groups
+    marker = operator.zk.text(f"{PATHS.root}/migration")
+    back = replace(back, groups=(replace(group, marker=marker),))
+    operator.journal = Journal(operator.done)
+    real, suspended = guard.unlock, list[str]()
+
+    def unlock(group: str, still: Any = None) -> Any:
+        suspended.append(group)
+        clock[0] += 1000
+        operator.zk.expire()
+        return real(group, still)
+
+    monkeypatch.setattr(guard, "unlock", unlock)
+    result = operator.apply(back)
+    assert suspended == ["g"]
+    assert result.outcome is not Outcome.DONE
+    assert operator.zk.text(PATHS.ids) == locked
