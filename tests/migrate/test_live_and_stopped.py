@@ -203,3 +203,48 @@ def test_a_member_that_comes_back_stops_the_completion(simulated: Simulated) -> 
         number += 1
     assert number > 5
     assert simulated.zk.text(PATHS.mode) == encode_mode(Mode.ZOOKEEPER)
+
+
+def test_a_group_with_its_offsets_in_kafka_is_moved_without_writing(simulated: Simulated) -> None:
+    """offsets.storage=kafka: the group gets the marker and the lock, and keeps its offsets."""
+    simulated.topic("t", (0, 100))
+    simulated.zk.set(GROUP.ids)
+    simulated.zk.set(GROUP.owners_topic("t"))
+    simulated.in_kafka("g", "t", 60)
+    row = plan(simulated)
+    assert (row["verdict"], row["to_write"]) == ("ready", 0)
+    assert "offsets.storage=kafka" in row["notes"]
+    assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
+    assert simulated.held("g", "t")[1] == {0: 60}
+    row = status(simulated)
+    assert (row["truth"], row["locked"], row["attention"]) == ("kafka", "locked", "")
+    simulated.run("plan", "--group", "g", "--out", simulated.file("again"))
+    assert simulated.run("verify", simulated.file("plan")).status == 0
+
+
+def test_a_group_that_zookeeper_does_not_know_is_still_an_error(simulated: Simulated) -> None:
+    """Such as a wrong name, or a wrong chroot."""
+    simulated.topic("t", (0, 100))
+    simulated.in_kafka("g", "t", 60)
+    ran = simulated.run("plan", "--group", "g", "--out", simulated.file("plan"))
+    assert (ran.status, ran.rows) == (1, [])
+    assert "g" in ran.err
+
+
+@pytest.mark.parametrize("in_zookeeper", [None, 40])
+def test_a_live_move_does_not_begin_where_kafka_is_ahead(
+    simulated: Simulated, in_zookeeper: int | None
+) -> None:
+    """The first migratable member would deliver again what was consumed since. Nobody is told to
+    delete the only right offsets."""
+    simulated.topic("t", (0, 100))
+    simulated.zk.set(GROUP.ids)
+    simulated.in_zookeeper("g", "t", in_zookeeper)
+    simulated.in_kafka("g", "t", 60)
+    for step in ("prepare", "lock"):
+        for words in ((), ("--execute",)):
+            ran = simulated.run("live", step, "g", "--wait", "0", *words)
+            assert ran.status == 1
+            assert "offsets.storage=kafka" in ran.rows[0]["why"]
+            assert "delete" not in ran.rows[0]["why"]
+    assert simulated.zk.text(PATHS.mode) is None

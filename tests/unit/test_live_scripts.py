@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.test_scripts import MINE, PATHS as GROUP, T0, T1, drive, registered
 from tests.unit.tool_zk import ToolZk
+from zkconsumer.core.migration.machine import LiveMachine, ModeRead
+from zkconsumer.core.migration.member_scripts import scripts_of
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.scripts import read_members, read_mode, write_mode
 from zkconsumer.core.migration.znodes import LivePaths, encode_member, encode_mode
-from zkconsumer.core.zookeeper.ops import Code, Create, Delete, Failed, Reply, SetData, ZkOp
-from zkconsumer.core.zookeeper.scripts.common import Script, attempt, ensure_path
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Create,
+    Delete,
+    Failed,
+    FetchOffsets,
+    OffsetOp,
+    Ok,
+    Reply,
+    SetData,
+    ZkOp,
+)
+from zkconsumer.core.zookeeper.scripts.common import Script, attempt, ensure_path, one_by_one
 from zkconsumer.errors import ZnodeFormatError
 
 PATHS = LivePaths.of("g")
@@ -110,3 +125,34 @@ def test_members_and_what_they_have_acknowledged() -> None:
     zk.run(put(gone, b"{}"))
     with pytest.raises(ZnodeFormatError, match="members/g_c"):
         zk.run(read_members(PATHS))
+
+
+@pytest.mark.parametrize("version", [0, 3])
+@pytest.mark.parametrize("in_kafka", [None, 7, 9])
+def test_a_member_does_not_rewind_a_group_that_stores_offsets_in_kafka(
+    version: int, in_kafka: int | None
+) -> None:
+    """With ``offsets.storage=kafka`` the offset in ZooKeeper is an old one. The member claims, and
+    begins nowhere. Once the mode was changed, higher offsets are those of migratable members."""
+    bench = registered()
+    bench.zk.do(Create(GROUP.offset(T0), b"7"))
+    live = LiveMachine()
+    live.on(ModeRead(Mode.ZOOKEEPER, version))
+    command = commands.ClaimPartitions(2, 0, {T0: MINE, T1: MINE})
+    script = one_by_one(scripts_of(PATHS, live)(command, bench.context))
+    asked: list[ZkOp | OffsetOp] = []
+
+    def answer(op: ZkOp | OffsetOp) -> Reply:
+        if not isinstance(op, FetchOffsets):
+            return bench.send(op)  # type: ignore[arg-type]
+        asked.append(op)
+        return Ok(tuple(in_kafka if tp == T0 else None for tp in op.partitions))
+
+    event = drive(script, answer)
+    assert bool(asked) == (version == 0)
+    if version == 0 and in_kafka == 9:
+        assert isinstance(event, events.ScriptFailed)
+        assert "higher in Kafka than in ZooKeeper: t-0: if members store them there" in event.text
+    else:
+        assert isinstance(event, events.Claimed)
+        assert event.claims[T0].committed == 7

@@ -14,7 +14,13 @@ from typing import Final, NamedTuple
 
 from zkconsumer.admin.reads import children
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.migration.gates import Facts, may_pass, obstacles
+from zkconsumer.core.migration.gates import (
+    Facts,
+    ahead_in_kafka,
+    lower,
+    may_pass,
+    obstacles,
+)
 from zkconsumer.core.migration.modes import Mode, has_reached
 from zkconsumer.core.migration.scripts import read_mode, write_mode
 from zkconsumer.core.migration.znodes import (
@@ -134,6 +140,10 @@ class LiveMove:
         moved = self._moved(mode)
         if moved:
             return Step(mode, False, moved)
+        facts = look(self._stores, self._group)
+        ahead = lower(facts.in_zookeeper, facts.in_kafka)
+        if ahead and mode is Mode.ZOOKEEPER:
+            return Step(mode, False, (ahead_in_kafka(ahead),))
         changed = version < 0 and zk.run(write_mode(self._paths, Mode.ZOOKEEPER, -1))
         deadline = time.monotonic() + self._wait
         while True:

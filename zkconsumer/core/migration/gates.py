@@ -6,7 +6,7 @@ the version of these facts. Anything that the tool does not know is an obstacle,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,19 +75,16 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
                 f"members that are not migratable: {_named(legacy)}: restart these as such"
             )
     if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
-        ahead = _behind(facts.in_zookeeper, facts.in_kafka)
+        ahead = lower(facts.in_zookeeper, facts.in_kafka)
         if ahead:
-            found.append(
-                "offsets are higher in Kafka than in ZooKeeper, so from an earlier use of the "
-                f"group there: {_named(ahead)}: delete these offsets in Kafka"
-            )
+            found.append(ahead_in_kafka(ahead))
     elif target is Mode.KAFKA and facts.mode is Mode.OPEN:
         if facts.plain:
             found.append(
                 f"plain members on the coordinator: {_named(facts.plain)}: stop these first"
             )
     elif target is Mode.OPEN:
-        behind = _behind(facts.in_kafka, facts.in_zookeeper)
+        behind = lower(facts.in_kafka, facts.in_zookeeper)
         if behind:
             found.append(
                 f"offsets are lower in Kafka than in ZooKeeper: {_named(behind)}: {_until(facts)}"
@@ -97,12 +94,25 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
             found.append(
                 f"plain members on the coordinator: {_named(facts.plain)}: stop these first"
             )
-        behind = _behind(facts.in_zookeeper, facts.in_kafka)
+        behind = lower(facts.in_zookeeper, facts.in_kafka)
         if behind:
             found.append(
                 f"offsets are lower in ZooKeeper than in Kafka: {_named(behind)}: {_until(facts)}"
             )
     return tuple(found)
+
+
+def ahead_in_kafka(partitions: Set[str]) -> str:
+    """Return the obstacle that only Kafka has the newest offsets of a group in ZooKeeper.
+
+    If its members have stored them there, they are the only right ones.
+    """
+    return (
+        f"offsets are higher in Kafka than in ZooKeeper: {_named(partitions)}: if members store "
+        "them there (offsets.storage=kafka), let all members store them in ZooKeeper again first; "
+        "if they are from an earlier use of the group, stop the members and set these offsets with "
+        "zkmigrate reset --store kafka"
+    )
 
 
 def may_pass(why: Sequence[str]) -> bool:
@@ -117,14 +127,14 @@ def _until(facts: Facts) -> str:
     return "no migratable member runs that carries them over: start one"
 
 
-def _behind(
+def lower(
     these: Mapping[TopicPartition, int], those: Mapping[TopicPartition, int]
 ) -> frozenset[str]:
     """Partitions for which ``those`` have an offset, and ``these`` have none or a lower one."""
     return frozenset(str(tp) for tp, offset in those.items() if these.get(tp, -1) < offset)
 
 
-def _named(names: set[str] | frozenset[str]) -> str:
+def _named(names: Set[str]) -> str:
     """Name the first ones, and how many more there are."""
     first = sorted(names)[:_NAMED]
     more = len(names) - len(first)

@@ -13,6 +13,7 @@ from zkconsumer.core.migration.commands import (
     ReadMode,
     StoreAck,
 )
+from zkconsumer.core.migration.gates import ahead_in_kafka, lower
 from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_mode, encode_member, encode_mode
@@ -66,6 +67,8 @@ def scripts_of(paths: LivePaths, live: LiveMachine) -> Scripts:
                     return (yield from _deregister(command, ctx, paths))
                 case commands.ClaimPartitions() if live.mode is not Mode.ZOOKEEPER:
                     return (yield from _claim(command, ctx))
+                case commands.ClaimPartitions() if live.version <= 0:
+                    return (yield from _claim_first(command, ctx))
                 case commands.ClaimPartitions():
                     return (yield from ownership.claim(command, ctx))
                 case commands.Commit() if live.mode is not Mode.ZOOKEEPER:
@@ -198,6 +201,29 @@ def _claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScrip
             claims[tp] = replace(found, committed=offset, invalidated=True)
             ctx.pauses.pop(tp, None)  # a plain consumer had it, and ZooKeeper does not know when
     return replace(claimed, claims=claims)
+
+
+def _claim_first(
+    command: commands.ClaimPartitions, ctx: ScriptContext
+) -> MemberScript[events.Claimed]:
+    """Claim owner znodes in a group whose mode was never changed.
+
+    No migratable member has committed to Kafka there. If the group has higher offsets in Kafka,
+    they are those of members with ``offsets.storage=kafka``, or of an earlier use of the group; the
+    member does not guess which.
+    """
+    claimed = yield from ownership.claim(command, ctx)
+    if claimed.unregistered or not claimed.claims:
+        return claimed
+    stored = yield from kafka_storage.fetch(claimed.claims)
+    in_zookeeper = {
+        tp: found.committed for tp, found in claimed.claims.items() if found.committed is not None
+    }
+    in_kafka = {tp: offset for tp, offset in stored.items() if offset is not None}
+    ahead = lower(in_zookeeper, in_kafka)
+    if ahead:
+        raise Refused(Code.OTHER, "", ahead_in_kafka(ahead))
+    return claimed
 
 
 def _commit(
