@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,16 @@ class Committed(Stores):
             self.committed = {**self.committed, T0: StoredOffset(offset)}
             self._log.append((T0, offset))
 
-    def commit(self, group: str, new: Mapping[TopicPartition, StoredOffset]) -> Mapping[Any, Any]:
+    def commit(
+        self,
+        group: str,
+        new: Mapping[TopicPartition, StoredOffset],
+        permit: Callable[[], object],
+    ) -> Mapping[Any, Any]:
         """Commit; the first commit is surrounded by the client's."""
         (before, after), self._around = self._around, ((), ())
         self._foreign(before)
-        found = super().commit(group, new)
+        found = super().commit(group, new, permit)
         self._log += [(tp, one.offset) for tp, one in new.items()]
         self._foreign(after)
         return found
