@@ -56,11 +56,13 @@ def audit(
     ``unowned_seconds=60``.
 
     Raises InputMissingError if inputs do not exist or nothing in them matches the group or time;
-    AuditError for damaged logs; TypeError for an unknown limit.
+    AuditError for damaged logs, and while another process writes to ``out``; TypeError for an
+    unknown limit.
     """
     from zkaudit.findings.limits import Limits
     from zkaudit.job.audit import Options, run
     from zkaudit.job.output import load
+    from zkaudit.job.place import locked
 
     given = [zookeeper_logs] if isinstance(zookeeper_logs, str | Path) else zookeeper_logs
     chosen: dict[str, Any] = limits
@@ -80,8 +82,9 @@ def audit(
         servers=servers,
         verify=verify,
     )
-    run(spark, options)
-    return load(spark, place)[1]
+    with locked(place):
+        run(spark, options)
+        return load(spark, place)[1]
 
 
 def export(

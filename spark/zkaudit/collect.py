@@ -11,12 +11,20 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from zkaudit.decode.snapshot import open_snapshot
 from zkaudit.errors import AuditError, LogFormatError
 from zkaudit.job.inputs import find
+
+_SERVER: Final = "server"
+_BEGIN: Final = 16 + 12 + 32
+"""Bytes of a log up to its first transaction's zxid, session and time."""
+_END: Final = 64
+"""Bytes at a snapshot's end: its checksum is there."""
 
 
 @dataclass(slots=True)
@@ -28,26 +36,51 @@ class Kept:
     known: int = 0
 
 
-def collect(source: Path, target: Path) -> Kept:
-    """Link or copy all logs but the newest, and all complete snapshots, from a server's directory.
+def collect(sources: Sequence[Path], target: Path) -> Kept:
+    """Link or copy all logs but the newest, and all complete snapshots, from the directories of
+    one server.
 
-    Files that are already kept are not read again. The newest closed log is always copied. A file
-    that the server purges in the meantime is skipped. Raises InputMissingError if ``source`` has
-    no logs, and AuditError if ``target`` cannot be written.
+    Of files that are already kept, only the begin and the end are read again. The newest closed log
+    is always copied. A file that the server purges in the meantime is skipped. Raises
+    InputMissingError if ``sources`` have no logs; AuditError if ``target`` has another file of the
+    same name, or cannot be written.
     """
-    logs, snapshots = find([source])
+    logs, snapshots = find([f"{_SERVER}={source.absolute()}" for source in sources])
     done = Kept()
     try:
         target.mkdir(parents=True, exist_ok=True)
         for piece in (*logs[:-1], *snapshots):
             path = Path(piece.path)
-            if (target / path.name).exists():
+            kept = target / path.name
+            if kept.exists():
+                if not _same(path, kept, piece in logs):
+                    raise AuditError(
+                        f"{kept}: is another file than {path}: the ensemble was set up again, or "
+                        "its data were restored: choose another TARGET"
+                    )
                 done.known += 1
             elif piece in logs or _whole(path):
-                _keep(path, target / path.name, done, piece in logs[-2:])
+                _keep(path, kept, done, piece in logs[-2:])
     except OSError as error:
         raise AuditError(f"{target}: cannot be written: {error}") from error
     return done
+
+
+def _same(path: Path, kept: Path, is_log: bool) -> bool:
+    """Whether a file is the one that was kept, judged by its begin, and by its end if it is a
+    snapshot: a log's end may have been cut off."""
+    try:
+        with path.open("rb") as one, kept.open("rb") as other:
+            sizes = [os.fstat(file.fileno()).st_size for file in (one, other)]
+            if one.read(_BEGIN) != other.read(_BEGIN):
+                return is_log and 0 in sizes  # nothing is in it yet
+            if is_log:
+                return True
+            one.seek(max(0, sizes[0] - _END))
+            other.seek(max(0, sizes[1] - _END))
+            return sizes[0] == sizes[1] and one.read() == other.read()
+    except FileNotFoundError:
+        return True  # purged in the meantime
 
 
 def _whole(path: Path) -> bool:

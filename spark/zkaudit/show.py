@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from zkaudit.decode.batches import LogReader
 from zkaudit.decode.columns import Filters
-from zkaudit.errors import InputMissingError
-from zkaudit.sources.files import find, parse_servers, within
+from zkaudit.errors import InputMissingError, LogFormatError
+from zkaudit.sources.files import distinct, find, parse_servers, within
 from zkaudit.storage import shown
 from zkaudit.text import printable
 
@@ -30,18 +30,25 @@ def transactions_around(zxid: int, directories: Sequence[str], around: int) -> I
     """Yield one line for each operation of transaction ``zxid`` and of the ``around`` transactions
     before and after it, for each server. ``>`` marks ``zxid`` itself.
 
-    Raises InputMissingError if no log contains ``zxid``; LogFormatError for a damaged log.
+    A damaged log is named, and the other logs are shown. Raises LogFormatError if none of these
+    contains ``zxid``, and InputMissingError if no log does.
     """
     filters = Filters("", max(1, zxid - around), zxid + around)
-    there = False
+    there, damage = False, None
     places = json.dumps([str(directory) for directory in directories])
     for server, pieces in find(parse_servers("", places)).items():
         yield f"{printable(server)}:"
-        for piece in within(pieces, filters):
-            for batch in LogReader(piece.path, server, filters=filters).batches():
-                for row in batch.to_pylist():
-                    there = there or row["zxid"] == zxid
-                    yield line_of(row, ">" if row["zxid"] == zxid else " ")
+        for piece in within(distinct(pieces)[0], filters):
+            try:
+                for batch in LogReader(piece.path, server, filters=filters).batches():
+                    for row in batch.to_pylist():
+                        there = there or row["zxid"] == zxid
+                        yield line_of(row, ">" if row["zxid"] == zxid else " ")
+            except LogFormatError as error:
+                damage = damage or error
+                yield f"  damaged, not read further: {printable(str(error))}"
+    if not there and damage is not None:
+        raise damage
     if not there:
         raise InputMissingError(
             f"{zxid:#x}: no log below {', '.join(map(shown, directories))} has this transaction: "

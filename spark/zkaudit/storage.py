@@ -231,6 +231,12 @@ def _globbed(top: Remote, parts: list[str]) -> Iterator[Remote]:
                 yield from _globbed(found, parts[fixed + 1 :])
 
 
+def local_url(place: Path) -> str:
+    """Return a path of this machine as Spark needs it: without a scheme, a path belongs to the
+    session's default file system. Nothing is percent-encoded: Hadoop takes the rest literally."""
+    return f"file://{place.absolute()}"
+
+
 def missing(text: str, what: str, fix: str = "") -> str:
     """Return one line for a place that does not exist. It names the bucket if that is missing."""
     place = place_of(text)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from zkaudit.cli import run as cli
 from zkaudit.errors import AuditError, InputMissingError
-from zkaudit.job.place import finished, new_tables, prepare, publish
+from zkaudit.job.place import finished, locked, new_tables, prepare, publish
 
 
 def made(out: Path, number: int, keep: bool = True) -> Path:
@@ -96,3 +99,32 @@ def test_a_directory_may_have_a_colon_in_its_name(
     monkeypatch.chdir(tmp_path)
     assert prepare("audit-12:30").is_dir()
     assert prepare("./s3a:/audit").is_dir()
+
+
+def test_only_one_process_writes_to_a_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second audit, stream or report of the same directory is refused: one would report what the
+    other wrote. When the first has finished, or was killed, the directory is free."""
+    out = tmp_path / "out"
+    program = (
+        "import sys; from zkaudit.job.place import locked\n"
+        "with locked(sys.argv[1]):\n    print('locked', flush=True)\n    sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(out)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as other:  # fmt: skip
+        assert other.stdout is not None
+        assert other.stdout.readline() == "locked\n"
+        refused = rf"{out}: process {other.pid} on \S+ is writing an audit there: wait until"
+        with pytest.raises(AuditError, match=refused), locked(out):
+            pass
+        made(out, 1)
+        assert cli(["report", str(out)]) == 1
+        assert "is writing an audit there" in capsys.readouterr().err
+        other.kill()
+    with locked(out), pytest.raises(AuditError, match="is writing"), locked(out):
+        pass
+    with locked(out) as place:
+        assert place == out

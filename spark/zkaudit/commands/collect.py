@@ -8,17 +8,17 @@ import click
 
 
 @click.command("collect")
-@click.argument("source", type=click.Path(exists=True, file_okay=False))
+@click.argument("source", type=click.Path(exists=True, file_okay=False), nargs=-1, required=True)
 @click.argument("target", type=click.Path(file_okay=False))
-def collect_command(source: str, target: str) -> None:
+def collect_command(source: tuple[str, ...], target: str) -> None:
     """Keep a server's closed logs and snapshots before the server deletes them.
 
-    SOURCE is the server's dataDir or dataLogDir. Files are hard-linked to TARGET if both are on one
-    file system, otherwise copied. The newest closed log is always copied, because a server may cut
-    off its end when the leader changes. The log that is being written is left for the next run. Run
-    this command more often than autopurge.
+    SOURCE is the server's dataDir. If dataLogDir is another directory, name both. Files are
+    hard-linked to TARGET if both are on one file system, otherwise copied. The newest closed log is
+    always copied, because a server may cut off its end when the leader changes. The log that is
+    being written is left for the next run. Run this command more often than autopurge.
     """
     from zkaudit.collect import collect
 
-    kept = collect(Path(source), Path(target))
+    kept = collect([Path(place) for place in source], Path(target))
     click.echo(f"{kept.linked} linked, {kept.copied} copied, {kept.known} already kept")

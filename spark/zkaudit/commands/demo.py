@@ -25,7 +25,7 @@ def demo_command(out: str, clean: bool) -> int:
     """
     from zkaudit import demo
     from zkaudit.job.audit import Options, run
-    from zkaudit.job.place import local
+    from zkaudit.job.place import local, locked
     from zkaudit.report.page import write
 
     place = local(out)
@@ -34,7 +34,7 @@ def demo_command(out: str, clean: bool) -> int:
     cluster = place / "cluster"
     demo.play(cluster, lambda text: click.echo(f"* {text}"), faults=not clean)
     logs, journals = [str(demo.data_directory(cluster))], [str(demo.journal_directory(cluster))]
-    with spark_session("local[*]") as spark:
+    with spark_session("local[*]") as spark, locked(place / "audit"):
         summary = run(spark, Options(logs, str(place / "audit"), journals=journals))
         page = write(spark, place / "audit")
     print_summary(summary)

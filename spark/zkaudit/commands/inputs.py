@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import Field, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -40,9 +40,10 @@ _OPTIONS = (
         metavar="DIR",
         multiple=True,
         required=True,
-        help="dataLogDir (and dataDir, for snapshots) of each server, one directory for each "
-        "server: --zookeeper-logs zk1 zk2 zk3. Name the directories of all servers. URLs work too: "
-        "s3://BUCKET/zk1, gs:, abfss:, hdfs:.",
+        help="Directory of each server, dataDir in zoo.cfg: --zookeeper-logs zk1 zk2 zk3. Name the "
+        "directories of all servers. If dataLogDir is another directory, name both as one server: "
+        "--zookeeper-logs zk1=/logs/zk1 zk1=/data/zk1. URLs work too: s3://BUCKET/zk1, gs:, "
+        "abfss:, hdfs:.",
     ),
     click.option(
         "--servers",
@@ -128,11 +129,12 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Start Spark on a master, or use the submitted session (``submit``); stop it at the end.
 
-    The inputs of ``options`` are checked first, because Spark takes seconds to start. ``settings``
-    are Spark's own.
+    The inputs of ``options`` are checked first, and its ``out`` is locked, because Spark takes
+    seconds to start. ``settings`` are Spark's own.
     """
     from zkaudit.job.audit import may_be_quiet
     from zkaudit.job.inputs import begin_snapshot, find, group_begins, within
+    from zkaudit.job.place import locked
     from zkaudit.job.spark import OF_RANGE, SMALL_BYTES, session
     from zkaudit.sources import server_logs
     from zkaudit.tables.journals import check
@@ -149,8 +151,9 @@ def spark_session(
         server_logs.check(options.server_logs)
         of_group = options.group is not None and bool(group_begins(options.group))
         little = master.startswith("local") and (of_group or size < SMALL_BYTES)
-    spark = session(None if master == "submit" else master, settings, little)
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    with nullcontext() if options is None else locked(options.out):
+        spark = session(None if master == "submit" else master, settings, little)
+        try:
+            yield spark
+        finally:
+            spark.stop()

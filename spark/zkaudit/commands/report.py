@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import click
 
 from zkaudit.commands.inputs import GROUP, MASTER, REGEX, group_regex, spark_session
@@ -21,8 +23,11 @@ def report_command(
     A page has room for 200 groups, the ones with the worst findings first, and for 500 partitions.
     With --group or --groups-regex it shows the groups that you choose.
     """
+    from zkaudit.job.place import finished, locked
     from zkaudit.report.page import write
 
     group = group_regex(groups, groups_regex)
-    with spark_session(master) as spark:
+    finished(out)  # Spark takes seconds to start
+    # Another page only reads the audit.
+    with locked(out) if page is None else nullcontext(), spark_session(master) as spark:
         click.echo(f"report: {write(spark, out, group, page)}")

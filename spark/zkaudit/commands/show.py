@@ -23,7 +23,7 @@ def _zxid(_: click.Context, __: click.Parameter, value: str) -> int:
     metavar="DIR",
     multiple=True,
     required=True,
-    help="dataLogDir of each server, or its URL, as for `zkaudit run`.",
+    help="dataLogDir of each server, or its URL; NAME=DIR as for `zkaudit run`.",
 )
 @click.option(
     "--around",

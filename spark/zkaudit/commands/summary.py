@@ -38,6 +38,8 @@ def print_summary(summary: dict[str, Any]) -> None:
             "only one",
             err=True,
         )
+    if left_out := summary.get("left_out"):
+        click.echo(f"left out, not read: {printable(', '.join(left_out))}")
     if summary["torn_snapshots"]:
         click.echo(f"left out, incomplete: {printable(', '.join(summary['torn_snapshots']))}")
     if summary["journals"]:

@@ -401,5 +401,15 @@ def read_transactions(path: str | Path) -> Iterator[Operation]:
         raise LogFormatError(name, end.position, end.reason)
 
 
+def first_zxid(path: str | Path) -> int | None:
+    """Return the zxid of a log's first transaction; ``None`` if there is none, or it is damaged.
+    Raises ``OSError``."""
+    with opened(path) as file:
+        if judge(file, shown(path), 0) is not None:
+            return None
+        payload = whole_record(file, len(FILE_HEADER))
+    return None if payload is None else int(TXN_HEADER.unpack_from(payload)[2])
+
+
 def _wrong(error: BodyError) -> str:
     return f"the checksum is right, but the transaction is invalid: {error}"

@@ -236,7 +236,8 @@ class QuietGroups:
                 topics[rows] << _BITS | partitions[rows],
                 _numbers(batch["zxid"])[rows],
                 _numbers(batch["idx"])[rows],
-                _numbers(batch["time"].cast(pa.int64()))[rows] // 1000,
+                # Spark may have written INT96, which Arrow reads as nanoseconds.
+                _numbers(batch["time"].cast(pa.timestamp("us")).cast(pa.int64()))[rows] // 1000,
                 _numbers(batch["session"])[rows],
                 offsets[rows],
             )

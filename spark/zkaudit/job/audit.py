@@ -39,6 +39,7 @@ from zkaudit.job.spark import (
     check_group,
     errors_named,
     is_little,
+    our_settings,
     planned_for,
 )
 from zkaudit.job.verify import verify
@@ -115,7 +116,7 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     journals.check(options.journals)
     server_logs.check(options.server_logs)
     check_group(spark, options.group)
-    with errors_named(), staged(out), ExitStack() as settings:
+    with our_settings(spark), errors_named(), staged(out), ExitStack() as settings:
         before = inputs.begin_snapshot(logs, snapshots, options.start)
         begin = None if before is None else before.zxid + 1
         last = inputs.end_zxid(logs, options.end)
@@ -133,7 +134,7 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
 
         few = size < SMALL_BYTES  # then a second job takes longer than reading all logs
         if few or len({log.server for log in wanted}) < 2:
-            read = inputs.transactions(spark, options.logs, options.group, begin, last)
+            read = inputs.transactions(spark, options.logs, options.group, begin, last, wanted)
             rows = keep("rows", read)
         else:
             asked = (options.group, begin, last, options.servers)
@@ -173,6 +174,11 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             )
 
         plan = committed.plan(inputs.runs_of(rows), options.servers)
+        if not plan.take and not plan.dropped:
+            raise InputMissingError(
+                f"{', '.join(options.logs)}: the logs have no transaction: copy them again, or "
+                "name other directories"
+            )
         check_times(rows, options)
         store = Store(spark, out)
         return audit(store, options, rows, plan, logs, snapshots, read_snapshots)
@@ -362,6 +368,7 @@ def _audit(
         "quiet_groups": store.count(catalog.QUIET_GROUPS),
         "migrations": migrations.summary(moving),
         "directories": [str(log) for log in options.logs],
+        "left_out": inputs.left_out(options.logs),
         "torn_snapshots": ["/".join(name) for name in names if name not in shown.whole],
         "digests": None if verified is None else asdict(verified),
         "journals": read.select("file").distinct().count(),

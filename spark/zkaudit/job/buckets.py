@@ -47,7 +47,7 @@ from zkaudit.history.staging import (
     group_key_of,
     is_topic,
 )
-from zkaudit.job.output import Store, collected, empty, for_arrow, kept, put
+from zkaudit.job.output import Store, collected, empty, for_arrow, kept, put, stored
 from zkaudit.job.spark import PACKED, ROUNDS, bytes_of, is_little, planned_for
 from zkaudit.tables import catalog
 
@@ -222,7 +222,7 @@ def read(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
     columns = schema.spark_type(schema.TXNLOG_GROUPS)
     if not files:
         return empty(spark, columns)
-    return spark.read.schema(columns).parquet(*[str(file) for file in files])
+    return stored(spark, columns, files)
 
 
 def take(
@@ -419,7 +419,7 @@ class BucketStore(Store):
         mine = sorted(place.glob("*.parquet"))
         others = ~pc.field("session").isin(self.touched.sessions)
         _copy(sorted((self.before / spec.name).glob("*.parquet")), others, place / "rest.parquet")
-        return self.spark.read.schema(spec.spark_type()).parquet(*[str(file) for file in mine])
+        return stored(self.spark, spec.spark_type(), mine)
 
     def used(self, stage: Stage) -> DataFrame:
         """Return the sessions that did something in a group that is audited."""
@@ -498,7 +498,7 @@ class BucketStore(Store):
             return put(self.place, name, self.spark, kind, [])
         if not mine:
             return empty(self.spark, kind)
-        return self.spark.read.schema(kind).parquet(*[str(file) for file in mine])
+        return stored(self.spark, kind, mine)
 
     def _little(self, frame: DataFrame, place: Path) -> list[Path]:
         """Write the files of all buckets from the driver's memory."""
@@ -535,7 +535,7 @@ class BucketStore(Store):
     def _all(self, name: str, audited: DataFrame) -> DataFrame:
         if self.touched is None:
             return audited
-        return self.spark.read.schema(audited.schema).parquet(str(self.place / name))
+        return stored(self.spark, audited.schema, [self.place / name])
 
 
 def _bucket_of_row() -> Column:

@@ -16,13 +16,12 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit.errors import AuditError, SchemaMismatchError
-from zkaudit.job.output import load
+from zkaudit.job.output import load, rows_in
 from zkaudit.job.place import finished
 from zkaudit.job.spark import PACKED, bytes_of, planned_for
 
@@ -126,7 +125,7 @@ def export(
             save = "errorifexists" if name not in there else mode
             target.write(frame, name, save)
         done = f" (run {run_id} is incomplete)"
-    rows = {name: _rows(place / name) for name in tables}
+    rows = {name: rows_in(place / name) for name in tables}
     return Exported(run_id, now, rows)
 
 
@@ -135,10 +134,6 @@ def _of_run(frame: DataFrame, run_id: str, time: datetime) -> DataFrame:
     return frame.select(
         "*", F.lit(run_id).alias("run_id"), F.timestamp_micros(F.lit(micros)).alias("run_time")
     )
-
-
-def _rows(place: Path) -> int:
-    return sum(pq.read_metadata(part).num_rows for part in place.glob("*.parquet"))
 
 
 def _there(spark: SparkSession, target: Target, names: Mapping[str, DataFrame]) -> list[str]:

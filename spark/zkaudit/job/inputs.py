@@ -34,7 +34,7 @@ from zkaudit.sources import direct, files as sources_files
 from zkaudit.sources.files import BYTES_PER_TASK, Piece, parse_servers
 from zkaudit.sources.options import Settings, parse_options
 from zkaudit.sources.zookeeper import BatchLogReader, SnapshotReader
-from zkaudit.storage import shown
+from zkaudit.storage import Place, shown
 from zkaudit.text import names_of
 
 BEFORE_START: Final = timedelta(hours=1)
@@ -44,6 +44,8 @@ AFTER_END: Final = timedelta(hours=1)
 only later."""
 _FAST_TASK: Final = 4 * BYTES_PER_TASK
 """How many bytes a task reads if few of them have to be decoded."""
+_MOST_NAMES: Final = 3
+"""Files that an error names."""
 MAX_RUNS: Final = 200_000
 """With more runs of zxids than this, logs are missing."""
 
@@ -52,13 +54,32 @@ def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
     """Return the logs and the snapshots below the servers' data directories, in order of zxids.
 
     Each directory belongs to one server: ``dataDir`` or ``dataLogDir``, or their ``version-2``. It
-    is a path or a URL.
-    Raises InputMissingError if one does not exist or no file is found.
+    is a path or a URL. ``NAME=DIR`` names the server, which may have several directories. Of
+    several copies of a log, only the longest is returned.
+
+    Raises InputMissingError if a directory does not exist, or a server has no log; AuditError if a
+    server has two different logs of one name.
     """
+    return _found(directories)[:2]
+
+
+def left_out(directories: Sequence[str | Path]) -> list[str]:
+    """Return the files below the directories that are not read, each with the reason."""
+    copies = [f"{shown(piece.path)} (a copy)" for piece in _found(directories)[2]]
+    return sorted([*copies, *sources_files.unread(_servers(directories))])
+
+
+def _servers(directories: Sequence[str | Path]) -> dict[str, list[Place]]:
     servers = parse_servers("", _listed(directories))
     for place in (place for places in servers.values() for place in places):
         if place.is_file():
             raise InputMissingError(f"{shown(str(place))}: is a file: name the server's directory")
+    return servers
+
+
+def _found(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece], list[Piece]]:
+    """Logs, snapshots, and the copies of logs that are left out."""
+    servers = _servers(directories)
     logs, snapshots = (
         sorted(
             (piece for pieces in sources_files.find(servers, kind).values() for piece in pieces),
@@ -66,12 +87,17 @@ def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
         )
         for kind in (False, True)
     )
-    if not logs:
-        raise InputMissingError(
-            f"{', '.join(map(shown, directories))}: no file log.<zxid>: name the directory with "
-            "the transaction logs, dataLogDir in zoo.cfg"
-        )
-    return logs, snapshots
+    for server, places in servers.items():
+        if not any(log.server == server for log in logs):
+            fix = "name the directory with the transaction logs, dataLogDir in zoo.cfg"
+            if any(snapshot.server == server for snapshot in snapshots):
+                fix = "it has snapshots: name both directories, SERVER=DATALOGDIR SERVER=DATADIR"
+            if unread := sources_files.unread({server: places}):
+                fix = f"there are files with other names: {', '.join(unread[:_MOST_NAMES])}"
+            where = ", ".join(shown(str(place)) for place in places)
+            raise InputMissingError(f"{where}: no file log.<zxid>: {fix}")
+    logs, copies = sources_files.distinct(logs)
+    return logs, snapshots, copies
 
 
 def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:

@@ -1,9 +1,13 @@
-"""Writes an audit's tables and reads them back with Spark. Driver's thread; executors write."""
+"""Writes an audit's tables and reads them back with Spark. Driver's thread; executors write.
+
+Spark gets every local path with its scheme. A path without one belongs to the default file system
+of the session, which on a cluster is rarely the local one.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,16 +15,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from zkaudit.errors import InputMissingError
+from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.findings.base import Tables
 from zkaudit.findings.limits import Limits
 from zkaudit.history.staging import Stage
 from zkaudit.job.place import finished, new_tables
 from zkaudit.job.spark import is_little
 from zkaudit.schema import arrow_of
+from zkaudit.storage import local_url
 from zkaudit.tables import catalog, migrations
 
 
@@ -38,17 +43,48 @@ def kept(out: Path, name: str, frame: DataFrame) -> DataFrame:
 
     Most audits have no journals, no moves and no offsets in Kafka. If Spark knows that a frame is
     empty, it drops everything computed from it from the plan, and planning dominates a small audit.
+
+    Raises AuditError if the driver does not see all rows that were written.
     """
     place = out / name
     spark = frame.sparkSession
     if is_little(spark):
         # Spark's own writer starts a process for each directory and file, to set its permissions.
-        _write(place, collected(frame))
+        table = collected(frame)
+        _write(place, table)
+        rows = table.num_rows
     else:
-        frame.write.mode("overwrite").parquet(str(place))
-    if any(pq.read_metadata(part).num_rows for part in place.glob("*.parquet")):
-        return spark.read.schema(frame.schema).parquet(str(place))
-    return empty(spark, frame.schema)
+        rows = save(frame, place)
+    return stored(spark, frame.schema, [place]) if rows else empty(spark, frame.schema)
+
+
+def save(frame: DataFrame, place: Path) -> int:
+    """Let Spark write a frame to a directory, replacing its files; return the number of rows.
+
+    Raises AuditError if the driver does not see all of them there. This happens on a cluster if the
+    directory is not on a file system that all machines share.
+    """
+    counted = Observation()
+    frame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
+    frame.write.mode("overwrite").parquet(local_url(place))
+    expected = int(counted.get["rows"])
+    found = rows_in(place)
+    if found != expected:
+        raise AuditError(
+            f"{place}: Spark wrote {expected:,} rows, but this machine sees {found:,} of them: put "
+            "--out on a file system that the driver and all executors share"
+        )
+    return expected
+
+
+def rows_in(place: Path) -> int:
+    """Return how many rows the Parquet files of a directory have."""
+    return sum(pq.read_metadata(part).num_rows for part in place.glob("*.parquet"))
+
+
+def stored(spark: SparkSession, columns: StructType, places: Iterable[Path]) -> DataFrame:
+    """Return the rows of local Parquet files or directories."""
+    return spark.read.schema(columns).parquet(*map(local_url, places))
 
 
 def collected(frame: DataFrame) -> pa.Table:
@@ -87,9 +123,7 @@ def put(
     """Write rows in the driver's memory without a Spark job; return the stored frame."""
     place = out / name
     _write(place, pa.Table.from_pylist(rows, schema=arrow_of(columns)))
-    if not rows:
-        return empty(spark, columns)
-    return spark.read.schema(columns).parquet(str(place))
+    return stored(spark, columns, [place]) if rows else empty(spark, columns)
 
 
 def _write(place: Path, table: pa.Table) -> None:
@@ -127,8 +161,7 @@ class Store:
 
     def count(self, spec: catalog.Table) -> int:
         """Return how many rows a table has that was written, of all groups."""
-        files = (self.place / spec.name).glob("*.parquet")
-        return sum(pq.read_metadata(file).num_rows for file in files)
+        return rows_in(self.place / spec.name)
 
     def of_groups(self, snapshots: DataFrame) -> DataFrame:
         """Return those rows of ``schema.SNAPSHOT`` that the groups that are audited need."""
@@ -175,10 +208,7 @@ def load(spark: SparkSession, out: str | Path) -> tuple[dict[str, Any], dict[str
     """
     summary, place = finished(out)
     try:
-        frames = {
-            t.name: spark.read.schema(t.spark_type()).parquet(str(place / t.name))
-            for t in catalog.TABLES
-        }
+        frames = {t.name: stored(spark, t.spark_type(), [place / t.name]) for t in catalog.TABLES}
     except PySparkException as error:
         reason = str(error).partition("\n")[0]
         raise InputMissingError(

@@ -2,15 +2,20 @@
 
 ``tables`` is a link to ``tables-NNNNNN``, the newest finished audit's tables and summary. Changing
 the link replaces everything a reader sees at once. ``summary.json`` is a copy of the summary;
-``report.html`` is written afterwards; ``staging`` exists while an audit runs. Driver's thread.
+``report.html`` is written afterwards; ``staging`` exists while an audit runs. Whoever writes there
+holds the lock ``.lock``. Driver's thread.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +50,30 @@ def prepare(place: str) -> Path:
     if not (out / "summary.json").exists():
         (out / "summary.json").write_text("{}")
     return out
+
+
+@contextmanager
+def locked(place: str | Path) -> Iterator[Path]:
+    """Create the directory of an audit, and keep other processes from writing there meanwhile.
+
+    Raises what ``prepare`` does, and AuditError while another audit, stream or report writes there.
+    """
+    out = prepare(str(place))
+    descriptor = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 1000).decode("utf-8", "replace") or "another process"
+            raise AuditError(
+                f"{out}: {holder} is writing an audit there: wait until it has finished, or choose "
+                "another --out"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        yield out
+    finally:
+        os.close(descriptor)  # gives the lock back
 
 
 def write_atomically(file: Path, text: str) -> None:

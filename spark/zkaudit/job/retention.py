@@ -26,7 +26,7 @@ from zkaudit.history.lifetimes import closes
 from zkaudit.history.staging import stage
 from zkaudit.job import inputs
 from zkaudit.job.buckets import Batches, read, recorded, runs_of
-from zkaudit.job.output import kept
+from zkaudit.job.output import kept, save
 from zkaudit.job.place import write_atomically
 
 PARTS: Final = 8
@@ -116,7 +116,7 @@ def drop(
     rows = read(spark, [one.place for one in batches])
     folder = out / "recorded"
     state = state_at(rows, plan, begin.zxid, snapshots, partial(kept, out / "staging"))
-    state.write.parquet(str(new_snapshots(folder)))
+    save(state, new_snapshots(folder))
     write_atomically(folder / "begin.json", json.dumps(asdict(begin)))
     return True
 

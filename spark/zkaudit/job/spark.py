@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +40,14 @@ _SMALL: Final = {
 }
 """Settings for little data: no code generation, no derived filters, no adaptive execution. The last
 one is our own: see ``is_little``."""
+_OURS: Final = {
+    # By default Spark writes times without a time zone, unlike Arrow, which writes little tables.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.ansi.enabled": "true",
+}
+"""Settings that the tables depend on."""
 _CALLED: Final = ("functions", "org.apache.spark.sql.functions", "PythonUtils", "PythonSQLUtils")
 """Java classes whose static methods PySpark calls."""
 _SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?")
@@ -80,9 +88,7 @@ def session(
         )
         builder = builder.config("spark.ui.enabled", "false")
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # By default Spark writes times without a time zone, unlike Arrow, which writes little tables.
-    builder = builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    for name, value in (settings or {}).items():
+    for name, value in {**_OURS, **(settings or {})}.items():
         builder = builder.config(name, value)
     spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
     remember(spark.sparkContext._jvm)
@@ -130,6 +136,11 @@ def planned_for(spark: SparkSession, size: int, times: int = 1) -> Iterator[None
         return
     with settings_of(spark, _SMALL):
         yield
+
+
+def our_settings(spark: SparkSession) -> AbstractContextManager[None]:
+    """Use the settings that the tables depend on, also in a session that a user started."""
+    return settings_of(spark, _OURS)
 
 
 @contextmanager

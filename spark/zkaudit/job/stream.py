@@ -60,7 +60,7 @@ from zkaudit.job.buckets import (
     take,
     touched_by,
 )
-from zkaudit.job.output import staged
+from zkaudit.job.output import save, staged, stored
 from zkaudit.job.place import prepare, write_atomically
 from zkaudit.job.spark import (
     PACKED,
@@ -71,9 +71,9 @@ from zkaudit.job.spark import (
     planned_for,
 )
 from zkaudit.sources import server_logs
-from zkaudit.sources.files import Piece
+from zkaudit.sources.files import Piece, absolute
 from zkaudit.sources.zookeeper import register
-from zkaudit.storage import place_of
+from zkaudit.storage import local_url
 from zkaudit.tables import journals
 
 MOST_GROUPS: Final = 20_000
@@ -100,7 +100,7 @@ def stream(
     """
     out = prepare(options.out)
     # What is recorded is by these names: another working directory must not make other servers.
-    options = replace(options, logs=[str(place_of(log)) for log in options.logs])
+    options = replace(options, logs=[absolute(log) for log in options.logs])
     journals.check(options.journals)
     server_logs.check(options.server_logs)
     check_group(spark, options.group)
@@ -149,7 +149,7 @@ def record(spark: SparkSession, options: Options) -> bool:
     with errors_named():
         query = (
             rows.writeStream.foreachBatch(recorder.write)
-            .option("checkpointLocation", str(out / "checkpoint"))
+            .option("checkpointLocation", local_url(out / "checkpoint"))
             .trigger(availableNow=True)
             .start()
         )
@@ -301,13 +301,13 @@ def _snapshots(
     late = F.col("zxid") >= begin
 
     def known() -> DataFrame | None:
-        places = [str(place.parent) for place in sorted(folder.glob("*/_SUCCESS"))]
-        return spark.read.schema(wanted).parquet(*places).where(late) if places else None
+        places = [place.parent for place in sorted(folder.glob("*/_SUCCESS"))]
+        return stored(spark, wanted, places).where(late) if places else None
 
     def read(chosen: Sequence[Piece]) -> Iterable[int]:
         place = retention.new_snapshots(folder.parent)
-        inputs.snapshots(spark, options.logs, chosen).write.parquet(str(place))
-        new = inputs.whole(spark.read.schema(wanted).parquet(str(place)))
+        save(inputs.snapshots(spark, options.logs, chosen), place)
+        new = inputs.whole(stored(spark, wanted, [place]))
         if not new:
             shutil.rmtree(place)
         return new.values()

@@ -6,19 +6,34 @@ Runs during planning, in a Python worker of the driver.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
-from zkaudit.decode.batches import cuts
+from zkaudit.decode.batches import cuts, end_of_log
 from zkaudit.decode.columns import Filters
 from zkaudit.decode.snapshot import snapshot_zxid
-from zkaudit.errors import InputMissingError
-from zkaudit.storage import Place, is_glob, matching, missing, name_of, shown, written
+from zkaudit.decode.txnlog import first_zxid
+from zkaudit.errors import AuditError, InputMissingError
+from zkaudit.storage import (
+    Place,
+    is_glob,
+    matching,
+    missing,
+    name_of,
+    opened,
+    place_of,
+    shown,
+    written,
+)
 from zkconsumer.errors import ConfigError
 
 BYTES_PER_TASK: Final = 192 << 20
 """A Python task costs about as much as decoding 10 MB, so small files share one."""
+_LOG: Final = re.compile(r"log\.([0-9a-fA-F]{1,16})")
+_BLOCK: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,32 +58,39 @@ class Piece:
 
 def log_zxid(name: str) -> int | None:
     """Return the zxid in a log's name; ``None`` if it is not the name of a log."""
-    kind, dot, number = name.partition(".")
-    if kind != "log" or not dot or len(number) > 16:
-        return None
-    try:
-        return int(number, 16)
-    except ValueError:
-        return None
+    found = _LOG.fullmatch(name)
+    return int(found[1], 16) if found else None
+
+
+def split_name(text: str) -> tuple[str | None, str]:
+    """Split ``NAME=PLACE`` into the name of a server and a place; ``None``: there is no name."""
+    name, equals, place = text.partition("=")
+    if not equals or not name or "/" in name or Path(text).exists():
+        return None, text
+    return name, place
+
+
+def absolute(text: str) -> str:
+    """Return ``PLACE`` or ``NAME=PLACE`` with an absolute path or a URL."""
+    name, place = split_name(text)
+    found = str(place_of(place))
+    return found if name is None else f"{name}={found}"
 
 
 def parse_servers(text: str, several: str | None = None) -> dict[str, list[Place]]:
     """Read the options ``path`` and ``paths``: the places of each server.
 
-    In ``path``, places are separated by commas and each may be ``name=place``. ``paths`` is a JSON
-    list, which Spark makes from ``load([PLACE, ...])``; its places have no names. A place is a
-    directory, a file, or a glob, given as a path or a URL (see ``storage``). Without a name, the
-    server is named after the directory, or after the directory of the file, without the options of
-    a URL. Raises ``ConfigError``, ``InputMissingError``, ``AuditError``.
+    In ``path``, places are separated by commas. ``paths`` is a JSON list, which Spark makes from
+    ``load([PLACE, ...])``. Each may be ``NAME=PLACE``; a name may have several places, such as the
+    server's ``dataLogDir`` and ``dataDir``. A place is a directory, a file, or a glob, given as a
+    path or a URL (see ``storage``). Without a name, the server is named after the directory, or
+    after the directory of the file, without the options of a URL. Raises ``ConfigError``,
+    ``InputMissingError``, ``AuditError``.
     """
-    named: list[tuple[str | None, str]] = []
-    for part in filter(None, (item.strip() for item in text.split(","))):
-        name, equals, rest = part.partition("=")
-        has_name = equals and "://" not in name  # otherwise the = is in the URL's options
-        named.append((name, rest) if has_name else (None, part))
+    named = [split_name(part) for part in filter(None, map(str.strip, text.split(",")))]
     if several is not None:
         try:
-            named += [(None, str(item)) for item in json.loads(several)]
+            named += [split_name(str(item)) for item in json.loads(several)]
         except (ValueError, TypeError):
             raise ConfigError([f"paths: {several!r} is not a JSON list"]) from None
     if not named:
@@ -80,7 +102,8 @@ def parse_servers(text: str, several: str | None = None) -> dict[str, list[Place
             own = place.parent if of_file else place if is_glob(given) else given
             server = shown(str(own)) if chosen is None else chosen
             known = servers.setdefault(server, [])
-            if place in known or (known and not (of_file and all(p.is_file() for p in known))):
+            alone = chosen is None and not (of_file and all(p.is_file() for p in known))
+            if place in known or (known and alone):
                 raise ConfigError([f"path: {server} is named twice: give each server another name"])
             known.append(place)  # absolute: executors may run in other directories
     return servers
@@ -98,17 +121,75 @@ def _places(text: str) -> list[Place]:
 def find(servers: Mapping[str, Sequence[Place]], snapshots: bool = False) -> dict[str, list[Piece]]:
     """Return all logs (or all snapshots) of each server, in order of the zxids in their names.
 
-    A place is a file, a ``dataDir`` or ``dataLogDir``, or the ``version-2`` in one of them.
+    A place is a file, a ``dataDir`` or ``dataLogDir``, or the ``version-2`` in one of them. There
+    may be several copies of a file: see ``distinct``.
     """
     found: dict[str, list[Piece]] = {}
     for server, places in servers.items():
         pieces = []
         for path in (path for place in places for path in _files(place)):
-            zxid = snapshot_zxid(path.name) if snapshots else log_zxid(path.name)
+            zxid = snapshot_zxid(path.name) if snapshots else _zxid_of_log(path)
             if zxid is not None and path.is_file():
                 pieces.append(Piece(server, str(path), zxid, written(path)))
         found[server] = sorted(pieces, key=lambda piece: (piece.zxid, piece.path))
     return found
+
+
+def unread(servers: Mapping[str, Sequence[Place]]) -> list[str]:
+    """Return the names of files that look like logs or snapshots, but have other names than
+    ZooKeeper gives: compressed logs, for example. Each with the reason."""
+    found = []
+    for path in (path for places in servers.values() for place in places for path in _files(place)):
+        kind, dot, _ = path.name.partition(".")
+        if not dot or kind not in ("log", "snapshot"):
+            continue
+        zxid = _zxid_of_log(path) if kind == "log" else snapshot_zxid(path.name)
+        if zxid is None and path.is_file():
+            packed = kind == "log" and path.name.endswith((".gz", ".zst", ".bz2", ".xz", ".snappy"))
+            reason = "compressed" if packed else f"not a {kind}'s name"
+            found.append(f"{shown(str(path))} ({reason})")
+    return sorted(found)
+
+
+def _zxid_of_log(path: Place) -> int | None:
+    """The zxid in a log's name. A word of the letters a to f, such as ``log.bad``, counts only if
+    the file begins with that transaction."""
+    zxid = log_zxid(path.name)
+    if zxid is None or any(character.isdigit() for character in path.name):
+        return zxid
+    return zxid if first_zxid(str(path)) == zxid else None
+
+
+def distinct(pieces: Iterable[Piece]) -> tuple[list[Piece], list[Piece]]:
+    """Keep one of several copies of a server's log, the longest; return also those left out.
+
+    A kept copy (``zkaudit collect``) may lie beside the server's own log. One of them begins like
+    the other: it was copied early, or its end was cut off afterwards. Raises AuditError for two
+    different logs, and ``OSError``.
+    """
+    kept: dict[tuple[str, int], Piece] = {}
+    left_out = []
+    for piece in pieces:
+        key = piece.server, piece.zxid
+        if key in kept:
+            kept[key], copy = _longer(kept[key], piece)
+            left_out.append(copy)
+        else:
+            kept[key] = piece
+    return list(kept.values()), left_out
+
+
+def _longer(one: Piece, other: Piece) -> tuple[Piece, Piece]:
+    ends = [end_of_log(piece.path, 0).position for piece in (one, other)]
+    with opened(one.path) as left, opened(other.path) as right:
+        for begin in range(0, min(ends), _BLOCK):
+            size = min(_BLOCK, min(ends) - begin)
+            if left.read_at(size, begin) != right.read_at(size, begin):
+                raise AuditError(
+                    f"{shown(one.path)} and {shown(other.path)}: are different logs with one name: "
+                    "keep one of them, or name their directories as two servers"
+                )
+    return (one, other) if ends[0] >= ends[1] else (other, one)
 
 
 def _files(place: Place) -> Iterator[Place]:
@@ -122,7 +203,7 @@ def _files(place: Place) -> Iterator[Place]:
 
 def within(pieces: list[Piece], filters: Filters) -> Iterator[Piece]:
     """Leave out the logs of one server that cannot contain a wanted zxid."""
-    for piece, following in zip(pieces, [*pieces[1:], None], strict=True):
+    for piece, following in zip(pieces, [*pieces[1:], None], strict=False):
         if filters.end_zxid is not None and piece.zxid > filters.end_zxid:
             continue
         if (

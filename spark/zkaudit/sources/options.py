@@ -46,7 +46,8 @@ OPTIONS: Final = (
         "path",
         "",
         "The argument of `load`: the directory of each server, separated by commas, as `DIR` "
-        "or `NAME=DIR`. A single file and a glob work too. `DIR` can be a URL: `file:`, `s3:` "
+        "or `NAME=DIR`. A name may have several directories, such as `dataLogDir` and `dataDir`. A "
+        "single file and a glob work too. `DIR` can be a URL: `file:`, `s3:` "
         "or `s3a:`, `gs:`, `abfs:`, `abfss:` or `hdfs:`. Options of the file system follow a "
         "question mark: `s3://BUCKET/zk1?region=eu-west-1`, or for another S3 server "
         "`?endpoint_override=HOST:PORT&scheme=http`.",

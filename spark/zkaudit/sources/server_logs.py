@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit.errors import InputMissingError
-from zkaudit.storage import Remote, place_of
+from zkaudit.storage import Remote, local_url, place_of
 
 _ESTABLISHED = r"session 0x([0-9a-f]{1,16}) with negotiated timeout [0-9]+ for client /?(\S+)"
 _AUDITED = r"session=0x([0-9a-f]{1,16})\s.*\bip=(\S+)"
@@ -23,10 +23,15 @@ _AUDITED = r"session=0x([0-9a-f]{1,16})\s.*\bip=(\S+)"
 def check(places: Sequence[str]) -> None:
     """Raise InputMissingError for a file, directory or glob that does not exist."""
     for place in places:
-        if isinstance(place_of(place), Remote):
-            raise InputMissingError(f"--server-logs {place}: is a URL: copy the files, give a path")
-        if not Path(place).exists() and not glob(place):
+        if not _local(place).exists() and not glob(place):
             raise InputMissingError(f"--server-logs {place}: no such file or directory")
+
+
+def _local(place: str) -> Path:
+    found = place_of(place)
+    if isinstance(found, Remote):
+        raise InputMissingError(f"--server-logs {place}: is a URL: copy the files, give a path")
+    return found
 
 
 def addresses(spark: SparkSession, places: Sequence[str]) -> DataFrame | None:
@@ -37,7 +42,8 @@ def addresses(spark: SparkSession, places: Sequence[str]) -> DataFrame | None:
     """
     if not places:
         return None
-    lines = spark.read.text([str(place) for place in places], recursiveFileLookup=True)
+    urls = [local_url(_local(place)) for place in places]
+    lines = spark.read.text(urls, recursiveFileLookup=True)
     found = [
         lines.select(
             F.conv(F.regexp_extract("value", regex, 1), 16, -10).cast("bigint").alias("session"),

@@ -7,8 +7,9 @@ installed on both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -21,14 +22,8 @@ from pyspark.sql.datasource import (
 from zkaudit import schema
 from zkaudit.decode.batches import end_of_log, read_snapshot, read_snapshot_sessions
 from zkaudit.decode.txnlog import Stop
-from zkaudit.errors import LogFormatError
-from zkaudit.sources.files import (
-    Piece,
-    find,
-    pack,
-    split,
-    within,
-)
+from zkaudit.errors import AuditError, LogFormatError
+from zkaudit.sources.files import Piece, distinct, find, pack, split, within
 from zkaudit.sources.options import Settings, parse_options
 from zkaudit.sources.rows import nodes_of_groups, rows_of
 from zkaudit.storage import shown
@@ -115,8 +110,10 @@ class BatchLogReader(DataSourceReader):
         """
         most = self.settings.bytes_per_task
         found = find(self.settings.servers).values()
-        chosen = [piece for pieces in found for piece in within(pieces, self.settings.filters)]
-        chosen = [piece for piece in chosen if _named(self.settings, piece)]
+        chosen: list[Piece] = []
+        for pieces in found:
+            mine = [piece for piece in pieces if _named(self.settings, piece)]
+            chosen += within(distinct(mine)[0], self.settings.filters)
         if self.settings.table != "files" and not self.settings.tolerant:
             chosen = list(split(chosen, most))
         return [Task(pieces) for pieces in pack(chosen, most)]
@@ -176,6 +173,16 @@ class StreamLogReader(DataSourceStreamReader):
         self.settings = settings
         self._latest: dict[str, dict[str, Any]] = {}
 
+    def _find(self) -> Mapping[str, list[Piece]]:
+        found = find(self.settings.servers)
+        for one, other in (pair for pieces in found.values() for pair in pairwise(pieces)):
+            if one.zxid == other.zxid:
+                raise AuditError(
+                    f"{shown(one.path)} and {shown(other.path)}: are two copies of a log: a stream "
+                    "follows the server's own directory, without kept copies"
+                )
+        return found
+
     def initialOffset(self) -> dict[str, dict[str, Any]]:
         """Before the first file of every server."""
         return {server: {"file": "", "position": 0} for server in self.settings.servers}
@@ -187,7 +194,7 @@ class StreamLogReader(DataSourceStreamReader):
         """
         start = self._latest if start is None else start
         latest = {}
-        for server, pieces in find(self.settings.servers).items():
+        for server, pieces in self._find().items():
             at = start.get(server, {"file": "", "position": 0})
             pieces = [piece for piece in pieces if piece.zxid >= _zxid(at["file"])]
             if pieces:
@@ -205,7 +212,7 @@ class StreamLogReader(DataSourceStreamReader):
 
     def partitions(self, start: Any, end: Any) -> list[InputPartition]:
         """The pieces between two offsets."""
-        found = find(self.settings.servers)
+        found = self._find()
         pieces = []
         for server, to in end.items():
             at = start.get(server, {"file": "", "position": 0})

@@ -521,7 +521,7 @@ def test_collect_keeps_what_is_closed(
     (source / "log.ffff").write_bytes(b"")
     (source / "snapshot.ffff").write_bytes(b"ZKSN")
     closed = {p.name for p in (logs / "version-2").iterdir() if p.name[:3] in ("log", "sna")}
-    first = collect(tmp_path, target)
+    first = collect([tmp_path], target)
     assert first.linked + first.copied == len(closed)
     assert {p.name for p in target.iterdir()} == closed
     (log,) = (target / name for name in closed if name.startswith("log."))
@@ -531,9 +531,9 @@ def test_collect_keeps_what_is_closed(
     (source / "snapshot.ffff").unlink()
     with monkeypatch.context() as patch:
         patch.setattr("zkaudit.collect.open_snapshot", None)  # stored files are not read again
-        assert collect(tmp_path, target) == Kept(known=len(closed))
+        assert collect([tmp_path], target) == Kept(known=len(closed))
     assert log.read_bytes() == content
     (source / "log.10000").write_bytes(b"")
     (source / "log.fffe").write_bytes(b"")
-    assert collect(tmp_path, target) == Kept(linked=1, copied=1, known=len(closed))
+    assert collect([tmp_path], target) == Kept(linked=1, copied=1, known=len(closed))
     assert ((target / "log.ffff").stat().st_nlink, (target / "log.fffe").stat().st_nlink) == (1, 2)
