@@ -37,6 +37,7 @@ def audit(
     start: datetime | str | None = None,
     end: datetime | str | None = None,
     all_groups: bool = False,
+    allow_damage: bool = False,
     journals: Sequence[str | Path] = (),
     bootstrap: str | None = None,
     command_config: str | None = None,
@@ -51,7 +52,8 @@ def audit(
     for each server. The tables are stored as Parquet in ``out``. The default is a new temporary
     directory, which you have to delete. ``start`` and ``end`` choose findings by time; ISO text and
     ``datetime`` without a zone are UTC. Groups in which nothing happened from ``start`` on but
-    commits by their owners are only listed in table ``quiet_groups``, unless ``all_groups``.
+    commits by their owners are only listed in table ``quiet_groups``, unless ``all_groups``. A
+    damaged log of which no other server has the rest is an error, unless ``allow_damage``.
     ``limits`` are the thresholds of the rules, named like the options of ``zkaudit run``:
     ``unowned_seconds=60``.
 
@@ -74,6 +76,7 @@ def audit(
         start=_utc(start),
         end=_utc(end),
         all_groups=all_groups,
+        allow_damage=allow_damage,
         limits=Limits(**chosen),
         journals=[str(journal) for journal in journals],
         bootstrap=bootstrap,

@@ -29,6 +29,7 @@ class Kind(Enum):
     TIMESTAMP = "timestamp"
     """UTC; ZooKeeper writes milliseconds."""
     STRINGS = "list of strings"
+    LONGS = "list of longs"
     NUMBERS = "map of string to long"
     TEXTS = "map of string to string"
 
@@ -136,17 +137,35 @@ TXNLOG_FILES: Final = (
 )
 """One row for each log: how far it can be read, and why reading stopped."""
 
+SAMPLE: Final = 32
+"""Of each so many transactions, the time is part of the run."""
+
 TXNLOG_RUNS: Final = (
     *_PLACE,
-    _c("first_zxid", Kind.LONG, "zxid of the run's first transaction", False),
+    _c(
+        "first_zxid",
+        Kind.LONG,
+        "zxid of the run's first transaction; null: the file is damaged before its first one",
+    ),
     _c(
         "last_zxid",
         Kind.LONG,
         "zxid of the run's last transaction; no zxid in between is "
         "missing, and all are of one epoch",
-        False,
     ),
+    _c("first_time", Kind.TIMESTAMP, "the leader's wall clock at the run's first transaction"),
     _c("last_time", Kind.TIMESTAMP, "the leader's wall clock at the run's last transaction"),
+    _c(
+        "times",
+        Kind.LONGS,
+        "the leader's wall clock, in milliseconds since 1970, at each transaction whose zxid is a "
+        f"multiple of {SAMPLE}: servers of one ensemble agree in it",
+    ),
+    _c(
+        "damage",
+        Kind.STRING,
+        "last run of a damaged file (`corruption` is `stop`): the byte and the reason",
+    ),
 )
 """One row for each unbroken run of zxids in each log."""
 
@@ -328,6 +347,7 @@ def spark_type(columns: tuple[Column, ...]) -> StructType:
         Kind.BINARY: t.BinaryType(),
         Kind.TIMESTAMP: t.TimestampType(),
         Kind.STRINGS: t.ArrayType(t.StringType(), containsNull=True),
+        Kind.LONGS: t.ArrayType(t.LongType(), containsNull=True),
         Kind.NUMBERS: t.MapType(t.StringType(), t.LongType(), valueContainsNull=True),
         Kind.TEXTS: t.MapType(t.StringType(), t.StringType(), valueContainsNull=True),
     }
@@ -346,6 +366,7 @@ def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
         Kind.BINARY: pa.binary(),
         Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
         Kind.STRINGS: pa.list_(pa.field("element", pa.string(), nullable=True)),
+        Kind.LONGS: pa.list_(pa.field("element", pa.int64(), nullable=True)),
         Kind.NUMBERS: pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=True)),
         Kind.TEXTS: pa.map_(pa.string(), pa.field("value", pa.string(), nullable=True)),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession, functions as F
 from zkaudit import schema
+from zkaudit.errors import AuditError
 from zkaudit.history import committed
 from zkaudit.job import buckets, retention, stream
-from zkaudit.job.audit import Options
+from zkaudit.job.audit import Options, Snapshots
+from zkaudit.job.coverage import Coverage
 from zkaudit.job.spark import settings_of
 from zkaudit.tables import catalog
 
@@ -26,6 +29,7 @@ ROWS = pa.schema(
     ]
 )
 EPOCH = 1 << 32
+COVERAGE = Coverage(None, None, {}, (), ())
 
 
 def batch(
@@ -47,7 +51,8 @@ def run(server: str, first: int, last: int, second: int = 0) -> dict[str, Any]:
     """A run of zxids of epoch 1; the last one's time is so many seconds after 2026 began."""
     time = datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)
     zxids = {"first_zxid": EPOCH + first, "last_zxid": EPOCH + last}
-    return {"server": server, "file": "log.1", "kind": schema.RUN, "last_time": time} | zxids
+    times = {"first_time": time, "last_time": time, "times": None}
+    return {"server": server, "file": "log.1", "kind": schema.RUN} | times | zxids
 
 
 def used(tables: Path, sessions: dict[int, list[int]]) -> None:
@@ -75,7 +80,10 @@ def test_runs_that_continue_one_another_are_one() -> None:
     rows = [run("a", 4, 6, 2), run("a", 1, 3, 1), run("a", 9, 9, 3), run("b", 1, 3, 4)]
     other = run("a", 0, 0) | {"first_zxid": 2 * EPOCH, "last_zxid": 2 * EPOCH + 5}
     found = buckets.folded([*rows, other])
-    assert found == [run("a", 1, 6, 2), run("a", 9, 9, 3), other, run("b", 1, 3, 4)]
+    begun = rows[1]["first_time"]
+    assert found == [
+        run("a", 1, 6, 2) | {"first_time": begun}, run("a", 9, 9, 3), other, run("b", 1, 3, 4)
+    ]  # fmt: skip
     assert buckets.covered(found) == [
         (EPOCH + 1, EPOCH + 6), (EPOCH + 9, EPOCH + 9), (2 * EPOCH, 2 * EPOCH + 5)
     ]  # fmt: skip
@@ -108,7 +116,7 @@ def test_what_all_groups_depend_on_touches_all(tmp_path: Path) -> None:
         batches = buckets.recorded(tmp_path / "recorded")
         runs = buckets.runs_of(batches)
         plan = committed.plan(buckets.as_runs(runs))
-        history = stream._History(batches, runs, plan, (None, ()), ([], []))
+        history = stream._History(batches, runs, plan, COVERAGE, Snapshots(), ([], []))
         now = replace(stream._state(options, history), always=(7,), **change)
         if not (tables / ".state" / "state.json").exists():
             now.write(tables)
@@ -132,7 +140,7 @@ def test_what_all_groups_depend_on_touches_all(tmp_path: Path) -> None:
     replace(state, last=1, unconfirmed=[[EPOCH + 10, EPOCH + 11]]).write(tables)
     assert touched() is None
     (tables / ".state" / "state.json").unlink()
-    nothing = stream._History([], [], committed.plan([]), (None, ()), ([], []))
+    nothing = stream._History([], [], committed.plan([]), COVERAGE, Snapshots(), ([], []))
     assert stream._touched(options, nothing, tables, state) is None
 
 
@@ -190,7 +198,8 @@ def test_directories_are_deleted_whole_and_rarely(tmp_path: Path) -> None:
     before = retention.Begin(EPOCH + 15, end - 22_000_000)
     assert retention.too_old(found, before, end, 20) is None
     clipped = retention.after([run("a", 1, 10), run("a", 11, 20), late], EPOCH + 10)
-    assert clipped == [run("a", 11, 20), late | {"first_zxid": EPOCH + 11}]
+    begun = {"first_zxid": EPOCH + 11, "first_time": None}  # the time of a later one is not known
+    assert clipped == [run("a", 11, 20), late | begun]
     (folder / "begin.json").write_text(f'{{"zxid": {EPOCH + 20}, "time_us": 1}}')
     retention.clean(folder)
     assert [one.first for one in buckets.recorded(folder)] == [2, 3, 4]
@@ -341,6 +350,65 @@ def test_long_files_of_other_groups_are_taken_whole(
     ((name, new),) = counts.items()
     assert name.endswith("-5-0-0.parquet")
     assert new == ["mine"] * 5
+
+
+class Attempts:
+    """A frame of which Spark runs a task twice, and takes the result of the second attempt. The
+    first one is slower, and has rows of one key in another order."""
+
+    def mapInArrow(self, save: Any, _: str) -> Attempts:
+        rows = [{"bucket": 7, "key": 1, "zxid": zxid} for zxid in range(3)]
+
+        def batches(rows: list[dict[str, int]]) -> Iterator[pa.RecordBatch]:
+            return (pa.RecordBatch.from_pylist([row]) for row in rows)
+
+        def slowly() -> Iterator[pa.RecordBatch]:
+            yield from batches(rows[:0:-1])
+            self.result = [row for batch in save(batches(rows)) for row in batch.to_pylist()]
+            yield from batches(rows[:1])
+
+        assert len(list(save(slowly()))) == 1
+        return self
+
+    def collect(self) -> list[dict[str, str]]:
+        return self.result
+
+
+def test_of_two_attempts_at_a_task_one_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both write at the same time (``spark.speculation``, or an executor that was lost and is
+    alive). The files are those of the attempt that Spark reports."""
+    monkeypatch.setattr(buckets, "FILE_ROWS", 1)
+    monkeypatch.setattr(buckets, "for_arrow", lambda frame: frame)
+    files = buckets.save(Attempts(), tmp_path)  # type: ignore[arg-type]
+    assert sorted(tmp_path.iterdir()) == files
+    assert [row["zxid"] for file in files for row in pq.read_table(file).to_pylist()] == [0, 1, 2]
+
+
+def test_a_checkpoint_of_another_stream_is_refused(tmp_path: Path) -> None:
+    """Somebody deleted it, or restored an older one. The batches would be taken for those that are
+    recorded, and nothing new would be."""
+    recorder = buckets.Recorder(tmp_path / "recorded", tmp_path / "checkpoint")
+    recorder.check()
+    last = batch(tmp_path / "recorded", 0, 4, {})
+    with pytest.raises(AuditError, match=f"{tmp_path}/checkpoint: is missing, or not the one"):
+        recorder.check()
+    for number in (1, 9):
+        with pytest.raises(
+            AuditError, match=f"is at batch {number}, and .* has recorded 5 batches"
+        ):
+            recorder.write(None, number)  # type: ignore[arg-type]
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    offsets = tmp_path / "checkpoint" / "offsets" / "4"
+    offsets.write_text('v1\n{}\n{"zk1": 5}')
+    recorder.check()
+    recorder.write(None, 4)  # type: ignore[arg-type]  # again, as after a crash
+    (last.place / "_END").write_text('{"zk1": 6}')
+    with pytest.raises(AuditError, match="is missing, or not the one"):
+        recorder.check()
+    with pytest.raises(AuditError, match="is at batch 4"):
+        recorder.write(None, 4)  # type: ignore[arg-type]
 
 
 def test_a_long_bucket_has_several_files(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shutil
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from zkaudit.cli import run
 from zkaudit.collect import Kept, collect
@@ -14,7 +21,8 @@ from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.job.inputs import find, left_out
 from zkaudit.sources.files import log_zxid, parse_servers
 from zkaudit.sources.options import parse_options
-from zkaudit.sources.zookeeper import BatchLogReader, StreamLogReader
+from zkaudit.sources.zookeeper import BatchLogReader, PushingLogReader, StreamLogReader
+from zkaudit.tables.catalog import FINDINGS
 
 from tests.audit.test_txnlog import log
 
@@ -22,13 +30,13 @@ RECORD = 13 + TXN_HEADER.size + 4
 """Bytes of one record of ``written``."""
 
 
-def written(file: Path, first: int, count: int, session: int = 7) -> Path:
-    """A log of transactions that only open sessions."""
+def written(file: Path, first: int, count: int, session: int = 7, later: int = 0) -> Path:
+    """A log of transactions that only open sessions, one a second, ``later`` milliseconds later."""
     file.parent.mkdir(parents=True, exist_ok=True)
     log(
         file,
         *(
-            TXN_HEADER.pack(session, 1, zxid, 1_000 * zxid, -10) + struct.pack(">i", 6000)
+            TXN_HEADER.pack(session, 1, zxid, 1_000 * zxid + later, -10) + struct.pack(">i", 6000)
             for zxid in range(first, first + count)
         ),
     )
@@ -47,7 +55,11 @@ def damaged(file: Path, record: int) -> int:
 def zxids(logs: list[str]) -> list[int]:
     """What the source reads of these directories."""
     options = {"paths": str(logs).replace("'", '"'), "table": "transactions", "columns": "zxid"}
-    reader = BatchLogReader(parse_options("zookeeper_txnlog", options))
+    return read_by(BatchLogReader(parse_options("zookeeper_txnlog", options)))
+
+
+def read_by(reader: BatchLogReader) -> list[int]:
+    """The zxids that a source reads."""
     return sorted(
         row["zxid"]
         for task in reader.partitions()
@@ -200,3 +212,70 @@ def test_collect_keeps_no_other_log_for_the_one_it_has(tmp_path: Path) -> None:
         (place / "snapshot.4").write_bytes(content)
     with pytest.raises(AuditError, match=r"kept/snapshot\.4: is another file"):
         collect([source], kept)
+
+
+@dataclass(frozen=True)
+class EqualTo:
+    """A condition of a query, as Spark hands it to a source; it is known by its class's name."""
+
+    value: int
+    attribute: tuple[str, ...] = ("zxid",)
+
+
+class LessThan(EqualTo):
+    """See above."""
+
+
+class LessThanOrEqual(EqualTo):
+    """See above."""
+
+
+class GreaterThan(EqualTo):
+    """See above."""
+
+
+class GreaterThanOrEqual(EqualTo):
+    """See above."""
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (EqualTo, lambda zxid: zxid == 5),
+        (LessThan, lambda zxid: zxid < 5),
+        (LessThanOrEqual, lambda zxid: zxid <= 5),
+        (GreaterThan, lambda zxid: zxid > 5),
+        (GreaterThanOrEqual, lambda zxid: zxid >= 5),
+    ],
+)
+def test_a_condition_that_the_source_takes_leaves_out_no_row_that_fits(
+    tmp_path: Path, condition: Any, expected: Callable[[int], bool]
+) -> None:
+    """Also at its very zxid: Spark cannot put back what the source left out."""
+    written(tmp_path / "log.1", 1, 9)
+    options = {"path": str(tmp_path), "columns": "zxid", "pushFilters": "true"}
+    reader = PushingLogReader(parse_options("zookeeper_txnlog", options))
+    asked = [condition(5), condition(value=5, attribute=("cxid",))]
+    assert list(reader.pushFilters(asked)) == asked
+    assert read_by(reader) == list(filter(expected, range(1, 10)))
+
+
+def test_a_table_for_a_spreadsheet_computes_no_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any client may have chosen the names of groups, topics and members. The chroot is printed
+    where a sentence does not show it."""
+    out = tmp_path / "out"
+    row = dict.fromkeys(column.name for column in FINDINGS.columns) | {
+        "severity": "high", "kind": "storm", "basis": "proven", "group": "=cmd()",
+        "topic": "a-1", "partition": 1, "member": "@m", "sentence": "-1 of a-1-1", "chroot": "/k",
+    }  # fmt: skip
+    (out / "tables" / "findings").mkdir(parents=True)
+    (out / "summary.json").write_text('{"findings": []}')
+    pq.write_table(pa.Table.from_pylist([row]), out / "tables" / "findings" / "part.parquet")
+    assert run(["findings", str(out), "--format", "csv"]) == 0
+    (cells,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (cells["group"], cells["member"]) == ("'=cmd()", "'@m")
+    assert (cells["sentence"], cells["partition"]) == ("'-1 of a-1-1", "1")
+    assert run(["findings", str(out)]) == 0
+    assert "chroot /k, group =cmd(), topic a-1, partition 1" in capsys.readouterr().out

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+import zkaudit
 from zkaudit.decode.txnlog import read_transactions
-from zkaudit.job.inputs import behind, end_zxid, find, known, read_behind, within
+from zkaudit.job.inputs import (
+    AFTER_END,
+    BEFORE_START,
+    begin_snapshot,
+    behind,
+    end_zxid,
+    find,
+    known,
+    milliseconds,
+    read_behind,
+    within,
+)
 from zkaudit.sources.files import Piece
 
 from tests.audit.corpus.judge import directories
 from tests.audit.cost import seconds
+from tests.audit.snapshots import snapshot_after
 
 
 def test_logs_that_begin_an_hour_later_are_not_read(tmp_path: Path) -> None:
@@ -27,6 +40,31 @@ def test_logs_that_begin_an_hour_later_are_not_read(tmp_path: Path) -> None:
     assert end_zxid(logs, after.isoformat()) is None
     assert end_zxid(logs, None) is None
     assert end_zxid([late], before.isoformat()) is None
+
+
+ZONES = [timezone(timedelta(hours=hours)) for hours in (-12, 0, 2, 14)]
+
+
+@pytest.mark.parametrize("zone", ZONES, ids=str)
+def test_a_time_means_the_same_in_each_zone(zone: timezone, tmp_path: Path) -> None:
+    """``--from`` and ``--to`` with a time zone choose the same files and the same findings as in
+    UTC. Without one, they are UTC."""
+    logs, _ = find(list(directories(tmp_path).values()))
+    late = max(logs, key=lambda log: log.zxid)
+    first = next(read_transactions(late.path))
+    begun = datetime.fromtimestamp(first.time_ms / 1000, UTC)
+    snapshot = Piece(late.server, str(tmp_path / "snapshot"), first.zxid - 1, 1)
+    (tmp_path / "snapshot").write_bytes(snapshot_after([]))
+    for step, early, newest in ((-1, first.zxid - 1, None), (1, None, snapshot)):
+        before = (begun - AFTER_END + timedelta(milliseconds=step)).astimezone(zone)
+        after = (begun + BEFORE_START + timedelta(milliseconds=step)).astimezone(zone)
+        assert end_zxid(logs, before.isoformat()) == early
+        assert begin_snapshot(logs, [snapshot], after.isoformat(" ")) == newest
+        assert milliseconds(after.isoformat()) == first.time_ms + 3_600_000 + step
+        assert milliseconds(zkaudit._utc(after)) == first.time_ms + 3_600_000 + step
+        assert milliseconds(zkaudit._utc(after.isoformat())) == first.time_ms + 3_600_000 + step
+    plain = begun.replace(tzinfo=None)
+    assert milliseconds(plain.isoformat()) == milliseconds(zkaudit._utc(plain)) == first.time_ms
 
 
 def test_snapshots_that_are_read() -> None:

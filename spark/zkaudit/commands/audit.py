@@ -52,7 +52,13 @@ def _utc(time: str) -> datetime:
 @click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES),
-    help="Exit with status 3 if there is a finding of this severity or worse.",
+    help="Exit with status 3 if there is a finding of this severity or worse, or if no log covers "
+    "a part of the time that the audit is about.",
+)
+@click.option(
+    "--allow-damage",
+    is_flag=True,
+    help="Audit although a log is damaged and no other server has what follows: this is a log gap.",
 )
 @click.option(
     "--verify",
@@ -66,6 +72,7 @@ def run_command(
     end: str | None,
     all_groups: bool,
     fail_on: str | None,
+    allow_damage: bool,
     verify: bool,
 ) -> int:
     """Audit the logs of an ensemble; write tables, summary and report to --out."""
@@ -74,7 +81,10 @@ def run_command(
 
     if start is not None and end is not None and _utc(start) >= _utc(end):
         raise click.BadParameter(f"{end} is not after --from {start}", param_hint="--to")
-    options = replace(options, start=start, end=end, all_groups=all_groups, verify=verify)
+    options = replace(
+        options, start=start, end=end, all_groups=all_groups, allow_damage=allow_damage,
+        verify=verify,
+    )  # fmt: skip
     with spark_session(master, options) as spark:
         summary = run(spark, options)
         page = write(spark, options.out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import click
 
 from zkaudit.findings.limits import SEVERITIES
 from zkaudit.text import no_group, printable, regex_of
+from zkconsumer.cli.tables import guarded
 
+_LIKE_A_PARTITION = re.compile("-[0-9]+$")
 _COLUMNS = (
     "severity", "kind", "basis", "time", "end_time", "chroot", "group", "topic", "partition",
     "member", "session", "address", "effect", "messages", "zxid", "server", "file", "position",
@@ -43,9 +46,10 @@ def findings_command(out: str, form: str, group: str | None, severity: str | Non
     """
     rows = read(Path(out))
     if group is not None:
-        rows = [row for row in rows if row["group"] == group]
-        if not rows:
+        if all(row["group"] != group for row in rows):
             check_group(Path(out), group)
+        # Those of no group concern all groups.
+        rows = [row for row in rows if row["group"] in (group, None)]
     if severity is not None:
         worst = SEVERITIES[: SEVERITIES.index(severity) + 1]
         rows = [row for row in rows if row["severity"] in worst]
@@ -56,7 +60,7 @@ def findings_command(out: str, form: str, group: str | None, severity: str | Non
         text = io.StringIO()
         writer = csv.DictWriter(text, _COLUMNS, extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: guarded(row[name]) for name in _COLUMNS} for row in rows)
         click.echo(text.getvalue(), nl=False)
     else:
         for row in rows:
@@ -132,6 +136,11 @@ def _print(row: dict[str, Any]) -> None:
     about = f"{row['time'] or '?'}  {row['severity']}, {row['basis']}: {row['kind']}"
     click.echo(printable(about))
     click.echo(f"    {printable(row['sentence'])}")
+    # A sentence names neither the chroot, nor where a topic's name ends.
+    if row["chroot"] or _LIKE_A_PARTITION.search(row["topic"] or ""):
+        named = ("chroot", "group", "topic", "partition")
+        place = ", ".join(f"{name} {row[name]}" for name in named if row[name] not in (None, ""))
+        click.echo(f"    {printable(place)}")
     if row["file"]:
         click.echo(f"    {printable(row['server'])}: {row['file']}, byte {row['position']}, "
                    f"zxid {row['zxid']}")  # fmt: skip

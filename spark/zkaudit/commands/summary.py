@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from zkaudit.findings.limits import SEVERITIES
-from zkaudit.report.verdict import moves
+from zkaudit.findings.limits import NOT_COVERED, SEVERITIES
+from zkaudit.report.verdict import coverage, moves
 from zkaudit.text import no_group, printable
 
 FAILED = 3
@@ -15,7 +15,9 @@ FAILED = 3
 
 
 def print_summary(summary: dict[str, Any]) -> None:
-    """Print the number of findings of each kind, worst first."""
+    """Print what the logs cover, and the number of findings of each kind, worst first."""
+    for line in coverage(summary):
+        click.echo(printable(line))
     click.echo(
         f"{summary['intervals']:,} ownership intervals, {summary['commits']:,} writes of offsets, "
         f"{len(summary['log_gaps']):,} log gaps"
@@ -30,6 +32,14 @@ def print_summary(summary: dict[str, Any]) -> None:
             f"warning: {no_group(summary['group'], 'up to now the logs have')}",
             err=True,
         )
+    dropped = sum(last - first + 1 for first, last in summary.get("dropped", ()))
+    if dropped:
+        click.echo(
+            f"{dropped:,} transactions are left out: too few servers logged them, so they were "
+            "never committed"
+        )
+    for text in summary.get("damaged", ()):
+        click.echo(f"warning: {printable(text)}: this log is read only up to there", err=True)
     unsure = sum(last - first + 1 for first, last in summary["unconfirmed"])
     if unsure:
         click.echo(
@@ -61,8 +71,10 @@ def print_summary(summary: dict[str, Any]) -> None:
 
 
 def status_of(summary: dict[str, Any], fail_on: str | None) -> int:
-    """Return 3 if there is a finding as severe as ``fail_on`` or worse, else 0."""
+    """Return 3 if there is a finding as severe as ``fail_on`` or worse, else 0. Time that no log
+    covers may hide a finding of any severity."""
     if fail_on is None:
         return 0
     bad = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
-    return FAILED if any(row["severity"] in bad for row in summary["findings"]) else 0
+    failed = (row["severity"] in bad or row["kind"] == NOT_COVERED for row in summary["findings"])
+    return FAILED if any(failed) else 0

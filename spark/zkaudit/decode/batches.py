@@ -164,7 +164,7 @@ def cuts(path: str | Path, every: int) -> list[int]:
     """Return where to split a log: records at least ``every`` bytes apart. Raises ``OSError``.
 
     The chain of lengths is followed from the file's first record, because any other position may be
-    inside a znode's data. Checksums are verified by the reader of each part.
+    inside a znode's data. There is no cut behind a damaged record: its reader stops there.
     """
     found: list[int] = []
     position, size, least = len(FILE_HEADER), CHUNK, every
@@ -172,12 +172,13 @@ def cuts(path: str | Path, every: int) -> list[int]:
         while True:
             block = file.read_at(size, position)
             starts, lengths, wanted = frame(block)
-            if len(starts):
-                heads = starts - RECORD_HEADER + position
+            good = checked(block, starts, lengths)
+            if good:
+                heads = starts[:good] - RECORD_HEADER + position
                 while least <= heads[-1]:
                     found.append(int(heads[np.searchsorted(heads, least)]))
                     least = found[-1] + every
-                position += int(starts[-1] + lengths[-1]) + 1
+                position += int(starts[good - 1] + lengths[good - 1]) + 1
                 size = CHUNK
             elif wanted > len(block) == size:
                 size = wanted

@@ -10,6 +10,8 @@ from typing import Any
 
 SEVERITIES = ("critical", "high", "medium", "low", "info")
 """Worst first."""
+NOT_COVERED = "not covered"
+"""The kind of the findings about time that no log covers."""
 
 
 def _limit(default: float, help: str) -> Any:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit.decode.digest import Verified
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.base import Tables
-from zkaudit.findings.limits import SEVERITIES, Limits
+from zkaudit.findings.limits import NOT_COVERED, SEVERITIES, Limits
 from zkaudit.findings.ownership import wanted
 from zkaudit.findings.places import located
 from zkaudit.findings.rules import LASTING, findings, parts, union
@@ -28,6 +29,19 @@ from zkaudit.history import committed, lifetimes
 from zkaudit.history.quiet import TimeRange
 from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
+from zkaudit.job.coverage import (
+    Coverage,
+    Damage,
+    LoggedRun,
+    as_runs,
+    check_agreement,
+    check_damage,
+    covered,
+    damages,
+    logged_twice,
+    moment_of,
+    with_gaps,
+)
 from zkaudit.job.output import Store, kept, staged
 from zkaudit.job.place import prepare, publish
 from zkaudit.job.spark import (
@@ -43,7 +57,7 @@ from zkaudit.job.spark import (
     planned_for,
 )
 from zkaudit.job.verify import verify
-from zkaudit.schema import PATH, QUIET_GROUP, SNAPSHOT
+from zkaudit.schema import PATH, QUIET_GROUP, SNAPSHOT, arrow_of
 from zkaudit.sources import offsets, server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.tables import brokers, build, catalog, journals, migrations, timeline
@@ -97,6 +111,8 @@ class Options:
     """Number of voting servers; by default the number of servers whose logs are given."""
     growing: bool = False
     """Whether the logs may still grow. Then a group that is not in them yet is not an error."""
+    allow_damage: bool = False
+    """Whether to audit although no server has what follows a damaged record."""
     all_groups: bool = False
     """Whether the tables have the groups in which nothing happened after ``start`` but commits."""
     retention: float | None = None
@@ -173,15 +189,39 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
                 begin,
             )
 
-        plan = committed.plan(inputs.runs_of(rows), options.servers)
+        logged = inputs.logged_runs(rows)
+        check_agreement(logged)
+        if logged_twice(logged):
+            rows = keep("once_each", inputs.once_each(rows))
+        plan = committed.plan(as_runs(logged), options.servers)
+        damaged = damages(logged, plan)
+        if not options.allow_damage:
+            check_damage(damaged)
+        plan = with_gaps(plan, damaged)
         if not plan.take and not plan.dropped:
             raise InputMissingError(
                 f"{', '.join(options.logs)}: the logs have no transaction: copy them again, or "
                 "name other directories"
             )
         check_times(rows, options)
+        coverage = coverage_of(options, logged, logs, plan, damaged)
         store = Store(spark, out)
-        return audit(store, options, rows, plan, logs, snapshots, read_snapshots)
+        return audit(store, options, rows, plan, coverage, logs, snapshots, read_snapshots)
+
+
+def coverage_of(
+    options: Options,
+    logged: Sequence[LoggedRun],
+    logs: Sequence[Piece],
+    plan: committed.History,
+    damaged: Sequence[Damage] = (),
+) -> Coverage:
+    """What the logs cover of the time that was asked for."""
+    start, end = (
+        None if time is None else inputs.milliseconds(time) for time in (options.start, options.end)
+    )
+    servers = {log.server for log in logs}
+    return covered(logged, servers, inputs.log_gaps_of(plan), start, end, damaged)
 
 
 def audit(
@@ -189,6 +229,7 @@ def audit(
     options: Options,
     rows: DataFrame,
     plan: committed.History,
+    coverage: Coverage,
     logs: Sequence[Piece],
     snapshots: Sequence[Piece],
     read_snapshots: Callable[[Sequence[LogGap]], Snapshots],
@@ -214,7 +255,7 @@ def audit(
     files = _paths_of(rows) if shown.rows is None else [*_paths_of(rows), *_paths_of(shown.rows)]
     times = ROUNDS if options.growing else 1
     with planned_for(store.spark, PACKED * bytes_of(files), times):
-        return _audit(store, options, rows, plan, (logs, snapshots), shown, verified)
+        return _audit(store, options, rows, plan, coverage, (logs, snapshots), shown, verified)
 
 
 def may_be_quiet(options: Options) -> bool:
@@ -233,6 +274,7 @@ def _audit(
     options: Options,
     rows: DataFrame,
     plan: committed.History,
+    coverage: Coverage,
     files: tuple[Sequence[Piece], Sequence[Piece]],
     shown: Snapshots,
     verified: Verified | None,
@@ -360,7 +402,10 @@ def _audit(
     found = within(found, last, options.start, options.end)
     found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
     store.judged(found, later)
-    found = table(catalog.FINDINGS, located(found, transactions, sessions))
+    found = catalog.FINDINGS.shape(located(found, transactions, sessions))
+    if coverage.missing:
+        found = found.unionByName(not_covered(spark, coverage))
+    found = table(catalog.FINDINGS, found)
     names = [(piece.server, piece.name) for piece in shown.files]
     more = {
         "begin": shown.begin,
@@ -369,6 +414,8 @@ def _audit(
         "migrations": migrations.summary(moving),
         "directories": [str(log) for log in options.logs],
         "left_out": inputs.left_out(options.logs),
+        "damaged": [str(damage) for damage in coverage.damaged],
+        **coverage.summary(),
         "torn_snapshots": ["/".join(name) for name in names if name not in shown.whole],
         "digests": None if verified is None else asdict(verified),
         "journals": read.select("file").distinct().count(),
@@ -394,6 +441,18 @@ def _found(
     jobs = [part(name, made) for name, made in parts(tables, limits, keep).items()]
     *found, later = at_once(store.spark, *jobs, lambda: store.later(tables, limits))
     return union(frame for frame in found if frame is not None), later
+
+
+def not_covered(spark: SparkSession, coverage: Coverage) -> DataFrame:
+    """A finding, of no group, for each time that no log covers."""
+    columns = catalog.FINDINGS.spark_type()
+    rows = [
+        dict.fromkeys(columns.names)
+        | {"severity": "high", "kind": NOT_COVERED, "basis": "proven", "evidence": []}
+        | {"time": moment_of(begin), "end_time": moment_of(end), "sentence": sentence}
+        for begin, end, sentence in coverage.sentences()
+    ]
+    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow_of(columns)), columns)
 
 
 def check_times(rows: DataFrame, options: Options) -> None:

@@ -19,9 +19,11 @@ import math
 import os
 import re
 import shutil
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +37,7 @@ from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from zkaudit import schema
+from zkaudit.errors import AuditError
 from zkaudit.findings.base import Tables
 from zkaudit.findings.limits import Limits
 from zkaudit.findings.rules import later, waiting
@@ -47,6 +50,7 @@ from zkaudit.history.staging import (
     group_key_of,
     is_topic,
 )
+from zkaudit.job.coverage import LoggedRun
 from zkaudit.job.output import Store, collected, empty, for_arrow, kept, put, stored
 from zkaudit.job.spark import PACKED, ROUNDS, bytes_of, is_little, planned_for
 from zkaudit.tables import catalog
@@ -62,6 +66,8 @@ MERGED: Final = 16
 _SMALL_BYTES: Final = 1 << 20
 _PLACE: Final = re.compile(r"batches-([0-9]{10})-([0-9]{10})")
 _FILE: Final = re.compile(r"bucket-([0-9]+)-.*\.parquet")
+_END: Final = "_END"
+_UNFINISHED: Final = ".unfinished"
 _STATE: Final = ".state"
 _GROUPS: Final = f"{_STATE}/groups"
 FILE_ROWS: Final = 50_000
@@ -130,23 +136,50 @@ def together(found: Sequence[Batches]) -> Sequence[Batches]:
 class Recorder:
     """Writes each batch of Spark's stream to a directory of its own, and puts these together."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, checkpoint: Path) -> None:
+        """``checkpoint``: the directory in which Spark stores how far the source was read."""
         self.folder = folder
+        self.checkpoint = checkpoint
         self.new = False
+
+    def check(self) -> None:
+        """Raise AuditError if Spark's checkpoint is not that of the recorded batches."""
+        found = recorded(self.folder)
+        if found and not self._belongs(found[-1]):
+            raise AuditError(
+                f"{self.checkpoint}: is missing, or not the one that belongs to {self.folder}: put "
+                "it back, or choose another --out"
+            )
+
+    def _belongs(self, last: Batches) -> bool:
+        end, file = self._end_of(last.last), last.place / _END
+        return bool(end) and (not file.exists() or file.read_text() == end)
+
+    def _end_of(self, number: int) -> str:
+        """How far the source was read after a batch, in the words of Spark's checkpoint."""
+        file = self.checkpoint / "offsets" / str(number)
+        return file.read_text().rpartition("\n")[2] if file.exists() else ""
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one batch, unless it was written before a crash: it had the same transactions.
 
         Earlier batches are put together first. Their rounds are over, so this does not change which
-        groups are audited.
+        groups are audited. Raises AuditError for a batch that is not the next one.
         """
         self.new = True
         found = recorded(self.folder)
-        if any(one.first <= number <= one.last for one in found):
+        last = found[-1] if found else None
+        if last is not None and number == last.last and self._belongs(last):
             return
+        if number != (0 if last is None else last.last + 1):
+            raise AuditError(
+                f"{self.checkpoint}: is at batch {number}, and {self.folder} has recorded "
+                f"{0 if last is None else last.last + 1} batches: these are not of one stream: "
+                "choose another --out"
+            )
         if small := together(found):
             self.merge(rows.sparkSession, small[0].first, small[-1].last)
-        self._save(rows, number, number)
+        self._save(rows, number, number, self._end_of(number))
 
     def merge(self, spark: SparkSession, first: int, last: int) -> None:
         """Put the directories of batches ``first`` to ``last`` into one, then delete them."""
@@ -163,7 +196,7 @@ class Recorder:
             if _PLACE.fullmatch(place.name) and place not in stay:
                 shutil.rmtree(place)
 
-    def _save(self, rows: DataFrame, first: int, last: int) -> None:
+    def _save(self, rows: DataFrame, first: int, last: int, end: str | None = None) -> None:
         place = self.folder / f"batches-{first:010}-{last:010}"
         shutil.rmtree(place, ignore_errors=True)  # a crash left it
         place.mkdir(parents=True)
@@ -171,6 +204,8 @@ class Recorder:
         part = F.pmod(F.shiftright("position", 16), F.lit(4))  # so that no bucket is one task
         rows = rows.withColumn("bucket", _bucket_of_row()).repartition("bucket", part)
         save(rows.sortWithinPartitions("bucket", "key"), place)
+        if end is not None:
+            (place / _END).write_text(end)
         (place / "_SUCCESS").touch()
 
 
@@ -178,17 +213,26 @@ def save(frame: DataFrame, place: Path, tag: int = 0) -> list[Path]:
     """Write the rows of each bucket to files of their own; return these. ``tag``: in their names.
 
     ``frame`` has a column ``bucket``, by which each of its partitions is sorted. Python workers
-    write the files: Spark's own writer starts three processes for each, to set permissions.
+    write the files: Spark's own writer starts three processes for each, to set permissions. There
+    may be several attempts at a task, also at the same time and after this has returned. So each
+    writes files of its own below ``place``, and only those that Spark names are moved there.
     """
-    found = for_arrow(frame).mapInArrow(partial(_save, str(place), tag), "file string").collect()
-    return sorted(place / row["file"] for row in found)
+    below = place / _UNFINISHED
+    below.mkdir(exist_ok=True)
+    found = for_arrow(frame).mapInArrow(partial(_save, str(below), tag), "file string").collect()
+    files = []
+    for row in found:
+        name, _, attempt = row["file"].rpartition(".")
+        files.append(place / f"{name}.parquet")
+        (below / f"{name}.{attempt}").replace(files[-1])
+    shutil.rmtree(below, ignore_errors=True)  # another attempt may still write
+    return sorted(files)
 
 
 def _save(place: str, tag: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
     part = 0 if context is None else context.partitionId()
-    # Another attempt at this task may write the same files at the same time.
-    unfinished = f".{part}.{os.getpid()}"
+    attempt = uuid.uuid4().hex
     number, waiting, rows = -1, list[pa.RecordBatch](), 0
     written: list[str] = []
 
@@ -196,9 +240,8 @@ def _save(place: str, tag: int, batches: Iterable[pa.RecordBatch]) -> Iterator[p
         nonlocal rows
         if waiting:
             table = pa.Table.from_batches(waiting).drop_columns("bucket")
-            pq.write_table(table, f"{place}/{unfinished}")
-            written.append(f"bucket-{number}-{tag}-{part}-{len(written)}.parquet")
-            os.replace(f"{place}/{unfinished}", f"{place}/{written[-1]}")
+            written.append(f"bucket-{number}-{tag}-{part}-{len(written)}.{attempt}")
+            pq.write_table(table, f"{place}/{written[-1]}")
         waiting.clear()
         rows = 0
 
@@ -270,13 +313,33 @@ def _table(files: Iterable[Path], where: pc.Expression | None, *columns: str) ->
 
 
 def runs_of(batches: Iterable[Batches]) -> list[dict[str, Any]]:
-    """Rows of all runs: columns server, file, first_zxid, last_zxid, last_time."""
+    """Rows of all runs: the columns of ``_OF_RUN``."""
     return [row for one in batches for row in _runs_in(one)]
 
 
 def as_runs(rows: Iterable[dict[str, Any]]) -> list[Run]:
     """The same as ``committed.plan`` wants them."""
     return [Run(row["server"], row["first_zxid"], row["last_zxid"]) for row in rows]
+
+
+def logged_runs(rows: Iterable[dict[str, Any]]) -> list[LoggedRun]:
+    """The same as ``coverage`` wants them."""
+
+    def ms(time: datetime | None) -> int | None:
+        return None if time is None else round(time.timestamp() * 1000)
+
+    return [
+        LoggedRun(
+            row["server"],
+            row["file"],
+            row["first_zxid"],
+            row["last_zxid"],
+            ms(row["first_time"]),
+            ms(row["last_time"]),
+            row["times"] or (),
+        )
+        for row in rows
+    ]
 
 
 def covered(rows: Iterable[dict[str, Any]]) -> list[Range]:
@@ -484,7 +547,7 @@ class BucketStore(Store):
 
     def _write(self, name: str, frame: DataFrame, key: Column) -> DataFrame:
         kind = frame.schema
-        frame = frame.withColumn("bucket", bucket(key))
+        frame = frame.withColumn("bucket", F.coalesce(bucket(key), F.lit(REST)))
         place = self.place / name
         place.mkdir(parents=True)
         if is_little(self.spark):
@@ -494,7 +557,7 @@ class BucketStore(Store):
             mine = save(rows, place, self.state.last)
         if self.before is not None:
             self._take(self.before / name, place)
-        if not any(place.iterdir()):
+        if not any(place.glob("*.parquet")):
             return put(self.place, name, self.spark, kind, [])
         if not mine:
             return empty(self.spark, kind)
@@ -515,6 +578,8 @@ class BucketStore(Store):
         """Take the rows of groups that are not audited from the round before."""
         parts: dict[int, list[pa.Table]] = defaultdict(list)
         for number, file in _files(before):
+            if number == REST:  # rows of no group are new in each round
+                continue
             if number not in self.buckets:
                 _link(file, place / file.name)
                 continue
@@ -588,7 +653,8 @@ def _pairs(files: Iterable[Path]) -> set[tuple[str, str]]:
     return set(zip(found["chroot"].to_pylist(), found["topic"].to_pylist(), strict=True))
 
 
-_OF_RUN: Final = ["server", "file", "first_zxid", "last_zxid", "last_time"]
+_TIMES: Final = ("first_time", "last_time")
+_OF_RUN: Final = ["server", "file", "first_zxid", "last_zxid", *_TIMES, "times"]
 
 
 def _runs_in(one: Batches) -> list[dict[str, Any]]:
@@ -596,13 +662,16 @@ def _runs_in(one: Batches) -> list[dict[str, Any]]:
     for file in one.files(RUNS):
         rows = pq.read_table(file, columns=_OF_RUN)
         # Spark may have written times without a time zone; they are UTC.
-        rows = rows.set_column(4, "last_time", rows["last_time"].cast(pa.timestamp("us", tz="UTC")))
+        for name in _TIMES:
+            times = rows[name].cast(pa.timestamp("us", tz="UTC"))
+            rows = rows.set_column(rows.column_names.index(name), name, times)
         found += rows.to_pylist()
     return found
 
 
 def folded(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Runs of one server that continue one another as one, with the time of its last zxid."""
+    """Runs of one server that continue one another as one, with the times of its ends, and without
+    the sample of times."""
     found: list[dict[str, Any]] = []
     for row in sorted(runs, key=lambda row: (row["server"], row["first_zxid"], row["last_zxid"])):
         last = found[-1] if found else None
@@ -615,7 +684,7 @@ def folded(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             if row["last_zxid"] >= last["last_zxid"]:
                 last.update(last_zxid=row["last_zxid"], last_time=row["last_time"])
         else:
-            found.append(dict(row))
+            found.append(row | {"times": None})
     return found
 
 

@@ -22,13 +22,14 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, functions as F
 
 from zkaudit.decode.columns import Filters
 from zkaudit.decode.snapshot import is_whole
-from zkaudit.decode.txnlog import read_transactions
+from zkaudit.decode.txnlog import Operation, read_transactions
 from zkaudit.errors import AuditError, InputMissingError, LogFormatError
 from zkaudit.history import committed
 from zkaudit.history.committed import History, Run
 from zkaudit.history.quiet import TimeRange
 from zkaudit.history.staging import group_key, group_key_of
 from zkaudit.job.active import ActiveReader
+from zkaudit.job.coverage import LoggedRun, as_runs
 from zkaudit.schema import RUN, SNAPSHOT_OR_QUIET
 from zkaudit.sources import direct, files as sources_files
 from zkaudit.sources.files import BYTES_PER_TASK, Piece, parse_servers
@@ -111,9 +112,16 @@ def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
     last_ms = milliseconds(end, AFTER_END)
     first = min(log.zxid for log in logs)
     for log in sorted(logs, key=lambda log: log.zxid):
-        operation = next(read_transactions(log.path), None)
+        operation = _first_in(log)
         if operation is not None and operation.time_ms > last_ms and log.zxid > first:
             return operation.zxid - 1
+    return None
+
+
+def _first_in(log: Piece) -> Operation | None:
+    """The first operation of a log; ``None`` if there is none, or it is damaged."""
+    with suppress(LogFormatError):
+        return next(read_transactions(log.path), None)
     return None
 
 
@@ -131,7 +139,7 @@ def begin_snapshot(
     least = min(log.zxid for log in logs)
     first_ms = milliseconds(start, -BEFORE_START)
     for log in sorted(logs, key=lambda log: -log.zxid):
-        operation = next(read_transactions(log.path), None)
+        operation = _first_in(log)
         if operation is not None and operation.time_ms <= first_ms:
             earlier = (piece for piece in found if least < piece.zxid + 1 <= operation.zxid)
             for piece in sorted(earlier, key=lambda piece: -piece.zxid):
@@ -170,9 +178,10 @@ def transactions(
 
     ``group``: a Java regex. Rows of other groups are left out if the start of the regex rules them
     out. So all rows of matching groups are returned, and maybe others. ``begin`` and ``end``: the
-    first and the last zxid to read. ``files``: read only these logs.
+    first and the last zxid to read. ``files``: read only these logs. A damaged log is read up to
+    the damage, which its last run names.
     """
-    options = {"table": "groups", **_of_group(group), **_between(begin, end)}
+    options = {"table": "groups", "corruption": "stop", **_of_group(group), **_between(begin, end)}
     return _logs(spark, directories, options, files)
 
 
@@ -200,8 +209,10 @@ def once(
     if not others:
         return rows
     found = keep("runs", runs(spark, directories, begin, end, others))
-    listed = _limited(found.select("server", "first_zxid", "last_zxid", "file"))
-    plan = committed.plan([*runs_of(rows), *(Run(*row[:3]) for row in listed)], voters)
+    known = found.where("first_zxid is not null")
+    listed = _limited(known.select("server", "first_zxid", "last_zxid", "file"))
+    here = as_runs(logged_runs(rows))
+    plan = committed.plan([*here, *(Run(*row[:3]) for row in listed)], voters)
     names = set()
     for server, low, high, file in listed:
         taken = plan.take.get(server, ())
@@ -245,7 +256,8 @@ def runs(
     files: Sequence[Piece] = (),
 ) -> DataFrame:
     """Rows of ``schema.TXNLOG_RUNS``. The other arguments are as in ``transactions``."""
-    options = {"table": "runs", "bytesPerTask": str(_FAST_TASK), **_between(begin, end)}
+    options = {"table": "runs", "corruption": "stop", "bytesPerTask": str(_FAST_TASK)}
+    options |= _between(begin, end)
     return _logs(spark, directories, options, files)
 
 
@@ -405,10 +417,18 @@ def is_run() -> Column:
     return F.col("kind").eqNullSafe(RUN)
 
 
-def runs_of(rows: DataFrame) -> list[Run]:
+def logged_runs(rows: DataFrame) -> list[LoggedRun]:
     """Collect the runs, about as many as files and log gaps. Raises AuditError for too many."""
-    found = rows.where(is_run()).select("server", "first_zxid", "last_zxid")
-    return [Run(*row) for row in _limited(found)]
+    clocks = [F.unix_millis(name) for name in ("first_time", "last_time")]
+    found = rows.where(is_run())
+    found = found.select("server", "file", "first_zxid", "last_zxid", *clocks, "times", "damage")
+    return [LoggedRun(*row) for row in _limited(found)]
+
+
+def once_each(rows: DataFrame) -> DataFrame:
+    """Leave out operations that one server has logged twice."""
+    operations = rows.where("kind is null").dropDuplicates(["server", "zxid", "idx"])
+    return rows.where("kind is not null").unionByName(operations)
 
 
 def _limited(found: DataFrame) -> list[Row]:

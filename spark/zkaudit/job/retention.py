@@ -56,10 +56,15 @@ def begin_of(folder: Path) -> Begin:
 def after(runs: Iterable[Mapping[str, Any]], zxid: int) -> list[dict[str, Any]]:
     """Runs without the transactions up to a zxid."""
     return [
-        {**row, "first_zxid": max(row["first_zxid"], zxid + 1)}
+        {**row} if row["first_zxid"] > zxid else _shortened(row, zxid)
         for row in runs
         if row["last_zxid"] > zxid
     ]
+
+
+def _shortened(row: Mapping[str, Any], zxid: int) -> dict[str, Any]:
+    """A run that begins later; the times of its first transactions are not known."""
+    return {**row, "first_zxid": zxid + 1, "first_time": None, "times": None}
 
 
 def too_old(

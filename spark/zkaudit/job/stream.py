@@ -44,7 +44,7 @@ from zkaudit.history import committed
 from zkaudit.history.committed import subtracted
 from zkaudit.history.staging import BUCKETS, LogGap
 from zkaudit.job import inputs, retention
-from zkaudit.job.audit import Options, Snapshots, audit, check_times
+from zkaudit.job.audit import Options, Snapshots, audit, check_times, coverage_of
 from zkaudit.job.buckets import (
     Batches,
     BucketStore,
@@ -54,12 +54,14 @@ from zkaudit.job.buckets import (
     Touched,
     as_runs,
     covered,
+    logged_runs,
     read,
     recorded,
     runs_of,
     take,
     touched_by,
 )
+from zkaudit.job.coverage import Coverage, check_agreement
 from zkaudit.job.output import save, staged, stored
 from zkaudit.job.place import prepare, write_atomically
 from zkaudit.job.spark import (
@@ -78,7 +80,7 @@ from zkaudit.tables import journals
 
 MOST_GROUPS: Final = 20_000
 """A round that concerns more groups than this audits all."""
-_LAYOUT: Final = 4
+_LAYOUT: Final = 5
 """Changes when a stream of an earlier version cannot be continued."""
 
 
@@ -143,7 +145,8 @@ def record(spark: SparkSession, options: Options) -> bool:
     inputs.find(options.logs)
     register(spark)
     out = Path(options.out)
-    recorder = Recorder(out / "recorded")
+    recorder = Recorder(out / "recorded", out / "checkpoint")
+    recorder.check()
     source = spark.readStream.format("zookeeper_txnlog").option("table", "groups")
     rows = source.option("paths", json.dumps([str(log) for log in options.logs])).load()
     with errors_named():
@@ -186,6 +189,7 @@ class _History:
     batches: Sequence[Batches]
     runs: Sequence[dict[str, Any]]
     plan: committed.History
+    coverage: Coverage
     snapshots: Snapshots
     files: tuple[Sequence[Piece], Sequence[Piece]]
     """The logs and snapshots that are there now."""
@@ -198,10 +202,13 @@ def _history(spark: SparkSession, options: Options) -> _History:
     batches = recorded(folder)
     runs = retention.after(runs_of(batches), begin)
     plan = committed.plan(as_runs(runs), options.servers)
+    logged = logged_runs(runs)
+    check_agreement(logged)
+    coverage = coverage_of(options, logged, logs, plan)
     log_gaps = inputs.log_gaps_of(plan)
     usable = [piece for piece in snapshots if piece.zxid >= begin]
     taken = _snapshots(spark, options, usable, log_gaps, begin) if log_gaps else Snapshots()
-    return _History(batches, runs, plan, taken, (logs, snapshots))
+    return _History(batches, runs, plan, coverage, taken, (logs, snapshots))
 
 
 def _dropped(spark: SparkSession, options: Options, history: _History) -> bool:
@@ -239,8 +246,9 @@ def _round(
             check_times(rows, options)
         store = BucketStore(spark, out, touched, before, state)
         return audit(
-            store, options, rows, history.plan, *history.files, lambda _: history.snapshots
-        )
+            store, options, rows, history.plan, history.coverage, *history.files,
+            lambda _: history.snapshots,
+        )  # fmt: skip
 
 
 def _state(options: Options, history: _History) -> State:

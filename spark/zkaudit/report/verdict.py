@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from zkaudit.findings.limits import SEVERITIES
+from zkaudit.findings.limits import NOT_COVERED, SEVERITIES
 
 _EFFECTS: Final = {
     "lost": "Messages were lost",
@@ -52,6 +53,8 @@ class Count:
 def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, Any]]:
     """Return sentences, the worst first; each with the ``kind`` and ``effect`` of the findings that
     it is about, null where it is about the logs."""
+    missing = [count for count in counts if count.kind == NOT_COVERED]
+    counts = [count for count in counts if count.kind != NOT_COVERED]
     lines = []
     for effect, text in _EFFECTS.items():
         some = [count for count in counts if count.effect == effect]
@@ -66,7 +69,8 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
     lines.sort(key=lambda line: SEVERITIES.index(line["severity"]))
     minor = sum(count.findings for count in rest) - sum(count.findings for count in bad)
     if not counts:
-        lines.append(_plain("No rule found anything wrong in these logs."))
+        where = "what the logs cover" if missing else "these logs"
+        lines.append(_plain(f"No rule found anything wrong in {where}."))
     elif minor:
         other = "other " if lines else ""
         lines.append(_plain(f"{_many(minor, f'{other}finding')} of lower severity."))
@@ -79,6 +83,11 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
             )
         )
     lines += map(_plain, moves(summary))
+    if missing:
+        number = _many(sum(count.findings for count in missing), "time")
+        text = f"No log covers {number} that the audit is about: what happened then is unknown"
+        lines.insert(0, _line(text, missing, kind=NOT_COVERED))
+    lines = [_plain(text) for text in coverage(summary)] + lines
     begin = summary.get("begin")  # the logs before that were not read, which is not a gap of theirs
     gaps = [gap for gap in summary["log_gaps"] if list(gap) != [0, begin]]
     if gaps:
@@ -96,6 +105,44 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
             )
         )
     return lines
+
+
+def coverage(summary: dict[str, Any]) -> list[str]:
+    """Return a sentence with the time that was asked for and the time that the logs cover."""
+    found = summary.get("coverage")
+    if not found:  # an audit by an older zkaudit
+        return []
+    start, end = (_seconds(summary[name]) for name in ("from", "to"))
+    asked = {
+        (True, True): f"Asked: {start} to {end}. ",
+        (True, False): f"Asked: from {start}. ",
+        (False, True): f"Asked: until {end}. ",
+    }.get((start is not None, end is not None), "")
+    begin, last = _seconds(summary["first_time"]), _seconds(summary["last_time"])
+    whole, rest = [], []
+    for row in found:
+        first, until = _seconds(row["first_time"]), _seconds(row["last_time"])
+        part = " to ".join(
+            [f"from {first}"] * (first != begin) + [f"until {until}"] * (until != last)
+        ).replace(" to until ", " to ")
+        if row["last_time"] is None:
+            rest.append(f"{row['server']} has no transaction")
+        elif part:
+            rest.append(f"{row['server']} only {part}")
+        else:
+            whole.append(row["server"])
+    by = ", ".join(whole) or "no server alone"
+    more = f" ({', '.join(rest)})" if rest else ""
+    return [f"{asked}Covered: {begin or '?'} to {last or '?'} UTC, by {by}{more}."]
+
+
+def _seconds(time: str | None) -> str | None:
+    """An ISO time in UTC, to the second."""
+    if time is None:
+        return None
+    moment = datetime.fromisoformat(time)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def moves(summary: dict[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from zkaudit import schema
 from zkaudit.decode.batches import LogReader
 from zkaudit.decode.columns import Filters, Heads, timestamps
+from zkaudit.decode.txnlog import LogEnd, Stop
 from zkaudit.sources.files import Piece
 from zkaudit.sources.options import Settings
 
@@ -76,10 +77,11 @@ def _file(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 def _runs(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     runs = Runs(settings.filters)
-    for heads in _reader(settings, piece, ()).heads():
+    reader = _reader(settings, piece, ())
+    for heads in reader.heads():
         runs.add(heads)
     place = {"server": piece.server, "file": piece.name}
-    yield _batch(settings, [place | run for run in runs.rows()])
+    yield _batch(settings, [place | run for run in runs.rows(reader.end)])
 
 
 def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -107,7 +109,7 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
             seen.update(filter(None, pc.unique(found_in).to_pylist()))
         yield padded(batch, wanted)
     place = {"server": piece.server, "file": piece.name}
-    rows = [place | run | {"kind": schema.RUN} for run in runs.rows()]
+    rows = [place | run | {"kind": schema.RUN} for run in runs.rows(reader.end)]
     of_group = sorted(path for path in seen if any(part in path for part in parts))
     rows += [place | {"kind": schema.PATH, "path": path} for path in of_group]
     for begin in range(0, len(rows), _ROWS):
@@ -148,8 +150,8 @@ class Runs:
 
     def __init__(self, filters: Filters) -> None:
         self._filters = filters
-        self._found: list[tuple[int, int, int]] = []
-        """First zxid, last zxid, and the time of the last in milliseconds."""
+        self._found: list[tuple[int, int, int, int, list[int]]] = []
+        """First zxid, last zxid, their times, and the times of the sample, in milliseconds."""
 
     def add(self, heads: Heads) -> None:
         """Continue with the next records of the log."""
@@ -162,15 +164,29 @@ class Runs:
         begins = [0, *(np.flatnonzero(breaks) + 1).tolist()]
         for begin, end in zip(begins, [*begins[1:], len(zxids)], strict=True):
             first, last = int(zxids[begin]), int(zxids[end - 1])
+            began = int(times[begin])
+            sampled = zxids[begin:end] % schema.SAMPLE == 0
+            sample = times[begin:end][sampled].tolist()
             if self._found:
                 before = self._found[-1]
                 if first - before[1] in (0, 1) and first >> 32 == before[1] >> 32:
-                    first = before[0]
+                    first, _, began, _, earlier = before
+                    sample = earlier + sample
                     self._found.pop()
-            self._found.append((first, last, int(times[end - 1])))
+            self._found.append((first, last, began, int(times[end - 1]), sample))
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Columns first_zxid, last_zxid and last_time."""
-        times = timestamps(np.array([time for *_, time in self._found], np.int64)).to_pylist()
-        for (first, last, _), time in zip(self._found, times, strict=True):
-            yield {"first_zxid": first, "last_zxid": last, "last_time": time}
+    def rows(self, end: LogEnd | None = None) -> list[dict[str, Any]]:
+        """The columns of ``schema.TXNLOG_RUNS`` without server and file. ``end``: where reading
+        stopped."""
+        clocks = np.array([run[2:4] for run in self._found], np.int64).ravel()
+        times = timestamps(clocks).to_pylist()
+        rows: list[dict[str, Any]] = [
+            {"first_zxid": first, "last_zxid": last, "first_time": times[2 * number],
+             "last_time": times[2 * number + 1], "times": sample, "damage": None}
+            for number, (first, last, *_, sample) in enumerate(self._found)
+        ]  # fmt: skip
+        if end is not None and end.stop is Stop.CORRUPT:
+            if not rows:
+                rows.append(dict.fromkeys(("first_zxid", "last_zxid", "first_time", "last_time")))
+            rows[-1]["damage"] = f"byte {end.position}: {end.reason}"
+        return rows

@@ -114,7 +114,7 @@ class BatchLogReader(DataSourceReader):
         for pieces in found:
             mine = [piece for piece in pieces if _named(self.settings, piece)]
             chosen += within(distinct(mine)[0], self.settings.filters)
-        if self.settings.table != "files" and not self.settings.tolerant:
+        if self.settings.table != "files":
             chosen = list(split(chosen, most))
         return [Task(pieces) for pieces in pack(chosen, most)]
 

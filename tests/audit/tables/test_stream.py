@@ -120,7 +120,8 @@ def test_a_stream_gives_the_tables_of_a_run(
     assert summary["commits"] > 100
     assert (summary["log_gaps"], summary["findings"]) == ([], whole["findings"])
     same(load(spark, options.out)[1], load(spark, tmp_path / "run")[1])
-    recorder = buckets.Recorder(Path(options.out) / "recorded")
+    out = Path(options.out)
+    recorder = buckets.Recorder(out / "recorded", out / "checkpoint")
     before = buckets.recorded(recorder.folder)
     assert len(before) > 3
 

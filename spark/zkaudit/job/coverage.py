@@ -1,0 +1,272 @@
+"""Which part of the history the logs cover, on which servers, and where they contradict each other.
+
+Pure, from the runs that were read of each log. Driver's thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from zkaudit.errors import AuditError
+from zkaudit.history.committed import History, Range, Run
+from zkaudit.schema import SAMPLE
+
+_EPOCH: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRun:
+    """One row of ``schema.TXNLOG_RUNS``. Times are milliseconds since 1970; ``None``: unknown."""
+
+    server: str
+    file: str
+    first: int | None
+    last: int | None
+    first_ms: int | None = None
+    last_ms: int | None = None
+    times: Sequence[int] = ()
+    damage: str | None = None
+
+
+def as_runs(logged: Iterable[LoggedRun]) -> list[Run]:
+    """The same as ``committed.plan`` takes them."""
+    return [Run(run.server, first, last) for run, first, last in _ends(logged)]
+
+
+def _ends(logged: Iterable[LoggedRun]) -> Iterator[tuple[LoggedRun, int, int]]:
+    for run in logged:
+        if run.first is not None and run.last is not None:
+            yield run, run.first, run.last
+
+
+def check_agreement(logged: Iterable[LoggedRun]) -> None:
+    """Raise AuditError if two logs have different transactions with one zxid.
+
+    The leader gives a zxid to one transaction only, and all servers log its time. A sample is
+    compared.
+    """
+    runs = [run for run in _ends(logged) if len(run[0].times)]
+    zxids, times, numbers = [], [], []
+    for number, (run, first, last) in enumerate(runs):
+        sampled = np.arange(-(-first // SAMPLE) * SAMPLE, last + 1, SAMPLE, dtype=np.int64)
+        if len(sampled) == len(run.times):  # otherwise a zxid was logged twice
+            zxids.append(sampled)
+            times.append(np.asarray(run.times, np.int64))
+            numbers.append(np.full(len(sampled), number))
+    if not zxids:
+        return
+    zxid, time, number = map(np.concatenate, (zxids, times, numbers))
+    order = np.lexsort((number, zxid))
+    zxid, time, number = zxid[order], time[order], number[order]
+    differ = np.flatnonzero((zxid[1:] == zxid[:-1]) & (time[1:] != time[:-1]))
+    if not len(differ):
+        return
+    one, other = (runs[int(number[differ[0] + step])][0] for step in (0, 1))
+    raise AuditError(
+        f"{one.server}: {one.file} and {other.server}: {other.file} have different transactions "
+        f"with zxid {int(zxid[differ[0]]):#x}: they are of two ensembles, or of one before and "
+        "after its data were restored: audit them one by one"
+    )
+
+
+def logged_twice(logged: Iterable[LoggedRun]) -> bool:
+    """Whether a server has logged a zxid twice, so that its rows are there twice."""
+    of: dict[str, list[Range]] = defaultdict(list)
+    for run, first, last in _ends(logged):
+        of[run.server].append((first, last))
+    pairs = (pair for ranges in of.values() for pair in pairwise(sorted(ranges)))
+    return any(later[0] <= earlier[1] for earlier, later in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A damaged log.
+
+    Args:
+        after: the last transaction of the server before the damage; 0 if there is none.
+        until: the first transaction of the server's next log; ``None``: there is no later log.
+        lost: the zxids of which no server may have a log; ``None``: other servers have them.
+    """
+
+    server: str
+    file: str
+    reason: str
+    after: int
+    until: int | None
+    lost: Range | None
+
+    def __str__(self) -> str:
+        return f"{self.server}: {self.file}: {self.reason}"
+
+
+def damages(logged: Iterable[LoggedRun], plan: History) -> list[Damage]:
+    """Return the damaged logs. What follows the damage up to the server's next log is missing."""
+    runs = list(logged)
+    ends = list(_ends(runs))
+    found = []
+    for run in runs:
+        if run.damage is None:
+            continue
+        named = int(run.file.rpartition(".")[2], 16)
+        mine = [part for part in ends if part[0].server == run.server]
+        after = max((last for part, _, last in mine if part.file == run.file), default=named - 1)
+        until = min((first for part, first, _ in mine if first > after), default=None)
+        lost = _lost(after, until, run.server, ends, plan)
+        found.append(Damage(run.server, run.file, run.damage, max(after, 0), until, lost))
+    return found
+
+
+def _lost(
+    after: int,
+    until: int | None,
+    server: str,
+    ends: Sequence[tuple[LoggedRun, int, int]],
+    plan: History,
+) -> Range | None:
+    """The zxids between two of a server's that may be in no log; ``None``: other servers go on."""
+    beyond = [last for run, _, last in ends if run.server != server and last > after]
+    epoch = after >> _EPOCH
+    if until is None:
+        return None if beyond else (after + 1, after + 1)
+    if until >> _EPOCH != epoch and not any(last >> _EPOCH == epoch for last in beyond):
+        return after + 1, until - 1
+    for first, last in plan.log_gaps:
+        if first < until and after < last:
+            return max(first, after + 1), min(last, until - 1)
+    return None
+
+
+def check_damage(found: Iterable[Damage]) -> None:
+    """Raise AuditError for the first damage behind which no server may have the transactions."""
+    for damage in found:
+        if damage.lost is not None:
+            raise AuditError(
+                f"{damage}: no server has what follows: copy the log again, add the other servers' "
+                "logs, or accept a log gap with --allow-damage"
+            )
+
+
+def with_gaps(plan: History, found: Iterable[Damage]) -> History:
+    """Add what is lost by damage to the log gaps. The end of an epoch does not show as a gap."""
+    gaps = [*plan.log_gaps]
+    for damage in found:
+        if damage.lost is not None and damage.until is not None:
+            first, last = damage.lost
+            if not any(begin <= first and last <= end for begin, end in gaps):
+                gaps.append((first, last))
+    return replace(plan, log_gaps=tuple(sorted(gaps)))
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the logs cover, in milliseconds since 1970.
+
+    Args:
+        first_ms: time of the first transaction.
+        last_ms: time of the last one.
+        servers: of each server with transactions its first and last time.
+        empty: servers without a transaction.
+        missing: from, to and reason of each time that was asked for and that no log covers;
+            ``None``: unknown.
+    """
+
+    first_ms: int | None
+    last_ms: int | None
+    servers: dict[str, tuple[int | None, int | None]]
+    empty: tuple[str, ...]
+    missing: tuple[tuple[int | None, int | None, str], ...]
+    damaged: tuple[Damage, ...] = ()
+
+    def sentences(self) -> Iterator[tuple[int | None, int | None, str]]:
+        """From, to, and a sentence for each time that is not covered."""
+        for begin, end, reason in self.missing:
+            since = "?" if begin is None else f"{moment_of(begin):%Y-%m-%d %H:%M:%S}"
+            until = "?" if end is None else f"{moment_of(end):%Y-%m-%d %H:%M:%S}"
+            yield (
+                begin,
+                end,
+                f"What happened from {since} to {until} (UTC) is unknown: {reason}.",
+            )
+
+    def summary(self) -> dict[str, Any]:
+        """The same for ``summary.json``, with ISO times."""
+        servers = {**self.servers, **dict.fromkeys(self.empty, (None, None))}
+        return {
+            "first_time": _iso(self.first_ms),
+            "coverage": [
+                {"server": server, "first_time": _iso(first), "last_time": _iso(last)}
+                for server, (first, last) in servers.items()
+            ],
+            "not_covered": [
+                {"from": _iso(begin), "to": _iso(end), "reason": reason}
+                for begin, end, reason in self.missing
+            ],
+        }
+
+
+def covered(
+    logged: Iterable[LoggedRun],
+    servers: Iterable[str],
+    log_gaps: Sequence[Range],
+    start_ms: int | None,
+    end_ms: int | None,
+    damaged: Sequence[Damage] = (),
+) -> Coverage:
+    """Return what the logs of ``servers`` cover, of the time from ``start_ms`` to ``end_ms``.
+
+    ``log_gaps``: as ``inputs.log_gaps_of`` returns them. Before the first log, only what was asked
+    for by ``start_ms`` is missing.
+    """
+    ends = list(_ends(logged))
+    begins = sorted(ends, key=lambda part: part[1])
+    finishes = sorted(ends, key=lambda part: part[2])
+    first_ms = begins[0][0].first_ms if ends else None
+    last_ms = finishes[-1][0].last_ms if ends else None
+    of: dict[str, tuple[int | None, int | None]] = {}
+    for server in sorted({run.server for run, _, _ in ends}):
+        mine = [part for part in ends if part[0].server == server]
+        of[server] = (min(mine, key=lambda part: part[1])[0].first_ms,
+                      max(mine, key=lambda part: part[2])[0].last_ms)  # fmt: skip
+    missing: list[tuple[int | None, int | None, str]] = []
+    for after, until in log_gaps:
+        at = bisect_right(finishes, after, key=lambda part: part[2])
+        begin = finishes[at - 1][0].last_ms if at else None
+        at = bisect_left(begins, until, key=lambda part: part[1])
+        end = begins[at][0].first_ms if at < len(begins) else None
+        if after == 0:
+            if start_ms is not None and (end is None or start_ms < end):
+                missing.append((start_ms, end, "the logs begin later"))
+        elif _meets(begin, end, start_ms, end_ms):
+            missing.append((begin, end, f"no log has zxids {after + 1:#x} to {until - 1:#x}"))
+    for damage in damaged:
+        if damage.lost is not None and damage.until is None:
+            missing.append((last_ms, None, f"{damage} and no server has what follows"))
+    if end_ms is not None and (last_ms is None or last_ms < end_ms):
+        missing.append((last_ms, end_ms, "the logs end earlier"))
+    empty = tuple(sorted(set(servers) - of.keys()))
+    return Coverage(first_ms, last_ms, of, empty, tuple(missing), tuple(damaged))
+
+
+def _meets(begin: int | None, end: int | None, start: int | None, stop: int | None) -> bool:
+    """Whether times overlap a range; unknown ones may."""
+    late = start is not None and end is not None and end < start
+    early = stop is not None and begin is not None and begin >= stop
+    return not late and not early
+
+
+def moment_of(ms: int | None) -> datetime | None:
+    """A time in UTC."""
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _iso(ms: int | None) -> str | None:
+    moment = moment_of(ms)
+    return None if moment is None else moment.isoformat()

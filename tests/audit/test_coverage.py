@@ -1,0 +1,257 @@
+"""What the logs cover, on which servers, and where they are damaged or contradict each other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from zkaudit.commands.summary import print_summary, status_of
+from zkaudit.decode.batches import cuts
+from zkaudit.errors import AuditError
+from zkaudit.history import committed
+from zkaudit.job import coverage, inputs
+from zkaudit.job.coverage import LoggedRun, as_runs, check_agreement, check_damage, damages
+from zkaudit.report.verdict import Count, verdict
+from zkaudit.sources.options import parse_options
+from zkaudit.sources.zookeeper import BatchLogReader
+
+from tests.audit.test_given_files import RECORD, damaged, written
+
+EPOCH = 1 << 32
+
+
+def runs(places: Sequence[Path], size: int | None = None) -> list[LoggedRun]:
+    """What an audit reads of the logs of these servers, each in tasks of ``size`` bytes."""
+    options = {"paths": json.dumps([str(place) for place in places]), "table": "runs"}
+    options |= {"corruption": "stop"} | ({} if size is None else {"bytesPerTask": str(size)})
+    reader = BatchLogReader(parse_options("zookeeper_txnlog", options))
+    found = []
+    for task in reader.partitions():
+        for row in (row for batch in reader.read(task) for row in batch.to_pylist()):
+            clocks = [row[name] and round(row[name].timestamp() * 1000)
+                      for name in ("first_time", "last_time")]  # fmt: skip
+            found.append(
+                LoggedRun(Path(row["server"]).name, row["file"], row["first_zxid"],
+                          row["last_zxid"], *clocks, row["times"] or (), row["damage"])
+            )  # fmt: skip
+    return found
+
+
+def of(logged: Sequence[LoggedRun], *asked: int | None) -> coverage.Coverage:
+    """What they cover together."""
+    plan = committed.plan(as_runs(logged))
+    found = damages(logged, plan)
+    plan = coverage.with_gaps(plan, found)
+    start, end = asked or (None, None)
+    servers = {run.server for run in logged}
+    return coverage.covered(logged, servers, inputs.log_gaps_of(plan), start, end, found)
+
+
+def summary_of(found: coverage.Coverage, **more: Any) -> dict[str, Any]:
+    """The parts of a summary that the first line is made of."""
+    last = None if found.last_ms is None else coverage.moment_of(found.last_ms)
+    return {
+        "from": None, "to": None, "last_time": last and last.isoformat(), "findings": [],
+        "intervals": 0, "commits": 0, "log_gaps": [], "quiet_groups": 0, "group": None,
+        "unconfirmed": [], "dropped": [], "torn_snapshots": [], "journals": 0, "digests": None,
+        "damaged": [str(damage) for damage in found.damaged], **found.summary(), **more,
+    }  # fmt: skip
+
+
+def test_the_first_line_says_what_was_asked_and_what_is_covered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the terminal and of the verdict: the range that was asked for, that of the logs, and the
+    servers that have only a part of it."""
+    written(tmp_path / "zk1" / "log.1", 1, 60)
+    written(tmp_path / "zk2" / "log.1", 1, 60)
+    written(tmp_path / "zk3" / "log.1", 1, 50)
+    written(tmp_path / "zk4" / "log.14", 20, 41)
+    found = of(runs([tmp_path / f"zk{number}" for number in (1, 2, 3, 4)]), 0, 90_000)
+    line = (
+        "Asked: 1970-01-01 00:00:00 to 1970-01-01 00:01:30. Covered: 1970-01-01 00:00:01 to "
+        "1970-01-01 00:01:00 UTC, by zk1, zk2 (zk3 only until 1970-01-01 00:00:50, zk4 only from "
+        "1970-01-01 00:00:20)."
+    )
+    asked = {"from": "1970-01-01 02:00:00+02:00", "to": "1970-01-01 00:01:30"}
+    summary = summary_of(found, **asked)
+    assert verdict([], summary)[0]["text"] == line
+    print_summary(summary)
+    assert capsys.readouterr().out.splitlines()[0] == line
+    alone = summary_of(of(runs([tmp_path / "zk3", tmp_path / "zk4"])))
+    assert verdict([], alone)[0]["text"].startswith(
+        "Covered: 1970-01-01 00:00:01 to 1970-01-01 00:01:00 UTC, by no server alone (zk3 only "
+        "until 1970-01-01 00:00:50, zk4 only from"
+    )
+    nothing = coverage.covered(runs([tmp_path / "zk1"]), ["zk1", "zk5"], [], None, None)
+    assert verdict([], summary_of(nothing))[0]["text"].endswith("by zk1 (zk5 has no transaction).")
+
+
+@pytest.mark.parametrize(
+    ("first", "asked", "missing"),
+    [
+        (1, (None, None), []),
+        (1, (0, None), []),  # the history begins with the first transaction
+        (20, (None, None), []),  # the logs begin late, and nothing earlier was asked for
+        (20, (20_000, 60_000), []),
+        (20, (19_999, None), [(19_999, 20_000)]),
+        (20, (None, 60_001), [(60_000, 60_001)]),
+        (20, (5_000, 99_000), [(5_000, 20_000), (60_000, 99_000)]),
+    ],
+)
+def test_time_that_was_asked_for_and_is_not_covered(
+    tmp_path: Path,
+    first: int,
+    asked: tuple[int | None, int | None],
+    missing: list[tuple[int, int]],
+) -> None:
+    """The logs end before ``--to``, or begin after ``--from``: purged, or copied early."""
+    written(tmp_path / "zk1" / f"log.{first:x}", first, 61 - first)
+    found = of(runs([tmp_path / "zk1"]), *asked)
+    assert [part[:2] for part in found.missing] == missing
+
+
+def test_a_gap_in_the_logs_is_time_that_is_not_covered(tmp_path: Path) -> None:
+    """Unless it is outside of the range that was asked for."""
+    written(tmp_path / "zk1" / "log.1", 1, 20)
+    written(tmp_path / "zk1" / "log.1f", 31, 30)
+    logged = runs([tmp_path / "zk1"])
+    ((*times, reason),) = of(logged).missing
+    assert (times, reason) == ([20_000, 31_000], "no log has zxids 0x15 to 0x1e")
+    assert of(logged, 1_000, 20_000).missing == ()
+    assert of(logged, 31_001, 60_000).missing == ()
+    assert len(of(logged, 25_000, 26_000).missing) == 1
+
+
+def test_what_is_not_covered_fails_whatever_the_severity(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It may hide a finding of any severity. The verdict does not call such a history clean."""
+    row = {"severity": "high", "kind": "not covered", "count": 2}
+    for severity in ("critical", "high", "info"):
+        assert status_of({"findings": [row]}, severity) == 3
+    assert status_of({"findings": [row]}, None) == 0
+    assert status_of({"findings": [{**row, "kind": "rebalance storm"}]}, "critical") == 0
+    nothing = summary_of(coverage.Coverage(None, None, {}, (), ()))
+    count = Count("high", "not covered", None, 2, 0, 0, 2, True)
+    lines = verdict([count], nothing)
+    assert [(line["severity"], line["kind"]) for line in lines] == [
+        ("high", "not covered"), (None, None),
+    ]  # fmt: skip
+    assert lines[0]["text"].startswith("No log covers 2 times that the audit is about")
+    assert lines[1]["text"] == "No rule found anything wrong in what the logs cover."
+    print_summary({**nothing, "dropped": [[5, 9], [20, 20]]})
+    assert "6 transactions are left out: too few servers logged them" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("size", [None, 300])
+def test_damage_is_a_gap_of_one_server(tmp_path: Path, size: int | None) -> None:
+    """From the damaged byte to the server's next log. If another server has these transactions,
+    nothing is missing. A long log is read in parts, and not beyond the damage."""
+    for server in ("zk1", "zk2"):
+        written(tmp_path / server / "log.1", 1, 40)
+        written(tmp_path / server / "log.29", 41, 40)
+    position = damaged(tmp_path / "zk2" / "log.1", 9)
+    logged = runs([tmp_path / "zk2"], size)
+    assert sorted(
+        (run.file, run.first, run.last) for run in logged if run.file == "log.29"
+    )[0][1] == 41  # fmt: skip
+    assert max(run.last or 0 for run in logged if run.file == "log.1") == 9
+    both = runs([tmp_path / "zk1", tmp_path / "zk2"], size)
+    (found,) = damages(both, committed.plan(as_runs(both)))
+    assert (found.server, found.file, found.after, found.until) == ("zk2", "log.1", 9, 41)
+    assert found.reason.startswith(f"byte {position}: checksum")
+    assert found.lost is None
+    check_damage([found])
+    assert of(both).missing == ()
+    (alone,) = damages(logged, committed.plan(as_runs(logged)))
+    assert alone.lost == (10, 40)
+    with pytest.raises(AuditError, match=rf"zk2: log\.1: byte {position}: .*--allow-damage"):
+        check_damage([alone])
+    ((begin, end, _),) = of(logged).missing
+    assert (begin, end) == (9_000, 41_000)
+
+
+@pytest.mark.parametrize("record", [0, 39])
+def test_damage_at_the_ends_of_logs(tmp_path: Path, record: int) -> None:
+    """The first record of a log, the last one of an epoch, and the newest log: what follows is no
+    gap of the zxids."""
+    one, two = tmp_path / "zk1", tmp_path / "zk2"
+    for place in (one, two):
+        written(place / f"log.{EPOCH + 1:x}", EPOCH + 1, 40)
+        written(place / f"log.{2 * EPOCH + 1:x}", 2 * EPOCH + 1, 5)
+    damaged(one / f"log.{EPOCH + 1:x}", record)
+    for places, lost in (
+        ([one], (EPOCH + record + 1, 2 * EPOCH)), ([one, two], None)
+    ):  # fmt: skip
+        logged = runs(places)
+        (found,) = damages(logged, committed.plan(as_runs(logged)))
+        assert found.lost == lost
+    logged = runs([one])
+    plan = coverage.with_gaps(committed.plan(as_runs(logged)), damages(logged, committed.plan(())))
+    assert (EPOCH + record + 1, 2 * EPOCH) in plan.log_gaps
+    newest = two / f"log.{2 * EPOCH + 1:x}"
+    damaged(newest, 3)
+    logged = runs([two])
+    (found,) = damages(logged, committed.plan(as_runs(logged)))
+    assert found.until is None
+    assert found.lost is not None
+    ((_, end, reason),) = of(logged).missing
+    assert end is None
+    assert "checksum" in reason
+    longer = runs([one, two])
+    newer = [found for found in damages(longer, committed.plan(as_runs(longer)))
+             if found.file == newest.name]  # fmt: skip
+    assert [found.lost for found in newer] == [None]
+
+
+def test_logs_of_zookeepers_own_test_with_one_wrong_checksum(tmp_path: Path) -> None:
+    """As in ZooKeeper's ``invalidsnap``: four logs of one server, one record is damaged. All others
+    are read."""
+    begins = (0x1, 0x42, 0x274, 0x63B, 0x841)
+    for first, following in pairwise(begins):
+        written(tmp_path / "zk" / f"log.{first:x}", first, following - first)
+    damaged(tmp_path / "zk" / "log.42", 0x100 - 0x42)
+    logged = runs([tmp_path / "zk"])
+    assert sorted((run.first, run.last) for run in logged) == [
+        (0x1, 0x41), (0x42, 0xFF), (0x274, 0x63A), (0x63B, 0x840),
+    ]  # fmt: skip
+    (found,) = damages(logged, committed.plan(as_runs(logged)))
+    assert found.lost == (0x100, 0x273)
+
+
+def test_no_long_log_is_cut_behind_damage(tmp_path: Path) -> None:
+    """Lengths there may be a znode's data."""
+    log = written(tmp_path / "log.1", 1, 40)
+    assert max(cuts(log, 200)) > 16 + 30 * RECORD
+    position = damaged(log, 9)
+    assert max(cuts(log, 200)) < position
+
+
+def test_servers_that_contradict_each_other_are_an_error(tmp_path: Path) -> None:
+    """Logs of two ensembles, or of one before and after a restore, are not one history."""
+    written(tmp_path / "zk1" / "log.1", 1, 100)
+    shutil.copytree(tmp_path / "zk1", tmp_path / "zk2")
+    written(tmp_path / "zk3" / "log.5", 5, 60)
+    check_agreement(runs([tmp_path / f"zk{number}" for number in (1, 2, 3)]))
+    check_agreement([])
+    written(tmp_path / "zk3" / "log.5", 5, 60, later=1)
+    with pytest.raises(
+        AuditError,
+        match=r"zk1: log\.1 and zk3: log\.5 have different transactions with zxid 0x20: they are",
+    ):
+        check_agreement(runs([tmp_path / "zk1", tmp_path / "zk3"]))
+
+
+def test_a_server_that_logged_a_zxid_twice(tmp_path: Path) -> None:
+    """Two of its logs overlap: the audit then counts each transaction once."""
+    written(tmp_path / "zk1" / "log.1", 1, 40)
+    written(tmp_path / "zk1" / "log.29", 41, 40)
+    assert not coverage.logged_twice(runs([tmp_path / "zk1"]))
+    written(tmp_path / "zk1" / "log.27", 39, 2)
+    assert coverage.logged_twice(runs([tmp_path / "zk1"]))
