@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import pyspark
+import pytest
+import zkaudit
+from zkaudit.cli import run
 from zkaudit.commands.stream import Report
+from zkaudit.errors import AuditError
 
 
 class Clock:
@@ -58,3 +66,60 @@ def test_a_report_that_an_earlier_process_left_behind_is_written(tmp_path: Path)
         clock.written.clear()
         Report(tmp_path, clock.write, lambda: clock.now).update()
         assert bool(clock.written) is behind
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "kinds", "rounds", "status"),
+    [
+        (None, ["high"], 3, 0),
+        ("high", ["low", "high"], 2, 3),
+        ("critical", ["high"], 3, 0),
+        ("critical", ["not covered"], 1, 3),
+    ],
+)
+def test_the_stream_ends_with_the_first_bad_round(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fail_on: str | None,
+    kinds: list[str],
+    rounds: int,
+    status: int,
+) -> None:
+    """``--fail-on`` is for cron and for alerts. A round without anything new counts as well."""
+    done = []
+
+    def stream(_: object, options: Any, every: float, stop: Any, *more: Any) -> None:
+        after_round = more[-1]
+        for number in range(3):
+            kind = kinds[min(number, len(kinds) - 1)]
+            severity = "high" if kind == "not covered" else kind
+            row = {"severity": severity, "kind": kind, "count": 1}
+            (Path(options.out) / "summary.json").write_text(json.dumps({"findings": [row]}))
+            done.append(number)
+            after_round()
+            if stop.is_set():
+                return
+
+    monkeypatch.setattr("zkaudit.commands.stream.spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr("zkaudit.job.stream.stream", stream)
+    monkeypatch.setattr("zkaudit.report.page.write", lambda *_: tmp_path / "report.html")
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    given = ["--zookeeper-logs", "zk1", "--out", str(tmp_path)]
+    chosen = [] if fail_on is None else ["--fail-on", fail_on]
+    assert run(["stream", *given, *chosen]) == status
+    assert len(done) == rounds
+
+
+def test_a_session_of_spark_connect_is_refused_before_any_work(tmp_path: Path) -> None:
+    """It has no JVM that the audit could use."""
+
+    class Remote:
+        __module__ = "pyspark.sql.connect.session"
+
+    assert (Path(pyspark.__file__).parent / "sql" / "connect" / "session.py").exists()
+    session: Any = Remote()
+    with pytest.raises(AuditError, match="is a session of Spark Connect, and an audit needs a"):
+        zkaudit.audit(session, "zk1", tmp_path / "out")
+    with pytest.raises(AuditError, match="is a session of Spark Connect"):
+        zkaudit.export(session, tmp_path, tmp_path / "lake")
+    assert list(tmp_path.iterdir()) == []

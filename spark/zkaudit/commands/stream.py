@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from zkaudit.commands.inputs import audit_options, spark_session
-from zkaudit.commands.summary import print_summary
+from zkaudit.commands.summary import FAILED, print_summary, status_of
+from zkaudit.findings.limits import SEVERITIES
 from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.times import duration_option
 
@@ -71,8 +73,19 @@ class Report:
     least=60.0,
     help="How much history to keep. Older history is deleted. By default, all of it is kept.",
 )
+@click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES),
+    help="Exit with status 3 after the first round whose tables have a finding of this severity or "
+    "worse, or time that no log covers.",
+)
 def stream_command(
-    options: Options, master: str, every: float, once: bool, retention: float | None
+    options: Options,
+    master: str,
+    every: float,
+    once: bool,
+    retention: float | None,
+    fail_on: str | None,
 ) -> int:
     """Follow the logs of a running ensemble, and keep tables and report up to date.
 
@@ -84,6 +97,8 @@ def stream_command(
     """
     if once:
         no_effect("--once", "every")
+    from zkaudit.errors import InputMissingError
+    from zkaudit.job.place import finished
     from zkaudit.job.stream import stream
     from zkaudit.report.page import write
 
@@ -101,11 +116,22 @@ def stream_command(
 
         report = Report(Path(options.out), lambda: write(spark, options.out))
 
+        status = 0
+
         def on_summary(summary: dict[str, Any]) -> None:
             print_summary(summary)
             report.behind = True
 
+        def after_round() -> None:
+            nonlocal status
+            report.update()
+            if fail_on is not None:  # also if this round had nothing new
+                with suppress(InputMissingError):  # nothing was logged yet
+                    status = status_of(finished(options.out)[0], fail_on)
+            if status == FAILED:
+                stop.set()
+
         kept = replace(options, retention=retention)
-        stream(spark, kept, every, stop, on_summary, once, report.update)
+        stream(spark, kept, every, stop, on_summary, once, after_round)
         report.update(now=True)
-    return 130 if signal.SIGINT in caught else 0
+    return 130 if signal.SIGINT in caught else status

@@ -114,7 +114,9 @@ def remember(jvm: Any) -> None:
     """
     for name in _CALLED:
         found = getattr(jvm, name)
-        setattr(jvm, name, _Functions(found._fqn, found._gateway_client))
+        known = [getattr(found, part, None) for part in ("_fqn", "_gateway_client")]
+        if None not in known:  # these are private parts of py4j
+            setattr(jvm, name, _Functions(*known))
 
 
 def _share_out(spark: SparkSession) -> None:
