@@ -122,6 +122,8 @@ def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
         f"{place}/log.bad (not a log's name)",
         f"{place}/snapshot.old (not a snapshot's name)",
     ]
+    (place / "log.bad").write_bytes(b"")  # a server has just begun it
+    assert [piece.name for piece in find([place])[0]] == ["log.1", "log.bad"]
     written(place / "log.bad", 0xBAD, 1)
     assert [piece.name for piece in find([place])[0]] == ["log.1", "log.bad"]
     only = tmp_path / "zk2"

@@ -152,12 +152,12 @@ def unread(servers: Mapping[str, Sequence[Place]]) -> list[str]:
 
 
 def _zxid_of_log(path: Place) -> int | None:
-    """The zxid in a log's name. A word of the letters a to f, such as ``log.bad``, counts only if
-    the file begins with that transaction."""
+    """The zxid in a log's name. A word of the letters a to f, such as ``log.bad``, is none if the
+    file begins with another transaction."""
     zxid = log_zxid(path.name)
     if zxid is None or any(character.isdigit() for character in path.name):
         return zxid
-    return zxid if first_zxid(str(path)) == zxid else None
+    return zxid if first_zxid(str(path)) in (zxid, None) else None
 
 
 def distinct(pieces: Iterable[Piece]) -> tuple[list[Piece], list[Piece]]:

@@ -250,6 +250,7 @@ def test_errors_that_are_not_ours_are_one_line_too(
         raise error
 
     monkeypatch.setattr("zkaudit.job.spark.session", fail)
+    (tmp_path / "summary.json").write_text('{"findings": []}')
     assert run(["report", str(tmp_path)]) == 1
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
