@@ -6,9 +6,16 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 from zkaudit.schema import journal_columns, spark_type
-from zkaudit.sources.journal import read_journal_batches, read_journal_rows, register
+from zkaudit.sources import journal as module
+from zkaudit.sources.journal import (
+    JournalReader,
+    read_journal_batches,
+    read_journal_rows,
+    register,
+)
 
 RUN = {"at": 1, "kind": "run", "schema": 1, "clock": "epoch", "settings": {"group": "g"}}
 FACT = {"at": 2, "kind": "fact", "name": "Claimed", "member": "m", "session": "0x1", "attempt": 1}
@@ -50,6 +57,19 @@ def test_lines_that_cannot_be_read_are_kept_with_the_reason(tmp_path: Path) -> N
     second = table.slice(1, 1).to_pylist()[0]
     assert second["offsets"] == [("t-0", 5)]
     assert second["partitions"] == ["t-0"]
+
+
+def test_small_journals_share_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task costs more than reading a small file. Each line is read once."""
+    for number in range(9):
+        write(tmp_path / f"{number}.jsonl")
+    reader = JournalReader(str(tmp_path))
+    for most, tasks in ((module._TASK_BYTES, 1), (1, 9)):
+        monkeypatch.setattr(module, "_TASK_BYTES", most)
+        parts = reader.partitions()
+        assert len(parts) == tasks
+        rows = sum(batch.num_rows for part in parts for batch in reader.read(part))
+        assert rows == 9 * (len(GOOD) + 2 * len(BAD))
 
 
 def test_spark_reads_journals_of_a_directory(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ part of a line. Runs in Spark's Python workers.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from zkaudit import schema
 from zkaudit.errors import InputMissingError
-from zkaudit.storage import missing, place_of, shown, stream
+from zkaudit.sources.files import Piece, pack
+from zkaudit.storage import Place, missing, place_of, shown, stream, written
 from zkconsumer.journal.files import check_entry
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 ROWS: Final = 10_000
 MOST_TEXT: Final = 4_096
 _LONGEST: Final = 16 << 20
+_TASK_BYTES: Final = 16 << 20
+"""Lines are parsed one by one, so this is about two seconds' work."""
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
@@ -104,8 +107,8 @@ def read_journal_batches(path: str | Path) -> Iterator[pa.RecordBatch]:
 
 
 @dataclass
-class _Journal(InputPartition):
-    path: str
+class _Journals(InputPartition):
+    paths: tuple[str, ...]
 
 
 class ZkauditJournal(DataSource):
@@ -127,24 +130,25 @@ class ZkauditJournal(DataSource):
 
 
 class JournalReader(DataSourceReader):
-    """One task for each journal. ``paths``: as for ``ZkauditJournal``."""
+    """Several small journals share a task. ``paths``: as for ``ZkauditJournal``."""
 
     def __init__(self, paths: str) -> None:
         self.paths = paths
 
     def partitions(self) -> list[InputPartition]:
         """Raises InputMissingError for a path that does not exist."""
-        found: list[InputPartition] = []
+        found: list[Piece] = []
         for name in filter(None, (part.strip() for part in self.paths.split(","))):
             place = place_of(name)
             if not place.exists():
                 raise InputMissingError(missing(name, "journal or directory of journals"))
-            files = sorted(place.rglob("*.jsonl")) if place.is_dir() else [place]
-            found += [_Journal(str(file)) for file in files]
-        return found
+            below: Iterable[Place] = place.rglob("*.jsonl") if place.is_dir() else [place]
+            found += [Piece("", str(file), 0, written(file)) for file in sorted(below, key=str)]
+        return [_Journals(tuple(piece.path for piece in task)) for task in pack(found, _TASK_BYTES)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Parse one journal."""
-        if not isinstance(partition, _Journal):  # Spark's own: there is nothing to read
+        """Parse the journals of one task."""
+        if not isinstance(partition, _Journals):  # Spark's own: there is nothing to read
             return
-        yield from read_journal_batches(partition.path)
+        for path in partition.paths:
+            yield from read_journal_batches(path)
