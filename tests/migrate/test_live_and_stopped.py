@@ -248,3 +248,40 @@ def test_a_live_move_does_not_begin_where_kafka_is_ahead(
             assert "offsets.storage=kafka" in ran.rows[0]["why"]
             assert "delete" not in ran.rows[0]["why"]
     assert simulated.zk.text(PATHS.mode) is None
+
+
+@pytest.mark.parametrize("store", ["zookeeper", "kafka"])
+def test_a_reset_that_dual_commit_would_undo_is_refused(simulated: Simulated, store: str) -> None:
+    """A member with dual commit begins at the higher of both offsets."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 40)
+    simulated.in_kafka("g", "t", 40)
+    words = ("reset", "--group", "g", "--all-topics", "--execute")
+    ran = simulated.run(*words, "--to-earliest", "--store", store)
+    assert ran.status == 3
+    assert "would undo this: give --store both" in ran.err
+    assert simulated.held("g", "t") == ({0: 40}, {0: 40})
+    assert simulated.run(*words, "--to-earliest").status == 3
+    ran = simulated.run(*words, "--to-earliest", "--store", "both")
+    assert ran.status == 0
+    assert [(one["store"], one["before"], one["after"]) for one in ran.rows] == [
+        ("kafka", 40, 0),
+        ("zookeeper", 40, 0),
+    ]
+    assert simulated.held("g", "t") == ({0: 0}, {0: 0})
+    ran = simulated.run(*words, "--to-latest", "--store", store)
+    assert ran.status == 0, "forwards, the other store does not matter"
+
+
+@pytest.mark.parametrize("mode", [Mode.LOCKED, Mode.KAFKA, Mode.OPEN])
+def test_a_reset_in_a_live_move_sets_both_stores(simulated: Simulated, mode: Mode) -> None:
+    """Its members begin at the higher offset. --shift-by counts from it."""
+    group(simulated)
+    to(simulated, mode)
+    simulated.in_kafka("g", "t", 60)
+    words = ("reset", "--group", "g", "--all-topics", "--execute")
+    assert simulated.run(*words, "--to-earliest", "--store", "zookeeper").status == 3
+    assert simulated.run(*words, "--shift-by", "-10").status == 0
+    assert simulated.held("g", "t") == ({0: 50}, {0: 50})
+    assert simulated.run(*words, "--to-earliest").status == 0
+    assert simulated.held("g", "t") == ({0: 0}, {0: 0})

@@ -29,7 +29,16 @@ from zkmigrate.commands.status import names_of_both
 from zkmigrate.errors import REFUSED, GroupRefusedError, JournalError, MigrationError
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
-from zkmigrate.plan.reset import Reset, Target, To, chosen, reset as reset_group, store_of
+from zkmigrate.plan.reset import (
+    BOTH,
+    Reset,
+    Target,
+    To,
+    check_undone,
+    chosen,
+    reset as reset_group,
+    stores_of,
+)
 from zkmigrate.plan.values import Kind
 
 if TYPE_CHECKING:
@@ -121,8 +130,9 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
 )
 @click.option(
     "--store",
-    type=click.Choice([one.value for one in Store]),
-    help="Store in which to set the offsets.  [default: the current store, see zkmigrate status]",
+    type=click.Choice([*(one.value for one in Store), BOTH]),
+    help="Store in which to set the offsets.  [default: the current store, see zkmigrate status; "
+    "both in a live move]",
 )
 @click.option("--execute", is_flag=True, help="Set the offsets; without it nothing is changed.")
 @click.option(
@@ -201,7 +211,7 @@ def reset(
         for name in names:
             target = given[0] if offsets is None else Target(To.FILE, offsets=offsets[name])
             try:
-                where, done = _reset(stores, name, topics or None, target, store, opened)
+                done = _reset(stores, name, topics or None, target, store, opened)
             except (JournalError, ZkUnavailableError):
                 raise
             except ZkConsumerError as error:
@@ -210,7 +220,7 @@ def reset(
                 outcome = Outcome.REFUSED if error.exit_code == REFUSED else Outcome.FAILED
                 result = Result(name, outcome, 0, str(error))
             else:
-                rows += [(name, *one.tp, where.value, *one[1:]) for one in done]
+                rows += [(name, *one.tp, where.value, *one[1:]) for where, one in done]
                 result = Result(name, Outcome.DONE, len(done))
             if opened is not None:
                 opened.write(**outcome_of(result))
@@ -239,7 +249,7 @@ def _reset(
     target: Target,
     wanted: str | None,
     journal: Journal | None,
-) -> tuple[Store, list[Reset]]:
+) -> list[tuple[Store, Reset]]:
     """Reset one group, or without a journal only find out. Raises ZkConsumerError."""
     from zkmigrate.apply import resetting
     from zkmigrate.stores.group_states import read_states
@@ -252,8 +262,9 @@ def _reset(
         error = MigrationError if away else GroupRefusedError
         raise error(f"group {group}: {state[1].what}: {state[1].fix}")
     resetting.check_stopped(state)
-    store = store_of(state) if wanted is None else Store(wanted)
-    partitions = chosen(state, store, topics, target)
+    where = stores_of(state, wanted)
+    both = len(where) > 1
+    partitions = chosen(state, where, topics, target)
     times: dict[TopicPartition, int] = {}
     if target.to is To.TIME:
         for tp, found in stores.logs.at(partitions, target.number).items():
@@ -261,12 +272,17 @@ def _reset(
                 raise ZkConsumerError(f"group {group}: {tp}: {found}")
             times[tp] = found
     ranges = stores.logs.fresh(partitions)  # read after the offsets, which may be clamped to them
-    rows = reset_group(state, store, target, partitions, ranges, times)
-    if journal is not None:
-        before = [[*row.tp, row.before, row.after] for row in rows]
+    rows = {
+        store: reset_group(state, store, target, partitions, ranges, times, both) for store in where
+    }
+    if not both:
+        check_undone(state, where[0], rows[where[0]])
+    for store in where if journal is not None else ():
+        assert journal is not None
+        before = [[*row.tp, row.before, row.after] for row in rows[store]]
         journal.write(group=group, step=RESET, store=store.value, held=before)
-        resetting.carry_out(stores, state, store, rows)
-    return store, rows
+        resetting.carry_out(stores, state, store, rows[store])
+    return [(store, row) for store in where for row in rows[store]]
 
 
 def _offsets_in(file: str, which: Selection) -> Offsets:

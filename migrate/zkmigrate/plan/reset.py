@@ -7,12 +7,13 @@ log's end is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.modes import Mode
 from zkmigrate.errors import refused
 from zkmigrate.model import GroupState, LogRange, Store
 from zkmigrate.text import shown
@@ -53,30 +54,82 @@ class Reset(NamedTuple):
     why: str
 
 
-def store_of(state: GroupState) -> Store:
-    """Return the store whose offsets count. Raises GroupRefusedError when that is not clear."""
+BOTH: Final = "both"
+"""The value of ``--store`` for both stores."""
+
+
+def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
+    """Return the stores to set offsets in, Kafka first. ``wanted``: the value of ``--store``.
+
+    By default the one whose offsets count, and both in a live move, whose members begin at the
+    higher offset. Raises GroupRefusedError when it is not clear which one counts.
+    """
+    every = (Store.KAFKA, Store.ZOOKEEPER)
+    if wanted == BOTH:
+        return every
+    if state.mode is not Mode.ZOOKEEPER:
+        if wanted is not None:
+            raise refused(
+                state.group,
+                f"is moved while it runs, and its members begin at the higher offset: give --store "
+                f"{BOTH}",
+            )
+        return every
+    if wanted is not None:
+        return (Store(wanted),)
     if state.marker is not None and state.marker.moved_to is not None:
-        return state.marker.moved_to
+        return (state.marker.moved_to,)
     if any(one.offset is not None for one in state.zk.values()):
         if any(one.offset >= 0 for one in state.kafka.values()):
-            raise refused(state.group, "both stores hold offsets: choose one with --store")
-        return Store.ZOOKEEPER
-    return Store.KAFKA
+            raise refused(
+                state.group, f"both stores hold offsets: choose one with --store, or {BOTH}"
+            )
+        return (Store.ZOOKEEPER,)
+    return (Store.KAFKA,)
+
+
+def check_undone(state: GroupState, store: Store, rows: Iterable[Reset]) -> None:
+    """Check that members would not start at a higher offset in the other store.
+
+    A member with dual commit begins at the higher of both, unless a move shows which store counts.
+    Raises GroupRefusedError.
+    """
+    if state.marker is not None and state.marker.moved_to is not None:
+        return
+    other = Store.KAFKA if store is Store.ZOOKEEPER else Store.ZOOKEEPER
+    above = [
+        f"{row.tp} ({other.value} holds {at})"
+        for row in rows
+        if (at := held(state, other, row.tp)) is not None and at > row.after
+    ]
+    if above:
+        raise refused(
+            state.group,
+            f"{shown(above)}: a member with dual commit begins at the higher offset, which would "
+            f"undo this: give --store {BOTH}",
+        )
 
 
 def chosen(
-    state: GroupState, store: Store, topics: Mapping[str, frozenset[int]] | None, target: Target
+    state: GroupState,
+    stores: Sequence[Store],
+    topics: Mapping[str, frozenset[int]] | None,
+    target: Target,
 ) -> list[TopicPartition]:
     """Return the partitions to reset. ``topics``: topic to partitions; none means all of the topic.
 
-    ``None``: all partitions with an offset in the store. Raises GroupRefusedError if one does not
-    exist, or if there are none.
+    ``None``: all partitions with an offset in one of the stores. Raises GroupRefusedError if one
+    does not exist, or if there are none.
     """
     if target.offsets is not None:
         found = list(target.offsets)
     elif topics is None:
-        held = state.zk if store is Store.ZOOKEEPER else state.kafka
-        found = [tp for tp in held if tp.topic in state.topics]
+        found = [
+            tp
+            for tp in {*state.zk, *state.kafka}
+            if tp.topic in state.topics
+            and any(tp in (state.zk if one is Store.ZOOKEEPER else state.kafka) for one in stores)
+        ]
     else:
         found = []
         for topic, numbers in topics.items():
@@ -91,7 +144,9 @@ def chosen(
         raise refused(state.group, f"{shown(missing)}: there is no such partition")
     if not found:
         raise refused(
-            state.group, f"{store.value} has no offset of the group: name topics with --topic"
+            state.group,
+            f"{' and '.join(one.value for one in stores)} has no offset of the group: name topics "
+            "with --topic",
         )
     return sorted(found)
 
@@ -103,9 +158,11 @@ def reset(
     partitions: Iterable[TopicPartition],
     ranges: Mapping[TopicPartition, LogRange],
     at_time: Mapping[TopicPartition, int],
+    both: bool = False,
 ) -> list[Reset]:
     """Return the result for each partition. ``at_time``: offsets by time, negative where none.
 
+    ``both``: offsets are set in both stores, and the higher one is the current one.
     Raises GroupRefusedError.
     """
     rows: list[Reset] = []
@@ -132,18 +189,25 @@ def reset(
                 if after < 0:
                     after, why = log.latest, "no message is that recent: the log's end"
             case To.CURRENT | To.SHIFT:
-                if before is None:
+                current = _higher(state, tp) if both else before
+                if current is None:
                     raise refused(
                         state.group,
                         f"{tp} has no offset to start from: choose another option for it",
                     )
-                after = before + target.number
+                after = current + target.number
         if not log.earliest <= after <= log.latest:
             nearest = log.earliest if after < log.earliest else log.latest
             why = f"{after} is outside of the log's {log.earliest}-{log.latest}"
             after = nearest
         rows.append(Reset(tp, before, after, why))
     return rows
+
+
+def _higher(state: GroupState, tp: TopicPartition) -> int | None:
+    """Return the higher offset of both stores."""
+    offsets = [held(state, store, tp) for store in Store]
+    return max((one for one in offsets if one is not None), default=None)
 
 
 def held(state: GroupState, store: Store, tp: TopicPartition) -> int | None:
