@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
+from zkconsumer.cli.main import run
 from zkconsumer.core.zookeeper.ops import Code, Exists, Failed, Ok, Reply, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import Script, read
 from zkconsumer.errors import SessionExpiredError, ZkUnavailableError
@@ -126,3 +128,37 @@ def test_a_script_does_not_go_on_in_another_session(monkeypatch: pytest.MonkeyPa
         assert zk._driver.requests == 1
         zk.run(script())
         assert zk._driver.requests == 3
+
+
+def test_a_lost_connection_is_one_line_and_its_return_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """kazoo's own lines would fill the terminal of ``top`` and ``verify --watch``. Connecting
+    for the first time and closing are no news."""
+    zk = BlockingZk("z:1")
+    zk._session_changed(SessionEvent.SUSPENDED, 1)
+    zk._session_changed(SessionEvent.OPENED, 1)
+    assert caplog.messages == []
+    zk._inside = True
+    zk._session_changed(SessionEvent.SUSPENDED, 1)
+    zk._session_changed(SessionEvent.LOST, 1)
+    zk._session_changed(SessionEvent.OPENED, 2)
+    zk._session_changed(SessionEvent.RESUMED, 2)
+    assert caplog.messages == [
+        "no connection to ZooKeeper at z:1: trying again",
+        "connected to ZooKeeper at z:1 again",
+    ]
+    zk._inside = False
+    zk._session_changed(SessionEvent.SUSPENDED, 2)
+    assert len(caplog.messages) == 2
+
+
+def test_commands_do_not_show_kazoos_lines() -> None:
+    """They have a line of their own for the same."""
+    logger = logging.getLogger("zkconsumer.zk.kazoo")
+    before = logger.level
+    try:
+        assert run(["config", "--help"]) == 0
+        assert not logger.isEnabledFor(logging.ERROR)
+    finally:
+        logger.setLevel(before)
