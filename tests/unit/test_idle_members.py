@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -151,6 +152,8 @@ def test_there_is_a_text_for_each_reason_that_nothing_can_be_assigned() -> None:
     assert group.why() == ""
     group.zk.do(Delete(broker_path(0)))
     assert "no broker is registered in /brokers/ids" in group.why()
+    elsewhere = replace(group.spec, bootstrap=True)
+    assert "check bootstrap.servers" in obstacle(group.view(), elsewhere)
     group.zk.do(Create(broker_path(0), b'{"version":4,"endpoints":["SASL_SSL://b0:1"]}'))
     assert "no broker can be used: /brokers/ids/0: broker 0 offers SASL_SSL" in group.why()
     group.zk.do(SetData(broker_path(0), b'{"version":1,"host":"b0","port":1}'))

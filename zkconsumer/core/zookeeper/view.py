@@ -121,6 +121,8 @@ def obstacle(view: GroupView, spec: MemberSpec) -> str:
         refused = [path for path in view.quarantined if path.startswith(BROKER_IDS + "/")]
         if refused:
             return f"no broker can be used: {view.quarantined[min(refused)]}"
+        if spec.bootstrap:
+            return "no broker is known: check bootstrap.servers, and the brokers there"
         return (
             f"no broker is registered in {BROKER_IDS}: check the brokers, and the chroot in "
             "zookeeper.connect; for a cluster without ZooKeeper set zkconsumer.brokers=bootstrap "
