@@ -235,10 +235,10 @@ class StreamConnector(ABC, Generic[MachineT]):
         registration that members cannot use), RebalanceFailedError (it took too long); in ZooKeeper
         DuplicateConsumerIdError, ForeignMemberError, ZooKeeperError; on the brokers
         UnsupportedBrokerError, BrokerError (the group refuses, or a topic may not be described). If
-        there is another reason why nothing can be assigned, ``health`` names it. The call returns within 60 s plus twice the session timeout, whatever the
-        servers do. On the brokers it returns within 60 s plus ``max.poll.interval.ms``. After an
-        error the connector is shut down (not in the ``scala`` profile). If that fails as well, a
-        note is added to the error.
+        there is another reason why nothing can be assigned, ``health`` names it. The call returns
+        within 60 s plus twice the session timeout, whatever the servers do. On the brokers it
+        returns within 60 s plus ``max.poll.interval.ms``. After an error the connector is shut down
+        (not in the ``scala`` profile). If that fails as well, a note is added to the error.
         """
         check_topic_counts(topic_count_map)
         streams = {
