@@ -28,7 +28,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-secure docs test-wheels test-extras test-spark incidents report-pictures test-corpus
+.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -61,7 +61,7 @@ live-estate: setup ## 200 running groups are moved by one command for each stage
 test: check ## checks, and the tests of members, tools and simulator (7 minutes on two cores)
 	$(BIN)/pytest $(BY_FILE) tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
 	    --ignore=tests/faults --ignore=tests/audit --ignore=tests/docker --ignore=tests/compiled \
-	    --ignore=tests/kraft --ignore=tests/secure --ignore=tests/site --ignore=tests/wheels --ignore=tests/lakes $(patsubst %,--ignore=%,$(COORDINATOR) $(FAULTS) $(FILES))
+	    --ignore=tests/kraft --ignore=tests/peers --ignore=tests/secure --ignore=tests/site --ignore=tests/wheels --ignore=tests/lakes $(patsubst %,--ignore=%,$(COORDINATOR) $(FAULTS) $(FILES))
 
 test-faults: setup ## members and tools on servers and connections that fail
 	$(BIN)/pytest $(BY_FILE) $(FAULTS)
@@ -100,6 +100,18 @@ incidents: setup ## audit the labelled incidents: precision and recall (ARGS=--p
 
 test-kraft: setup ## brokers without ZooKeeper, and the change to them (90 seconds; KRAFT_GROUPS=all: all groups read)
 	$(BIN)/pytest $(BY_FILE) tests/kraft
+
+# Their clients have pinned versions, and an environment of their own. kafka-utils pins libraries that no
+# longer build, so pip looks at no requirements.
+test-peers: setup ## real clients of other projects in one group with ours: kafka-node, kafkajs, pykafka, kafka-utils (3 minutes)
+	@command -v npm >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends npm >/dev/null; } || \
+	    { echo "error: install npm (Debian and Ubuntu: sudo apt install npm)" >&2; exit 1; }
+	mkdir -p build/peers && cp tests/peers/package.json tests/peers/member.js build/peers/
+	cd build/peers && npm install --silent --no-audit --no-fund --no-package-lock --omit=optional
+	test -x build/peers/python/bin/python || $(PYTHON) -m venv build/peers/python
+	build/peers/python/bin/python -m pip install --quiet --no-deps --requirement tests/peers/requirements.txt
+	$(BIN)/pytest tests/peers
 
 test-secure: setup ## TLS, SASL and access lists, a sample of a minute (SECURE=all: every combination)
 	$(BIN)/pytest -n 1 tests/secure

@@ -33,6 +33,7 @@ KINDS = {
     "migrate": "the offset mover, on real servers where it meets them",
     "audit": "logs of real ZooKeepers, decoded and told; Spark on this machine",
     "fuzz": "bytes that no honest program has written",
+    "peers": "members of other clients, from PyPI and npm, beside ours",
     "kraft": "Kafka 4, which has no ZooKeeper, and the change to it",
     "compiled": "the compiled record decoder, compared with its source",
     "wheels": "wheels that are built, installed into empty environments and run",
@@ -41,7 +42,7 @@ KINDS = {
     "repo": "promises about the repository itself",
 }
 
-ON_SERVERS = {"integration", "faults", "interop", "secure", "docker", "migrate", "audit", "kraft"}
+ON_SERVERS = {"integration", "faults", "interop", "secure", "docker", "migrate", "audit", "kraft", "peers"}
 """Markers of tests that depend on how fast real servers answer. With ``ZKC_RERUNS=1`` (CI) such
 a test runs once more if it fails, as in Kafka's own build. A test without servers never runs
 twice."""
