@@ -36,6 +36,6 @@ def test_it_reads_our_groups(cluster: LocalCluster, group: str, topic: str, tmp_
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert topic in manager("list_topics", group)
+    assert topic in manager("list_topics", "--storage", "zookeeper", group)
     shown = manager("offset_get", "--storage", "zookeeper", group)
     assert shown.count("50") >= 2, shown
