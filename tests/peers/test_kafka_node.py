@@ -80,7 +80,9 @@ def test_a_registration_of_two_topics(
             lambda: [
                 text
                 for record in caplog.records
-                if (text := record.getMessage()) and "white_list" in text and group in text
+                if (text := record.getMessage())
+                and "a topic filter with 2 names" in text
+                and f"/consumers/{group}/ids/" in text
             ],
             30,
             "the log names the registration",

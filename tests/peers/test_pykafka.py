@@ -24,7 +24,10 @@ def test_a_member_that_is_not_understood(
         ours.create_message_streams({topic: 1})
         wait_until(lambda: ours.health().owned == 4, 60, "all is ours")
         wait_until(
-            lambda: not (health := ours.health(5.0)).ok and "pykafka" in str(health.reasons),
+            lambda: (
+                not (health := ours.health(5.0)).ok
+                and f"/consumers/{group}/ids/" in str(health.reasons)
+            ),
             30,
             "health names the member that is not understood",
         )
