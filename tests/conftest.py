@@ -42,7 +42,10 @@ KINDS = {
     "repo": "promises about the repository itself",
 }
 
-ON_SERVERS = {"integration", "faults", "interop", "secure", "docker", "migrate", "audit", "kraft", "peers"}
+ON_SERVERS = {
+    *("integration", "faults", "interop", "secure", "docker"),
+    *("migrate", "audit", "kraft", "peers"),
+}
 """Markers of tests that depend on how fast real servers answer. With ``ZKC_RERUNS=1`` (CI) such
 a test runs once more if it fails, as in Kafka's own build. A test without servers never runs
 twice."""
