@@ -60,6 +60,8 @@ class SimulatedZk(ToolZk):
     """The tool's session. Every change has a time; ``view`` is what brokers say in KRaft."""
 
     has_bootstrap = False
+    synced = 0
+    """How many sessions let their server catch up with the others."""
     foreign = False
     live = True
 
@@ -83,6 +85,10 @@ class SimulatedZk(ToolZk):
             return self.run(script)
         finally:
             self._raw = before
+
+    def sync(self) -> None:
+        """Count. There is one server."""
+        self.synced += 1
 
     def cluster_ids(self) -> tuple[None, None]:
         """The ids are not known."""

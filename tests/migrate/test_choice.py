@@ -15,6 +15,7 @@ from zkmigrate.commands.running import PassedGroups, print_results
 from zkmigrate.commands.selection import Selection
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import Direction, KafkaOffset, MigrationMarker, Store
+from zkmigrate.plan.status import MOVING, status_of
 from zkmigrate.plan.values import GroupPlan, Kind
 from zkmigrate.stores import migration_marker
 from zkmigrate.stores.sessions import Stores
@@ -132,3 +133,33 @@ def test_tables_show_both_names(how: Any, capsys: pytest.CaptureFixture[str]) ->
     text = capsys.readouterr().out
     assert text.count("a (x in Kafka)" if how == "table" else "kafka_group") == 2
     assert how == "table" or ('"x"' in text or ",x\n" in text)
+
+
+@pytest.mark.parametrize(
+    ("group", "member", "tool"),
+    [
+        ("g", "g_zkmigrate-12345678", True),
+        ("g", "g_zkmigrate-probe", True),
+        ("etl_zkmigrate-test", "etl_zkmigrate-test_host-1717171717171-abcdef01", False),
+        ("etl_zkmigrate-test", "etl_zkmigrate-test_zkmigrate-12345678", True),
+        ("g", "g_zkmigrate-host-12345678", False),
+        ("g", "other_zkmigrate-12345678", False),
+    ],
+)
+def test_a_member_is_not_the_tool_because_of_its_name(group: str, member: str, tool: bool) -> None:
+    """A live consumer that counts as the tool would not be seen by status."""
+    found = status_of(replace(state(), group=group, members=(member,)), "no", 0, None)[0]
+    assert (found.truth == MOVING, found.zookeeper_members) == (tool, int(not tool))
+
+
+def test_a_marker_without_room_for_offsets_is_not_silent() -> None:
+    """Late commits cannot be seen then. A group with nothing left in the source store needs no
+    offsets in its marker."""
+    many = {TopicPartition("t" * 200, number): number for number in range(100_000)}
+    data = migration_marker.encode(Store.KAFKA, 1, many)
+    assert len(data) < migration_marker.MAX_BYTES
+    marker = MigrationMarker(Store.KAFKA, 1, {}, data)
+    moved = replace(state(5, 5), marker=marker)
+    assert "no room for the offsets" in status_of(moved, "locked", 0, None)[0].attention
+    for quiet in (replace(moved, zk={}), replace(moved, marker=replace(marker, values={TP: 5}))):
+        assert "no room" not in status_of(quiet, "locked", 0, None)[0].attention

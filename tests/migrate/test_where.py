@@ -17,6 +17,7 @@ from zkconsumer.admin import cluster_zk
 from zkconsumer.admin.cluster_zk import ClusterZk
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.zookeeper.cluster import ClusterView, PartitionView, TopicView
+from zkconsumer.core.zookeeper.ops import ZkOp
 from zkconsumer.zk.blocking import BlockingZk
 
 __all__ = ["simulated"]
@@ -169,3 +170,20 @@ def test_groups_of_other_brokers_need_a_confirmation(
         assert "confirm it with --expect-cluster there" in ran.err
     else:
         assert ran.err.startswith("cluster there (brokers 1 at there:9), ZooKeeper sim:1")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_reads_an_old_state(here: Simulated, name: str) -> None:
+    """A new session may be with a server that has not caught up. A gate that judged its state could
+    pass what another session has seen already."""
+    synced = here.zk.synced
+    read: list[ZkOp] = []
+
+    def before(op: ZkOp) -> None:
+        if here.zk.synced == synced:
+            read.append(op)
+
+    here.zk.before = before
+    here.run(*COMMANDS[name][0], rows=False)
+    assert here.zk.synced > synced
+    assert read == []

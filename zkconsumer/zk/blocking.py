@@ -130,6 +130,13 @@ class BlockingZk:
         """Seconds for which ZooKeeper keeps a session that is silent."""
         return self._driver.session_timeout
 
+    def sync(self) -> None:
+        """Let later reads show at least what is stored now, whichever server answers them.
+
+        Raises ZkUnavailableError.
+        """
+        self._driver.sync(self._timeout)
+
     def do(self, op: ZkOp) -> Reply:
         """Carry out one operation. Its ``Failed`` is returned; otherwise raises as ``run``."""
         return self.run(attempt(op))

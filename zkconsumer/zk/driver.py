@@ -263,6 +263,26 @@ class ZkDriver:
                 if time.monotonic() >= deadline:
                     raise
 
+    def sync(self, timeout: float) -> None:
+        """Let this server catch up with what others have acknowledged before now.
+
+        Reads of a session may otherwise show an older state than another session has seen. Raises
+        ZkUnavailableError.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                self._client.sync_async("/").get(timeout=_until(deadline))
+            except (kz.ConnectionLoss, kz.SessionExpiredError):
+                if time.monotonic() < deadline:
+                    continue
+                raise self._unavailable(timeout) from None
+            except self._client.handler.timeout_exception:
+                raise self._unavailable(timeout) from None
+            except kz.KazooException as error:
+                raise self._no_start(error) from None
+            return
+
     def _look_for_multiread(self, deadline: float) -> None:
         """Ask now: a server that does not know the multi-read closes the connection as well."""
         prefix = self._client.chroot or "/"

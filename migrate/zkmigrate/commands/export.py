@@ -95,6 +95,7 @@ def _offsets_in_zookeeper(
     found: dict[OffsetKey, int] = {}
     left_out = 0
     with GroupTools(servers.zookeeper, servers.timeout, servers.security) as tools:
+        tools.zk.sync()
         announce(servers, tools.zk)
         names = which.of_store(tools.group_names, Store.ZOOKEEPER)
         progress.total = len(names)

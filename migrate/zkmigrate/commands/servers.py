@@ -113,6 +113,7 @@ def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
 def open_zookeeper(servers: Servers) -> Iterator[BlockingZk]:
     """Open a session with ZooKeeper alone."""
     with BlockingZk(servers.zookeeper, servers.timeout, servers.security) as zk:
+        zk.sync()
         announce(servers, zk)
         yield zk
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -13,8 +14,7 @@ from zkmigrate.text import day, shown
 
 DAY_MS: Final = 86_400_000
 SOON_DAYS: Final = 3
-MIGRATOR: Final = "_zkmigrate-"
-"""Part of the names under which this tool registers."""
+_RUN: Final = re.compile(r"[0-9a-f]{1,8}|probe")
 
 MOVING: Final = "moving"
 BOTH: Final = "both"
@@ -55,7 +55,7 @@ def status_of(
     state: GroupState, locked: str, now_ms: int, retention: Retention | None
 ) -> tuple[Status, int]:
     """Return the status of a group, and the number that it adds to the exit status."""
-    members = [name for name in state.members if MIGRATOR not in name]
+    members = [name for name in state.members if not is_migrator(state.group, name)]
     marker = state.marker
     zk = {tp: one.offset for tp, one in state.zk.items() if one.offset is not None}
     kafka = {tp: one.offset for tp, one in state.kafka.items() if one.offset >= 0}
@@ -79,6 +79,11 @@ def status_of(
                 f"({shown(map(str, changed))})"
             )
             used = USED
+    elif marker and moved_to and not marker.left and (kafka if moved_to is Store.ZOOKEEPER else zk):
+        attention.append(
+            "the migration marker had no room for the offsets, so late commits are not noticed "
+            "here: run zkmigrate verify with the plan"
+        )
     old = [name for name in members if name not in state.migratable]
     live = state.mode is not Mode.ZOOKEEPER
     if (moved_to is Store.KAFKA and members) or (live and old):
@@ -153,8 +158,17 @@ def _moved(state: GroupState) -> str:
     return f"{marker.moved_to.value} {day(marker.at_ms)}" if marker and marker.moved_to else ""
 
 
+def is_migrator(group: str, name: str) -> bool:
+    """Whether a member's name is that of a run of this tool.
+
+    A group may be called ``etl_zkmigrate-test``, and its members begin with that.
+    """
+    head, run = f"{group}_zkmigrate-", name.rpartition("-")[2]
+    return name == head + run and _RUN.fullmatch(run) is not None
+
+
 def _truth(state: GroupState, moved_to: Store | None, in_zk: bool, in_kafka: bool) -> str:
-    if any(MIGRATOR in name for name in state.members):
+    if any(is_migrator(state.group, name) for name in state.members):
         return MOVING
     if moved_to is not None:
         return moved_to.value

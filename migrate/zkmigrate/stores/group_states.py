@@ -24,7 +24,7 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths, is_legal_group, is_lega
 from zkconsumer.errors import BrokerError, ZkConsumerError, ZnodeFormatError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.model import GroupState, HeldNow, KafkaOffset, MigrationMarker, Store, ZkOffset
-from zkmigrate.plan.status import MIGRATOR
+from zkmigrate.plan.status import is_migrator
 from zkmigrate.plan.values import GroupPlan, Kind, Problem
 from zkmigrate.stores import migration_marker
 from zkmigrate.stores.offset_znodes import (
@@ -238,9 +238,11 @@ def _state(
     names |= {*snapshot.offsets, *snapshot.misplaced}
     topics, ranges = stores.logs.of(names)
     faults += [why for name, why in sorted(stores.logs.unreadable.items()) if name in names]
+    # A child of ``owners`` with such a name is a run that holds a locked group.
+    migrators = [name for name in snapshot.owners if is_migrator(snapshot.group, name)]
     return GroupState(
         snapshot.group,
-        members=tuple(sorted({*snapshot.members, *filter(_is_migrator, snapshot.owners)})),
+        members=tuple(sorted({*snapshot.members, *migrators})),
         owners={tp: node.data.decode(errors="replace") for tp, node in numbered(snapshot.owners)},
         coordinator_members=joined,
         zk=zk,
@@ -289,11 +291,6 @@ def _name_in_kafka(snapshot: GroupSnapshot) -> str:
         except ZnodeFormatError:
             pass  # a fault of the group's state
     return snapshot.group
-
-
-def _is_migrator(name: str) -> bool:
-    """Whether a child of ``owners`` is a run of this tool that holds a locked group."""
-    return MIGRATOR in name
 
 
 def bad_name(name: str) -> Problem:

@@ -99,6 +99,7 @@ class Stores:
     def __enter__(self) -> Self:
         self.zk.__enter__()
         try:
+            self.zk.sync()
             brokers = self.zk.run(read_brokers(self._security.protocol))
             if not brokers.endpoints and not brokers.faults:
                 raise MigrationError(
