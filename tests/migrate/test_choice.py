@@ -14,17 +14,21 @@ from zkmigrate.commands.renaming import Rename, choose
 from zkmigrate.commands.running import PassedGroups, print_results
 from zkmigrate.commands.selection import Selection
 from zkmigrate.errors import MigrationError
-from zkmigrate.model import Direction, KafkaOffset, MigrationMarker, Store
+from zkmigrate.model import Direction, KafkaOffset, MigrationMarker, Retention, Store
+from zkmigrate.plan.group import plan_group
+from zkmigrate.plan.options import Options
 from zkmigrate.plan.status import MOVING, status_of
 from zkmigrate.plan.values import GroupPlan, Kind
 from zkmigrate.stores import migration_marker
 from zkmigrate.stores.sessions import Stores
 
+from tests.migrate.simulated import Simulated, simulated
 from tests.migrate.test_plan import BACK, FORTH, TP, kinds, made, state
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Create
 
+__all__ = ["simulated"]
 OTHER = TopicPartition("payments", 0)
 EVERY = Selection((), None, True, ())
 
@@ -163,3 +167,26 @@ def test_a_marker_without_room_for_offsets_is_not_silent() -> None:
     assert "no room for the offsets" in status_of(moved, "locked", 0, None)[0].attention
     for quiet in (replace(moved, zk={}), replace(moved, marker=replace(marker, values={TP: 5}))):
         assert "no room" not in status_of(quiet, "locked", 0, None)[0].attention
+
+
+def test_hold_prints_only_the_groups_that_it_holds(simulated: Simulated) -> None:
+    """Of an estate, most groups are locked or were never moved: a number says it."""
+    simulated.topic("t", (0, 100))
+    for number in range(30):
+        simulated.in_zookeeper(f"g{number}", "t", 5)
+    ran = simulated.run("guard", "--all", "--hold", rows=False)
+    assert ran.status == 0
+    assert "group g" not in ran.err
+    assert "0 groups are held" in ran.err
+    assert "30 others are locked or were not moved to Kafka" in ran.err
+    named = simulated.run("guard", "--group", "g1", "--hold", rows=False)
+    assert (named.status, "group g1: was not moved to Kafka" in named.err) == (1, True)
+
+
+def test_a_short_retention_is_told_in_minutes_and_only_for_what_can_be_moved() -> None:
+    """Not as 0.000694444 days, and not of groups that are refused."""
+    now, short = 1_700_000_000_000, Retention(1, True)
+    plan = plan_group(state(), FORTH, Options(), now, short)
+    assert any("(1 minutes): start consumers" in note for note in plan.notes)
+    refused = plan_group(replace(state(), members=("g_h-1",)), FORTH, Options(), now, short)
+    assert not any("deletes what is moved" in note for note in refused.notes)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.migrate.simulated import Ran, Simulated, simulated
+from zkconsumer.errors import BrokerError
 
 __all__ = ["simulated"]
 Change = Callable[[Simulated], None]
@@ -161,3 +164,55 @@ def test_a_group_without_offsets_in_the_layout_is_another_clients(simulated: Sim
     simulated.zk.set("/consumers/g/state/t", b"4711")
     found = simulated.run("assess", "--all", "--other-znodes", "ignore")
     assert "foreign-layout" in {row["kind"] for row in found.rows}
+
+
+def test_an_unreadable_group_can_be_skipped(simulated: Simulated) -> None:
+    """Its owner will not allow it to be read. The question of ``--decisions-out`` has an answer
+    that works, and the reason is in the plan."""
+    simulated.topic("t", (0, 100))
+    for group in ("g", "secret"):
+        simulated.in_zookeeper(group, "t", 5)
+
+    def fetch(group: str, tps: object) -> Any:
+        if group == "secret":
+            raise BrokerError("offsets of group secret: GROUP_AUTHORIZATION_FAILED (30)")
+        return right(group, tps)
+
+    right, simulated.kafka.fetch = simulated.kafka.fetch, fetch
+    rules = simulated.file("rules")
+    assert simulated.run("assess", "--all", "--decisions-out", rules).status == 3
+    with open(rules) as file:
+        text = file.read()
+    assert "skip = false" in text
+    with open(rules, "w") as file:
+        file.write(text.replace("skip = false", "skip = true"))
+    plan = simulated.file("plan")
+    made = simulated.run("plan", "--all", "--decisions", rules, "--out", plan)
+    assert made.status == 0, made
+    found = {row["group"]: row["verdict"] for row in made.rows}
+    assert found == {"g": "ready", "secret": "ignored"}
+    done = applied(simulated, plan)
+    whys = {row["group"]: row["why"] for row in done.rows}
+    assert done.status == 0
+    assert "cannot be read: offsets of group secret: GROUP_AUTHORIZATION_FAILED" in whys["secret"]
+
+
+def test_each_rule_shows_only_what_it_is_about(simulated: Simulated) -> None:
+    """A file with a rule for each of many partitions repeats none of them elsewhere."""
+    simulated.topic("t", (0, 100))
+    simulated.topic("t-1", (0, 100))
+    simulated.in_zookeeper("g", "t", *range(20))
+    simulated.in_zookeeper("g", "t-1", 5)
+    for number in (0, 1, 11):
+        simulated.zk.set(f"/consumers/g/offsets/t/{number}", b"0x%d" % number)
+    simulated.zk.set("/consumers/g/offsets/t-1/0", b"0x77")
+    rules = simulated.file("rules")
+    simulated.run("assess", "--all", "--decisions-out", rules)
+    with open(rules) as file:
+        tables = file.read().split("[[rule]]")
+    shown = {
+        (match[1], int(match[2])): table.count("0x")
+        for table in tables
+        if (match := re.search(r'topic = "(.*)"\npartition = (.*)\n', table))
+    }
+    assert shown == {("t", 0): 1, ("t", 1): 1, ("t", 11): 1, ("t-1", 0): 1}, tables

@@ -32,15 +32,17 @@ EVERY_COMMAND = (
 def error_of(
     capsys: pytest.CaptureFixture[str], folder: Path, words: list[str], zookeeper: str
 ) -> str:
-    """The one line that a failing command prints."""
+    """The one line of a failing command, after the one about the cluster."""
     (folder / "plan").write_text("".join(render(Direction.ZK_TO_KAFKA, 1, [])))
     capsys.readouterr()
     arguments = [word.format(folder=folder) for word in words]
     assert run([*arguments, "--zookeeper", zookeeper, "--timeout", "10"]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.count("\n") == 1, printed.err
-    return printed.err
+    *first, error = printed.err.splitlines()
+    assert all(line.startswith("cluster ") for line in first), printed.err
+    assert len(first) <= 1
+    return error
 
 
 @pytest.mark.parametrize("words", EVERY_COMMAND, ids=lambda words: words[0])

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import click
 
@@ -141,8 +141,15 @@ def _hold(which: Selection, servers: Servers, how: How) -> None:
         refused = 0
         try:
             fine = {HELD, LOCKED} if which.named else {HELD, LOCKED, NOT_MOVED}
-            refused = sum(what not in fine for _, what in _said(holding.take(), how))
-            click.echo(f"{len(holding.held)} groups are held; Ctrl-C releases them", err=True)
+            quiet = set() if which.named else {LOCKED, NOT_MOVED}
+            events = [what for _, what in _said(holding.take(), how, quiet)]
+            refused = sum(what not in fine for what in events)
+            others = sum(what in quiet for what in events)
+            click.echo(
+                f"{len(holding.held)} groups are held; Ctrl-C releases them"
+                + (f"; {others} others are locked or were not moved to Kafka" if others else ""),
+                err=True,
+            )
             while holding.held:
                 time.sleep(_POLL)
                 try:
@@ -156,10 +163,14 @@ def _hold(which: Selection, servers: Servers, how: How) -> None:
     click.get_current_context().exit(1 if refused else 0)
 
 
-def _said(events: Iterator[tuple[str, str]], how: How) -> Iterator[tuple[str, str]]:
-    """Print what happened to groups, a line for each, and pass it on."""
+def _said(
+    events: Iterator[tuple[str, str]], how: How, quiet: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Print what happened to groups, a line for each, and pass it on. ``quiet``: not printed."""
     for group, what in events:
-        if how == "json":
+        if what in quiet:
+            pass
+        elif how == "json":
             sys.stdout.write(json.dumps({"group": group, "what": what}) + "\n")
         else:
             click.echo(printable(f"group {group}: {what}"))

@@ -68,13 +68,16 @@ def plan_groups(
     for found in read_states(stores, wanted, from_file or {}, times, renamed):
         if isinstance(found, GroupState):
             plan = plan_group(found, direction, options, now_ms, retention)
+        elif found[1].kind is Kind.UNREADABLE and options.skips_all(found[0]):
+            why = f"it is skipped, and cannot be read: {found[1].what}"
+            plan = GroupPlan(found[0], notes=(why,), ignored=why)
         else:
             plan = GroupPlan(found[0], (found[1],))
         if may_run and any(one.kind in LIVE for one in plan.problems):
             others = tuple(one for one in plan.problems if one.kind not in LIVE)
             note = "its members run: stop them before or during apply"
             plan = replace(plan, problems=others, notes=(*plan.notes, note))
-        if plan.group in closed and not plan.moved:
+        if plan.group in closed and not plan.moved and not plan.ignored:
             plan = replace(plan, problems=(*plan.problems, closed[plan.group]))
         yield plan
         progress.group(plan.group, not plan.problems)

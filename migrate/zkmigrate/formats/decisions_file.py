@@ -9,9 +9,10 @@ questions. A plan that reads offsets when it is applied keeps the same decisions
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -170,7 +171,9 @@ def template(plans: Iterable[GroupPlan]) -> Iterator[str]:
                 yield _table(plan.group, *lines)
             for one in skips:
                 for skip in one.skips:
-                    yield _table(plan.group, *_place(skip, plan.group), *_question(one))
+                    place = skip.removeprefix(f"{plan.group}:")
+                    about = replace(one, names=tuple(_names_of(one, place)))
+                    yield _table(plan.group, *_place(place), *_question(about))
 
 
 def _table(group: str, *lines: str) -> str:
@@ -182,9 +185,18 @@ def _is_skipped(problem: Problem) -> bool:
     return problem.kind not in _ASKED and bool(problem.skips)
 
 
-def _place(skip: str, group: str) -> Iterator[str]:
-    """Yield the keys of what ``GROUP:TOPIC`` or ``GROUP:TOPIC:PARTITION`` means."""
-    topic, _, partition = skip.removeprefix(f"{group}:").partition(":")
+def _names_of(problem: Problem, place: str) -> Iterator[str]:
+    """Yield the problem's partitions in ``TOPIC`` or ``TOPIC:PARTITION``, with what is wrong."""
+    topic, _, wanted = place.partition(":")
+    for name in problem.names:
+        number = re.match(r"([0-9]+)(?![\w.-])", name.removeprefix(f"{topic}-"))
+        if name.startswith(f"{topic}-") and number and wanted in ("", number[0]):
+            yield name
+
+
+def _place(place: str) -> Iterator[str]:
+    """Yield the keys of what ``TOPIC`` or ``TOPIC:PARTITION`` means."""
+    topic, _, partition = place.partition(":")
     yield f"topic = {json.dumps(topic)}"
     if partition:
         yield f"partition = {partition}"

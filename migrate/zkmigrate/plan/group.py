@@ -294,11 +294,12 @@ class _Planner:
         if marker is not None:
             where = f"moved to {marker.moved_to.value}" if marker.moved_to else "rolled back"
             self.notes.append(f"was {where} on {day(marker.at_ms)}")
-        if self.direction is Direction.ZK_TO_KAFKA and self.retention is not None:
+        if self.direction is Direction.ZK_TO_KAFKA and self.retention and not self.problems:
             days = self.retention.minutes / 1440
+            span = f"{days:.0f} days" if days >= 1 else f"{self.retention.minutes} minutes"
             note = f"without a commit, the broker deletes what is moved today on {self.expiry()}"
             if days < SOON_DAYS:
-                note += f" ({days:g} days): start consumers, or raise offsets.retention.minutes"
+                note += f" ({span}): start consumers, or raise offsets.retention.minutes"
             if not self.retention.known:
                 note += "; the broker does not report its retention, this is the default"
             self.notes.append(note)

@@ -188,6 +188,13 @@ class Options:
         means = (rule.ignore for rule in self.rules if rule.ignore and _means(rule.group, group))
         return next(means, "")
 
+    def skips_all(self, group: str) -> bool:
+        """Whether all offsets of a group are left as they are, whatever they are."""
+        return any(
+            (skip.topic, skip.partition) == ("*", "*") and fnmatchcase(group, skip.group)
+            for skip in self.of_group(group).skips
+        )
+
     def of_topic(self, topic: str) -> Options:
         """Return the decisions about a topic. Call it only on the result of ``of_group``."""
         return self._decided(rule for rule in self.rules if _means(rule.topic, topic))
