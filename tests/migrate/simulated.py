@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -68,6 +69,8 @@ class SimulatedZk(ToolZk):
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__()
         self.view = ClusterView()
+        self._one_at_a_time = threading.RLock()
+        """A command works on several groups at a time, and the simulation on one operation."""
         self._raw = False
         self._now_ms = now_ms
         self._times: dict[str, int] = {}
@@ -110,6 +113,10 @@ class SimulatedZk(ToolZk):
         self._acls.pop(path, None)
 
     def _send(self, op: ZkOp) -> Reply:
+        with self._one_at_a_time:
+            return self._answer(op)
+
+    def _answer(self, op: ZkOp) -> Reply:
         if not self._raw and not self.live and is_of_cluster(op, ids_only=False):
             return answer(self.view, op)
         if isinstance(op, GetMany) and op.children:

@@ -99,11 +99,11 @@ told = Event()
 simulated.kafka.stop_waiting = told.set
 commit = simulated.kafka.commit
 
-def committing(group, new):
+def committing(group, new, *more, **others):
     if len(simulated.kafka.committed) == 3:
         os.write(1, b"here\\n")
         assert told.wait(30)
-    return commit(group, new)
+    return commit(group, new, *more, **others)
 
 simulated.kafka.commit = committing
 sys.argv[1:] = ["apply", "plan", "--execute", "--parallel", sys.argv[2], "--zookeeper", "sim:1"]
