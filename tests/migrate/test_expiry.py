@@ -201,3 +201,21 @@ def test_days_are_counted_from_zookeepers_time(
         found = simulated.run("status", "--all")
         assert (found.rows[0]["days_left"], found.status) == (left, status), (days, found)
         assert found.rows[0]["moved"] == f"kafka {day(simulated.now_ms)}"
+
+
+def test_a_group_that_had_its_offsets_in_kafka_before(simulated: Simulated) -> None:
+    """Its marker names no offset, but the move said that Kafka's count."""
+    simulated.topic("t", (0, 1000))
+    simulated.zk.set("/consumers/g/ids")
+    simulated.in_kafka("g", "t", 7)
+    simulated.run("plan", "--all", "--out", simulated.file("plan"))
+    assert simulated.run("apply", simulated.file("plan"), *DO).status == 0
+    assert simulated.run("status", "--all").status == 0
+    simulated.kafka.committed.clear()
+    found = simulated.run("status", "--all")
+    assert (found.status, found.rows[0]["attention"]) == (
+        4,
+        "kafka has no offset of the group, so auto.offset.reset decides",
+    )
+    again = simulated.run("apply", simulated.file("plan"), *DO)
+    assert "t-0: kafka holds none, less than 7" in again.rows[0]["why"]
