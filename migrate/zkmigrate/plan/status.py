@@ -103,8 +103,10 @@ def status_of(
             f"what to decide ({shown(map(str, sorted(state.expired)))})"
         )
         gone = GONE
-    elif marker and moved_to is Store.KAFKA and not (
-        kafka or state.hidden or marker.values or marker.left or marker.misplaced
+    elif (
+        marker
+        and moved_to is Store.KAFKA
+        and not (kafka or state.hidden or marker.values or marker.left or marker.misplaced)
     ):
         # as with offsets.storage=kafka: the marker does not name what was there
         attention.append("kafka has no offset of the group, so auto.offset.reset decides")
