@@ -218,19 +218,22 @@ def switch(monkeypatch: pytest.MonkeyPatch) -> Switch:
     return switch
 
 
-@pytest.fixture(params=["zookeeper", "coordinator"])
-def member(request: pytest.FixtureRequest, switch: Switch) -> Iterator[Member]:
+def new_member(kind: str) -> Member:
     """A connector without streams. Its servers are asked ten times a second."""
     common = {"group.id": "g", "rebalance.backoff.ms": 10}
-    made: Member
-    if request.param == "zookeeper":
-        made = ZookeeperConsumerConnector(
+    if kind == "zookeeper":
+        return ZookeeperConsumerConnector(
             common | {"zookeeper.connect": "nowhere:1", "zookeeper.session.timeout.ms": 600}
         )
-    else:
-        made = CoordinatorConsumerConnector(
-            common | {"bootstrap.servers": "127.0.0.1:1", "heartbeat.interval.ms": 100}
-        )
+    return CoordinatorConsumerConnector(
+        common | {"bootstrap.servers": "127.0.0.1:1", "heartbeat.interval.ms": 100}
+    )
+
+
+@pytest.fixture(params=["zookeeper", "coordinator"])
+def member(request: pytest.FixtureRequest, switch: Switch) -> Iterator[Member]:
+    """A connector without streams, of either kind."""
+    made = new_member(request.param)
     yield made
     try:
         made.shutdown(timeout=2.0)

@@ -290,7 +290,7 @@ def test_a_fault_in_a_worker_thread_is_not_swallowed(
         raise ZeroDivisionError
 
     monkeypatch.setattr(KafkaStream, "wait_released", fail)
-    monkeypatch.setattr(KafkaStream, "held_by_caller", False)
+    monkeypatch.setattr(KafkaStream, "held_by", lambda self, thread: False)
     ended = InBackground(member.shutdown).result()
     assert isinstance(ended, ConnectorFailedError), repr(ended)
     assert "ZeroDivisionError" in str(waiting.result())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from zkconsumer.runtime.messages import (
 )
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.threads import Alarm
 from zkconsumer.testing import wait_until
 
 GZIP = 1
@@ -45,6 +47,12 @@ def chunk(info: PartitionTopicInfo, first: int, last: int, start: int | None = N
     """A chunk with the offsets first..last, fetched from ``start``."""
     data = batch(range(first, last + 1))
     return Chunk(info, data, first if start is None else start, last + 1)
+
+
+def waits(thread: threading.Thread) -> bool:
+    """Whether a thread is about to wait for a message, or does."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code is Alarm.wait.__code__
 
 
 def open_gate() -> DeliveryGate:
@@ -445,12 +453,12 @@ def test_wait_released_by_the_holder_itself(info: PartitionTopicInfo) -> None:
     tested = stream(timeout_ms=0)
     tested.queue.put(chunk(info, 0, 4))
     next(iter(tested))
-    assert tested.held_by_caller
+    assert tested.held_by(threading.get_ident())
     tested.revoke([info])
     begun = time.monotonic()
     assert tested.wait_released([info], begun + 10)
     assert time.monotonic() - begun < 5
-    assert not tested.held_by_caller
+    assert not tested.held_by(threading.get_ident())
     with pytest.raises(ConsumerTimeoutError):
         next(iter(tested))
     assert info.consumed_offset == 0
@@ -653,7 +661,7 @@ def test_a_chunk_wakes_the_thread_that_waits_for_it(info: PartitionTopicInfo) ->
     got: list[MessageAndMetadata] = []
     waiting = threading.Thread(target=lambda: got.append(iter(tested).next()), daemon=True)
     waiting.start()
-    wait_until(lambda: bool(tested.queue.changed._waiters), 10, "it waits")  # type: ignore[attr-defined]
+    wait_until(lambda: waits(waiting), 10, "it waits")
     tested.queue.put(chunk(info, 0, 0))
     waiting.join(10)
     assert [message.offset for message in got] == [0]
@@ -684,7 +692,7 @@ def test_a_fault_wakes_the_thread_that_waits_for_a_message() -> None:
 
     waiting = threading.Thread(target=read, daemon=True)
     waiting.start()
-    wait_until(lambda: bool(tested.queue.changed._waiters), 10, "it waits")  # type: ignore[attr-defined]
+    wait_until(lambda: waits(waiting), 10, "it waits")
     tested.fail(RuntimeError("the member has failed"))
     waiting.join(10)
     assert [str(error) for error in raised] == ["the member has failed"]

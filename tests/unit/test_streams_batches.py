@@ -226,25 +226,58 @@ def test_columns_wait_as_lists_do(info: PartitionTopicInfo) -> None:
         next(found)
 
 
+@pytest.mark.parametrize("revoked", ["while they are decoded", "while the lease is out"])
 def test_columns_of_a_partition_that_is_revoked_meanwhile(
-    info: PartitionTopicInfo, monkeypatch: pytest.MonkeyPatch
+    info: PartitionTopicInfo, monkeypatch: pytest.MonkeyPatch, revoked: str
 ) -> None:
     """Nothing that was decoded is delivered, also if the lease ends meanwhile."""
     gate = open_gate()
     tested = KafkaStream("c", gate, timeout_ms=0)
     right = columns.decode
-    meanwhile = [gate.close, lambda: tested.revoke([info])]
+    decoded: list[columns.Decoded] = []
 
     def decode(*arguments: Any) -> columns.Decoded:
-        meanwhile.pop(0)()
-        return right(*arguments)
+        gate.close()
+        if revoked == "while they are decoded":
+            tested.revoke([info])
+        decoded.append(right(*arguments))
+        return decoded[-1]
 
     monkeypatch.setattr(columns, "decode", decode)
     tested.queue.put(chunk(info, 0, 1))
     assert tested.try_next_columns() is None
+    assert [each.batch.num_rows for each in decoded] == [2]
+    tested.revoke([info])
     gate.extend(time.clock_gettime(CLOCK) + 3600)
     assert tested.try_next_columns() is None
-    assert (info.consumed_offset, tested.delivered, meanwhile) == (0, 0, [])
+    assert (info.consumed_offset, tested.delivered) == (0, 0)
+
+
+def test_columns_that_the_lease_holds_back_are_decoded_once(
+    info: PartitionTopicInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are delivered when the lease is renewed, or as messages to whoever asks for those."""
+    right, decoded = columns.decode, 0
+    for ask_for_columns in (True, False):
+        gate = open_gate()
+        tested = KafkaStream("c", gate, timeout_ms=0)
+        claim, decoded = PartitionTopicInfo("topic", 0, 0), 0
+
+        def decode(*arguments: Any, gate: DeliveryGate = gate) -> columns.Decoded:
+            nonlocal decoded
+            gate.close()
+            decoded += 1
+            return right(*arguments)
+
+        monkeypatch.setattr(columns, "decode", decode)
+        tested.queue.put(chunk(claim, 0, 1))
+        assert tested.try_next_columns() is None
+        gate.extend(time.clock_gettime(CLOCK) + 3600)
+        if ask_for_columns:
+            assert tested.try_next_columns()["offset"].to_pylist() == [0, 1]
+        else:
+            assert offsets(tested.try_next_batch()) == [0, 1]
+        assert (tested.delivered, decoded) == (2, 1)
 
 
 def test_columns_end_before_damage(info: PartitionTopicInfo) -> None:

@@ -27,6 +27,8 @@ _FIRST_STEP: Final = 64 * 1024
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _MASK: Final = 0xFFFFFFFF
+_LIBRARIES: Final = frozenset({"snappy", "cramjam", "lz4", "zstandard"})
+"""Packages whose Python code decompresses; an error of their C code appears in this module."""
 
 
 def decompress(codec: int, data: bytes, *, old_lz4: bool = False) -> bytes:
@@ -50,7 +52,18 @@ def decompress(codec: int, data: bytes, *, old_lz4: bool = False) -> bytes:
         raise
     # The libraries share no base class for "these bytes are damaged".
     except Exception as exc:
+        if not _is_of_library(exc):
+            raise
         raise InvalidMessageError(f"{name} data is damaged: {exc}") from exc
+
+
+def _is_of_library(error: Exception) -> bool:
+    """Whether a library has raised it, and not a signal handler that ran meanwhile."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    module = "" if traceback is None else traceback.tb_frame.f_globals.get("__name__", "")
+    return module == __name__ or module.partition(".")[0] in _LIBRARIES
 
 
 def _library(module: str, codec: str, package: str) -> ModuleType:

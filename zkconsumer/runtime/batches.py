@@ -1,25 +1,20 @@
 """Iterators over several messages of a stream at once: lists, and Arrow columns.
 
-They run on the thread that consumes the stream, and have no state of their own: all of it is in the
-stream's ``ConsumerIterator``.
+They run on the thread that consumes the stream. All state is in the stream's ``ConsumerIterator``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import Any
 
 from zkconsumer.errors import UsageError
+from zkconsumer.runtime.consumer_iterator import ConsumerIterator, RecordBatch
+from zkconsumer.runtime.handout import HandOut
 from zkconsumer.runtime.messages import MessageAndMetadata
 
-if TYPE_CHECKING:
-    from zkconsumer.runtime.streams import ConsumerIterator
 
-RecordBatch = Any
-"""A ``pyarrow.RecordBatch``; pyarrow is not needed without ``arrow_batches``."""
-
-
-class BatchIterator(Iterator[list[MessageAndMetadata]]):
+class BatchIterator(HandOut[list[MessageAndMetadata]]):
     """Iterator over lists of messages of one stream. See ``KafkaStream.batches``.
 
     Raises from ``next`` what ``ConsumerIterator`` raises.
@@ -33,15 +28,16 @@ class BatchIterator(Iterator[list[MessageAndMetadata]]):
         self._messages = messages
         self._most = max_messages
         self._timeout = timeout
+        super().__init__()
 
     def __iter__(self) -> BatchIterator:
         return self
 
-    def __next__(self) -> list[MessageAndMetadata]:
-        return self._messages.next_batch(self._most, self._timeout)
+    def _items(self) -> Generator[Any, None, None]:
+        return self._messages.lists(self, self._most, self._timeout)
 
 
-class ArrowIterator(Iterator[Any]):
+class ArrowIterator(HandOut[RecordBatch]):
     """Iterator over ``pyarrow.RecordBatch`` of one stream. See ``KafkaStream.arrow_batches``.
 
     Raises from ``next`` what ``ConsumerIterator`` raises.
@@ -60,13 +56,13 @@ class ArrowIterator(Iterator[Any]):
         self._empty = of_records("", 0, [])
         self._messages = messages
         self._timeout = timeout
+        super().__init__()
 
     def __iter__(self) -> ArrowIterator:
         return self
 
-    def __next__(self) -> RecordBatch:
-        batch = self._messages.next_columns(self._timeout)
-        return self._empty if batch is None else batch
+    def _items(self) -> Generator[Any, None, None]:
+        return self._messages.columns(self, self._empty, self._timeout)
 
 
 def check_most(max_messages: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.threads import Alarm, Lock
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,14 +41,18 @@ class ChunkQueue:
     may also hold the chunks of one answer.
     """
 
-    def __init__(self, capacity: int, lock: threading.Lock) -> None:
+    def __init__(self, capacity: int, lock: Lock) -> None:
         if capacity < 1:
             raise ValueError(f"a queue needs room for at least one chunk, not {capacity}")
         self.capacity = capacity
         self.changed = threading.Condition(lock)
-        """Notified, with the lock held, at every change that another thread may wait for."""
+        """Notified, with the lock held, when messages are acknowledged or dropped. The threads that
+        release partitions wait for it."""
+        self.alarm = Alarm()
+        """Set when there may be news for the consuming thread, which waits for that."""
         self.on_space: Callable[[], None] | None = None
-        """Called after the queue ceased to be full. Written by the fetcher manager."""
+        """Called after the queue ceased to be full, possibly more than once. It takes no lock, as
+        the consuming thread calls it. Written by the fetcher manager."""
         self.closed = False
         """No more chunks are enqueued. Written by the stream's ``shutdown``, under the lock."""
         self.current: Chunk | None = None
@@ -105,35 +110,41 @@ class ChunkQueue:
     def take(self) -> Chunk | None:
         """Make the first chunk current. The caller holds the lock, and calls
         ``tell_space`` after releasing it."""
-        if not self._chunks:
+        chunks = self._chunks
+        if not chunks:
             return None
-        was_full = self.full
-        self.current = chunk = self._chunks.popleft()
-        self._note_space(was_full)
+        self.current = chunk = chunks[0]
+        self.settle()
         return chunk
 
-    def discard(self, infos: Set[PartitionTopicInfo]) -> None:
-        """Remove all chunks of ``infos``. The caller does as for ``take``."""
+    def settle(self) -> None:
+        """Remove the current chunk from the waiting ones: after ``take``, which a signal handler
+        may have ended halfway. The caller does as for ``take``."""
+        chunks = self._chunks  # the handler may have called ``shutdown``
+        if chunks and chunks[0] is self.current:
+            if self.full:
+                self._freed = True
+            chunks.popleft()
+
+    def discard(self, infos: Set[PartitionTopicInfo]) -> bool:
+        """Remove all chunks of ``infos``. Return whether the caller is to call ``on_space``, which
+        it does after releasing the lock that it holds."""
         was_full = self.full
         self._chunks = deque(chunk for chunk in self._chunks if chunk.info not in infos)
-        self._note_space(was_full)
+        return was_full and not self.full and self.on_space is not None
 
-    def clear(self) -> None:
-        """Remove all chunks. The caller does as for ``take``."""
+    def clear(self) -> bool:
+        """Remove all chunks. The caller does as for ``discard``."""
         was_full = self.full
         self._chunks = deque()
-        self._note_space(was_full)
+        return was_full and self.on_space is not None
 
     def tell_space(self) -> None:
-        """Call ``on_space`` if the queue was full at the last call and is no longer full."""
-        if self._freed:
-            self._freed = False
+        """Call ``on_space`` if ``take`` has made room. The consuming thread only."""
+        if self._freed and not self.full:
             if self.on_space is not None:
                 self.on_space()
-
-    def _note_space(self, was_full: bool) -> None:
-        if was_full and not self.full:
-            self._freed = True
+            self._freed = False  # not before: a signal handler may have raised in between
 
     def _wants(self, chunk: Chunk) -> bool:
         return not (self.closed or chunk.info.stopped or chunk.info.revoked)
@@ -142,5 +153,5 @@ class ChunkQueue:
         if not self._wants(chunk):
             return False
         self._chunks.append(chunk)
-        self.changed.notify_all()
+        self.alarm.set()
         return True

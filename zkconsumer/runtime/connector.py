@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeoutError
 from enum import Enum
 from types import TracebackType
-from typing import ClassVar, Final, Generic, Self
+from typing import Any, ClassVar, Final, Generic, Self
 from urllib.parse import quote
 
 from zkconsumer.broker.records import Decoder
@@ -61,7 +61,7 @@ from zkconsumer.runtime.loop import MachineT, MemberLoop
 from zkconsumer.runtime.messages import Decode, bytes_decoder
 from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.runtime.threads import MemberThread
+from zkconsumer.runtime.threads import MemberThread, Undisturbed, lend
 from zkconsumer.runtime.watchdog import PERIOD as WATCHDOG_PERIOD, Check, Watchdog
 
 logger = logging.getLogger("zkconsumer.member")
@@ -112,7 +112,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._gate = gate
         self._listener: GroupListener | None = None
         self._calls: ListenerCalls | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._host = MemberThread(self.consumer_id)
         self._loop: MemberLoop[MachineT] | None = None
         self._plane: DataPlane | None = None
@@ -341,6 +341,8 @@ class StreamConnector(ABC, Generic[MachineT]):
                 f"{self.consumer_id}_watchdog", self._host, self._loop, self._checks
             )
             self._host.every(WATCHDOG_PERIOD, self._watchdog.start)
+            if self._closed:  # by a signal handler
+                raise ConnectorClosedError("the connector was shut down")
             self._host.start(self._loop)
             self._watchdog.start()
         self._await_start(self._loop)
@@ -356,7 +358,12 @@ class StreamConnector(ABC, Generic[MachineT]):
         error: ZkConsumerError | None
         leave = not self._scala
         try:
-            error = _start_error(self._started(loop, patience))
+            starting = Undisturbed(
+                lambda: self._started(loop, patience), f"{self.consumer_id}_start"
+            )
+            starting.start()
+            starting.wait()
+            error = _start_error(starting.result())
         except FutureTimeoutError:
             leave = True
             error = RebalanceFailedError(
@@ -412,6 +419,12 @@ class StreamConnector(ABC, Generic[MachineT]):
         offsets in Kafka, the deadline of a request to the offset coordinator is added. If there was
         no answer by then, the offsets may or may not be stored.
         """
+        committing = Undisturbed(lambda: self._commit(offsets))
+        committing.start()
+        self._wait_for(committing)
+        committing.result()
+
+    def _commit(self, offsets: Mapping[TopicPartition, int] | None) -> None:
         future = self._ask_commit(offsets)
         try:
             faults = future.result(self._answer_patience + _ANSWER_MARGIN)
@@ -419,6 +432,15 @@ class StreamConnector(ABC, Generic[MachineT]):
             raise CommitFailedError(self._no_answer) from None
         # DEVIATION-18: the JVM's commitOffsets never raises.
         _check(faults)
+
+    def _wait_for(self, work: Undisturbed[Any], seconds: float | None = None) -> None:
+        """Wait for other threads. They may need locks that a signal handler's thread has."""
+        lent = lend(self._lock) + (self._plane.lend() if self._plane is not None else [])
+        try:
+            work.wait(seconds)
+        finally:
+            for restore in lent:
+                restore()
 
     def commit_offsets_async(
         self,
@@ -470,29 +492,46 @@ class StreamConnector(ABC, Generic[MachineT]):
                 finished by then are abandoned. The default is the session timeout plus 5 s. With
                 offsets in Kafka, the deadline of the offset coordinator is added.
 
+        A signal handler may call this method. If an exception of a signal handler ends a call, the
+        member leaves in the background, and another call waits until it has left.
+
         Raises CommitFailedError if the last commit failed; the member has left anyway. Raises
         ConnectorFailedError if a fault inside the connector ended its membership earlier.
         """
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+        seconds = self._leave_patience if timeout is None else timeout
+        thread = threading.get_ident()
+        in_listener = self._calls is not None and self._calls.thread == thread
+        leaving: Undisturbed[None] = Undisturbed(
+            lambda: self._end(seconds, thread, in_listener), f"{self.consumer_id}_shutdown"
+        )
+        first = self.__dict__.setdefault("_leaving", leaving)  # one step
+        self._closed = True
+        first.start()
+        if first is leaving:
+            self._wait_for(first)
+        elif not (in_listener or self._host.is_this_thread):  # they are waited for
+            self._wait_for(first, seconds)
+        if first.over:
+            first.result()
+
+    def _end(self, timeout: float, thread: int, in_listener: bool) -> None:
+        with self._lock:  # streams that are being created are complete before they are closed
+            pass
         try:
-            self._leave(self._leave_patience if timeout is None else timeout)
+            self._leave(timeout, thread, in_listener)
         finally:
             if self._watchdog is not None:
                 self._watchdog.end()
             if self._own_journal is not None:
                 self._own_journal.close()
 
-    def _leave(self, timeout: float) -> None:
+    def _leave(self, timeout: float, thread: int, in_listener: bool) -> None:
         deadline = time.monotonic() + timeout
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
             self._abandon(timeout)
             return
-        plane.let_go_in_this_thread()
-        in_listener = self._calls is not None and self._calls.thread == threading.get_ident()
+        plane.let_go(thread)
         loop.post(events.CloseRequested(in_listener))
         try:
             # The rest is for ending without an answer.

@@ -75,7 +75,9 @@ class DataPlane:
         self._every_stream = every
         self.messages = Meter(lambda: sum(stream.delivered for stream in every))
         self.bytes = Meter(lambda: sum(stream.bytes_begun for stream in every))
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """Held by threads that write the two below. Those that only read take a list in one step,
+        without it: a signal handler may raise on them."""
         self._held: dict[TopicPartition, tuple[PartitionTopicInfo, KafkaStream]] = {}
         self._stopped: dict[TopicPartition, PartitionTopicInfo] = {}
 
@@ -118,17 +120,19 @@ class DataPlane:
         """Deliver no more messages of ``partitions``; the result shows when that is complete."""
         return Stopping(self._revoke(partitions, keep=True), self._release_wait)
 
-    def let_go_in_this_thread(self) -> None:
-        """Do not wait for the unacknowledged message of the calling thread itself.
+    def let_go(self, thread: int) -> None:
+        """Do not wait for the unacknowledged message of the thread with this identifier.
 
         It counts as not consumed; nothing more is delivered in that stream.
         """
-        with self._lock:
-            found = list(self._held.values())
-        for stream, infos in _by_stream(found).items():
-            if stream.held_by_caller:
+        for stream, infos in _by_stream(self.partitions()).items():
+            if stream.held_by(thread):
                 stream.revoke(infos)
-                stream.wait_released(infos, monotonic())
+                stream.wait_released(infos, monotonic(), thread)
+
+    def lend(self) -> list[Callable[[], object]]:
+        """Give up the locks of streams that the calling thread has; the result takes them again."""
+        return [restore for stream in self._every_stream for restore in stream.lend()]
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Deliver no more messages of ``partitions``; forget them; return their positions."""
@@ -147,10 +151,10 @@ class DataPlane:
         self, partitions: Iterable[TopicPartition], keep: bool
     ) -> list[tuple[PartitionTopicInfo, KafkaStream]]:
         with self._lock:
-            found = [self._held.pop(tp) for tp in partitions if tp in self._held]
-            for info, _ in found:
-                if keep:
-                    self._stopped[info.topic_partition] = info
+            wanted = [tp for tp in partitions if tp in self._held]
+            if keep:
+                self._stopped.update((tp, self._held[tp][0]) for tp in wanted)
+            found = [self._held.pop(tp) for tp in wanted]
         for stream, infos in _by_stream(found).items():
             stream.revoke(infos)
         self._manager.stop([info for info, _ in found])
@@ -163,24 +167,21 @@ class DataPlane:
 
     def held(self, partition: TopicPartition) -> PartitionTopicInfo:
         """Return the state of a partition that is started. Raises ``KeyError``."""
-        with self._lock:
-            return self._held[partition][0]
+        return self._held[partition][0]
 
     def partitions(self) -> list[tuple[PartitionTopicInfo, KafkaStream]]:
         """The partitions held, each with its stream."""
-        with self._lock:
-            return list(self._held.values())
+        return list(self._held.values())
 
     def positions(self) -> dict[TopicPartition, int]:
         """Consumed offsets of held partitions and of stopped ones not yet released."""
-        with self._lock:
-            infos = [info for info, _ in self._held.values()] + list(self._stopped.values())
-        return _positions(infos)
+        held = self.partitions()  # first: a partition is in the other before it leaves this one
+        stopped = list(self._stopped.values())
+        return _positions([*stopped, *(info for info, _ in held)])
 
     def lags(self) -> dict[TopicPartition, int]:
         """Messages between consumed offset and high watermark, where known."""
-        with self._lock:
-            infos = [info for info, _ in self._held.values()]
+        infos = [info for info, _ in self.partitions()]
         return {info.topic_partition: lag for info in infos if (lag := info.lag) is not None}
 
     def lag_age(self) -> float:

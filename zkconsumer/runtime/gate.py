@@ -34,7 +34,7 @@ class DeliveryGate:
         self._now = now or (lambda: time.clock_gettime(CLOCK))
         self.valid_until = math.inf if always_open else -math.inf
         """CLOCK_BOOTTIME seconds until which messages may be delivered. Written under the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiters: set[Callable[[], None]] = set()
         self._shut_since: float | None = None
         self._held: float | None = None
@@ -60,8 +60,11 @@ class DeliveryGate:
             self._suspended += shut
             self._shut_since = self._held = None
             self.valid_until = until
-            waiters, self._waiters = self._waiters, set()
-        for wake in waiters:
+        while self._waiters:  # those that are added now find the gate open
+            try:
+                wake = self._waiters.pop()
+            except KeyError:
+                break  # it was discarded
             wake()
         if shut:
             self._tell(f"delivery resumes after {shut:.1f} s")
@@ -147,11 +150,12 @@ class DeliveryGate:
 
         ``wake`` is called on the session keeper's thread, without the gate's lock.
         """
-        with self._lock:
-            if self._now() < self.valid_until:
-                return True
-            self._waiters.add(wake)
-            return False
+        # Without the lock: a signal handler may raise in here, on the consuming thread.
+        self._waiters.add(wake)
+        if self._now() < self.valid_until:
+            self._waiters.discard(wake)
+            return True
+        return False
 
     def _shut_for(self, now: float) -> float:
         if self._ended:

@@ -234,7 +234,7 @@ class HealthMonitor:
 
     def __init__(self, sources: Sources) -> None:
         self._from = sources
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         """Held for moments, and while no other lock is held."""
         self._since: dict[Trouble, float] = {}
         self._seen: dict[PartitionTopicInfo, _Seen] = {}

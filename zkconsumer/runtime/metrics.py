@@ -364,7 +364,7 @@ class Meter:
     ) -> None:
         self._count = count
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._total = count()
         self._at = clock()
         self._mean = 0.0
@@ -393,7 +393,7 @@ class Histogram:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._counts = [0] * (len(self._bounds) + 1)
         self._sum = 0.0
 
@@ -423,7 +423,7 @@ class FetchCounts:
         self.requests = 0
         self.bytes = 0
         self.seconds = Histogram(_SECONDS)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def sent(self) -> None:
         """A request will be sent next."""

@@ -8,7 +8,7 @@ of them may be read by any thread.
 from __future__ import annotations
 
 from operator import length_hint
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 
@@ -23,13 +23,30 @@ class Run:
     To take one is a single step of a list's iterator. It needs no lock, because the interpreter
     runs one thread at a time and switches between steps only. Everything else follows from its
     position.
+
+    Args:
+        messages: what to deliver.
+        before: number of messages that were delivered before them.
+        columns: the ``RecordBatch`` that the only message stands for; ``None`` for messages.
     """
 
-    __slots__ = ("messages", "rest")
+    __slots__ = ("base", "before", "columns", "dropped", "messages", "noted", "rest", "singly")
 
-    def __init__(self, messages: list[MessageAndMetadata]) -> None:
+    def __init__(
+        self, messages: list[MessageAndMetadata], before: int = 0, columns: Any = None
+    ) -> None:
         self.messages = messages
         self.rest = iter(messages)
+        self.before = before
+        self.columns = columns
+        self.noted = 0
+        """How many of those taken the iterator has recorded as delivered."""
+        self.base = 0
+        """How many were taken before the last list."""
+        self.singly = False
+        """Whether single messages are taken at present, not lists."""
+        self.dropped = False
+        """Whether those not taken were dropped, because the partition was revoked."""
 
     @property
     def left(self) -> int:
@@ -42,16 +59,26 @@ class Run:
         return len(self.messages) - length_hint(self.rest)
 
     @property
+    def delivered(self) -> int:
+        """Number of messages delivered up to the last one taken."""
+        return self.before + self.taken * (1 if self.columns is None else self.columns.num_rows)
+
+    @property
     def consumed(self) -> int | None:
         """Offset after the second to last message taken; ``None`` if fewer than two were taken."""
         taken = self.taken
         return self.messages[taken - 2].offset + 1 if taken > 1 else None
 
-    def drain(self) -> int:
-        """Drop the messages that are not taken; return their number."""
+    def drain(self) -> None:
+        """Drop the messages that are not taken."""
         left = len(list(self.rest))  # one step
         del self.messages[len(self.messages) - left :]
-        return left
+        self.dropped = True
+
+    def from_index(self, first: int) -> Run:
+        """A run of the messages from this one on, as if none of them had been taken."""
+        rows = 1 if self.columns is None else self.columns.num_rows
+        return Run(self.messages[first:], self.before + first * rows, self.columns)
 
 
 class PartitionTopicInfo:

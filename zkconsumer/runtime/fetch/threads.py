@@ -36,7 +36,7 @@ from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.metrics import FetchCounts
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.runtime.threads import has_ended
+from zkconsumer.runtime.threads import Alarm, has_ended
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +79,8 @@ class ConsumerFetcherManager:
         """Guarded by the lock, which is held for moments; the table's lock may be taken inside."""
         self._closed = False
         """Written under the lock."""
+        self._room = False
+        """Whether a queue is not full any more, and the table does not know it yet."""
 
     def set_brokers(self, brokers: Sequence[BrokerEndpoint]) -> None:
         """Set the registered brokers. Missing leaders are looked for at once."""
@@ -149,8 +151,17 @@ class ConsumerFetcherManager:
         return self._table.requests_to(broker)
 
     def _queue_has_room(self) -> None:
-        self._table.queue_has_room()
-        self._wake()
+        """The threads update the table themselves: the caller is a consuming thread, on which a
+        signal handler may raise. So it takes no lock."""
+        self._room = True
+        for thread in list(self._threads.values()):
+            thread.alarm.set()
+
+    def _note_room(self) -> None:
+        if self._room:
+            self._room = False
+            self._table.queue_has_room()
+            self._wake()
 
     def _wake(self) -> None:
         """Wake the threads of all that have news in the table; start those that are missing."""
@@ -198,6 +209,7 @@ class ConsumerFetcherManager:
                 thread.alarm.clear()
                 if self._closed:
                     return
+                self._note_room()
                 chosen = thread.choose()
                 if isinstance(chosen, Wait):
                     thread.alarm.wait(chosen.seconds)
@@ -242,7 +254,7 @@ class _Thread(threading.Thread):
         super().__init__(name=name, daemon=True, target=run, args=(self,))
         self.key = key
         self.broker = broker
-        self.alarm = threading.Event()
+        self.alarm = Alarm()
         """Set by any thread that finds news for this worker; cleared by this thread."""
         self.worker: Any = worker  # its requests fit its answers, which types cannot tell
         self._aborted = False

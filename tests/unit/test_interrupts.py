@@ -1,0 +1,434 @@
+"""Exceptions of signal handlers at any point of a call: nothing is lost, nothing hangs.
+
+A trace function raises at one line or one bytecode of a call, each in its turn, in all Python code
+that runs there, also of the standard library. Afterwards the application continues, or commits, or
+shuts down. A run takes a sample. ``ZKC_INTERRUPTS=all`` tries every point; ``ZKC_SEED=N`` repeats a
+sample.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tests.unit.conftest import Switch, new_member
+from tests.unit.test_streams import batch, open_gate
+from zkconsumer.broker.records import MessageDecoder
+from zkconsumer.errors import ConsumerTimeoutError
+from zkconsumer.runtime.chunk_queue import Chunk
+from zkconsumer.runtime.messages import MessageAndMetadata
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.testing import wait_until
+
+SEED = int(os.environ.get("ZKC_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
+ALL = os.environ.get("ZKC_INTERRUPTS") == "all"
+SAMPLE = 60
+"""Points that are tried of each combination, unless all are."""
+
+
+class StopNow(BaseException):
+    """As of Ctrl-C."""
+
+
+class TimeLimitError(Exception):
+    """As of a time limit."""
+
+
+class Interrupter:
+    """Raises at one point of what it traces."""
+
+    def __init__(self, error: type[BaseException] | None = None, at: int = 0) -> None:
+        self.points = 0
+        """How many points there were so far."""
+        self.raised: BaseException | None = None
+        self._error = error
+        self._at = at
+
+    def begin(self) -> None:
+        """Trace all functions that are called from now on, unless the error was raised already.
+        ``sys.settrace(None)`` ends it."""
+        if self.raised is None:
+            sys.settrace(self._called)
+
+    def _called(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        if frame.f_code.co_filename == __file__:
+            return None  # the test itself
+        frame.f_trace_opcodes = True
+        return self._point
+
+    def _point(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if event in ("line", "opcode"):
+            self.points += 1
+            if self.points == self._at and self._error is not None:
+                self.raised = self._error(f"{frame.f_code.co_qualname} {event} {frame.f_lasti}")
+                raise self.raised
+        return self._point
+
+
+class Ready(MessageDecoder):
+    """Yields messages that are there already, in lists of three. So there are few points."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+
+    def decode(
+        self, data: bytes, topic: str, partition: int, start: int
+    ) -> Iterator[list[MessageAndMetadata]]:
+        """Of the offsets that ``data`` holds."""
+        first, end = struct.unpack(">qq", data)
+        for begin in range(first, end, 3):
+            some = [
+                MessageAndMetadata(topic, partition, offset, None, None)
+                for offset in range(max(begin, start), min(begin + 3, end))
+            ]
+            yield some
+
+
+@dataclass
+class Reading:
+    """An application that reads a stream with two partitions and records what it gets."""
+
+    way: str
+    real: bool
+    """With bytes that are decoded."""
+    got: dict[int, list[int]] = field(default_factory=lambda: {0: [], 1: []})
+    infos: list[PartitionTopicInfo] = field(default_factory=list)
+    space: int = 0
+
+    def __post_init__(self) -> None:
+        self.stream = KafkaStream("c", open_gate(), queue_capacity=1, timeout_ms=0)
+        self.stream.queue.on_space = self._on_space
+        self.infos = [PartitionTopicInfo("t", number, 0) for number in (0, 1)]
+        if not self.real:
+            iter(self.stream)._decoder = Ready()
+        for number, first, end in ((0, 0, 4), (1, 0, 3), (0, 4, 6)):
+            data = batch(range(first, end), 1) if self.real else struct.pack(">qq", first, end)
+            self.stream.queue.put(Chunk(self.infos[number], data, first, end))
+        self.items: Iterator[Any] = iter(self.stream)
+        if self.way == "batches":
+            self.items = self.stream.batches(2)
+        elif self.way == "arrow_batches":
+            self.items = self.stream.arrow_batches()
+
+    def _on_space(self) -> None:
+        self.space += 1
+
+    def read(self, interrupter: Interrupter) -> None:
+        """Read until nothing is left. Raises what the interrupter raises."""
+        iterator = self.items
+        while True:
+            interrupter.begin()
+            try:
+                for item in iterator:  # noqa: B007
+                    break
+                else:
+                    return
+            except ConsumerTimeoutError:
+                return
+            finally:
+                sys.settrace(None)
+            self._record(item)
+
+    def _record(self, item: Any) -> None:
+        if self.way == "arrow_batches":
+            partition = item["partition"][0].as_py()
+            self.got[partition] += item["offset"].to_pylist()
+        else:
+            for message in item if self.way == "batches" else [item]:
+                self.got[message.partition].append(message.offset)
+
+    def check_positions(self) -> None:
+        """A commit now covers only what the application got."""
+        for number, info in enumerate(self.infos):
+            committed = set(range(info.position or 0))
+            assert committed <= set(self.got[number]), f"{info} is committed, got {self.got}"
+
+    def check_complete(self) -> None:
+        """The application got everything, at most one item twice, and all of it can be
+        committed."""
+        self.stream.mark_consumed()
+        assert [info.position for info in self.infos] == [6, 3]
+        twice = 0
+        for number, wanted in ((0, 6), (1, 3)):
+            got = self.got[number]
+            assert sorted(set(got)) == list(range(wanted)), got
+            twice += len(got) > wanted
+            for before, after in pairwise(got):
+                assert after <= before + 1, got
+        assert twice <= 1, self.got
+        assert self.stream.failure is None
+        assert self.space, "the fetchers were not told that there is room"
+
+    def check_free(self) -> None:
+        """No lock is left locked."""
+        assert is_free(self.stream._lock)
+        assert is_free(iter(self.stream)._gate._lock)
+
+
+def is_free(lock: Any) -> bool:
+    """Whether another thread gets a lock."""
+    found: list[bool] = []
+
+    def take() -> None:
+        found.append(lock.acquire(timeout=10))
+        if found[0]:
+            lock.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def points(count: int, *what: object) -> list[int]:
+    """The points to raise at, of ``count``."""
+    if ALL or count <= SAMPLE:
+        return list(range(1, count + 1))
+    sys.stdout.write(f"a sample of {count} points; repeat it with ZKC_SEED={SEED}\n")
+    return sorted(random.Random(f"{SEED} {what}").sample(range(1, count + 1), SAMPLE))
+
+
+@pytest.mark.parametrize("then", ["continue", "commit", "shut down"])
+@pytest.mark.parametrize(
+    ("way", "real"),
+    [
+        ("next", False),
+        ("next", True),
+        ("batches", False),
+        ("batches", True),
+        ("arrow_batches", True),
+    ],
+)
+@pytest.mark.parametrize("kind", [StopNow, TimeLimitError])
+def test_an_exception_inside_next_loses_nothing(
+    way: str, real: bool, then: str, kind: type[BaseException]
+) -> None:
+    """It reaches the caller as it is. Every message is delivered, or delivered again. No commit
+    covers a message that was not handed out. Nothing hangs."""
+    counting = Interrupter()
+    reading = Reading(way, real)
+    reading.read(counting)
+    reading.check_complete()
+    assert counting.points > 500
+    for at in points(counting.points, way, real, then, kind):
+        interrupter = Interrupter(kind, at)
+        reading = Reading(way, real)
+        try:
+            with pytest.raises(kind) as caught:
+                reading.read(interrupter)
+            assert caught.value is interrupter.raised
+            reading.check_positions()
+            reading.check_free()
+            if then == "continue":
+                reading.read(interrupter)
+                reading.check_positions()
+                reading.check_complete()
+            elif then == "commit":
+                reading.stream.mark_consumed()
+                reading.check_positions()
+            else:
+                reading.stream.revoke(reading.infos)
+                reading.stream.wait_released(reading.infos, time.monotonic())
+                reading.stream.shutdown()
+                reading.check_positions()
+                before = sum(map(len, reading.got.values()))
+                reading.read(interrupter)
+                assert sum(map(len, reading.got.values())) == before
+            reading.check_free()
+        except BaseException as error:
+            error.add_note(f"at point {at}: {interrupter.raised}")
+            raise
+
+
+# -- a whole member -----------------------------------------------------------------------------
+
+
+class Application:
+    """A member on simulated servers, and what it has delivered."""
+
+    def __init__(self, kind: str, messages: int = 6) -> None:
+        self.member = new_member(kind)
+        (self.stream,) = self.member.create_message_streams({"t": 1})["t"]
+        plane = self.member._plane
+        assert plane is not None
+        wait_until(lambda: bool(plane.partitions()), 10, "it owns the partition")
+        ((self.info, _),) = plane.partitions()
+        self.stream.queue.put(Chunk(self.info, batch(range(messages), 1), 0, messages))
+        self.got: list[int] = []
+
+    def read(self, count: int, interrupter: Interrupter | None = None) -> None:
+        """Read this number of messages, or until the end of the stream."""
+        for _ in range(count):
+            if interrupter is not None:
+                interrupter.begin()
+            try:
+                for message in self.stream:  # noqa: B007
+                    break
+                else:
+                    return
+            finally:
+                sys.settrace(None)
+            self.got.append(message.offset)
+
+    def call(self, work: Callable[[], object], interrupter: Interrupter) -> None:
+        """Call the library, interrupted."""
+        interrupter.begin()
+        try:
+            work()
+        finally:
+            sys.settrace(None)
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """A test that hangs ends the process, and shows where."""
+    faulthandler.dump_traceback_later(240, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+KINDS = ("zookeeper", "coordinator")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [StopNow, TimeLimitError])
+@pytest.mark.usefixtures("in_time")
+def test_an_exception_inside_commit_offsets(
+    switch: Switch, kind: str, error: type[BaseException]
+) -> None:
+    """It reaches the caller as it is. The next commit works, and covers what was consumed."""
+    application = Application(kind)
+    commit = application.member.commit_offsets
+    try:
+        application.read(3)
+        counting = Interrupter()
+        application.call(commit, counting)
+        assert counting.points > 50
+        for at in points(counting.points, kind, error):
+            interrupter = Interrupter(error, at)
+            with pytest.raises(error) as caught:
+                application.call(commit, interrupter)
+            assert caught.value is interrupter.raised
+            assert application.info.position == 2
+            commit()
+        application.stream.mark_consumed()
+        commit()
+        assert application.info.position == 3
+    finally:
+        application.member.shutdown(timeout=10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [StopNow, TimeLimitError])
+@pytest.mark.usefixtures("in_time")
+def test_an_exception_inside_shutdown(
+    switch: Switch, kind: str, error: type[BaseException]
+) -> None:
+    """It reaches the caller as it is. Another ``shutdown`` returns when the member has left. Its
+    position is that of the message in hand."""
+    counting = Interrupter()
+    application = Application(kind)
+    application.read(3)
+    application.call(application.member.shutdown, counting)
+    assert counting.points > 50
+    for at in points(counting.points, kind, error)[:: 1 if ALL else 3]:
+        interrupter = Interrupter(error, at)
+        application = Application(kind)
+        application.read(3)
+        with pytest.raises(error) as caught:
+            application.call(application.member.shutdown, interrupter)
+        assert caught.value is interrupter.raised
+        left = len(switch.left)
+        application.member.shutdown(timeout=10)
+        loop = application.member._loop
+        assert loop is not None
+        assert loop.left, interrupter.raised
+        assert left <= len(switch.left)
+        assert application.info.position == 2
+        application.read(9)
+        assert application.got == [0, 1, 2]
+
+
+class Caller(Interrupter):
+    """Calls something at one point, as a signal handler does, and raises nothing."""
+
+    def __init__(self, work: Callable[[], object], at: int) -> None:
+        super().__init__(None, at)
+        self.work = work
+
+    def _point(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if event in ("line", "opcode"):
+            self.points += 1
+            if self.points == self._at:
+                self.work()
+        return self._point
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("in_time")
+def test_a_signal_handler_may_shut_down(switch: Switch, kind: str) -> None:
+    """Wherever it interrupts the reading thread, the member leaves in time. At most the message
+    that was being handed out is delivered afterwards, and it does not count as consumed."""
+    counting = Interrupter()
+    application = Application(kind)
+    application.read(6, counting)
+    application.member.shutdown()
+    for at in points(counting.points, kind)[:: 1 if ALL else 3]:
+        application = Application(kind)
+        delivered: list[int] = []
+
+        def handle(
+            application: Application = application, delivered: list[int] = delivered
+        ) -> None:
+            begun = time.monotonic()
+            application.member.shutdown(timeout=20)
+            assert time.monotonic() - begun < 10
+            delivered.append(len(application.got))
+
+        application.read(9, Caller(handle, at))
+        loop = application.member._loop
+        assert loop is not None
+        assert loop.left
+        assert delivered
+        assert len(application.got) <= delivered[0] + 1
+        assert (application.info.position or 0) <= delivered[0]
+        assert is_free(application.stream._lock)
+
+
+@pytest.mark.parametrize(
+    "call", ["mark_consumed", "health", "commit_offsets", "commit_offsets_async"]
+)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("in_time")
+def test_a_signal_handler_may_call(switch: Switch, kind: str, call: str) -> None:
+    """Wherever it interrupts the reading thread, the call returns and nothing is lost."""
+    application = Application(kind)
+    try:
+        counting = Interrupter()
+        application.read(6, counting)
+        tried = points(counting.points, kind, call)
+        owner = application.stream if call == "mark_consumed" else application.member
+        work: Callable[[], object] = getattr(owner, call)
+        for round_, at in enumerate(tried, 1):
+            first = 6 * round_
+            data = batch(range(first, first + 6), 1)
+            application.stream.queue.put(Chunk(application.info, data, first, first + 6))
+            application.read(6, Caller(work, at))
+            assert application.got == list(range(first + 6))
+        application.stream.mark_consumed()
+        assert application.info.position == len(application.got)
+    finally:
+        application.member.shutdown(timeout=10)
