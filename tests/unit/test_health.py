@@ -10,7 +10,12 @@ import pytest
 
 from zkconsumer import Health, Trouble
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.errors import ConnectorFailedError
+from zkconsumer.errors import (
+    CodecUnavailableError,
+    ConnectorFailedError,
+    InvalidMessageError,
+    MessageSizeTooLargeError,
+)
 from zkconsumer.runtime.health import GAUGES, HealthMonitor, Membership, Sources
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.testing import wait_until
@@ -173,8 +178,31 @@ def test_progress_is_a_message_or_an_answer_that_there_is_none() -> None:
     made.stream.in_hand = object()
     assert made.after(21) == ["application"]
     made.stream.failure = ValueError("damaged")
-    assert made.after(1) == ["stream-failed", "application"]
+    assert made.after(1) == ["stream-failed"]
     assert not made.monitor.read(10.0).alive
+
+
+@pytest.mark.parametrize(
+    ("failure", "advice", "skips"),
+    [
+        (MessageSizeTooLargeError("raise fetch.message.max.bytes"), "make a new connector", False),
+        (CodecUnavailableError("install lz4"), "make a new connector", False),
+        (InvalidMessageError("wrong checksum"), "if that fails as well", True),
+    ],
+)
+def test_only_a_damaged_message_is_to_be_skipped(
+    failure: Exception, advice: str, skips: bool
+) -> None:
+    """For a stream that has failed, the reason says what helps, and no other cause is named: its
+    partition makes no progress, whatever the brokers do."""
+    made = Made()
+    made.info.high_watermark = 5
+    made.stream.failure = failure
+    assert made.after(20) == ["stream-failed"]
+    (reason,) = made.monitor.read(10.0).reasons
+    assert f"{failure}" in reason.text
+    assert advice in reason.text
+    assert ("commit an offset behind the message" in reason.text) == skips
 
 
 def test_a_stopped_process_has_lasted_nothing_yet() -> None:

@@ -3,7 +3,7 @@
 A trace function raises at one line or one bytecode of a call, each in its turn, in all Python code
 that runs there, also of the standard library. Afterwards the application continues, or commits, or
 shuts down. A run takes a sample. ``ZKC_INTERRUPTS=all`` tries every point; ``ZKC_SEED=N`` repeats a
-sample.
+sample. The same is done with real signals, for ``ZKC_INTERRUPT_SECONDS`` for each way to read.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
+import signal
 import struct
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import FrameType
@@ -24,19 +26,22 @@ from typing import Any
 import pytest
 
 from tests.unit.conftest import Switch, new_member
-from tests.unit.test_streams import batch, open_gate
+from tests.unit.test_streams import GZIP, batch, open_gate
 from zkconsumer.broker.records import MessageDecoder
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.runtime.chunk_queue import Chunk
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.threads import Alarm
 from zkconsumer.testing import wait_until
 
 SEED = int(os.environ.get("ZKC_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 ALL = os.environ.get("ZKC_INTERRUPTS") == "all"
 SAMPLE = 60
 """Points that are tried of each combination, unless all are."""
+SECONDS = float(os.environ.get("ZKC_INTERRUPT_SECONDS", "1.5"))
+"""How long real signals interrupt each way to read."""
 
 
 class StopNow(BaseException):
@@ -295,7 +300,7 @@ class Application:
 @pytest.fixture
 def in_time() -> Iterator[None]:
     """A test that hangs ends the process, and shows where."""
-    faulthandler.dump_traceback_later(240, exit=True)
+    faulthandler.dump_traceback_later(100, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
 
@@ -424,7 +429,7 @@ def test_a_signal_handler_may_call(switch: Switch, kind: str, call: str) -> None
         work: Callable[[], object] = getattr(owner, call)
         for round_, at in enumerate(tried, 1):
             first = 6 * round_
-            data = batch(range(first, first + 6), 1)
+            data = batch(range(first, first + 6))
             application.stream.queue.put(Chunk(application.info, data, first, first + 6))
             application.read(6, Caller(work, at))
             assert application.got == list(range(first + 6))
@@ -432,3 +437,180 @@ def test_a_signal_handler_may_call(switch: Switch, kind: str, call: str) -> None
         assert application.info.position == len(application.got)
     finally:
         application.member.shutdown(timeout=10)
+
+
+# -- real signals -------------------------------------------------------------------------------
+
+
+def in_batches(sizes: tuple[int, ...]) -> Callable[[int, int], tuple[bytes, int]]:
+    """Record batches of these sizes in turn, at any offset: the bytes, and the offset behind."""
+    made = {size: batch(range(size), GZIP)[8:] for size in set(sizes)}
+
+    def at(number: int, first: int) -> tuple[bytes, int]:
+        data = b""
+        for index in range(4):
+            size = sizes[(number + index) % len(sizes)]
+            data += struct.pack(">q", first) + made[size]
+            first += size
+        return data, first
+
+    return at
+
+
+@contextmanager
+def fed(stream: KafkaStream, info: PartitionTopicInfo, sizes: tuple[int, ...]) -> Iterator[None]:
+    """Another thread keeps the stream's queue filled, as fetchers do: it waits for room."""
+    ended, room = threading.Event(), Alarm()
+    stream.queue.on_space = room.set
+    make = in_batches(sizes)
+
+    def feed() -> None:
+        number, first = 0, 0
+        while not ended.is_set():
+            if stream.queue.full and not room.wait(20):
+                return  # nobody has told that there is room
+            data, end = make(number, first)
+            stream.queue.put(Chunk(info, data, first, end))
+            number, first = number + 1, end
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        room.set()
+        feeder.join()
+
+
+class Reader:
+    """Reads one partition in one way, and judges the offsets that it gets."""
+
+    def __init__(self, stream: KafkaStream, way: str) -> None:
+        self.expected = self.lost = self.twice = 0
+        """The next offset; how many messages were left out, and delivered more than once."""
+        self.item: Any = None
+        """What the application works on."""
+        self._judged: Any = None
+        self._stream = stream
+        self._items: Iterator[Any] = iter(stream)
+        if way == "batches":
+            self._items = stream.batches(7, timeout=0.5)
+        elif way == "arrow_batches":
+            self._items = stream.arrow_batches(timeout=0.5)
+        elif way == "try_next":
+            self._items = iter(())
+        self._polls = way == "try_next"
+
+    def read(self, until: float) -> None:
+        """Read until then (``time.monotonic()``)."""
+        while time.monotonic() < until:
+            if self._polls:
+                self.item = self._stream.try_next()
+                self.judge()
+            else:
+                for item in self._items:
+                    self.item = item
+                    self.judge()
+                    if time.monotonic() >= until:
+                        break
+
+    def judge(self) -> None:
+        """Count what the last item leaves out. May be repeated."""
+        item = self.item
+        if item is None or item is self._judged or (isinstance(item, list) and not item):
+            return
+        if isinstance(item, list):
+            first, last = item[0].offset, item[-1].offset
+        elif isinstance(item, MessageAndMetadata):
+            first = last = item.offset
+        elif item.num_rows:
+            offsets = item["offset"]
+            first, last = offsets[0].as_py(), offsets[-1].as_py()
+        else:
+            return
+        self.lost += max(0, first - self.expected)
+        self.twice += first < self.expected and last < self.expected
+        self.expected = max(self.expected, last + 1)
+        self._judged = item
+
+
+@pytest.mark.parametrize("way", ["next", "batches", "arrow_batches", "try_next"])
+@pytest.mark.usefixtures("in_time")
+def test_real_signals_lose_nothing(way: str) -> None:
+    """A timer interrupts the reading thread again and again, and its handler raises. The loop is
+    resumed. Nothing is lost, and no commit covers what was not handed out."""
+    assert threading.current_thread() is threading.main_thread()
+    rng = random.Random(SEED)
+    stream = KafkaStream("c", open_gate(), timeout_ms=-1)
+    info = PartitionTopicInfo("t", 0, 0)
+    reader = Reader(stream, way)
+    armed, interrupts, other = False, 0, []
+
+    def handle(_number: int, _frame: object) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise (StopNow, TimeLimitError)[interrupts % 2]
+
+    before = signal.signal(signal.SIGALRM, handle)
+    end = time.monotonic() + SECONDS
+    try:
+        with fed(stream, info, (1, 5, 1, 40)):
+            while time.monotonic() < end:
+                try:
+                    armed = True
+                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 2e-3))
+                    reader.read(end)
+                except (StopNow, TimeLimitError):
+                    interrupts += 1
+                except Exception as error:  # noqa: BLE001
+                    other.append(error)
+                finally:
+                    armed = False
+                reader.judge()
+                if rng.random() < 0.2:
+                    stream.mark_consumed()
+                assert (info.position or 0) <= reader.expected
+            assert is_free(stream._lock)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    sys.stdout.write(
+        f"{way}: {interrupts} interrupts, {reader.expected} messages, {reader.twice} items twice; "
+        f"repeat it with ZKC_SEED={SEED}\\n"
+    )
+    assert (reader.lost, other) == (0, [])
+    assert interrupts > 20 * SECONDS
+    assert reader.expected > 100 * SECONDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("in_time")
+def test_shutdown_in_the_handler_of_a_real_signal(switch: Switch, kind: str) -> None:
+    """What everybody writes for SIGTERM. It returns in time, and the loop that it interrupts
+    ends."""
+    rng = random.Random(SEED)
+    for _ in range(12):
+        application = Application(kind, 1)
+        took: list[float] = []
+
+        def handle(_number: int, _frame: object, application: Application = application) -> None:
+            begun = time.monotonic()
+            application.member.shutdown(timeout=20)
+            took.append(time.monotonic() - begun)  # noqa: B023
+
+        before = signal.signal(signal.SIGALRM, handle)
+        try:
+            with fed(application.stream, application.info, (1,)):
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-3, 2e-2))
+                for _message in application.stream:
+                    pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert len(took) == 1
+        assert took[0] < 10
+        loop = application.member._loop
+        assert loop is not None
+        assert loop.left

@@ -119,13 +119,14 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
         # how far that is tells which message is in hand and which ones are consumed (``_note``).
         # A revoke takes the rest out of the same iterator, so nothing is left here.
         given: object = None
-        search = self._search_singly
+        gate, search = self._gate, self._search_singly
+        now, clock, thread = clock_gettime, CLOCK, get_ident
         try:
             yield None
             self._renew()
             while True:
-                if clock_gettime(CLOCK) < self._gate.valid_until:
-                    self._holder = get_ident()
+                if now(clock) < gate.valid_until:
+                    self._holder = thread()
                     for message in self._unlocked:
                         yield message
                         given = message
@@ -135,12 +136,14 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
                             break
                 elif self._fill(search) is _Found.END:
                     break
-            self._next, self._spare = self._spare or self._ready(), None
+            self.__next__ = self._spare or self._ready()  # type: ignore[method-assign]
+            self._spare = None
         except GeneratorExit:  # nobody uses it any more
             raise
         except BaseException:
             self._given, self._interrupted, self._unlocked = given, True, _NOTHING
-            self._next, self._spare = self._spare or self._ready(), None
+            self.__next__ = self._spare or self._ready()  # type: ignore[method-assign]
+            self._spare = None
             raise
 
     def lists(
@@ -161,12 +164,14 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
                     if batch := [*some]:  # one step
                         yield batch
                         given = batch[-1]
-            owner._next, owner._spare = owner._spare or owner._ready(), None
+            owner.__next__ = owner._spare or owner._ready()  # type: ignore[method-assign]
+            owner._spare = None
         except GeneratorExit:
             raise
         except BaseException:
             self._given, self._interrupted, self._unlocked = given, True, _NOTHING
-            owner._next, owner._spare = owner._spare or owner._ready(), None
+            owner.__next__ = owner._spare or owner._ready()  # type: ignore[method-assign]
+            owner._spare = None
             raise
 
     def columns(
@@ -188,18 +193,20 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
                         yield columns
                         given = last
                         break
-            owner._next, owner._spare = owner._spare or owner._ready(), None
+            owner.__next__ = owner._spare or owner._ready()  # type: ignore[method-assign]
+            owner._spare = None
         except GeneratorExit:
             raise
         except BaseException:
             self._given, self._interrupted, self._unlocked = given, True, _NOTHING
-            owner._next, owner._spare = owner._spare or owner._ready(), None
+            owner.__next__ = owner._spare or owner._ready()  # type: ignore[method-assign]
+            owner._spare = None
             raise
 
     def next(self) -> MessageAndMetadata:
         """Return the next message, waiting for it. Raises ``StopIteration`` after shutdown."""
         try:
-            return self._next()
+            return self.__next__()
         except BaseException:
             if not self._interrupted:  # inside, or on the way out
                 self._given, self._interrupted, self._unlocked = None, True, _NOTHING
@@ -207,8 +214,19 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
 
     def try_next(self) -> MessageAndMetadata | None:
         """See ``KafkaStream.try_next``."""
-        batch = self._try(self._search_singly, 1)
-        return batch[0] if batch else None
+        try:
+            self._holder = get_ident()
+            if self._gate.is_open:
+                for message in self._unlocked:
+                    return message
+            if self._fill(self._search_singly, wait=False) is _Found.END:
+                raise StopIteration
+            for message in self._unlocked:
+                return message
+            return None
+        except BaseException:
+            self._given, self._interrupted, self._unlocked = None, True, _NOTHING
+            raise
 
     def try_next_batch(self, most: int) -> list[MessageAndMetadata]:
         """See ``KafkaStream.try_next_batch``."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 _T = TypeVar("_T")
@@ -23,16 +22,17 @@ class HandOut(Iterator[_T]):
     An exception ends a generator, but not this iterator: another generator is ready beforehand.
     """
 
-    def __init__(self) -> None:
-        self._spare: Callable[[], _T] | None = None
-        self._next: Callable[[], _T] = self._ready()
-
     if TYPE_CHECKING:
 
         def __next__(self) -> _T: ...
 
     else:
-        __next__ = property(attrgetter("_next"))
+        __slots__ = ("__next__",)
+        # A slot's value is what the interpreter calls: there is no function around it.
+
+    def __init__(self) -> None:
+        self._spare: Callable[[], _T] | None = None
+        self.__next__ = self._ready()  # type: ignore[method-assign]
 
     @abstractmethod
     def _items(self) -> Generator[Any, None, None]:
@@ -40,7 +40,7 @@ class HandOut(Iterator[_T]):
 
         Everything after the first ``yield`` is inside a ``try``. However it ends, except with
         ``GeneratorExit``, it calls ``_renew`` after beginning and puts the spare in its place:
-        ``self._next, self._spare = self._spare or self._ready(), None``.
+        ``self.__next__ = self._spare or self._ready()``, and ``self._spare = None``.
         """
 
     def _ready(self) -> Callable[[], _T]:

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.errors import InvalidMessageError
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
 
@@ -275,7 +276,11 @@ class HealthMonitor:
             if one in _AT_ONCE or lasted[one] >= patience
         ]
         if is_open and member.failure is None:
-            slow = [pair for pair in partitions if idle[pair[0]] >= patience]
+            slow = [
+                (info, stream)
+                for info, stream in partitions
+                if idle[info] >= patience and stream.failure is None  # that is reported
+            ]
             reasons += _stalled(slow, idle)
         return Health(
             state=member.state,
@@ -333,8 +338,7 @@ class HealthMonitor:
         failed = [stream.failure for stream in self._from.streams if stream.failure is not None]
         if failed:
             found[Trouble.STREAM_FAILED] = (
-                f"a stream cannot be read any further: {failed[0]}; make a new connector, after "
-                "committing an offset behind the message"
+                f"a stream cannot be read any further: {failed[0]}; {_remedy(failed[0])}"
             )
         if not member.registered:
             found[Trouble.NOT_REGISTERED] = (
@@ -394,6 +398,17 @@ def _advice(fault: str) -> str:
         if error in fault:
             return f": {advice}"
     return ": check the brokers and their leaders"
+
+
+def _remedy(failure: Exception) -> str:
+    """What to do about a stream that has failed. Only a message that no member can read is to be
+    skipped."""
+    if isinstance(failure, InvalidMessageError):
+        return (
+            "fetch it again with a new connector; if that fails as well, commit an offset behind "
+            "the message"
+        )
+    return "then make a new connector"
 
 
 def _names(infos: list[PartitionTopicInfo]) -> str:
