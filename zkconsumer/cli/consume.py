@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 import queue
 import random
-import signal
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +27,7 @@ from zkconsumer.cli.consume_formatter import message_format
 from zkconsumer.cli.consume_output import Printer
 from zkconsumer.cli.consume_partition import messages_of
 from zkconsumer.cli.exclusive import at_most_one, no_effect, only_with
+from zkconsumer.cli.signals import EXIT_SIGNAL, SignalledError, signals_raise
 from zkconsumer.cli.times import duration_option
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_mapping, examine_properties
@@ -52,9 +51,6 @@ from zkconsumer.errors import (
 from zkconsumer.prometheus import start_http_server
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.zk.blocking import BlockingZk
-
-EXIT_SIGNAL = 128
-"""Added to a signal's number: 130 after Ctrl-C, 143 after SIGTERM."""
 
 _LOOK_S = 0.2
 """How often a stream without messages looks whether a file is due."""
@@ -586,46 +582,6 @@ def _write_stream(
         except Exception as error:  # noqa: BLE001 - raised again in the main thread
             ends.put(error)
         return
-
-
-class SignalledError(BaseException):
-    """SIGINT or SIGTERM was received."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-@contextmanager
-def signals_raise() -> Iterator[Callable[[], None]]:
-    """The first SIGINT or SIGTERM raises in the main thread; a second one ends the process.
-
-    kazoo catches exceptions that are raised while it sends, and raises its own error instead. So an
-    error after a signal is treated as the signal, and the yielded function raises one that kazoo
-    caught.
-    """
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    received: list[int] = []
-
-    def handle(number: int, _frame: object) -> None:
-        for each in numbers:
-            signal.signal(each, signal.SIG_DFL)
-        received.append(number)
-        raise SignalledError(number)
-
-    def check() -> None:
-        if received:
-            raise SignalledError(received[0])
-
-    before = {number: signal.signal(number, handle) for number in numbers}
-    try:
-        yield check
-    except ZooKeeperError:
-        check()
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _zookeeper(config: ConsumerConfig) -> BlockingZk:

@@ -17,15 +17,13 @@ from datetime import datetime
 import click
 
 from zkconsumer.cli.consume import (
-    EXIT_SIGNAL,
-    SignalledError,
     configure,
     delete_generated,
     key_values,
     set_up_logging,
-    signals_raise,
 )
 from zkconsumer.cli.exclusive import no_effect
+from zkconsumer.cli.signals import EXIT_SIGNAL, SignalledError, signals_raise
 from zkconsumer.cli.times import duration_option
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.coordinator import CoordinatorConfig
@@ -145,19 +143,15 @@ def perf(
     begun, clock = time.time(), time.perf_counter()
     try:
         with signals_raise() as check_signals:
-            streams = connector.create_message_streams({topic: threads})[topic]
-            joined = time.perf_counter()
-            counter.count(streams, 0 if arrow else batch)
-            check_signals()
+            try:
+                streams = connector.create_message_streams({topic: threads})[topic]
+                joined = time.perf_counter()
+                counter.count(streams, 0 if arrow else batch)
+                check_signals()
+            finally:
+                _leave(connector, generated)
     except SignalledError as signalled:
         return EXIT_SIGNAL + signalled.number
-    finally:
-        try:
-            connector.shutdown()
-        except CommitFailedError as error:
-            click.echo(f"warning: {error}", err=True)
-        if generated is not None:
-            delete_generated(generated)
     if counter.failure is not None:
         raise counter.failure
     columns = _columns(begun, joined - clock, counter.ended - joined, counter)
@@ -175,6 +169,18 @@ def perf(
         )
         return 1
     return 0
+
+
+def _leave(
+    connector: ZookeeperConsumerConnector | CoordinatorConsumerConnector,
+    generated: ConsumerConfig | None,
+) -> None:
+    try:
+        connector.shutdown()
+    except CommitFailedError as error:
+        click.echo(f"warning: {error}", err=True)
+    if generated is not None:
+        delete_generated(generated)
 
 
 def _coordinator_config(

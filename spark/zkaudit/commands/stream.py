@@ -17,6 +17,7 @@ from zkaudit.commands.inputs import audit_options, spark_session
 from zkaudit.commands.summary import FAILED, print_summary, status_of
 from zkaudit.findings.limits import SEVERITIES
 from zkconsumer.cli.exclusive import no_effect
+from zkconsumer.cli.signals import Repeated
 from zkconsumer.cli.times import duration_option
 
 if TYPE_CHECKING:
@@ -105,10 +106,12 @@ def stream_command(
     stop = threading.Event()
     caught: list[int] = []
 
+    repeated = Repeated()
+
     def on_signal(number: int, _: object) -> None:
-        caught.append(number)
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
+        if not repeated(number):
+            caught.append(number)
+            stop.set()
 
     with spark_session(master, options) as spark:
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,0 +1,77 @@
+"""SIGINT and SIGTERM in commands that finish something before they end, such as leaving a group."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from zkconsumer.errors import ZooKeeperError
+
+EXIT_SIGNAL: Final = 128
+"""Added to a signal's number: 130 after Ctrl-C, 143 after SIGTERM."""
+GRACE: Final = 1.0
+"""Seconds after the first signal in which others are ignored."""
+
+
+class SignalledError(BaseException):
+    """SIGINT or SIGTERM was received."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Repeated:
+    """Recognizes repeated signals.
+
+    GNU ``timeout`` sends two: to the process and to its group. So does a wrapper that passes on
+    what the terminal has sent to the group already. Only a signal ``GRACE`` seconds after the first
+    is somebody's who does not want to wait.
+    """
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+
+    def __call__(self, number: int) -> bool:
+        """Return false for the first signal, true for others. End the process with a late one."""
+        if self._first is None:
+            self._first = time.monotonic()
+            return False
+        if time.monotonic() - self._first >= GRACE:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        return True
+
+
+@contextmanager
+def signals_raise() -> Iterator[Callable[[], None]]:
+    """The first SIGINT or SIGTERM raises in the main thread; see ``Repeated`` for others.
+
+    kazoo catches exceptions that are raised while it sends, and raises its own error instead. So an
+    error after a signal is treated as the signal, and the yielded function raises one that kazoo
+    caught.
+    """
+    repeated = Repeated()
+    received: list[int] = []
+
+    def handle(number: int, _frame: object) -> None:
+        if not repeated(number):
+            received.append(number)
+            raise SignalledError(number)
+
+    def check() -> None:
+        if received:
+            raise SignalledError(received[0])
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield check
+    except ZooKeeperError:
+        check()
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
