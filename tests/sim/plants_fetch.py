@@ -243,13 +243,15 @@ def forgets_the_leaderless(patch: Patch) -> None:
 
 def consumes_early(patch: Patch) -> None:
     """A message counts as consumed when it is returned."""
-    right = ConsumerIterator._hand_over
+    right = ConsumerIterator.try_next
 
-    def hand_over(self: ConsumerIterator, message: MessageAndMetadata) -> None:
-        right(self, message)
-        self._info.consumed_offset = message.offset + 1
+    def try_next(self: ConsumerIterator) -> MessageAndMetadata | None:
+        message = right(self)
+        if message is not None:
+            self._info.consumed_offset = message.offset + 1
+        return message
 
-    patch.setattr(ConsumerIterator, "_hand_over", hand_over)
+    patch.setattr(ConsumerIterator, "try_next", try_next)
 
 
 def revokes_queued_chunks_only(patch: Patch) -> None:
@@ -259,8 +261,9 @@ def revokes_queued_chunks_only(patch: Patch) -> None:
         with self._lock:
             for info in infos:
                 info.revoked = True
-            self._queue.discard(infos)
-        self._queue.tell_space()
+            freed = self._queue.discard(infos)
+        if freed and self._queue.on_space is not None:
+            self._queue.on_space()
 
     patch.setattr(ConsumerIterator, "revoke", revoke)
 

@@ -9,6 +9,8 @@ sample. The same is done with real signals, for ``ZKC_INTERRUPT_SECONDS`` for ea
 from __future__ import annotations
 
 import faulthandler
+import gzip
+import linecache
 import os
 import random
 import signal
@@ -19,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import FrameType
 from typing import Any
 
@@ -27,13 +29,14 @@ import pytest
 
 from tests.unit.conftest import Switch, new_member
 from tests.unit.test_streams import GZIP, batch, open_gate
+from zkconsumer.broker.codecs import decompress
 from zkconsumer.broker.records import MessageDecoder
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.runtime.chunk_queue import Chunk
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.runtime.threads import Alarm
+from zkconsumer.runtime.undisturbed import Alarm
 from zkconsumer.testing import wait_until
 
 SEED = int(os.environ.get("ZKC_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
@@ -614,3 +617,93 @@ def test_shutdown_in_the_handler_of_a_real_signal(switch: Switch, kind: str) -> 
         loop = application.member._loop
         assert loop is not None
         assert loop.left
+
+
+# -- single points, without chance --------------------------------------------------------------
+
+
+def test_a_message_that_was_not_handed_out_is_taken_back() -> None:
+    """The exception comes after the message was taken from its list."""
+    reading = Reading("next", real=False)
+    places = Places("ConsumerIterator._items")
+    reading.read(places)
+    taken = [at for at, line in places.found if line.strip() == "yield message"]
+    assert len(taken) > 9
+    for at in taken:
+        reading = Reading("next", real=False)
+        interrupter = Interrupter(StopNow, at)
+        with pytest.raises(StopNow):
+            reading.read(interrupter)
+        reading.stream.mark_consumed()
+        reading.check_positions()
+        reading.read(interrupter)
+        reading.check_complete()
+
+
+class Places(Interrupter):
+    """Records the points of one function, with their lines."""
+
+    def __init__(self, function: str) -> None:
+        super().__init__()
+        self.found: list[tuple[int, str]] = []
+        self._function = function
+
+    def _point(self, frame: FrameType, event: str, argument: object) -> Any:
+        super()._point(frame, event, argument)
+        if event in ("line", "opcode") and frame.f_code.co_qualname == self._function:
+            line = linecache.getline(frame.f_code.co_filename, frame.f_lineno or 0)
+            self.found.append((self.points, line))
+        return self._point
+
+
+@pytest.mark.parametrize("error", [StopNow, TimeLimitError])
+def test_a_list_whose_decoding_was_interrupted_is_decoded_again(error: type[BaseException]) -> None:
+    """Also if the application asks for single messages after it asked for lists."""
+    stream = KafkaStream("c", open_gate(), timeout_ms=0)
+    decoder = Ready()
+    failing = [True]
+
+    def interrupted(*arguments: Any) -> Iterator[list[MessageAndMetadata]]:
+        for index, some in enumerate(Ready.decode(decoder, *arguments)):
+            yield some
+            if index == 1 and failing.pop():
+                raise error
+
+    decoder.decode = interrupted  # type: ignore[method-assign]
+    iter(stream)._decoder = decoder
+    info = PartitionTopicInfo("t", 0, 0)
+    stream.queue.put(Chunk(info, struct.pack(">qq", 0, 12), 0, 12))
+    batches = stream.batches(20)
+    with pytest.raises(error):
+        next(batches)
+    failing.append(False)
+    assert (info.position, stream.failure) == (0, None)
+    assert [message.offset for message in islice(stream, 12)] == list(range(12))
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_an_error_of_a_handler_is_not_damaged_data(codec: int) -> None:
+    """Whatever a signal handler raises while data is decompressed passes to the caller."""
+    data = {
+        1: gzip.compress,
+        2: pytest.importorskip("snappy").compress,
+        3: pytest.importorskip("lz4.frame").compress,
+        4: pytest.importorskip("zstandard").ZstdCompressor().compress,
+    }[codec](b"message" * 50)
+    assert decompress(codec, data) == b"message" * 50
+
+    def call(interrupter: Interrupter) -> None:
+        interrupter.begin()
+        try:
+            decompress(codec, data)
+        finally:
+            sys.settrace(None)
+
+    counting = Interrupter()
+    call(counting)
+    for error in (TimeLimitError, RuntimeError):
+        for at in points(counting.points, codec):
+            interrupter = Interrupter(error, at)
+            with pytest.raises(error) as caught:
+                call(interrupter)
+            assert caught.value is interrupter.raised

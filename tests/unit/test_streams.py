@@ -29,7 +29,7 @@ from zkconsumer.runtime.messages import (
 )
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.runtime.threads import Alarm
+from zkconsumer.runtime.undisturbed import Alarm
 from zkconsumer.testing import wait_until
 
 GZIP = 1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.threads import Alarm, Lock
+from zkconsumer.runtime.undisturbed import Alarm, Lock
 
 
 @dataclass(frozen=True, slots=True, eq=False)

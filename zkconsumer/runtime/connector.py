@@ -61,7 +61,8 @@ from zkconsumer.runtime.loop import MachineT, MemberLoop
 from zkconsumer.runtime.messages import Decode, bytes_decoder
 from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.runtime.threads import MemberThread, Undisturbed, lend
+from zkconsumer.runtime.threads import MemberThread
+from zkconsumer.runtime.undisturbed import Undisturbed, lend
 from zkconsumer.runtime.watchdog import PERIOD as WATCHDOG_PERIOD, Check, Watchdog
 
 logger = logging.getLogger("zkconsumer.member")

@@ -39,7 +39,7 @@ from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.handout import HandOut
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.partition_info import PartitionTopicInfo, Run
-from zkconsumer.runtime.threads import Lock
+from zkconsumer.runtime.undisturbed import Lock
 
 RecordBatch = Any
 """A ``pyarrow.RecordBatch``; pyarrow is not needed without ``arrow_batches``."""
@@ -333,7 +333,7 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
     def delivered(self) -> int:
         """See ``KafkaStream.delivered``. It is computed when it is read."""
         with self._lock:
-            return self._run.delivered
+            return self._count
 
     def held_by(self, thread: int) -> bool:
         """See ``KafkaStream.held_by``."""
@@ -493,7 +493,7 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
                 batch = decoded.batch
                 last = batch["offset"][-1].as_py()
                 marker = MessageAndMetadata(first.topic, first.partition, last, None, None)
-                self._run = Run([marker], self.delivered, batch)
+                self._run = Run([marker], self._count, batch)
                 self._decoding = False
                 continue  # the lease may have run out meanwhile
             self._unlock(1, singly=False)
@@ -520,6 +520,10 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
             else:
                 self._decode_more(chunk, wanted)
         return _Found.END
+
+    @property
+    def _count(self) -> int:
+        return self._run.delivered
 
     @property
     def _has_more(self) -> bool:
@@ -693,10 +697,8 @@ class ScalaConsumerIterator(ConsumerIterator):
         return self._prefetched or super()._front
 
     @property
-    def delivered(self) -> int:
-        """See ``KafkaStream.delivered``."""
-        with self._lock:
-            return self._run.delivered - (self._prefetched is not None)
+    def _count(self) -> int:
+        return self._run.delivered - (self._prefetched is not None)
 
     def _unlock(self, most: int, *, singly: bool) -> None:
         # A message is consumed when it is returned, so each needs the lock.

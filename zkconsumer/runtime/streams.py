@@ -38,7 +38,7 @@ from zkconsumer.runtime.messages import (
     message_decoder,
 )
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.threads import Lock, lend
+from zkconsumer.runtime.undisturbed import Lock, lend
 
 
 class KafkaStream:

@@ -6,7 +6,6 @@ The production ``Host`` of ``zkconsumer.runtime.loop``. The simulator has anothe
 
 from __future__ import annotations
 
-import _thread
 import heapq
 import itertools
 import logging
@@ -15,15 +14,13 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Protocol
 
 from zkconsumer.runtime.gate import CLOCK
 
 logger = logging.getLogger("zkconsumer.member")
 
 Action = Callable[[], object]
-_T = TypeVar("_T")
 
 
 class Stepped(Protocol):
@@ -62,110 +59,6 @@ def check_lives(thread: threading.Thread) -> None:
     """Raise RuntimeError if a thread has ended that should still run."""
     if has_ended(thread):
         raise RuntimeError(f"the thread {thread.name} has ended unexpectedly")
-
-
-Lock = Any
-"""A ``threading.RLock``, which is not a class."""
-
-
-def lend(lock: Lock) -> list[Action]:
-    """Give up a lock if the calling thread has it; the result takes it again.
-
-    A thread has one if a signal handler has interrupted it. What the handler waits for may need it.
-    """
-    return [partial(lock._acquire_restore, lock._release_save())] if lock._is_owned() else []
-
-
-class Alarm:
-    """Like ``threading.Event`` for one waiting thread, but ``set`` takes no lock.
-
-    A signal handler may raise in any function of the thread that it interrupts. In those of an
-    ``Event`` it would leave the event's lock locked.
-    """
-
-    def __init__(self) -> None:
-        self._bell = threading.Lock()
-        self._bell.acquire()
-
-    def set(self) -> None:
-        """Let ``wait`` return, the next time if there is none now. Any thread."""
-        if self._bell.locked():
-            try:
-                self._bell.release()
-            except RuntimeError:
-                pass  # another thread has set it
-
-    def clear(self) -> None:
-        """Forget earlier calls of ``set``."""
-        self._bell.acquire(blocking=False)
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait for ``set``, for ``seconds`` at most; return whether it came. Clears the alarm."""
-        limit = -1.0 if seconds is None else min(max(0.0, seconds), threading.TIMEOUT_MAX)
-        return self._bell.acquire(timeout=limit)
-
-
-class Undisturbed(Generic[_T]):
-    """Work on a thread of its own, where no signal handler interrupts it.
-
-    Python runs signal handlers on the main thread. What must be done as a whole, or takes locks
-    that other threads need, is done here, and the calling thread waits.
-
-    Args:
-        work: what to do, once.
-        name: of a ``threading.Thread``. Without it, the thread is of a simpler kind: for work that
-            does not log.
-    """
-
-    def __init__(self, work: Callable[[], _T], name: str | None = None) -> None:
-        self._work = work
-        self._name = name
-        self._begun = threading.Lock()
-        self._result: _T | None = None
-        self._error: BaseException | None = None
-        self.over = False
-        """Whether the work has ended. Written by its thread."""
-        self._ended = threading.Lock()
-        self._ended.acquire()
-
-    def start(self) -> None:
-        """Begin, unless it has begun. At the interpreter's end, which allows no new threads, the
-        work is done here."""
-        # Starting a ``threading.Thread`` takes locks of the whole process, so that is not done
-        # here either.
-        try:
-            _thread.start_new_thread(self._run if self._name is None else self._launch, ())
-        except RuntimeError:
-            self._run()
-
-    def _launch(self) -> None:
-        try:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
-        except RuntimeError:
-            self._run()
-
-    def _run(self) -> None:
-        if not self._begun.acquire(blocking=False):
-            return
-        try:
-            self._result = self._work()
-        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
-            self._error = error
-        self.over = True
-        self._ended.release()
-
-    def wait(self, seconds: float | None = None) -> None:
-        """Return when the work has ended, or ``seconds`` have passed."""
-        limit = -1.0 if seconds is None else min(max(0.0, seconds), threading.TIMEOUT_MAX)
-        if not self.over and self._ended.acquire(timeout=limit):
-            self._ended.release()  # for other threads that wait
-
-    def result(self) -> _T:
-        """Return its result, or raise its error (once). Only after its end."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-        return cast(_T, self._result)
 
 
 class MemberThread:

@@ -36,7 +36,8 @@ from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.metrics import FetchCounts
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.runtime.threads import Alarm, has_ended
+from zkconsumer.runtime.threads import has_ended
+from zkconsumer.runtime.undisturbed import Alarm
 
 _log = logging.getLogger(__name__)
 
