@@ -51,7 +51,7 @@ _NOTHING: Final[Iterator[Any]] = iter(())
 _DATA_FAULTS: Final = (InvalidMessageError, MessageSizeTooLargeError, CodecUnavailableError)
 
 
-class _Found(Enum):
+class Found(Enum):
     """The result of a search."""
 
     READY = "ready"
@@ -132,9 +132,9 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
                         given = message
                         break
                     else:
-                        if self._fill(search) is _Found.END:
+                        if self._fill(search) is Found.END:
                             break
-                elif self._fill(search) is _Found.END:
+                elif self._fill(search) is Found.END:
                     break
             self.__next__ = self._spare or self._ready()  # type: ignore[method-assign]
             self._spare = None
@@ -155,8 +155,8 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
         try:
             yield None
             owner._renew()
-            while (found := self._fill(search, timeout)) is not _Found.END:
-                if found is _Found.NOTHING:
+            while (found := self._fill(search, timeout)) is not Found.END:
+                if found is Found.NOTHING:
                     yield []
                 elif clock_gettime(CLOCK) < self._gate.valid_until:
                     self._holder = get_ident()
@@ -183,8 +183,8 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
         try:
             yield None
             owner._renew()
-            while (found := self._fill(search, timeout)) is not _Found.END:
-                if found is _Found.NOTHING:
+            while (found := self._fill(search, timeout)) is not Found.END:
+                if found is Found.NOTHING:
                     yield empty
                 elif clock_gettime(CLOCK) < self._gate.valid_until:
                     self._holder = get_ident()
@@ -219,7 +219,7 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
             if self._gate.is_open:
                 for message in self._unlocked:
                     return message
-            if self._fill(self._search_singly, wait=False) is _Found.END:
+            if self._fill(self._search_singly, wait=False) is Found.END:
                 raise StopIteration
             for message in self._unlocked:
                 return message
@@ -236,10 +236,10 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
         """Return the next columns, or ``None`` if there are none now. Never waits."""
         return self._run.columns if self._try(self._search_columns, 1) else None
 
-    def _try(self, search: Callable[[], _Found], most: int) -> list[MessageAndMetadata]:
+    def _try(self, search: Callable[[], Found], most: int) -> list[MessageAndMetadata]:
         try:
             found = self._fill(search, wait=False)
-            if found is _Found.END:
+            if found is Found.END:
                 raise StopIteration
             self._holder = get_ident()
             some = islice(self._unlocked, most)
@@ -253,19 +253,19 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
 
         A call counts the application's current message as consumed.
         """
-        return self._fill(self._search_ahead) is _Found.READY
+        return self._fill(self._search_ahead) is Found.READY
 
     def peek(self) -> MessageAndMetadata:
         """Return the message that ``next`` will return. Raises ``StopIteration`` after shutdown."""
         ahead: list[MessageAndMetadata] = []
 
-        def search() -> _Found:
+        def search() -> Found:
             found = self._search_ahead()
-            if (first := self._front) is not None and found is _Found.READY:
+            if (first := self._front) is not None and found is Found.READY:
                 ahead.append(first)
             return found
 
-        if self._fill(search) is _Found.END:
+        if self._fill(search) is Found.END:
             raise StopIteration
         return ahead[-1]
 
@@ -373,8 +373,8 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
     # -- searches: on the consuming thread, under the lock ---------------------------------------
 
     def _fill(
-        self, search: Callable[[], _Found], timeout: float | None = None, *, wait: bool = True
-    ) -> _Found:
+        self, search: Callable[[], Found], timeout: float | None = None, *, wait: bool = True
+    ) -> Found:
         """Make messages available, waiting for them at most until ``timeout`` has passed.
 
         Without ``timeout``, ``consumer.timeout.ms`` raises.
@@ -399,15 +399,15 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
             raise
         if problem is not None:
             raise problem
-        if found is _Found.NOTHING and wait and timeout is None:
+        if found is Found.NOTHING and wait and timeout is None:
             raise ConsumerTimeoutError(
                 f"no message within consumer.timeout.ms = {round((limit or 0) * 1000)}"
             )
         return found
 
     def _result_of(
-        self, search: Callable[[], _Found], deadline: float | None, wait: bool
-    ) -> tuple[_Found, Exception | None]:
+        self, search: Callable[[], Found], deadline: float | None, wait: bool
+    ) -> tuple[Found, Exception | None]:
         """The result of a search, or the error that makes the stream fail.
 
         Errors are raised without the lock: a signal handler may raise while they pass.
@@ -417,9 +417,9 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
             text = f"this stream has failed and cannot be read any further: {cause}"
             problem = UsageError(text)
             problem.__cause__ = cause
-            return _Found.END, problem
+            return Found.END, problem
         try:
-            while (found := search()) is _Found.NOTHING and wait:
+            while (found := search()) is Found.NOTHING and wait:
                 remaining = None if deadline is None else deadline - monotonic()
                 if remaining is not None and remaining <= 0:
                     break
@@ -429,8 +429,8 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
                 self._lock.acquire()
         except _DATA_FAULTS as error:
             self._failure = error
-            return _Found.END, error
-        if found is not _Found.END:
+            return Found.END, error
+        if found is not Found.END:
             return found, None
         self._queue.alarm.set()  # for any other thread that waits
         # Also after the end: it did not end as it should.
@@ -445,26 +445,26 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
         if self._decoding or (left_over and not columns):
             self._again()
 
-    def _search_ahead(self) -> _Found:
+    def _search_ahead(self) -> Found:
         return self._search()
 
-    def _search_singly(self) -> _Found:
+    def _search_singly(self) -> Found:
         found = self._search()
-        if found is _Found.READY:
+        if found is Found.READY:
             self._unlock(1, singly=True)
         return found
 
-    def _search_list(self, most: int) -> _Found:
+    def _search_list(self, most: int) -> Found:
         found = self._search(most)
-        if found is _Found.READY:
+        if found is Found.READY:
             self._unlock(most, singly=False)
         return found
 
-    def _search_columns(self) -> _Found:
+    def _search_columns(self) -> Found:
         """Make the rest of a chunk available as columns. Releases the lock to decode."""
         from zkconsumer.broker import columns
 
-        while (found := self._search()) is _Found.READY:
+        while (found := self._search()) is Found.READY:
             if self._run.columns is None:
                 chunk, first = self._queue.current, self._front
                 rest = self._lists
@@ -500,7 +500,7 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
             return found
         return found
 
-    def _search(self, wanted: int = 1) -> _Found:
+    def _search(self, wanted: int = 1) -> Found:
         """Have at least one message in the run. Releases the lock to decode.
 
         Where it decodes, it decodes ``wanted`` messages if the chunk has so many. Raises an error
@@ -509,17 +509,17 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
         while not self._ended and self._fault is None:
             if self._has_more:
                 ready = self._gate.is_open or self._gate.wait_turn(self._queue.alarm.set)
-                return _Found.READY if ready else _Found.NOTHING
+                return Found.READY if ready else Found.NOTHING
             chunk = self._queue.current or self._queue.take()
             if chunk is None:
                 if not self._queue.closed:
-                    return _Found.NOTHING
+                    return Found.NOTHING
                 self._ended = True
             elif chunk is not self._begun:
                 self._begin(chunk)
             else:
                 self._decode_more(chunk, wanted)
-        return _Found.END
+        return Found.END
 
     @property
     def _count(self) -> int:
@@ -673,51 +673,6 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
             self._info.consumed_offset = held.offset + 1
             self._held = None
             self._changed.notify_all()
-
-
-class ScalaConsumerIterator(ConsumerIterator):
-    """The iterator as Scala 1.1.1 has it, for the scala profile."""
-
-    _prefetched: MessageAndMetadata | None = None
-    """The message that ``has_next`` or ``peek`` has found."""
-
-    def _search_ahead(self) -> _Found:
-        found = self._search()
-        if found is _Found.READY and self._prefetched is None:
-            self._prefetched = next(self._run.rest)
-            self._run.noted = self._run.taken
-        return found
-
-    @property
-    def _has_more(self) -> bool:
-        return self._prefetched is not None or self._run.left > 0
-
-    @property
-    def _front(self) -> MessageAndMetadata | None:
-        return self._prefetched or super()._front
-
-    @property
-    def _count(self) -> int:
-        return self._run.delivered - (self._prefetched is not None)
-
-    def _unlock(self, most: int, *, singly: bool) -> None:
-        # A message is consumed when it is returned, so each needs the lock.
-        run = self._run
-        prefetched, self._prefetched = self._prefetched, None
-        taken = [] if prefetched is None or run.columns is not None else [prefetched]
-        taken += islice(run.rest, most - len(taken))
-        run.noted = run.taken
-        self._info.consumed_offset = taken[-1].offset + 1
-        self._unlocked = iter(taken)
-
-    def _note(self) -> None:
-        pass  # nothing is in hand
-
-    def _finish(self, chunk: Chunk) -> None:
-        self._end_chunk(chunk)
-
-    def _end_now(self) -> None:
-        pass  # the marker is found when the current chunk is used up
 
 
 def _raising(error: Exception) -> Iterator[list[MessageAndMetadata]]:

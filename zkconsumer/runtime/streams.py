@@ -2,15 +2,14 @@
 
 One application thread iterates a stream; fetcher threads fill its queue; the connector's thread
 revokes, waits and shuts down. One lock for each stream guards queue and iterator; it is held for
-moments only, never while decoding. The rest of a decoded list is taken without it, message by
-message: see ``ConsumerIterator.__next__`` and ``Run``. Lock order: a stream's lock before the
-gate's, and none of the fetch table's inside.
+moments only, never while decoding. Decoded messages are taken without it: see ``ConsumerIterator``
+and ``Run``. Lock order: a stream's lock before the gate's, and none of the fetch table's inside.
 
 Calls that block are built on calls that do not: iteration on ``try_next``'s search,
 ``wait_released`` on ``release``. A single thread on virtual time uses the latter two.
 
-A batch is a list of messages of one partition, taken under one lock after one look at the gate. It
-is unacknowledged as a whole, as a single message is.
+A batch is a list of messages of one partition, taken in one step after one look at the gate. It is
+unacknowledged as a whole, as a single message is.
 
 When a message counts as consumed: in the default profile when the next one is asked for (with
 ``next``, ``has_next`` or ``peek``) or with ``mark_consumed``, so that a commit never covers a
@@ -28,7 +27,6 @@ from zkconsumer.runtime.chunk_queue import ChunkQueue
 from zkconsumer.runtime.consumer_iterator import (
     ConsumerIterator as ConsumerIterator,
     RecordBatch,
-    ScalaConsumerIterator,
 )
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.messages import (
@@ -38,6 +36,7 @@ from zkconsumer.runtime.messages import (
     message_decoder,
 )
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.scala_iterator import ScalaConsumerIterator
 from zkconsumer.runtime.undisturbed import Lock, lend
 
 
