@@ -47,6 +47,9 @@ def test_a_partition_that_starts_again_has_its_new_position() -> None:
     found.stop([T0], lambda _: None)
     found.start({T0: (FIRST, 9)})
     assert found.positions() == {T0: 9}
+    found.stop([T0], lambda _: None)
+    found.start({T0: (FIRST, None)})
+    assert found.positions() == {}
 
 
 def test_dropped_partitions_count_no_longer() -> None:
