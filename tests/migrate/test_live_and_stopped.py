@@ -285,3 +285,19 @@ def test_a_reset_in_a_live_move_sets_both_stores(simulated: Simulated, mode: Mod
     assert simulated.held("g", "t") == ({0: 50}, {0: 50})
     assert simulated.run(*words, "--to-earliest").status == 0
     assert simulated.held("g", "t") == ({0: 0}, {0: 0})
+
+
+def test_live_status_fails_for_a_group_that_cannot_be_read(simulated: Simulated) -> None:
+    """A script must not continue with the next step. The other groups are shown."""
+    group(simulated)
+    simulated.zk.set("/consumers/other/live/mode", b"?")
+    ran = simulated.run("live", "status", "other", "g")
+    assert ran.status == 1
+    assert [(one["group"], one["mode"]) for one in ran.rows] == [
+        ("other", None),
+        ("g", "zookeeper"),
+    ]
+    assert simulated.run("live", "status", "g").status == 0
+    for step in ("prepare", "lock", "to-kafka", "finalize", "complete", "to-zookeeper", "unlock"):
+        for words in ((), ("--execute",)):
+            assert simulated.run("live", step, "other", "--wait", "0", *words).status == 1, step

@@ -16,9 +16,11 @@ from zkmigrate.apply.live import LiveMove, Step
 from zkmigrate.apply.outcome import Outcome, Result
 
 from tests.unit.tool_zk import ToolZk
+from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.scripts import read_mode, write_mode
-from zkconsumer.core.migration.znodes import LivePaths
+from zkconsumer.core.migration.znodes import LivePaths, encode_member
 from zkconsumer.core.zookeeper.ops import (
     AclEntry,
     Code,
@@ -230,6 +232,48 @@ def test_a_lost_lock_is_set_again_before_the_next_mode(operators: Operators, mod
     assert not operators.move().go(onward, back=mode is Mode.OPEN).why
     assert operators.guard.guard is Guard.LOCKED
     operators.check()
+
+
+def test_the_tool_waits_for_a_member_s_last_incarnation(operators: Operators) -> None:
+    """A member was killed and started again. The coordinator has both until the session of the
+    first ends; a plain consumer is another one."""
+    assert not operators.move().lock().why
+    uuids = [f"{n}17ba4c0-3b44-49d8-b0de-7c5d2f1a9e0{n}" for n in (1, 2, 3)]
+    operators.zk.run(ensure_path(set(), PATHS.members))
+    mine = encode_member(1, f"lg-1-{uuids[0]}")
+    operators.zk.run(attempt(Create(f"{PATHS.members}/g_m", mine, ephemeral=True)))
+    last, plain = f"lg-1 at h (lg-1-{uuids[1]})", f"rdkafka at h (rdkafka-{uuids[2]})"
+    operators.stores.kafka.members = lambda group: [last, plain, f"lg-1 at h (lg-1-{uuids[0]})"]
+    facts = live.look(operators.stores, "g")
+    assert (facts.former, facts.plain) == ({last}, {plain})
+
+
+def test_prepare_names_plain_consumers(operators: Operators) -> None:
+    """They were there before, and keep migratable members out of the coordinator's group."""
+    operators.stores.kafka.members = lambda group: ["rdkafka at h (rdkafka-1)"]
+    step = operators.move().prepare()
+    assert "plain members on the coordinator: rdkafka at h (rdkafka-1): stop these" in step.why[0]
+    operators.stores.kafka.members = lambda group: []
+    assert not operators.move().prepare().why
+
+
+def test_a_group_that_commits_all_the_time_can_go_back(operators: Operators) -> None:
+    """Its member commits at each request of the tool, first to Kafka and then to ZooKeeper. So the
+    tool must look at Kafka first, or ZooKeeper seems to be behind at each look."""
+    operators.move().lock()
+    tp, path, offset = TopicPartition("t", 0), PATHS.group.offset(TopicPartition("t", 0)), [0]
+    operators.zk.run(ensure_path(set(), path))
+
+    def commits(*_: object) -> dict[TopicPartition, StoredOffset]:
+        offset[0] += 1
+        operators.zk.zk.do(SetData(path, b"%d" % offset[0]))
+        return {tp: StoredOffset(offset[0])}
+
+    operators.stores.fetch = commits
+    operators.zk.before = commits
+    assert not operators.move().unlock().why
+    operators.zk.before = lambda op: None
+    assert offset[0] > 5
 
 
 STAGES: dict[str, Callable[[LiveMove], Step]] = {

@@ -344,6 +344,16 @@ def test_an_offset_that_another_client_writes_is_not_overwritten(stores: Stores)
     assert stores.zk.text(PATHS.offset(T0)) == b"8"
 
 
+def test_a_consumer_that_joins_while_a_group_moves_back_is_noticed(stores: Stores) -> None:
+    """It joins at the coordinator after the claim. Both kinds of consumers would run at once."""
+    stores.committed = {T0: StoredOffset(70), T1: StoredOffset(90)}
+    plan = stores.plan(Direction.KAFKA_TO_ZK)
+    at(stores, writes, lambda: setattr(stores, "members", ("consumer-1",)))
+    assert "consumer-1 joined meanwhile" in stores.apply(plan).why
+    assert stores.zk.text(MARKER) is None
+    assert not stores.claimed
+
+
 def test_a_claim_that_was_not_noticed_is_released(stores: Stores) -> None:
     """The response to the claim was lost, and a change stops the move before the claim is checked
     again."""

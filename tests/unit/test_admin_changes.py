@@ -8,9 +8,11 @@ import pytest
 from zkmigrate.apply import guard
 
 from tests.unit.tool_zk import ToolZk
-from zkconsumer.admin import change
+from zkconsumer.admin import change, takeover
 from zkconsumer.admin.offset_files import OffsetKey
+from zkconsumer.admin.takeover import Hold
 from zkconsumer.admin.tools import GroupTools
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import encode_mode
 from zkconsumer.core.zookeeper.ops import (
@@ -356,3 +358,23 @@ def test_a_negative_offset_is_not_exported(zk: Zk, tools: GroupTools) -> None:
     zk.zk.do(SetData(KEY.path, b"-1"))
     assert tools.export() == {OffsetKey("g", "u", 0): 7}
     assert len(tools.notes) == 1
+
+
+def test_of_many_claims_none_remains_if_the_answer_to_the_first_packet_gets_lost(zk: Zk) -> None:
+    """The request was not carried out, and those after it were."""
+    wanted = [TopicPartition("t", number) for number in range(700)]
+    hold, real, lost = Hold("g", "g_tool", 0), zk._send, list[ZkOp]()
+    zk.run(takeover.take(hold, wanted, lambda tp, node: None))
+    assert len(zk.zk.children(PATHS.owners_topic("t"))) == 700
+
+    def send(op: ZkOp) -> Reply:
+        if lost or not isinstance(op, Multi):
+            return real(op)
+        lost.append(op)
+        return Failed(Code.CONNECTION_LOSS)
+
+    zk._send = send  # type: ignore[method-assign]
+    zk.run(takeover.release(hold))
+    assert lost
+    assert zk.zk.children(PATHS.owners_topic("t")) == ()
+    assert zk.zk.children(PATHS.ids) == ()

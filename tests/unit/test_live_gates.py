@@ -50,16 +50,35 @@ def test_every_member_has_to_acknowledge_the_present_mode(
     assert f"mode {mode.value} is not acknowledged by g_b:" in found
 
 
-@pytest.mark.parametrize("target", [Mode.LOCKED, Mode.OPEN])
-def test_plain_members_that_keep_a_member_from_acknowledging_are_named(target: Mode) -> None:
-    """A plain consumer may have joined just before the mode went back to kafka. Then a member that
-    offers only its own strategies cannot join. Waiting helps if the member is gone already."""
-    facts = replace(
-        READY, mode=Mode.KAFKA, members={"g_a": 3, "g_b": 2}, plain=frozenset({"rdkafka-1"})
-    )
+@pytest.mark.parametrize(
+    ("mode", "target"),
+    [
+        (Mode.ZOOKEEPER, Mode.LOCKED),
+        (Mode.LOCKED, Mode.KAFKA),
+        (Mode.KAFKA, Mode.LOCKED),
+        (Mode.KAFKA, Mode.OPEN),
+    ],
+)
+def test_plain_members_that_keep_a_member_from_acknowledging_are_named(
+    mode: Mode, target: Mode
+) -> None:
+    """A plain consumer may have joined before the first migratable member, or just before the mode
+    went back to kafka. Then a member that offers only its own strategies cannot join. Waiting helps
+    if the member is gone already."""
+    facts = replace(READY, mode=mode, members={"g_a": 3, "g_b": 2}, plain=frozenset({"rdkafka-1"}))
     (found,) = obstacles(facts, target)
     assert "stop the plain members on the coordinator (rdkafka-1)" in found
     assert may_pass([found])
+
+
+@pytest.mark.parametrize(("mode", "target"), [WAYS[3], WAYS[5]])
+def test_last_incarnations_of_members_are_waited_for(mode: Mode, target: Mode) -> None:
+    """They leave the coordinator's group when their session ends, and nobody can stop them."""
+    facts = replace(READY, mode=mode, former=frozenset({"lg-1 at /10.0.0.1"}))
+    (found,) = obstacles(facts, target)
+    assert "lg-1 at /10.0.0.1" in found
+    assert may_pass([found])
+    assert not may_pass(obstacles(replace(facts, plain=frozenset({"rdkafka-1"})), target))
 
 
 def test_a_group_without_a_mode_has_nothing_to_acknowledge() -> None:

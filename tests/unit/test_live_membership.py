@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core.common.commands import NotifyStarting, SetTimer, StartFetching, StopFetching
+from zkconsumer.core.common.commands import (
+    NotifyStarting,
+    Report,
+    SetTimer,
+    StartFetching,
+    StopFetching,
+)
 from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.events import TimerFired
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.spec import GroupSpec
@@ -98,3 +105,17 @@ def test_partitions_are_released_before_a_join_with_an_eager_strategy(
     joins = sum(isinstance(one, commands.JoinGroup) for one in member.done) - count
     stops = sum(isinstance(one, StopFetching) for one in member.done)
     assert (joins, stops) == ((1, 0) if strategy.cooperative else (0, 1))
+
+
+def test_a_member_that_is_kept_out_says_so_once() -> None:
+    """A plain consumer is in the group. The coordinator refuses each try, and the log names the
+    reason once."""
+    member = Member(Offer.OWN, OWN)
+    for _ in range(3):
+        token = member.last(commands.JoinGroup).token
+        member.on(events.RequestFailed(token, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        timer = member.last(SetTimer)
+        member.on(TimerFired(timer.token, timer.name))
+        member.loaded()
+    (said,) = [one for one in member.done if isinstance(one, Report)]
+    assert "a plain Kafka consumer is in the group" in said.text

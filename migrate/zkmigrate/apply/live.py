@@ -7,6 +7,7 @@ moves a group against its direction: ``lock`` leaves a group alone that is in Ka
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from zkconsumer.core.migration.gates import (
     may_pass,
     obstacles,
 )
-from zkconsumer.core.migration.modes import Mode, has_reached
+from zkconsumer.core.migration.modes import Mode, has_reached, neighbours
 from zkconsumer.core.migration.scripts import read_mode, write_mode
 from zkconsumer.core.migration.znodes import (
     LivePaths,
@@ -50,6 +51,7 @@ from zkmigrate.stores.sessions import Stores
 _POLL: Final = 0.2
 """Seconds between two checks of a group while waiting for it."""
 _NAMED: Final = 5
+_MEMBER_ID: Final = re.compile(r"(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class InZooKeeper(NamedTuple):
@@ -73,7 +75,9 @@ def look(stores: Stores, group: str) -> Facts:
     }
     found = stores.zk.run(_in_zookeeper(group))
     after = {tp: stored.offset for tp, stored in stores.fetch(group, list(found.offsets)).items()}
-    plain = {name for name in stores.kafka.members(group) if _id_of(name) not in found.member_ids}
+    others = {name for name in stores.kafka.members(group) if _id_of(name) not in found.member_ids}
+    clients = {_client_of(one) for one in found.member_ids} - {""}
+    former = {name for name in others if _client_of(_id_of(name)) in clients}
     back = found.mode in (Mode.LOCKED, Mode.ZOOKEEPER)
     return Facts(
         found.mode,
@@ -82,9 +86,10 @@ def look(stores: Stores, group: str) -> Facts:
         | frozenset(name for name in found.ids if name in found.members),
         found.members,
         found.locked,
-        frozenset(plain),
+        frozenset(others - former),
         found.offsets,
         before if back else after,
+        frozenset(former),
     )
 
 
@@ -153,6 +158,11 @@ class LiveMove:
             if legacy:
                 text = f"members that are not migratable: {_named(sorted(legacy))}"
                 return Step(mode, changed, (text, *late))
+            if facts.plain and not late:
+                late = (
+                    f"plain members on the coordinator: {_named(sorted(facts.plain))}: stop these "
+                    "first, as they keep migratable members out",
+                )
             if not late or time.monotonic() >= deadline or self._stopped.wait(_POLL):
                 return Step(mode, changed, late)
 
@@ -310,7 +320,11 @@ class LiveMove:
         late = sorted(name for name, number in facts.members.items() if number != facts.version)
         if not late or facts.version < 0:
             return ()
-        return (f"mode {facts.mode.value} is not acknowledged by {_named(late)}: wait",)
+        return tuple(
+            text
+            for text in obstacles(facts, neighbours(facts.mode)[0])
+            if "is not acknowledged" in text
+        )
 
 
 def _unfinished(facts: Facts) -> tuple[str, ...]:
@@ -385,6 +399,12 @@ def _host_of(group: str, consumer_id: str) -> str:
 def _id_of(member: str) -> str:
     """The id in a line of ``GroupCoordinators.members``."""
     return member.rpartition(" (")[2].removesuffix(")")
+
+
+def _client_of(member_id: str) -> str:
+    """The client id in a member id that a coordinator has made, ``CLIENT-UUID``; else no text."""
+    found = _MEMBER_ID.fullmatch(member_id)
+    return "" if found is None else found[1]
 
 
 def _named(names: list[str]) -> str:

@@ -28,6 +28,8 @@ class Facts:
         members: each migratable member with the mode that it has acknowledged, if any.
         ids_locked: whether legacy consumers are kept from registering.
         plain: members of the coordinator's group that are not migratable.
+        former: members of the coordinator's group with the client id of a migratable member, such
+            as its last incarnation, which stays there until its session ends.
         in_zookeeper: committed offsets in ZooKeeper.
         in_kafka: committed offsets in Kafka.
     """
@@ -40,6 +42,7 @@ class Facts:
     plain: frozenset[str]
     in_zookeeper: Mapping[TopicPartition, int]
     in_kafka: Mapping[TopicPartition, int]
+    former: frozenset[str] = frozenset()
 
 
 def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
@@ -57,10 +60,10 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
     # In a group that was never prepared there is no mode to acknowledge.
     if late and facts.version >= 0:
         wait = "wait"
-        if facts.mode is Mode.KAFKA and facts.plain:
-            # They joined before the mode was written. With them in the group, no member can join
-            # that offers only strategies which they do not know. A member's last incarnation is
-            # among them until its session ends.
+        if facts.mode is not Mode.OPEN and facts.plain:
+            # They joined before the mode was written, or before the first migratable member. With
+            # them in the group, no member can join that offers only strategies which they do not
+            # know.
             wait += f", or stop the plain members on the coordinator ({_named(facts.plain)})"
         found.append(
             f"mode {facts.mode.value} is not acknowledged by {_named(late)}: {wait}, or look at "
@@ -79,10 +82,7 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
         if ahead:
             found.append(ahead_in_kafka(ahead))
     elif target is Mode.KAFKA and facts.mode is Mode.OPEN:
-        if facts.plain:
-            found.append(
-                f"plain members on the coordinator: {_named(facts.plain)}: stop these first"
-            )
+        found += _others(facts)
     elif target is Mode.OPEN:
         behind = lower(facts.in_kafka, facts.in_zookeeper)
         if behind:
@@ -90,16 +90,26 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
                 f"offsets are lower in Kafka than in ZooKeeper: {_named(behind)}: {_until(facts)}"
             )
     elif target is Mode.ZOOKEEPER:
-        if facts.plain:
-            found.append(
-                f"plain members on the coordinator: {_named(facts.plain)}: stop these first"
-            )
+        found += _others(facts)
         behind = lower(facts.in_zookeeper, facts.in_kafka)
         if behind:
             found.append(
                 f"offsets are lower in ZooKeeper than in Kafka: {_named(behind)}: {_until(facts)}"
             )
     return tuple(found)
+
+
+def _others(facts: Facts) -> list[str]:
+    """Return the obstacles of members of the coordinator's group that are not migratable."""
+    found = []
+    if facts.plain:
+        found.append(f"plain members on the coordinator: {_named(facts.plain)}: stop these first")
+    if facts.former:
+        found.append(
+            "members on the coordinator with the client id of a migratable member, such as its "
+            f"last incarnation, whose session has not ended yet: {_named(facts.former)}: wait"
+        )
+    return found
 
 
 def ahead_in_kafka(partitions: Set[str]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
+from zkconsumer.core.common import commands
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.machine import Handler
@@ -23,6 +24,10 @@ from zkconsumer.core.coordinator.strategies import LegacyStrategy, MemberState, 
 from zkconsumer.core.migration.commands import OfferChanged
 from zkconsumer.core.migration.modes import Offer
 
+_KEPT_OUT: Final = (
+    "the coordinator does not let this member join: a plain Kafka consumer is in the group (stop "
+    "it), or another member has not seen the group's mode yet (this ends by itself)"
+)
 OWN_PREFIX: Final = "zkconsumer-live-"
 """Prefix of the names of strategies that only migratable members know."""
 
@@ -79,6 +84,7 @@ class LiveMembership(MembershipMachine):
         self._sent = spec
         """With the strategies of the last JoinGroup."""
         self._changing = False
+        self._kept_out = False
 
     @property
     def offer(self) -> Offer | None:
@@ -109,6 +115,7 @@ class LiveMembership(MembershipMachine):
 
     def _joined(self, event: events.Joined) -> None:
         self._joined_with = self._offered
+        self._kept_out = False
         super()._joined(event)
 
     def _strategy(self, name: str) -> Strategy | None:
@@ -118,6 +125,9 @@ class LiveMembership(MembershipMachine):
     def _join_failed(self, event: events.RequestFailed) -> None:
         if event.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             # Plain consumers are members, or members that have not seen the mode yet.
+            if not self._kept_out:
+                self._kept_out = True
+                self._emit(commands.Report("refused", _KEPT_OUT))
             self._back_off(Goal.LOAD)
         else:
             super()._join_failed(event)
