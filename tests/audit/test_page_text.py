@@ -32,10 +32,10 @@ def test_the_verdict_names_what_was_lost_before_all_else() -> None:
     ]
     lines = verdict(counts, LOGS)
     assert [(line["severity"], line["text"]) for line in lines] == [
-        ("critical", "Messages were lost: 615 messages in 1 finding of 1 group."),
+        ("critical", "Messages were lost: 615 offsets in 1 finding of 1 group."),
         ("critical", "Members committed offsets of partitions that other members owned: "
                      "6 findings of 2 groups."),
-        ("high", "Messages were delivered again: 6,623 messages and an unknown number more in "
+        ("high", "Messages were delivered again: 6,623 offsets and an unknown number more in "
                  "3 findings of at least 1 group. Not all of this is proven."),
         ("high", "Groups rebalanced again and again: 1 finding of 1 group. "
                  "Not all of this is proven."),
@@ -65,7 +65,13 @@ def test_a_clean_history_is_said_to_be_clean_only_where_the_logs_are_whole() -> 
         "5,000 quiet groups are left out: nothing happened there but commits by owners. The table "
         "quiet_groups has the names."
     ]
-    minor = [Count("info", "tool write", "skipped", 1, 1, 0, 1, True)]
-    assert verdict(minor, LOGS)[0]["text"] == (
-        "Messages were skipped on purpose: an unknown number in 1 finding of 1 group."
-    )
+
+
+@pytest.mark.parametrize("effect", ["lost", "repeated"])
+def test_the_larger_loss_is_not_the_milder_verdict(effect: str) -> None:
+    """A log cannot show an intention. So the verdict claims none, and counts offsets."""
+    counts = [Count("critical", "lost messages", effect, 12, 1, 48_000_000, 0, False)]
+    (line,) = verdict(counts, LOGS)
+    assert line["severity"] == "critical"
+    assert "48,000,000 offsets in 12 findings of 1 group" in line["text"]
+    assert "purpose" not in line["text"]

@@ -5,7 +5,9 @@ Runs in the driver's thread and only builds DataFrames.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
@@ -13,6 +15,9 @@ from zkaudit.history.staging import LogGap, known_at
 from zkaudit.tables.build import steps
 from zkaudit.tables.migrations import Moving
 
+Keep: TypeAlias = Callable[[str, DataFrame], DataFrame]
+"""Stores a frame under a name and returns the stored frame. If few partitions are chosen, Spark
+then knows that, and does not sort all commits to look for theirs."""
 GROUP = ("chroot", "group")
 PARTITION = (*GROUP, "topic", "partition")
 
@@ -71,6 +76,16 @@ def session(name: str) -> Column:
 def tp() -> Column:
     """``topic-partition``."""
     return F.concat(text("topic"), F.lit("-"), text("partition"))
+
+
+def span(low: Column, high: Column) -> Column:
+    """``N offsets (LOW to HIGH - 1)``. The log may have fewer messages: compaction removes some,
+    and transactions write markers."""
+    count = high - low
+    return F.concat(
+        text(count), F.when(count == 1, " offset (").otherwise(" offsets ("), text(low),
+        F.when(count > 1, F.concat(F.lit(" to "), text(high - 1))).otherwise(""), F.lit(")"),
+    )  # fmt: skip
 
 
 def row(

@@ -9,30 +9,26 @@ the driver's thread and only builds DataFrames.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from zkaudit.findings.base import (
     GROUP,
     PARTITION,
+    Keep,
     Tables,
     alive,
     finding,
     row,
     session,
+    span,
     text,
     tp,
     who,
     writers,
 )
-from zkaudit.findings.limits import Limits
+from zkaudit.findings.moves import late_writes, movers
 from zkaudit.history.staging import known_at, segment_of
 
-Keep: TypeAlias = Callable[[str, DataFrame], DataFrame]
-"""Stores a frame under a name and returns the stored frame. If few partitions are chosen, Spark
-then knows that, and does not sort all commits to look for theirs."""
 KEY = (*PARTITION, "segment")
 AFTER_ALL = 2**31 - 1
 """``idx`` of a claim that is known only from a snapshot."""
@@ -195,15 +191,6 @@ def _claims(rows: DataFrame) -> DataFrame:
     )
 
 
-def _messages(low: Column, high: Column) -> Column:
-    """``N messages (LOW to HIGH - 1)``."""
-    count = high - low
-    return F.concat(
-        text(count), F.when(count == 1, " message (").otherwise(" messages ("), text(low),
-        F.when(count > 1, F.concat(F.lit(" to "), text(high - 1))).otherwise(""), F.lit(")"),
-    )  # fmt: skip
-
-
 def _claimer() -> Column:
     owner = F.concat(F.lit("member "), F.col("claim.member"))
     return F.coalesce(owner, F.concat(F.lit("session "), session("claim.session")))
@@ -223,8 +210,7 @@ _RESET = [*GROUP, "topic", "session"]
 
 def _whole_topics(tables: Tables, bad: DataFrame) -> DataFrame:
     """Sessions of ``_RESET`` that wrote every partition of a topic with two or more partitions, and
-    their number (``every``). A tool that resets a whole topic of a stopped group does so on
-    purpose."""
+    their number (``every``)."""
     stored = tables.commits.where("store = 'zookeeper'").groupBy(*GROUP, "topic")
     every = stored.agg(F.count_distinct("partition").alias("every"))
     wrote = bad.where("role = 'tool'").groupBy(*_RESET)
@@ -312,14 +298,11 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
         {"delivered_to": delivered_to, "again": again, "lost": lost, "resumed": resumed}
     )
     again, lost, resumed = F.col("again"), F.col("lost"), F.col("resumed")
-    skipped = lost & F.col("whole")
     zombie, orphan = role == "zombie", role == "orphan"
     itself = zombie & F.coalesce(F.col("member") == F.col("owner_member"), F.lit(False))
     unsure = F.col("member").isNull()
     severity = (
-        F.when(lost & skipped, "medium")
-        .when(lost | (zombie & (F.col("changed") == 1) & ~itself), "critical")
-        .when(again & F.col("whole"), "medium")
+        F.when(lost | (zombie & (F.col("changed") == 1) & ~itself), "critical")
         .when(again, "high")
         .when(zombie | resumed, "medium")
         .when(orphan & F.coalesce(F.col("alive") > 0, F.lit(True)), "high")
@@ -328,7 +311,6 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     kind = (
         F.when(zombie, "zombie commit")
         .when(orphan, "orphan commit")
-        .when(skipped, "skipped messages")
         .when(lost, "lost messages")
         .when(again, "offset regression")
         .otherwise("tool write")
@@ -384,15 +366,14 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
         .otherwise(", whose owner is unknown")
     )
     reset = F.col("began") < written
-    purpose = F.when(
+    extent = F.when(
         F.col("whole"),
-        " The session wrote every partition of the topic while the group was stopped, so this was "
-        "probably intended.",
-    ).otherwise("")
+        F.concat(F.lit(" The session wrote all "), text("every"),
+                 F.lit(" partitions of the topic while the group was stopped.")),
+    ).otherwise("")  # fmt: skip
     undone = tool & written.eqNullSafe(F.col("reached")) & (F.col("first_offset") != written)
     did = (
-        F.when(skipped, "skipped")
-        .when(lost, "lost")
+        F.when(lost, "lost")
         .when(again, "repeated")
         .when(resumed | began_there, "unknown")
         .when(F.col("over").isNotNull() | F.coalesce(undone, F.lit(False)), "repaired")
@@ -408,18 +389,18 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     effect = (
         F.when(lost & reset, F.concat(
             F.lit("; "), _claimer(), F.lit(" claimed the partition next and its first commit is "),
-            text("began"), F.lit(": up to "), _messages(F.col("delivered_to"), F.col("started")),
-            F.lit(" were not delivered."),
+            text("began"), F.lit(": up to "), span(F.col("delivered_to"), F.col("started")),
+            F.lit(" were not delivered."), extent,
         ))
         .when(lost, F.concat(
             F.lit("; "), _claimer(), F.lit(" started from it: "),
-            _messages(F.col("delivered_to"), F.col("started")), F.lit(" were not delivered."),
-            purpose,
+            span(F.col("delivered_to"), F.col("started")), F.lit(" were not delivered."),
+            extent,
         ))
         .when(again, F.concat(
             F.lit("; "), _claimer(), F.lit(" started from "),
             F.when(reset, text("began")).otherwise("it"), F.lit(": "),
-            _messages(F.col("started"), F.col("reached")), F.lit(" were delivered again."), purpose,
+            span(F.col("started"), F.col("reached")), F.lit(" were delivered again."), extent,
         ))
         .when(resumed, F.concat(
             F.lit("; the next commit is "), text("over.offset"), F.lit(": the owner may have "
@@ -457,96 +438,6 @@ def _not_recreated(tables: Tables, back: DataFrame) -> DataFrame:
     return back.where(~F.coalesce(between, F.lit(False))).drop("deleted_zxid")
 
 
-def recreated(tables: Tables) -> DataFrame:
-    """Offsets of a deleted topic from which a member started to read the recreated topic."""
-    again = tables.partitions.where("deleted_zxid is not null and gone_zxid is null").select(
-        "chroot", "topic", "partition", "deleted_zxid", F.col("zxid").alias("created_zxid")
-    )
-    at = F.struct("zxid", "idx")
-    stored = tables.commits.where("store = 'zookeeper' and kind = 'commit'").join(
-        F.broadcast(again), ["chroot", "topic", "partition"]
-    )
-    before, after = F.col("zxid") < F.col("deleted_zxid"), F.col("zxid") > F.col("created_zxid")
-    owner = (F.col("owner_state") == "unknown") | (F.col("owner_session") == F.col("session"))
-    own = after & F.coalesce(owner, F.lit(False))
-    this = F.struct("zxid", "idx", "time", "session", F.col("owner_member").alias("member"),
-                    "offset", "previous")  # fmt: skip
-    both = stored.groupBy(*PARTITION, "deleted_zxid", "created_zxid").agg(
-        F.max_by("offset", F.when(before, at)).alias("stale"),
-        F.min_by(this, F.when(own, at)).alias("first"),
-    )
-    both = both.where("first.previous = stale").select(
-        *PARTITION, "deleted_zxid", "created_zxid", "stale", "first.*"
-    )
-    past = F.col("offset") >= F.col("stale")
-    both = both.withColumns(
-        {
-            "effect": F.when(past, "lost").otherwise("unknown"),
-            "messages": F.when(past, F.col("stale")),
-            "evidence": F.array(
-                row("partitions", "deleted_zxid", None, None, "topic deleted"),
-                row("partitions", "created_zxid", None, None, "topic created again"),
-                row("commits", "zxid", "idx", "session",
-                    F.concat(text("stale"), F.lit(" -> "), text("offset"))),
-            ),
-        }
-    )  # fmt: skip
-    return finding(
-        both, F.when(past, "high").otherwise("medium"), "offset of a deleted topic", "inferred",
-        F.coalesce(who(), F.concat(F.lit("Session "), session("session"))), " started ", tp(),
-        " of group ", F.col("group"), " from ", text("stale"),
-        ", the offset of a topic of the same name that had been deleted; its first commit is ",
-        text("offset"),
-        F.when(past, F.concat(F.lit(": "), _messages(F.lit(0), F.col("stale")),
-                              F.lit(" of the new topic were not delivered.")))
-        .otherwise(": it was out of range, so `auto.offset.reset` chose where to begin."),
-    )  # fmt: skip
-
-
-def jumps(tables: Tables, limits: Limits, keep: Keep) -> DataFrame:
-    """Owners whose committed offset rose faster than a consumer can read."""
-    steps = tables.commits.where("store = 'zookeeper' and kind = 'commit'")
-    steps = steps.where((F.col("offset") - F.col("previous")) >= limits.jump_rate)
-    steps = steps.where("owner_state = 'unknown' or owner_session = session")
-    # A migration owns the partitions while it writes the offsets of the other store.
-    steps = keep("jumps", steps.join(movers(tables), [*GROUP, "session"], "left_anti"))
-    chosen = steps.select(*PARTITION).distinct()
-    order = Window.partitionBy(*PARTITION).orderBy("zxid", "idx")
-    writes = tables.commits.where("store = 'zookeeper'").join(chosen, list(PARTITION), "left_semi")
-    writes = writes.withColumns(
-        {"before": F.lag("time").over(order), "writer_before": F.lag("session").over(order)}
-    )
-    began = tables.ownership.select(
-        *PARTITION, F.col("start_zxid").alias("owner_start_zxid"), "start_time"
-    )
-    fast = writes.join(steps.select(*PARTITION, "zxid", "idx"), [*PARTITION, "zxid", "idx"])
-    fast = fast.join(began, [*PARTITION, "owner_start_zxid"], "left")
-    # If the owner is unknown, a session that wrote twice in a row is treated as the owner.
-    fast = fast.where("owner_state = 'owner' or writer_before = session")
-    since = F.greatest("before", "start_time")
-    fast = fast.withColumn(
-        "seconds", F.greatest((F.unix_millis("time") - F.unix_millis(since)) / 1000, F.lit(1.0))
-    ).withColumns(
-        {
-            "member": F.col("owner_member"),
-            "messages": F.col("offset") - F.col("previous"),
-            "effect": F.lit("unknown"),
-            "evidence": F.array(
-                row("commits", "zxid", "idx", "session",
-                    F.concat(text("previous"), F.lit(" -> "), text("offset")))
-            ),
-        }
-    )  # fmt: skip
-    fast = fast.where(F.col("messages") / F.col("seconds") >= limits.jump_rate)
-    return finding(
-        fast, "medium", "offset jump", "inferred",
-        "The committed offset of ", tp(), " of group ", F.col("group"), " rose by ",
-        text("messages"), " within ", F.format_number("seconds", 1), " s, written by its owner, ",
-        F.coalesce(who(), F.concat(F.lit("session "), session("session"))),
-        ". No consumer reads so fast, so a reset may have skipped these messages.",
-    )  # fmt: skip
-
-
 def _owners(tables: Tables, history: DataFrame) -> DataFrame:
     """Owners that committed an offset below their position and so deliver messages again.
 
@@ -568,7 +459,7 @@ def _owners(tables: Tables, history: DataFrame) -> DataFrame:
         "high", "offset regression", "proven",
         "The committed offset of ", tp(), " of group ", F.col("group"), " went back from ",
         text("position.offset"), " to ", text("offset"), ", written by its owner, ", writer, ": ",
-        _messages(F.col("offset"), F.col("position.offset")), " are delivered again.",
+        span(F.col("offset"), F.col("position.offset")), " are delivered again.",
     )  # fmt: skip
 
 
@@ -601,7 +492,7 @@ def _unknown(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame
         F.when(harmless, _overwritten())
         .when(again, F.concat(
             F.lit("; "), _claimer(), F.lit(" started from it: "),
-            _messages(F.col("offset"), F.col("position.offset")), F.lit(" were delivered again."),
+            span(F.col("offset"), F.col("position.offset")), F.lit(" were delivered again."),
         ))
         .otherwise(": messages in between may be delivered again.")
     )  # fmt: skip
@@ -629,63 +520,4 @@ def _in_kafka(tables: Tables) -> DataFrame:
         "medium", "offset regression", "proven",
         "The committed offset of ", tp(), " of group ", F.col("group"), " in Kafka went back from ",
         text("previous"), " to ", text("offset"), ". Kafka does not record which client wrote it.",
-    )  # fmt: skip
-
-
-def movers(tables: Tables) -> DataFrame:
-    """Sessions of migrations, as ``GROUP`` and ``session``: a migration registers without any topic
-    or writes the migration marker."""
-    empty = tables.registrations.where("size(subscription) = 0").select(*GROUP, "session")
-    every = empty.unionByName(tables.moves.select(*GROUP, "session"))
-    return every.where("session is not null").distinct()
-
-
-def late_writes(tables: Tables) -> DataFrame:
-    """Rows of ``commits`` after a move to Kafka that the migration did not write. ``last`` is the
-    latest move before each."""
-    moved = tables.moves.groupBy(*GROUP).agg(F.min("zxid").alias("first_zxid"))
-    writes = tables.commits.where("store = 'zookeeper' and kind = 'commit'").join(
-        F.broadcast(moved), list(GROUP)
-    )
-    writes = writes.where("zxid > first_zxid").join(
-        movers(tables), [*GROUP, "session"], "left_anti"
-    )
-    order = Window.partitionBy(*GROUP).orderBy("zxid", "idx")
-    marker = F.struct(F.col("zxid").alias("moved_zxid"), "moved_to").alias("marker")
-    rows = writes.unionByName(
-        tables.moves.select(*GROUP, "zxid", "idx", marker), allowMissingColumns=True
-    )
-    rows = rows.withColumn("last", F.last("marker", ignorenulls=True).over(order))
-    return rows.where("kind is not null and last.moved_to = 'kafka'")
-
-
-def commits_past_moves(tables: Tables) -> DataFrame:
-    """Offsets written to ZooKeeper after the group was moved to Kafka, except by the migration."""
-    late = late_writes(tables)
-    late = late.groupBy(*PARTITION, "session", F.col("last.moved_zxid").alias("moved_zxid")).agg(
-        F.min("zxid").alias("zxid"),
-        F.min_by("idx", "zxid").alias("idx"),
-        F.min("time").alias("time"),
-        F.max("zxid").alias("last_zxid"),
-        F.max("time").alias("end_time"),
-        F.min_by("offset", "zxid").alias("first"),
-        F.max_by("offset", "zxid").alias("newest"),
-        F.count(F.lit(1)).alias("times"),
-    )
-    late = late.join(writers(tables), [*GROUP, "session"], "left").withColumns(
-        {
-            "end_zxid": F.when(F.col("times") > 1, F.col("last_zxid")),
-            "end_time": F.when(F.col("times") > 1, F.col("end_time")),
-            "evidence": F.array(
-                row("moves", "moved_zxid", None, None, "moved to kafka"),
-                row("commits", "zxid", "idx", "session", F.concat(F.lit("wrote "), text("first"))),
-            ),
-        }
-    )
-    return finding(
-        late, "critical", "commit past the end of a move", "proven",
-        F.coalesce(F.col("member"), F.concat(F.lit("Session "), session("session"))),
-        " wrote ", text("times"), " times to the offset of ", tp(), " of group ", F.col("group"),
-        " in ZooKeeper, the last time ", text("newest"),
-        ", after the group had been moved to Kafka. No member will read it.",
     )  # fmt: skip

@@ -26,8 +26,10 @@ from zkaudit.findings.limits import Limits
 from zkaudit.findings.load import contention, large_herds, storms
 from zkaudit.findings.members import flapping, stalled
 from zkaudit.findings.migrations import migrations
-from zkaudit.findings.offsets import commits_past_moves, jumps, offsets, recreated
+from zkaudit.findings.moves import commits_past_moves
+from zkaudit.findings.offsets import offsets
 from zkaudit.findings.ownership import foreign_releases, shares, two_sessions, unclaimed, unowned
+from zkaudit.findings.resets import jumps, recreated
 from zkaudit.tables.catalog import FINDINGS
 
 LASTING = (

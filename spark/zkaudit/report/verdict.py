@@ -16,7 +16,6 @@ from zkaudit.findings.limits import NOT_COVERED, SEVERITIES
 _EFFECTS: Final = {
     "lost": "Messages were lost",
     "repeated": "Messages were delivered again",
-    "skipped": "Messages were skipped on purpose",
 }
 _KINDS: Final = {
     "zombie commit": "Members committed offsets of partitions that other members owned",
@@ -37,7 +36,7 @@ _LEAST: Final = SEVERITIES.index("high")
 class Count:
     """How many findings of one kind, effect and severity there are.
 
-    ``messages``: the sum of those known; ``unknown``: findings without a number of messages.
+    ``messages``: the sum of those known, counted in offsets; ``unknown``: findings without a number.
     """
 
     severity: str
@@ -179,8 +178,8 @@ def _plain(text: str) -> dict[str, Any]:
 def _messages(some: Sequence[Count]) -> str:
     known, unknown = sum(c.messages for c in some), sum(c.unknown for c in some)
     if not unknown:
-        return f"{_many(known, 'message')} in "
-    return f"{_many(known, 'message')} and an unknown number more in " if known else (
+        return f"{_many(known, 'offset')} in "
+    return f"{_many(known, 'offset')} and an unknown number more in " if known else (
         "an unknown number in "
     )  # fmt: skip
 

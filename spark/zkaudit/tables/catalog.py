@@ -556,11 +556,15 @@ FINDINGS: Final = Table(
         _c(
             "effect",
             "string",
-            "effect of a wrong offset: `repeated`, `lost`, `skipped` (on purpose), `repaired` "
+            "effect of a wrong offset: `repeated`, `lost`, `repaired` "
             "(before a member started from it), `none` (no member has started from it) or "
             "`unknown`; null: the finding is not about an offset",
         ),
-        _c("messages", "bigint", "how many messages were repeated, lost or skipped; null: unknown"),
+        _c(
+            "messages",
+            "bigint",
+            "how many offsets were delivered again or not delivered. The log may have fewer messages. Null: unknown",
+        ),
         _c("server", "string", "server whose log holds transaction `zxid`"),
         _c("file", "string", "that log"),
         _c("position", "bigint", "byte where the transaction's record begins in it"),

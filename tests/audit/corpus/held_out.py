@@ -545,7 +545,7 @@ def reset_to_the_beginning_while_running(s: Scene) -> Iterator[None]:
     a.claim(1).commit(1, 15)
 
 
-@incident("skipped messages/skipped/400", "skipped messages/skipped/400")
+@incident("lost messages/lost/400", "lost messages/lost/400")
 def one_topic_of_two_skipped(s: Scene) -> Iterator[None]:
     other = Scene(s.address, s.group, partitions=1, topic="t-other-one_topic_of_two")
     both = {s.topic: 1, other.topic: 1}

@@ -731,12 +731,7 @@ def two_of_three_raised(s: Scene) -> Iterator[None]:
     x.commit(0, 420).commit(1, 930).commit(2, 130)
 
 
-# The late log does not show how many partitions the topic has.
-@incident(
-    "skipped messages/skipped/5",
-    "skipped messages/skipped/5",
-    late=("lost messages/lost/5", "lost messages/lost/5"),
-)
+@incident("lost messages/lost/5", "lost messages/lost/5")
 def poisoned_messages_are_skipped(s: Scene) -> Iterator[None]:
     a, b = two(s)
     yield
@@ -753,9 +748,9 @@ def poisoned_messages_are_skipped(s: Scene) -> Iterator[None]:
 
 
 @incident(
-    "skipped messages/skipped/400",
-    "skipped messages/skipped/400",
-    "skipped messages/skipped/400",
+    "lost messages/lost/400",
+    "lost messages/lost/400",
+    "lost messages/lost/400",
 )
 def new_topic_is_skipped(s: Scene) -> Iterator[None]:
     yield

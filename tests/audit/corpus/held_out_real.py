@@ -479,7 +479,7 @@ def restored_from_an_export(g: Group) -> None:
     anna.shutdown()
 
 
-@incident("skipped messages/skipped/250", "skipped messages/skipped/250")
+@incident("lost messages/lost/250", "lost messages/lost/250")
 def backlog_skipped_by_a_script(g: Group) -> None:
     jane = g.theirs("jane")
     with g.traffic():

@@ -368,11 +368,7 @@ def tool_raised_out_of_range(s: Scene) -> Iterator[None]:
     s.member("b").claim(0, 1).commit(0, 601).commit(1, 110)
 
 
-@incident(
-    "skipped messages/skipped/899",
-    "skipped messages/skipped/899",
-    late=("lost messages/lost/899", "lost messages/lost/899"),
-)
+@incident("lost messages/lost/899", "lost messages/lost/899")
 def tool_skipped_on_purpose(s: Scene) -> Iterator[None]:
     a = one(s)
     yield

@@ -922,14 +922,14 @@ def test_an_offset_matters_if_a_member_starts_from_it(
     said = {key: rows[0]["sentence"] for key, rows in everything.items()}
     assert said["again", "offset regression"] == (
         "Session 0x385, which is not a member's, wrote 40 for t-0 of group again while no member "
-        "owned it; member again_b started from it: 60 messages (40 to 99) were delivered again."
+        "owned it; member again_b started from it: 60 offsets (40 to 99) were delivered again."
     )
     assert said["lost", "lost messages"].endswith(
-        "; member lost_b started from it: 400 messages (100 to 499) were not delivered."
+        "; member lost_b started from it: 400 offsets (100 to 499) were not delivered."
     )
     assert said["reset", "lost messages"].endswith(
         "; member reset_b claimed the partition next and its first commit is 130: up to 30 "
-        "messages (100 to 129) were not delivered."
+        "offsets (100 to 129) were not delivered."
     )
     assert said["undone", "tool write"].endswith(
         " although member undone_a (session 0x407) owned it; overwritten with 105 1.0 s later, "
@@ -939,11 +939,11 @@ def test_an_offset_matters_if_a_member_starts_from_it(
         "60, written by its owner, Member rewound_b (session 0x43a)"
         in said["rewound", "offset regression"]
     )
-    assert "40 messages (60 to 99)" in said["rewound", "offset regression"]
+    assert "40 offsets (60 to 99)" in said["rewound", "offset regression"]
     assert "Member itself_a (session 0x386)" in said["itself", "zombie commit"]
     assert "although its other session 0x443 owned it" in said["itself", "zombie commit"]
     assert "that belonged to its other session 0x44d." in said["mine", "foreign release"]
-    assert "19 messages (81 to 99) were delivered again" in said["late", "orphan commit"]
+    assert "19 offsets (81 to 99) were delivered again" in said["late", "orphan commit"]
 
 
 def incident(h: History) -> None:
@@ -1063,10 +1063,10 @@ def test_a_whole_incident(incidents: dict[tuple[str, str], list[Any]]) -> None:
     )
     assert said["lost messages", 4].endswith(
         "member incident_jvm4 claimed the partition next and its first commit is 7297: up to 667 "
-        "messages (6630 to 7296) were not delivered."
+        "offsets (6630 to 7296) were not delivered."
     )
     assert said["offset regression", 5].endswith(
-        "member incident_jvm4 started from it: 6623 messages (7 to 6629) were delivered again."
+        "member incident_jvm4 started from it: 6623 offsets (7 to 6629) were delivered again."
     )
     assert "Session 0x5b, which is not a member's, wrote 8209" in said["tool write", 3]
 
