@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from zkaudit import schema
 from zkaudit.decode.offsets_topic import decode
 from zkaudit.history.generations import states
@@ -109,3 +110,18 @@ def test_the_end_of_a_group() -> None:
         (4, 1, ["m"]),
         (5, None, None),
     ]
+
+
+@pytest.mark.parametrize("first", ["group", "group epoch"])
+def test_a_group_that_returns_to_the_classic_protocol_has_members(first: str) -> None:
+    """The coordinator writes the classic group and deletes the epoch in one batch, in either order.
+    That is one state, and it has the group's members."""
+    batch = [
+        {"kind": "group", "generation": 9, "members": ["m"]},
+        {"kind": "group epoch", "deleted": True},
+    ]
+    batch.sort(key=lambda row: row["kind"] != first)
+    rows = [record(0, 1, kind="group epoch", generation=8)]
+    rows += [record(1 + number, 2, **row) for number, row in enumerate(batch)]
+    found = [(row.get("group_protocol"), row.get("members")) for row in states(rows)]
+    assert found == [("consumer", []), ("classic", ["m"])]

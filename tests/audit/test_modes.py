@@ -16,6 +16,8 @@ from zkaudit.history.modes import (
     Group,
     Moment,
     Registration,
+    Span,
+    Wait,
     group_of,
     missing_between,
 )
@@ -407,3 +409,16 @@ def test_the_verdict_names_each_move() -> None:
 def test_missing_between(first: int, last: int, missing: bool) -> None:
     """Between two transactions that are known, 11 is missing or is not."""
     assert missing_between(first, last, [(10, 12)]) is missing
+
+
+def test_a_member_that_acknowledged_in_its_second_session_is_not_late() -> None:
+    """Its first session is still registered and has not acknowledged. The move does not wait for
+    it."""
+    begin, later = Moment(100, 1_000_000), Moment(101, 2_000_000)
+    waits = (
+        Wait("twice", 1, begin, None, False),
+        Wait("twice", 2, begin, later, True),
+        Wait("other", 3, begin, None, False),
+    )
+    span = Span(Mode.ZOOKEEPER, 0, begin, 0, TOOL, True, None, "still", 2, waits=waits)
+    assert span.late == ("other",)
