@@ -36,7 +36,7 @@ _LEAST: Final = SEVERITIES.index("high")
 class Count:
     """How many findings of one kind, effect and severity there are.
 
-    ``messages``: the sum of those known, counted in offsets; ``unknown``: findings without a number.
+    ``messages``: the sum of the known numbers of offsets; ``unknown``: findings without a number.
     """
 
     severity: str

@@ -563,7 +563,8 @@ FINDINGS: Final = Table(
         _c(
             "messages",
             "bigint",
-            "how many offsets were delivered again or not delivered. The log may have fewer messages. Null: unknown",
+            "how many offsets were delivered again or not delivered. The log may have fewer "
+            "messages. Null: unknown",
         ),
         _c("server", "string", "server whose log holds transaction `zxid`"),
         _c("file", "string", "that log"),
