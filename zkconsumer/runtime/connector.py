@@ -8,10 +8,12 @@ threads and the application's own threads in the streams.
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
 import uuid
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeoutError
@@ -54,6 +56,7 @@ from zkconsumer.runtime.health import (
     HealthMonitor,
     Membership,
     Sources,
+    in_a_fork,
     without_streams,
 )
 from zkconsumer.runtime.listener import GroupListener, ListenerCalls
@@ -79,6 +82,17 @@ _ANSWER_MARGIN: Final = 1.0
 """Seconds that the member's thread may be late with an answer."""
 START_WARNING: Final = 5.0
 """Seconds between two warnings that the first rebalance has not ended."""
+
+
+_CONNECTORS: Final[weakref.WeakSet[StreamConnector[Any]]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for connector in list(_CONNECTORS):
+        connector._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class StreamConnector(ABC, Generic[MachineT]):
@@ -122,6 +136,9 @@ class StreamConnector(ABC, Generic[MachineT]):
         """Of the threads that a member depends on, in addition to its own."""
         self._watchdog: Watchdog | None = None
         self._monitor: HealthMonitor | None = None
+        self._forked: ConnectorClosedError | None = None
+        """Set in a child process."""
+        _CONNECTORS.add(self)
 
     # -- who decides about ownership -------------------------------------------------------------
 
@@ -169,6 +186,8 @@ class StreamConnector(ABC, Generic[MachineT]):
                 reported at once.
         """
         monitor = self._monitor
+        if self._forked is not None:
+            return in_a_fork(str(self._forked))
         if self._closed or monitor is None:
             return without_streams(self._closed)
         return monitor.read(patience)
@@ -292,7 +311,22 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._calls = ListenerCalls(self._listener, self.consumer_id, newer, self._host)
         return self._calls
 
+    def _after_fork(self) -> None:
+        """In the child process: refuse everything. The member's threads are in the parent, and it
+        goes on. Its locks may be locked here for good."""
+        self._forked = ConnectorClosedError(
+            "this process was forked after the connector was created, which works in the parent "
+            "only: create a connector in the process that uses it"
+        )
+        if self._plane is not None:
+            self._plane.after_fork(self._forked)
+
+    def _check_here(self) -> None:
+        if self._forked is not None:
+            raise self._forked.with_traceback(None)
+
     def _check_unused(self) -> None:
+        self._check_here()
         if self._closed:
             raise ConnectorClosedError("the connector is shut down: create a new one")
         if self._loop is not None:
@@ -420,6 +454,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         offsets in Kafka, the deadline of a request to the offset coordinator is added. If there was
         no answer by then, the offsets may or may not be stored.
         """
+        self._check_here()
         committing = Undisturbed(lambda: self._commit(offsets))
         committing.start()
         self._wait_for(committing)
@@ -460,6 +495,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     def _ask_commit(self, offsets: Mapping[TopicPartition, int] | None) -> Future[tuple[str, ...]]:
         loop, plane = self._loop, self._plane
+        self._check_here()
         if self._closed:
             raise ConnectorClosedError("the connector is shut down")
         if loop is None or plane is None:
@@ -497,8 +533,10 @@ class StreamConnector(ABC, Generic[MachineT]):
         member leaves in the background, and another call waits until it has left.
 
         Raises CommitFailedError if the last commit failed; the member has left anyway. Raises
-        ConnectorFailedError if a fault inside the connector ended its membership earlier.
+        ConnectorFailedError if a fault inside the connector ended its membership earlier. Raises
+        ConnectorClosedError in a forked process; the member of the parent process remains.
         """
+        self._check_here()
         seconds = self._leave_patience if timeout is None else timeout
         thread = threading.get_ident()
         in_listener = self._calls is not None and self._calls.thread == thread
@@ -562,6 +600,8 @@ class StreamConnector(ABC, Generic[MachineT]):
             self.shutdown()
         except (CommitFailedError, ConnectorFailedError) as error:
             exc.add_note(f"and the last commit failed: {error}")
+        except ConnectorClosedError:
+            pass  # in a forked process, which ends with its own error
 
 
 def _start_error(answer: AnswerStart) -> ZkConsumerError | None:

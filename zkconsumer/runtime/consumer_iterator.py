@@ -359,6 +359,11 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
             self._fault = error
         self._queue.alarm.set()
 
+    def after_fork(self, error: Exception, lock: Lock) -> None:
+        """See ``KafkaStream.after_fork``."""
+        self._lock, self._fault, self._unlocked = lock, error, _NOTHING
+        self._queue.changed = self._changed = threading.Condition(lock)
+
     def shutdown(self) -> None:
         """See ``KafkaStream.shutdown``."""
         with self._lock:

@@ -165,6 +165,11 @@ class DataPlane:
         for stream in self._every_stream:
             stream.fail(error)
 
+    def after_fork(self, error: Exception) -> None:
+        """In a child process, which has no other threads: all streams raise ``error``."""
+        for stream in self._every_stream:
+            stream.after_fork(error)
+
     def held(self, partition: TopicPartition) -> PartitionTopicInfo:
         """Return the state of a partition that is started. Raises ``KeyError``."""
         return self._held[partition][0]

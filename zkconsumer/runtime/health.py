@@ -416,6 +416,12 @@ def _names(infos: list[PartitionTopicInfo]) -> str:
     return first if len(infos) <= 3 else f"{first} and {len(infos) - 3} more"
 
 
+def in_a_fork(text: str) -> Health:
+    """The health of a connector in a child process, which has none of its threads."""
+    reason = Reason(Trouble.FAILED, text, 0.0)
+    return Health("FORKED", False, False, 0, False, {}, (reason,))
+
+
 def without_streams(closed: bool) -> Health:
     """The health of a connector that has no streams; ``closed``: it was shut down."""
     if closed:

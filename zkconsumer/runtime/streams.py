@@ -198,6 +198,11 @@ class KafkaStream:
         """Whether the thread with this identifier has an unacknowledged message of this stream."""
         return self._iterator.held_by(thread)
 
+    def after_fork(self, error: Exception) -> None:
+        """Raise ``error``, in a child process. A thread of the parent may have had the lock."""
+        self._lock = threading.RLock()
+        self._iterator.after_fork(error, self._lock)
+
     def lend(self) -> list[Callable[[], object]]:
         """Give up the stream's lock if the calling thread has it; the result takes it again."""
         return lend(self._lock)
