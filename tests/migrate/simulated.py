@@ -163,9 +163,15 @@ class SimulatedCoordinators:
         self.joined: dict[str, tuple[str, ...]] = {}
         self.denied: set[str] = set()
         """Topics that may not be described: their offsets are left out."""
+        self.kept: set[str] = set()
+        """Groups whose offsets may not be deleted."""
         self.away: set[str] = set()
         """Groups whose coordinator does not answer."""
         self.retention = (7 * 24 * 60, True)
+
+    def undeletable(self, groups: Iterable[str]) -> frozenset[str]:
+        """Return which of the groups may not be deleted."""
+        return frozenset(groups) & self.kept
 
     def another(self) -> SimulatedCoordinators:
         """Return the same coordinators."""

@@ -216,3 +216,16 @@ def test_each_rule_shows_only_what_it_is_about(simulated: Simulated) -> None:
         if (match := re.search(r'topic = "(.*)"\npartition = (.*)\n', table))
     }
     assert shown == {("t", 0): 1, ("t", 1): 1, ("t", 11): 1, ("t-1", 0): 1}, tables
+
+
+def test_assess_says_that_a_rollback_would_fail(simulated: Simulated) -> None:
+    """The way forward needs fewer rights than the way back, so the night would find it out."""
+    simulated.topic("t", (0, 100))
+    for group in "ab":
+        simulated.in_zookeeper(group, "t", 5)
+    simulated.kafka.kept = {"new-b"}
+    rows = simulated.run("assess", "--all", "--rename", "b=new-b").rows
+    assert {row["group"]: "a rollback would fail" in row["notes"] for row in rows} == {
+        "a": False,
+        "b": True,
+    }

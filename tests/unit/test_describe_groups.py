@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from zkconsumer.broker.api_versions import CONSUMER_GROUP_DESCRIBE
-from zkconsumer.broker.describe_groups import DescribedGroup, DescribedMember, describe_groups
+from zkconsumer.broker.describe_groups import (
+    DescribedGroup,
+    DescribedMember,
+    describe_groups,
+    undeletable,
+)
 from zkconsumer.broker.messages import ConsumerGroupDescribeResponse
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
@@ -96,3 +101,43 @@ def test_a_group_that_may_not_be_described_is_not_taken_for_dead() -> None:
     broker: Any = Broker(described("g", ErrorCode.GROUP_AUTHORIZATION_FAILED))
     with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
         describe_groups(["g"], broker)
+
+
+class Permissions(Broker):
+    """Says what the client may do with each group: operations, ``None``, or an error's code."""
+
+    def __init__(self, **groups: set[int] | int | None) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def version(self, key: int, *wanted: int) -> int:
+        if not self.groups:
+            raise UnsupportedBrokerError("as before 2.3")
+        return wanted[0]
+
+    def call(self, request: Any, response: Any, version: int) -> Any:
+        assert request.include_authorized_operations
+        assert request.encode(version=version)
+        groups = [
+            response.DescribedGroup(
+                group_id=name,
+                error_code=allowed if isinstance(allowed, int) else 0,
+                group_state="Empty",
+                protocol_type="",
+                protocol_data="",
+                members=[],
+                authorized_operations=None if isinstance(allowed, int) else allowed,
+            )
+            for name, allowed in self.groups.items()
+        ]
+        answer = response(throttle_time_ms=0, groups=groups)
+        return response.decode(answer.encode(version=version), version=version)
+
+
+def test_the_right_to_delete_is_asked_for() -> None:
+    """Read, Delete and Describe are 3, 6 and 8. A broker that does not say it, or answers with an
+    error, has not refused it."""
+    broker: Any = Permissions(all={3, 6, 8}, read={3, 8}, none=set(), silent=None, error=30)
+    assert undeletable(list(broker.groups), broker) == {"read", "none"}
+    old: Any = Permissions()
+    assert undeletable(["g"], old) == frozenset()

@@ -26,6 +26,8 @@ from zkconsumer.core.coordinator.wire import decode_assignment
 from zkconsumer.errors import UnsupportedBrokerError
 
 DEAD: Final = "Dead"
+_DELETE: Final = 6
+"""AclOperation.DELETE among the operations that a client may do (KIP-430)."""
 
 
 class DescribedMember(NamedTuple):
@@ -82,6 +84,27 @@ def describe_groups(
     return found | _by_kip_848(dead, connection)
 
 
+def undeletable(groups: Sequence[str], connection: BrokerConnection) -> frozenset[str]:
+    """Return those of a coordinator's groups whose offsets this client may not delete.
+
+    Empty if the broker does not say it (before 2.3). Nothing is changed.
+    """
+    try:
+        version = connection.version(DESCRIBE_GROUPS, 3)
+    except UnsupportedBrokerError:
+        return frozenset()
+    request = DescribeGroupsRequest(groups=list(groups), include_authorized_operations=True)
+    answer = connection.call(request, DescribeGroupsResponse, version)
+    with mapped_errors(connection.endpoint):
+        return frozenset(
+            one.group_id
+            for one in answer.groups
+            if not one.error_code
+            and one.authorized_operations is not None
+            and _DELETE not in one.authorized_operations
+        )
+
+
 def _by_kip_848(groups: Sequence[str], connection: BrokerConnection) -> dict[str, DescribedGroup]:
     """The KIP-848 groups among these groups."""
     if not groups:
@@ -127,4 +150,4 @@ def _member(member: Any, partitions: Iterable[TopicPartition]) -> DescribedMembe
     return DescribedMember(member.member_id, member.client_id, host, tuple(sorted(partitions)))
 
 
-__all__ = ["DEAD", "DescribedGroup", "DescribedMember", "describe_groups"]
+__all__ = ["DEAD", "DescribedGroup", "DescribedMember", "describe_groups", "undeletable"]

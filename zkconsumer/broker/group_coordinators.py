@@ -12,6 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from types import TracebackType
@@ -30,7 +31,7 @@ from zkconsumer.broker.coordinator_calls import (
     settle,
     until,
 )
-from zkconsumer.broker.describe_groups import DescribedGroup, describe_groups
+from zkconsumer.broker.describe_groups import DescribedGroup, describe_groups, undeletable
 from zkconsumer.broker.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
@@ -198,6 +199,17 @@ class GroupCoordinators:
                     except BrokerError as error:
                         found[group] = error
         return found
+
+    def undeletable(self, groups: Iterable[str]) -> frozenset[str]:
+        """Return the groups whose offsets may not be deleted, as far as coordinators say it."""
+        together: defaultdict[Hashable, list[str]] = defaultdict(list)
+        for group in groups:
+            together[self._place(group)].append(group)
+        found: set[str] = set()
+        for some in together.values():
+            with suppress(BrokerError):
+                found |= self._at_coordinator(some[0], partial(undeletable, some))
+        return frozenset(found)
 
     # -- offsets -------------------------------------------------------------------------------
 

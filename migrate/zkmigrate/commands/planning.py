@@ -34,6 +34,9 @@ _COLUMNS: Final = (
     "group", "verdict", "partitions", "to_write", "kind", "what", "fix", "notes", "stays_behind",
     "kafka_group",
 )  # fmt: skip
+_NO_WAY_BACK: Final = (
+    "a rollback would fail: allow zkmigrate to delete this group in Kafka (Delete on the group)"
+)
 _IN_TABLE: Final = 7
 """How many of the columns are in a table; notes are printed below it."""
 
@@ -65,6 +68,12 @@ def plan_groups(
         yield GroupPlan(name, notes=(f"is ignored: {why}",), ignored=why)
         progress.group(name, True)
     wanted = [name for name in groups if name not in ignored]
+    in_kafka = {(renamed or {}).get(name, name): name for name in wanted}
+    no_way_back = (
+        {in_kafka[name] for name in stores.kafka.undeletable(in_kafka)}
+        if direction is Direction.ZK_TO_KAFKA
+        else set()
+    )
     for found in read_states(stores, wanted, from_file or {}, times, renamed):
         if isinstance(found, GroupState):
             plan = plan_group(found, direction, options, now_ms, retention)
@@ -73,6 +82,8 @@ def plan_groups(
             plan = GroupPlan(found[0], notes=(why,), ignored=why)
         else:
             plan = GroupPlan(found[0], (found[1],))
+        if plan.group in no_way_back and not plan.moved:
+            plan = replace(plan, notes=(*plan.notes, _NO_WAY_BACK))
         if may_run and any(one.kind in LIVE for one in plan.problems):
             others = tuple(one for one in plan.problems if one.kind not in LIVE)
             note = "its members run: stop them before or during apply"
