@@ -309,7 +309,7 @@ def test_groups_are_held_where_access_lists_are_not_enforced(
     plan, journal = bench.plan(["g"])
     (result,) = bench.apply(plan, journal, lock=True)
     assert result.outcome is Outcome.DONE
-    assert result.why == "not locked: ZooKeeper does not enforce access lists"
+    assert result.why.startswith("not locked: ZooKeeper does not enforce access lists, or ")
     assert access(bench, "g") == (OPEN, b"")
 
     code = "from zkmigrate.cli import main; main()"

@@ -16,6 +16,7 @@ from tests.migrate.simulated import Simulated, simulated
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import LivePaths, encode_member, encode_mode
+from zkconsumer.core.zookeeper.ops import AclEntry, GetAcl, Ok, SetAcl
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 
 __all__ = ["simulated"]  # the fixture
@@ -301,3 +302,47 @@ def test_live_status_fails_for_a_group_that_cannot_be_read(simulated: Simulated)
     for step in ("prepare", "lock", "to-kafka", "finalize", "complete", "to-zookeeper", "unlock"):
         for words in ((), ("--execute",)):
             assert simulated.run("live", step, "other", "--wait", "0", *words).status == 1, step
+
+
+@pytest.mark.parametrize(
+    ("entry", "verdict", "lockable"),
+    [
+        (AclEntry(31, "digest", "ops:hash"), "ready", True),
+        (AclEntry(15, "digest", "ops:x"), "ready", False),  # ZooKeeper hides the digest
+        (AclEntry(31, "digest", "other:x"), "refused", False),
+        (AclEntry(15, "world", "anyone"), "ready", False),
+    ],
+)
+def test_a_masked_access_list_is_understood(
+    simulated: Simulated, entry: AclEntry, verdict: str, lockable: bool
+) -> None:
+    """ZooKeeper shows digests only to those who may change the list. Whoever may register but not
+    lock is told so before the move."""
+    group(simulated)
+    simulated.zk.identities = (("world", "anyone"), ("digest", "ops:hash"))  # type: ignore[assignment]
+    assert simulated.zk.do(SetAcl(GROUP.ids, (entry,), 0)) == Ok(None)
+    row = plan(simulated)
+    assert row["verdict"] == verdict
+    assert ("cannot be locked" in row["notes"]) != lockable
+
+
+@pytest.mark.parametrize(
+    ("root", "own"),
+    [
+        ((AclEntry(31, "digest", "app:hash"), AclEntry(1, "digest", "ops:hash")), True),
+        ((AclEntry(31, "digest", "app:x"),), False),  # the digest is hidden
+        ((AclEntry(5, "digest", "app:hash"),), False),  # nobody could write it again
+        ((AclEntry(31, "world", "anyone"),), False),
+    ],
+)
+def test_the_marker_has_the_access_list_of_its_group(
+    simulated: Simulated, root: tuple[AclEntry, ...], own: bool
+) -> None:
+    """It says which store counts, so only those who may write the group may write it."""
+    group(simulated)
+    simulated.zk.identities = (("digest", "app:hash"), ("digest", "app:x"), ("world", "anyone"))  # type: ignore[assignment]
+    plan(simulated)
+    assert simulated.zk.do(SetAcl(GROUP.root, root, 0)) == Ok(None)
+    assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
+    found = simulated.zk.do(GetAcl(f"{GROUP.root}/migration")).value.entries
+    assert found == (root if own else (AclEntry(31, "world", "anyone"),))

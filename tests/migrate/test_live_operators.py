@@ -276,6 +276,26 @@ def test_a_group_that_commits_all_the_time_can_go_back(operators: Operators) -> 
     assert offset[0] > 5
 
 
+def test_a_super_user_is_told_that_its_lock_cannot_be_proved(
+    operators: Operators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Access lists do not hold for it, so its own registration always succeeds."""
+    real = operators.zk._send
+
+    def send(op: ZkOp) -> Reply:
+        before, operators.zk._acls = operators.zk._acls, {}
+        if not isinstance(op, Create):
+            operators.zk._acls = before
+        reply = real(op)
+        operators.zk._acls = before
+        return reply
+
+    monkeypatch.setattr(operators.zk, "_send", send)
+    fault = operators.zk.run(guard.lock("g", 1))
+    assert "logged in as its super user: then log in as another user" in str(fault)
+    assert operators.guard.guard is Guard.OPEN
+
+
 STAGES: dict[str, Callable[[LiveMove], Step]] = {
     "lock": LiveMove.lock,
     "to-kafka": lambda move: move.go(Mode.KAFKA),

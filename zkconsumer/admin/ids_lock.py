@@ -28,6 +28,23 @@ CREATE: Final = 4
 """ZooKeeper's bit for the permission to create children."""
 
 
+ADMIN: Final = 16
+"""ZooKeeper's bit for the permission to change the access list."""
+MASKED: Final = ":x"
+"""The end of a digest id in place of the digest, where ZooKeeper does not show that."""
+
+
+def is_of(entry: str, who: str | None) -> bool:
+    """Whether the id of an entry is that of an identity. An identity of None has every id.
+
+    ZooKeeper shows digests only to those who have ADMIN; then the users are compared.
+    """
+    if who is None or entry == who:
+        return True
+    user, colon, _ = who.partition(":")
+    return bool(colon) and entry == user + MASKED
+
+
 LIVE: Final = AclEntry(CREATE, "digest", LIVE_CREDENTIAL)
 """Lets migratable members register in a group that is locked while it moves."""
 
@@ -59,13 +76,21 @@ class Found:
 
         ``identities``: scheme and id of the migrator. An id of None matches every id.
         """
+        return self._allows(CREATE, identities)
+
+    def may_lock(self, identities: Collection[tuple[str, str | None]]) -> bool:
+        """Whether the migrator may change the access list, as a lock has to."""
+        return self._allows(ADMIN, identities)
+
+    def _allows(self, perms: int, identities: Collection[tuple[str, str | None]]) -> bool:
         entries = self.record or (self.acl.entries if self.acl else None)
         if entries is None:
             return True  # there is no such znode yet
-        may = {
-            (one.scheme, who) for one in entries if one.perms & CREATE for who in (one.who, None)
-        }
-        return not may.isdisjoint(identities)
+        return any(
+            one.perms & perms and one.scheme == scheme and is_of(one.who, who)
+            for one in entries
+            for scheme, who in identities
+        )
 
 
 def look(group: str) -> Script[Found]:

@@ -7,8 +7,8 @@ original list is kept in the znode's data, which no client uses, so that ``unloc
 exactly. The data is written before the list is changed, and cleared after it is restored: each step
 may find its work done.
 
-ZooKeeper may be configured not to enforce access lists. ``lock`` notices this, because it tries to
-register, and then changes nothing.
+ZooKeeper may be configured not to enforce access lists, and never does for its super user. ``lock``
+notices this, because it tries to register, and then changes nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from zkconsumer.admin.ids_lock import CREATE, FORMAT, LIVE, Found, Guard, decode, look
 from zkconsumer.admin.reads import children
@@ -53,6 +54,12 @@ __all__ = [
     "release",
     "unlock",
 ]
+
+
+NOT_ENFORCED: Final = (
+    "ZooKeeper does not enforce access lists, or zkmigrate has logged in as its super user: then "
+    "log in as another user"
+)
 
 
 def lock(
@@ -99,7 +106,7 @@ def lock(
             yield from _clear(group)
         return str(refusal(refused))
     yield from unlock(group)
-    return "ZooKeeper does not enforce access lists"
+    return NOT_ENFORCED
 
 
 def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Script[bool]:

@@ -10,16 +10,19 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Final
 
 from zkconsumer.admin import takeover
+from zkconsumer.admin.ids_lock import CREATE, MASKED
 from zkconsumer.admin.reads import children_of
 from zkconsumer.admin.snapshot import list_members
 from zkconsumer.admin.takeover import Accept, Hold, data_of, release, still_there
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
+    Acl,
     Check,
     Code,
     Create,
     Delete,
     Failed,
+    GetAcl,
     GetMany,
     Multi,
     MultiOp,
@@ -30,11 +33,13 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.core.zookeeper.scripts.common import (
+    Refused,
     Script,
     T,
     attempt,
     op_bytes,
     path_of,
+    read,
     read_many,
 )
 from zkconsumer.core.zookeeper.znodes import GroupPaths
@@ -55,6 +60,8 @@ __all__ = [
     "write_offsets",
 ]
 
+_ALL: Final = 15
+"""The permissions to read, write, create and delete."""
 _MAX_REQUEST: Final = 960 * 1024
 """Bytes of one multi; a ZooKeeper server refuses 1 MiB by default."""
 
@@ -126,13 +133,17 @@ def _write_marker(
     hold: Hold, before: Set[bytes | None], after: bytes | None, checked: bool
 ) -> Script[None]:
     path = migration_marker.path(hold.group)
+    made = False
     *earlier, guards = _guards(hold, len(after or b"")) if checked else [{}]
     for packet in earlier:
         yield from _check(hold, packet)
     while True:
         (node,) = yield from read_many([path])
         if data_of(node) == after:
+            if made:
+                yield from _like_root(hold.group, path)
             return
+        made = made or node is None
         if data_of(node) not in before:
             raise refused(hold.group, f"{path} was changed since the plan was made: plan again")
         op: MultiOp
@@ -144,6 +155,28 @@ def _write_marker(
         reply = yield from attempt(Multi((hold.check, *guards.values(), op)))
         if isinstance(reply, Failed):
             _still_unwritten(hold, reply, guards)
+
+
+def _like_root(group: str, path: str) -> Script[None]:
+    """Give a new znode the access list of the group's own, as far as that can be read.
+
+    It says which store counts, so nobody else may write it. A list with which nobody could change
+    the znode again is not used.
+    """
+    try:
+        root = yield from read(GetAcl(GroupPaths(group).root))
+        own = yield from read(GetAcl(path))
+        if not (isinstance(root, Ok) and isinstance(own, Ok)):
+            return
+        assert isinstance(root.value, Acl)
+        assert isinstance(own.value, Acl)
+        entries = root.value.entries
+        masked = any(one.scheme == "digest" and one.who.endswith(MASKED) for one in entries)
+        writable = all(one.perms & _ALL == _ALL for one in entries if one.perms & CREATE)
+        if entries != own.value.entries and writable and not masked:
+            yield from attempt(SetAcl(path, entries, own.value.version))
+    except Refused:
+        return  # the list that a new znode has
 
 
 def _check(hold: Hold, guards: Mapping[TopicPartition, Check]) -> Script[None]:

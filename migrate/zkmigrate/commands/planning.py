@@ -62,7 +62,7 @@ def plan_groups(
     now_ms = int(time.time() * 1000)
     retention = stores.retention() if direction is Direction.ZK_TO_KAFKA else None
     times = options.needs_commit_times
-    closed = _closed(stores, groups)
+    closed, unlockable = _without_rights(stores, groups)
     ignored = {name: why for name in groups if (why := options.ignored(name))}
     for name, why in ignored.items():
         yield GroupPlan(name, notes=(f"is ignored: {why}",), ignored=why)
@@ -88,25 +88,43 @@ def plan_groups(
             others = tuple(one for one in plan.problems if one.kind not in LIVE)
             note = "its members run: stop them before or during apply"
             plan = replace(plan, problems=others, notes=(*plan.notes, note))
+        to_kafka = direction is Direction.ZK_TO_KAFKA
+        if plan.group in unlockable and to_kafka and not plan.moved:
+            note = "cannot be locked: let zkmigrate change the access list of its ids znode (ADMIN)"
+            plan = replace(plan, notes=(*plan.notes, note))
         if plan.group in closed and not plan.moved and not plan.ignored:
             plan = replace(plan, problems=(*plan.problems, closed[plan.group]))
         yield plan
         progress.group(plan.group, not plan.problems)
 
 
-def _closed(stores: Stores, groups: Sequence[str]) -> dict[str, Problem]:
-    """Return the problem of each group in which the migrator may not register, as it has to."""
+def _without_rights(
+    stores: Stores, groups: Sequence[str]
+) -> tuple[dict[str, Problem], frozenset[str]]:
+    """Return the problem of each group in which the migrator may not register, as it has to.
+
+    Also the groups that it may not lock.
+    """
     legal = list(filter(is_legal_group, groups))
-    found = stores.zk.run_all(or_refusal(guard.look(name)) for name in legal)
-    return {
+    found = {
+        name: one
+        for name, one in zip(
+            legal, stores.zk.run_all(or_refusal(guard.look(name)) for name in legal), strict=True
+        )
+        if not isinstance(one, ZooKeeperError)
+    }
+    closed = {
         name: findings.problem(
             Kind.CLOSED,
             f"/consumers/{name}/ids: its access list does not let zkmigrate register",
             "allow its identity, as --command-config gives it, to create znodes there",
         )
-        for name, one in zip(legal, found, strict=True)
-        if not isinstance(one, ZooKeeperError) and not one.may_register(stores.zk.identities)
+        for name, one in found.items()
+        if not one.may_register(stores.zk.identities)
     }
+    return closed, frozenset(
+        name for name, one in found.items() if not one.may_lock(stores.zk.identities)
+    )
 
 
 class Summary:
