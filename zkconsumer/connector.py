@@ -269,9 +269,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
 
     def _abandon(self, timeout: float) -> None:
         self._gate.end()
-        if self._cluster is not None:
-            self._cluster.close()
-        self._zk.close(timeout)
+        self._coordination.close(timeout)
 
     def _membership(self, loop: MemberLoop[RebalanceMachine]) -> Membership:
         machine = loop.machine

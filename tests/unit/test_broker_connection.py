@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from zkconsumer.broker import connection as module
+from zkconsumer.broker.cluster import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, BrokerUnavailableError, UnsupportedBrokerError
 
@@ -161,3 +167,66 @@ def test_versions_that_a_broker_has_dropped_are_not_chosen(
         connect[1].version(1, 2, 0)
     with pytest.raises(UnsupportedBrokerError, match="request 2 in no version, this needs 1"):
         connect[1].version(2, 1)
+
+
+def test_an_answer_must_be_whole_in_time() -> None:
+    """A broker that sends a byte now and then would keep the thread waiting indefinitely."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = BrokerConnection(
+            BrokerEndpoint(0, *listener.getsockname()[:2]), "c", TIMEOUT, 0
+        )
+        connection._connect()
+        peer, _ = listener.accept()
+        ended = threading.Event()
+
+        def trickle() -> None:
+            peer.sendall(struct.pack(">ii", 1000, 1))
+            while not ended.wait(TIMEOUT / 5):
+                peer.sendall(b"x")
+
+        sender = threading.Thread(target=trickle)
+        sender.start()
+        began = time.monotonic()
+        try:
+            with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+                connection.exchange_opened(3, 0, b"")
+        finally:
+            ended.set()
+            sender.join()
+            peer.close()
+        assert time.monotonic() - began < 20 * TIMEOUT
+
+
+@pytest.mark.parametrize("ask", [fetch_metadata, read_cluster])
+def test_a_broker_that_does_not_know_its_cluster_is_not_believed(
+    ask: Callable[..., object],
+) -> None:
+    """It is starting. Otherwise all brokers and topics would be gone for a while."""
+    empty = SimpleNamespace(brokers=[], topics=[], cluster_id="c")
+    connection: Any = SimpleNamespace(
+        endpoint=BrokerEndpoint(3, "b3", 9092),
+        version=lambda _key, *wanted: wanted[-1],
+        call=lambda *_: empty,
+    )
+    arguments = ({"t"},) if ask is fetch_metadata else ()
+    with pytest.raises(BrokerUnavailableError, match="broker 3 at b3:9092 does not know"):
+        ask(connection, *arguments)
+
+
+MISSING = ("CLOCK_BOOTTIME",), ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC", "clock_gettime")
+
+
+@pytest.mark.parametrize("missing", MISSING, ids=["macOS", "Windows"])
+def test_a_member_can_be_imported_on_each_platform(missing: tuple[str, ...]) -> None:
+    """Not every system has the clocks of Linux."""
+    program = (
+        "import time\n"
+        f"for name in {missing}: delattr(time, name)\n"
+        "import zkconsumer.connector, zkconsumer.coordinator, zkconsumer.migratable\n"
+        "from zkconsumer.runtime.gate import DeliveryGate\n"
+        "from zkconsumer.runtime.threads import MemberThread\n"
+        "gate = DeliveryGate()\n"
+        "gate.extend(MemberThread('m').lease_now() + 60)\n"
+        "assert gate.is_open\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -519,6 +519,44 @@ def journalling(kind: str, directory: Path) -> Member:
     return CoordinatorConsumerConnector(common | {"bootstrap.servers": "127.0.0.1:1"})
 
 
+@pytest.mark.parametrize("kind", ["zookeeper", "coordinator"])
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 4])
+@pytest.mark.usefixtures("switch")
+def test_a_member_that_cannot_begin_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, after: int
+) -> None:
+    """The machine has no thread to give when some of the member's have started. Its threads end,
+    its journal is closed, and the connector is shut down."""
+    before = set(threading.enumerate())
+    member = journalling(kind, tmp_path)
+    start, started = threading.Thread.start, itertools.count()
+
+    def limited(thread: threading.Thread) -> None:
+        if next(started) == after:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", limited)
+        try:
+            member.create_message_streams({"t": 1})
+        except (RuntimeError, ConnectorFailedError):
+            failed = True
+        else:
+            failed = False
+    if not failed:
+        member.shutdown(timeout=SOON)
+        assert next(started) <= after
+    assert member.closed
+    assert not _open_files(tmp_path)
+
+    def left() -> list[str]:
+        return [one.name for one in set(threading.enumerate()) - before if one.is_alive()]
+
+    wait_until(lambda: not left(), SOON, f"all threads end: {left()}")
+    member.shutdown()
+
+
 def test_a_disk_that_hangs_does_not_stop_the_pings(
     switch: Switch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from zkconsumer.broker.api_versions import METADATA
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.messages import MetadataRequest, MetadataResponse
+from zkconsumer.broker.metadata import check_brokers
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.addresses import split_servers
 from zkconsumer.core.common.types import BrokerEndpoint
@@ -122,6 +123,7 @@ def read_cluster(connection: BrokerConnection) -> ClusterView:
         found = connection.decode(MetadataResponse, reply, version)
     else:
         found = connection.call(request, MetadataResponse, version)
+    check_brokers(connection, found)
     with mapped_errors(connection.endpoint):
         nodes = sorted(found.brokers, key=lambda one: one.node_id)
         brokers = tuple(BrokerEndpoint(one.node_id, one.host, one.port) for one in nodes)

@@ -241,7 +241,7 @@ class BrokerConnection:
         try:
             with mapped_errors(self.endpoint), self._explained(api_key):
                 sock.sendall(frame)
-                answer = self._receive(sock)
+                answer = self._receive(sock, time.monotonic() + self._timeout)
                 answered = _INT.unpack_from(answer)[0]
                 # Brokers 0.8.2 repeat no id when they cannot name a coordinator yet.
                 quirk = answered == 0 and api_key == FIND_COORDINATOR
@@ -402,9 +402,9 @@ class BrokerConnection:
                 f"{self._security.protocol}: set {wanted} and sasl.mechanism",
             )
 
-    def _receive(self, sock: socket.socket) -> memoryview:
+    def _receive(self, sock: socket.socket, until: float) -> memoryview:
         head = bytearray(4)
-        _fill(sock, memoryview(head))
+        _fill(sock, memoryview(head), until)
         plaintext = self._security.context is None and not self._proven
         if head[:2] == b"\x15\x03" and plaintext:
             self._security.refuse(
@@ -416,20 +416,25 @@ class BrokerConnection:
         if size < 4:
             raise ValueError(f"a frame of {size} bytes")
         frame = bytearray(min(size, _FIRST_PIECE))
-        _fill(sock, memoryview(frame))
+        _fill(sock, memoryview(frame), until)
         while len(frame) < size:
             piece = bytearray(min(size - len(frame), _FIRST_PIECE))
-            _fill(sock, memoryview(piece))
+            _fill(sock, memoryview(piece), until)
             frame += piece
         return memoryview(frame)
 
 
-def _fill(sock: socket.socket, room: memoryview) -> None:
-    """Receive until ``room`` is full. Raises ``OSError`` when the broker closes the connection
-    first."""
+def _fill(sock: socket.socket, room: memoryview, until: float) -> None:
+    """Receive until ``room`` is full.
+
+    Raises ``OSError`` when the broker closes the connection first, or the time ``until``
+    (``time.monotonic``) has passed. The socket's timeout begins again with each piece that arrives.
+    """
     flags = 0 if isinstance(sock, ssl.SSLSocket) else socket.MSG_WAITALL
     while room:
         got = sock.recv_into(room, len(room), flags)
         if not got:
             raise ConnectionResetError("the broker closed the connection")
         room = room[got:]
+        if room and time.monotonic() > until:
+            raise TimeoutError

@@ -32,6 +32,7 @@ from zkconsumer.broker.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from zkconsumer.broker.metadata import check_brokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator.wire import by_topic
@@ -173,6 +174,7 @@ def topic_names(
         allow_auto_topic_creation=False,
     )
     answer = ask(connection, request, MetadataResponse, _BY_ID)
+    check_brokers(connection, answer)
     with mapped_errors(connection.endpoint):
         names = {
             uuid.UUID(str(topic.topic_id)): str(topic.name)

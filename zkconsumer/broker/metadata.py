@@ -14,7 +14,7 @@ from zkconsumer.broker.messages import MetadataRequest, MetadataResponse
 from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.errors import BrokerError
+from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
 
 def ask_metadata(
@@ -39,7 +39,21 @@ def ask_metadata(
         )
     else:
         request = MetadataRequest(topics=[])
-    return (ask or connection.call)(request, MetadataResponse, version)
+    answer = (ask or connection.call)(request, MetadataResponse, version)
+    check_brokers(connection, answer)
+    return answer
+
+
+def check_brokers(connection: BrokerConnection, answer: Any) -> None:
+    """Raise BrokerUnavailableError if an answer names no broker.
+
+    A broker that is starting knows neither brokers nor topics. Java's client ignores such answers.
+    """
+    if not answer.brokers:
+        at = connection.endpoint
+        raise BrokerUnavailableError(
+            f"broker {at.broker_id} at {at.host}:{at.port} does not know its cluster yet"
+        )
 
 
 def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> ClusterMetadata:

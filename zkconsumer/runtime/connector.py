@@ -354,33 +354,60 @@ class StreamConnector(ABC, Generic[MachineT]):
     def _join(
         self, subscription: Subscription, streams: Mapping[str | None, Sequence[KafkaStream]]
     ) -> None:
-        keys = self.config
         with self._lock:
             self._check_unused()
-            self._open_journal()
-            manager = ConsumerFetcherManager(
-                keys, keys.client_id, self._on_fetch_event, self._security
-            )
-            self._plane = DataPlane(
-                manager, streams, keys.release_wait_ms / 1000, self._when_stopped
-            )
-            self._host.every(_SAMPLE_INTERVAL, self._plane.measure)
-            self._gate.on_change = self._log_later
-            every = [stream for group in streams.values() for stream in group]
-            self._loop = self._make_loop(subscription, every, self._plane, manager)
-            self._monitor = self._make_monitor(self._loop, self._plane, every)
-            self._checks += [manager.check, self._gate.look, self._monitor.look]
-            if self._own_journal is not None:
-                self._checks.append(self._own_journal.check)
-            self._watchdog = Watchdog(
-                f"{self.consumer_id}_watchdog", self._host, self._loop, self._checks
-            )
-            self._host.every(WATCHDOG_PERIOD, self._watchdog.start)
-            if self._closed:  # by a signal handler
-                raise ConnectorClosedError("the connector was shut down")
-            self._host.start(self._loop)
-            self._watchdog.start()
-        self._await_start(self._loop)
+            try:
+                loop = self._begin(subscription, streams)
+            except BaseException:  # a member that is made in part would keep threads and files
+                self._closed = True
+                self._undo()
+                raise
+        self._await_start(loop)
+
+    def _undo(self) -> None:
+        """End all that was made for a member that does not begin."""
+        if self._watchdog is not None:
+            self._watchdog.end()
+        loop, plane, seconds = self._loop, self._plane, _FAILED_START_LEAVE / 2
+        steps: list[Callable[[], object]] = []
+        if loop is not None:
+            steps.append(lambda: loop.give_up("the member could not begin", seconds))
+        else:
+            if plane is not None:
+                steps.append(lambda: plane.close(seconds))
+            steps.append(lambda: self._abandon(seconds))
+        if self._own_journal is not None:
+            steps.append(self._own_journal.close)
+        for step in steps:
+            try:
+                step()
+            except Exception:
+                logger.warning("while ending a member that could not begin", exc_info=True)
+
+    def _begin(
+        self, subscription: Subscription, streams: Mapping[str | None, Sequence[KafkaStream]]
+    ) -> MemberLoop[MachineT]:
+        keys = self.config
+        self._open_journal()
+        manager = ConsumerFetcherManager(keys, keys.client_id, self._on_fetch_event, self._security)
+        self._plane = DataPlane(manager, streams, keys.release_wait_ms / 1000, self._when_stopped)
+        self._host.every(_SAMPLE_INTERVAL, self._plane.measure)
+        self._gate.on_change = self._log_later
+        every = [stream for group in streams.values() for stream in group]
+        self._loop = self._make_loop(subscription, every, self._plane, manager)
+        self._monitor = self._make_monitor(self._loop, self._plane, every)
+        self._checks += [manager.check, self._gate.look, self._monitor.look]
+        if self._own_journal is not None:
+            self._checks.append(self._own_journal.check)
+        self._watchdog = Watchdog(
+            f"{self.consumer_id}_watchdog", self._host, self._loop, self._checks
+        )
+        self._host.every(WATCHDOG_PERIOD, self._watchdog.start)
+        if self._closed:  # by a signal handler
+            raise ConnectorClosedError("the connector was shut down")
+        self._host.start(self._loop)
+        self._watchdog.start()
+        return self._loop
 
     @property
     def _auto_commit_interval(self) -> float | None:

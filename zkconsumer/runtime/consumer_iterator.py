@@ -23,7 +23,7 @@ from enum import Enum
 from functools import partial
 from itertools import islice
 from threading import get_ident
-from time import clock_gettime, monotonic
+from time import monotonic
 from typing import Any, Final
 
 from zkconsumer.broker.records import MessageDecoder
@@ -35,7 +35,7 @@ from zkconsumer.errors import (
     UsageError,
 )
 from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
-from zkconsumer.runtime.gate import CLOCK, DeliveryGate
+from zkconsumer.runtime.gate import CLOCK, DeliveryGate, clock_gettime
 from zkconsumer.runtime.handout import HandOut
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.partition_info import PartitionTopicInfo, Run

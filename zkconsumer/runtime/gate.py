@@ -12,9 +12,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-CLOCK: Final = time.CLOCK_BOOTTIME
-"""A clock that continues while the machine is suspended, as a ZooKeeper session's does."""
-
+CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))
+"""A clock that continues while the machine is suspended, as a ZooKeeper session's does. On macOS
+that is CLOCK_MONOTONIC, and on Windows ``time.monotonic``."""
+clock_gettime: Final[Callable[[int], float]] = getattr(
+    time, "clock_gettime", lambda _clock: time.monotonic()
+)
 
 LEASE: Final = 2 / 3
 """Part of the session timeout for which one answer of the servers allows delivery."""
@@ -31,7 +34,7 @@ class DeliveryGate:
         self, *, always_open: bool = False, now: Callable[[], float] | None = None
     ) -> None:
         self.always_open = always_open
-        self._now = now or (lambda: time.clock_gettime(CLOCK))
+        self._now = now or (lambda: clock_gettime(CLOCK))
         self.valid_until = math.inf if always_open else -math.inf
         """CLOCK_BOOTTIME seconds until which messages may be delivered. Written under the lock."""
         self._lock = threading.RLock()

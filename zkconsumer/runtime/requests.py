@@ -11,7 +11,7 @@ from typing import Any
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.zookeeper.ops import Permission, always
-from zkconsumer.runtime.gate import CLOCK
+from zkconsumer.runtime.gate import CLOCK, clock_gettime
 from zkconsumer.runtime.threads import check_lives
 
 OnAnswer = Callable[[Any, Any, float, int], object]
@@ -77,7 +77,7 @@ class RequestWorker:
         try:
             while (item := self._waiting.get()) is not None:
                 command, permission = item
-                sent_us, sent = time.time_ns() // 1000, time.clock_gettime(CLOCK)
+                sent_us, sent = time.time_ns() // 1000, clock_gettime(CLOCK)
                 answer = self._client.execute(command, permission)
                 self._on_answer(command, answer, sent, sent_us)
         except BaseException as error:  # noqa: BLE001 - the loop raises it again

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from zkconsumer.runtime.gate import CLOCK
+from zkconsumer.runtime.gate import CLOCK, clock_gettime
 
 logger = logging.getLogger("zkconsumer.member")
 
@@ -151,7 +151,7 @@ class MemberThread:
 
     def lease_now(self) -> float:
         """Seconds on the clock of the ``DeliveryGate``."""
-        return time.clock_gettime(CLOCK)
+        return clock_gettime(CLOCK)
 
     def log(self, level: int, text: str, error: BaseException | None = None) -> None:
         """Log a line, with the traceback of ``error``."""
