@@ -6,11 +6,14 @@ import json
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
 
-from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.zookeeper.events import ViewLoaded
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
@@ -26,12 +29,15 @@ from zkconsumer.core.zookeeper.ops import (
     SetData,
     Stat,
 )
+from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
+from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import JournalFormatError
 from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.deliveries import consumed_twice
 from zkconsumer.journal.files import MemberJournal, check_entry
 from zkconsumer.journal.ownership import Ownership
-from zkconsumer.journal.recorder import event_entry, run_entry
+from zkconsumer.journal.recorder import Entry, MemberRecorder, event_entry, run_entry
+from zkconsumer.journal.replay import replay
 from zkconsumer.journal.tally import kind_of
 from zkconsumer.journal.wire import cost
 from zkconsumer.testing import wait_until
@@ -331,3 +337,36 @@ def test_what_is_delivered_again() -> None:
 
 def _line(at: int, kind: str, name: str, member: str, **more: object) -> dict[str, object]:
     return {"at": at, "kind": kind, "name": name, "member": member, **more}
+
+
+def test_a_group_at_rest_is_not_written_again_and_again(tmp_path: Path) -> None:
+    """A member reads its group every 30 s. A line has a large field only if it has changed since
+    the member's last line of that name. A replay has all fields."""
+    topics = {f"topic-{number}": tuple(range(8)) for number in range(100)}
+
+    def view(**more: tuple[int, ...]) -> GroupView:
+        return GroupView(True, (), {}, {}, topics | more)
+
+    views = [view(), view(), view(new=(0,)), GroupView(True, (), {}, {}, {}), view(), view()]
+    spec = MemberSpec(GroupPaths("g"), "g_m", Subscription(Pattern.STATIC, {"t": 1}))
+    lines: list[Entry] = [run_entry(0, "virtual", {})]
+    sink: Any = SimpleNamespace(write=lambda entry: lines.append(json.loads(json.dumps(entry))))
+    recorder = MemberRecorder(sink, "g_m", lambda: 0)
+    machine = RebalanceMachine(spec)
+    recorder.made(machine, "zookeeper")
+    for token, view in enumerate(views):
+        event = ViewLoaded(token, view)
+        recorder.event(event, 0, 0)
+        for command in machine.on(event):
+            recorder.command(command, 0, 0)
+    found = [entry for entry in lines if entry.get("name") == "ViewLoaded"]
+    unchanged = [list(entry.get("unchanged", {})) for entry in found]
+    assert unchanged == [[], ["view"], [], [], [], ["view"]]
+    assert "view" not in found[1]["fields"]
+    assert len(json.dumps(found[1])) < 1000
+    (result,) = replay("journal", lines)
+    assert result.difference is None
+    assert result.events == len(views)
+    found[0]["fields"]["view"]["registered"] = False
+    with pytest.raises(JournalFormatError, match="does not have the unchanged field view"):
+        replay("journal", lines)

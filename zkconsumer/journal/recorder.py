@@ -6,6 +6,8 @@ Called by the thread that runs the member: the connector's loop, or the simulati
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any, Final, Protocol
@@ -23,6 +25,13 @@ from zkconsumer.journal.wire import Cost, cost, touched
 Entry = dict[str, Any]
 
 RELEASE: Final = version("zkconsumer")
+_LARGE: Final = 1024
+"""A field whose JSON has this many characters is not written again while it does not change."""
+
+
+def digest_of(text: str) -> str:
+    """The digest of a field's JSON, as in ``unchanged``."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class Sink(Protocol):
@@ -105,6 +114,8 @@ class Recorder:
         self._now_us = now_us
         self._machine: Recorded | None = None
         self._codec = Codec()
+        self._large: dict[tuple[str, str], str] = {}
+        """By name of the line and of the field: the digest of a large value that was written."""
 
     def made(self, machine: Recorded, coordination: str) -> None:
         """Write the machine's settings, and from now on complete events and commands.
@@ -143,7 +154,27 @@ class Recorder:
         if self._machine is not None:
             entry["state"] = self._machine.state.name
             entry["fields"] = self._codec.encode(what)
+            self._leave_out_unchanged(entry)
         self._sink.write(entry)
+
+    def _leave_out_unchanged(self, entry: Entry) -> None:
+        """Leave out large fields that are as in the last line of this name.
+
+        A member at rest reads its group again and again. In a large group each time has megabytes.
+        """
+        fields, unchanged = entry["fields"], dict[str, str]()
+        for name, value in list(fields.items()):
+            key = (entry["name"], name)
+            text = json.dumps(value) if isinstance(value, dict | list) else ""
+            if len(text) < _LARGE:
+                self._large.pop(key, None)
+                continue
+            before, self._large[key] = self._large.get(key), digest_of(text)
+            if before == self._large[key]:
+                unchanged[name] = before
+                del fields[name]
+        if unchanged:
+            entry["unchanged"] = unchanged
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
         """Write an event before the machine handles it."""

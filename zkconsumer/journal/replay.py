@@ -7,6 +7,7 @@ determine all of it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -25,7 +26,7 @@ from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.errors import JournalFormatError
 from zkconsumer.journal.codec import Codec, CodecError
-from zkconsumer.journal.recorder import Entry
+from zkconsumer.journal.recorder import Entry, digest_of
 
 _MACHINES: Final[Mapping[str, tuple[Any, type, Any]]] = {
     "zookeeper": (RebalanceMachine, MemberSpec, zk_events.Event),
@@ -104,6 +105,8 @@ class _Run:
         self._step: _Step | None = None
         self._tokens: set[int] = set()
         self._asked: set[int] = set()
+        self._last: dict[str, Mapping[str, Any]] = {}
+        """The fields of the last line of each name."""
         result.state = machine.state.name
 
     @property
@@ -116,7 +119,7 @@ class _Run:
         kind = self._events.get(entry["name"])
         if kind is None:
             raise CodecError(f"{entry['name']} is not an event of this machine")
-        event = self._codec.decode(kind, entry["fields"])
+        event = self._codec.decode(kind, self._whole(entry))
         state = entry.get("state", "")
         if self._step is not None:
             self._step.state = state or self._step.state
@@ -128,8 +131,20 @@ class _Run:
         """The member's machine gave a command."""
         if self._step is None:
             raise CodecError(f"the command {entry['name']} follows no event")
-        self._step.done.append(Did(entry["name"], entry["fields"], line))
+        self._step.done.append(Did(entry["name"], self._whole(entry), line))
         self._step.state = entry.get("state", "")
+
+    def _whole(self, entry: Entry) -> Mapping[str, Any]:
+        """All fields of an event or command, also those that are as in an earlier line."""
+        name = entry["name"]
+        fields = dict(entry["fields"])
+        for one, digest in entry.get("unchanged", {}).items():
+            value = self._last.get(name, {}).get(one)
+            if digest_of(json.dumps(value)) != digest:
+                raise CodecError(f"{name}: the line before does not have the unchanged field {one}")
+            fields[one] = value
+        self._last[name] = fields
+        return fields
 
     def finish(self, complete: bool) -> None:
         """Take the event of the present step in, and compare.
@@ -157,7 +172,7 @@ class _Run:
         if as_recorded and step.state in ("", state) and not broken:
             return
         line = step.done[same].line if same < len(step.done) else step.line
-        event = Did(step.entry["name"], step.entry["fields"], step.line)
+        event = Did(step.entry["name"], self._codec.encode(step.event), step.line)
         result.difference = Difference(
             line, step.line, step.entry["at"], event, step.state, state, step.done, actual, broken
         )

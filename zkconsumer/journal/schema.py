@@ -197,6 +197,13 @@ FIELDS: Final = (
     ),
     _f("fields", Type.OBJECT, _MADE, "the member's specification", True),
     _f("fields", Type.OBJECT, _CORE, "all fields of the event or command, for `zkconsumer replay`"),
+    _f(
+        "unchanged",
+        Type.OBJECT,
+        _CORE,
+        "large fields that are left out of `fields`, because they are as in the member's last line "
+        "with this `name`; for each, the digest of its JSON",
+    ),
 )
 
 
