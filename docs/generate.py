@@ -343,8 +343,9 @@ skip it.
 ## The journal of a running member
 
 The file is opened when the member begins, after its connection to ZooKeeper was made. It holds
-whole events and commands (`fields`). Simulations write summaries without `fields`; they are
-replayed from their seed.
+whole events and commands (`fields`). A large field that has not changed is not written again
+(`unchanged`), so a member of a large group at rest writes a few hundred bytes each time it reads
+the group. Simulations write summaries without `fields`; they are replayed from their seed.
 
 A thread of its own writes, so the member never waits for the disk. It hands entries to the
 operating system in order, usually within a millisecond, and does not call `fsync`. A process that
