@@ -432,7 +432,7 @@ def asks_for_commits_twice(patch: Patch) -> None:
     ) -> None:
         current = self._current
         right(self, faults, again)
-        if current is not None and current.request is None and self._waiting:
+        if current is not None and current.automatic and self._waiting:
             self._waiting.append(current)
 
     patch.setattr(CommitQueue, "settle", settle)
