@@ -544,9 +544,8 @@ def test_a_member_that_cannot_begin_leaves_nothing(
             failed = True
         else:
             failed = False
-    if not failed:
+    if not failed:  # it was a thread that the member can start again
         member.shutdown(timeout=SOON)
-        assert next(started) <= after
     assert member.closed
     assert not _open_files(tmp_path)
 

@@ -357,10 +357,13 @@ class StreamConnector(ABC, Generic[MachineT]):
         with self._lock:
             self._check_unused()
             try:
+                self._open_journal()
                 loop = self._begin(subscription, streams)
-            except BaseException:  # a member that is made in part would keep threads and files
-                self._closed = True
-                self._undo()
+            except BaseException as error:
+                # A member that is made in part would keep threads and files.
+                if self._plane is not None or not isinstance(error, ConfigError):
+                    self._closed = True
+                    self._undo()
                 raise
         self._await_start(loop)
 
@@ -383,12 +386,12 @@ class StreamConnector(ABC, Generic[MachineT]):
                 step()
             except Exception:
                 logger.warning("while ending a member that could not begin", exc_info=True)
+        self._loop = self._plane = self._monitor = None
 
     def _begin(
         self, subscription: Subscription, streams: Mapping[str | None, Sequence[KafkaStream]]
     ) -> MemberLoop[MachineT]:
         keys = self.config
-        self._open_journal()
         manager = ConsumerFetcherManager(keys, keys.client_id, self._on_fetch_event, self._security)
         self._plane = DataPlane(manager, streams, keys.release_wait_ms / 1000, self._when_stopped)
         self._host.every(_SAMPLE_INTERVAL, self._plane.measure)
