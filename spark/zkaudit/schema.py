@@ -166,6 +166,11 @@ TXNLOG_RUNS: Final = (
         Kind.STRING,
         "last run of a damaged file (`corruption` is `stop`): the byte and the reason",
     ),
+    _c(
+        "cut",
+        Kind.STRING,
+        "last run of a file whose last record is incomplete: the byte and the reason",
+    ),
 )
 """One row for each unbroken run of zxids in each log."""
 

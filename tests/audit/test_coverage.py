@@ -37,7 +37,7 @@ def runs(places: Sequence[Path], size: int | None = None) -> list[LoggedRun]:
                       for name in ("first_time", "last_time")]  # fmt: skip
             found.append(
                 LoggedRun(Path(row["server"]).name, row["file"], row["first_zxid"],
-                          row["last_zxid"], *clocks, row["times"] or (), row["damage"])
+                          row["last_zxid"], *clocks, row["times"] or (), row["damage"], row["cut"])
             )  # fmt: skip
     return found
 
@@ -59,7 +59,7 @@ def summary_of(found: coverage.Coverage, **more: Any) -> dict[str, Any]:
         "from": None, "to": None, "last_time": last and last.isoformat(), "findings": [],
         "intervals": 0, "commits": 0, "log_gaps": [], "quiet_groups": 0, "group": None,
         "unconfirmed": [], "dropped": [], "torn_snapshots": [], "journals": 0, "digests": None,
-        "damaged": [str(damage) for damage in found.damaged], **found.summary(), **more,
+        **found.summary(), **more,
     }  # fmt: skip
 
 
@@ -208,6 +208,25 @@ def test_damage_at_the_ends_of_logs(tmp_path: Path, record: int) -> None:
     newer = [found for found in damages(longer, committed.plan(as_runs(longer)))
              if found.file == newest.name]  # fmt: skip
     assert [found.lost for found in newer] == [None]
+
+
+def test_a_record_that_is_cut_off_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the end of the newest log: the server is writing it, or the copy ended early. A server
+    that was killed while it wrote has the record again in its next log."""
+    log = written(tmp_path / "zk1" / "log.1", 1, 40)
+    log.write_bytes(log.read_bytes()[:-5])
+    found = of(runs([tmp_path / "zk1"]))
+    ((text),) = found.cut
+    assert text.startswith(f"zk1: log.1: byte {16 + 39 * RECORD}: ")
+    print_summary(summary_of(found))
+    assert f"{text}: the server is writing this log, or" in capsys.readouterr().out
+    written(tmp_path / "zk1" / "log.28", 40, 5)
+    assert of(runs([tmp_path / "zk1"])).cut == ()
+    written(tmp_path / "zk1" / "log.28", 41, 5).rename(tmp_path / "zk1" / "log.29")
+    behind = of(runs([tmp_path / "zk1"]))
+    assert (behind.cut, len(behind.missing)) == ((text,), 1)
 
 
 def test_logs_of_zookeepers_own_test_with_one_wrong_checksum(tmp_path: Path) -> None:

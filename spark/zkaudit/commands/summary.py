@@ -40,6 +40,10 @@ def print_summary(summary: dict[str, Any]) -> None:
         )
     for text in summary.get("damaged", ()):
         click.echo(f"warning: {printable(text)}: this log is read only up to there", err=True)
+    for text in summary.get("cut", ()):
+        click.echo(
+            f"{printable(text)}: the server is writing this log, or it was copied incompletely"
+        )
     unsure = sum(last - first + 1 for first, last in summary["unconfirmed"])
     if unsure:
         click.echo(

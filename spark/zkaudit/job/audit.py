@@ -414,7 +414,6 @@ def _audit(
         "migrations": migrations.summary(moving),
         "directories": [str(log) for log in options.logs],
         "left_out": inputs.left_out(options.logs),
-        "damaged": [str(damage) for damage in coverage.damaged],
         **coverage.summary(),
         "torn_snapshots": ["/".join(name) for name in names if name not in shown.whole],
         "digests": None if verified is None else asdict(verified),

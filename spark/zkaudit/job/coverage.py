@@ -34,6 +34,7 @@ class LoggedRun:
     last_ms: int | None = None
     times: Sequence[int] = ()
     damage: str | None = None
+    cut: str | None = None
 
 
 def as_runs(logged: Iterable[LoggedRun]) -> list[Run]:
@@ -144,6 +145,18 @@ def _lost(
     return None
 
 
+def cut_off(logged: Iterable[LoggedRun]) -> list[str]:
+    """Return the logs whose last record is incomplete, unless the server went on behind it: it was
+    ended while it wrote the record, and has it again in its next log."""
+    runs = list(logged)
+    begins = {(run.server, first) for run, first, _ in _ends(runs)}
+    return [
+        f"{run.server}: {run.file}: {run.cut}"
+        for run in runs
+        if run.cut is not None and (run.server, (run.last or 0) + 1) not in begins
+    ]
+
+
 def check_damage(found: Iterable[Damage]) -> None:
     """Raise AuditError for the first damage behind which no server may have the transactions."""
     for damage in found:
@@ -174,6 +187,8 @@ class Coverage:
         last_ms: time of the last one.
         servers: of each server with transactions its first and last time.
         empty: servers without a transaction.
+        damaged: the damaged logs.
+        cut: what ``cut_off`` returns.
         missing: from, to and reason of each time that was asked for and that no log covers;
             ``None``: unknown.
     """
@@ -184,6 +199,7 @@ class Coverage:
     empty: tuple[str, ...]
     missing: tuple[tuple[int | None, int | None, str], ...]
     damaged: tuple[Damage, ...] = ()
+    cut: tuple[str, ...] = ()
 
     def sentences(self) -> Iterator[tuple[int | None, int | None, str]]:
         """From, to, and a sentence for each time that is not covered."""
@@ -201,6 +217,8 @@ class Coverage:
         servers = {**self.servers, **dict.fromkeys(self.empty, (None, None))}
         return {
             "first_time": _iso(self.first_ms),
+            "damaged": [str(damage) for damage in self.damaged],
+            "cut": list(self.cut),
             "coverage": [
                 {"server": server, "first_time": _iso(first), "last_time": _iso(last)}
                 for server, (first, last) in servers.items()
@@ -225,6 +243,7 @@ def covered(
     ``log_gaps``: as ``inputs.log_gaps_of`` returns them. Before the first log, only what was asked
     for by ``start_ms`` is missing.
     """
+    logged = list(logged)
     ends = list(_ends(logged))
     begins = sorted(ends, key=lambda part: part[1])
     finishes = sorted(ends, key=lambda part: part[2])
@@ -252,7 +271,9 @@ def covered(
     if end_ms is not None and (last_ms is None or last_ms < end_ms):
         missing.append((last_ms, end_ms, "the logs end earlier"))
     empty = tuple(sorted(set(servers) - of.keys()))
-    return Coverage(first_ms, last_ms, of, empty, tuple(missing), tuple(damaged))
+    return Coverage(
+        first_ms, last_ms, of, empty, tuple(missing), tuple(damaged), tuple(cut_off(logged))
+    )
 
 
 def _meets(begin: int | None, end: int | None, start: int | None, stop: int | None) -> bool:

@@ -421,7 +421,9 @@ def logged_runs(rows: DataFrame) -> list[LoggedRun]:
     """Collect the runs, about as many as files and log gaps. Raises AuditError for too many."""
     clocks = [F.unix_millis(name) for name in ("first_time", "last_time")]
     found = rows.where(is_run())
-    found = found.select("server", "file", "first_zxid", "last_zxid", *clocks, "times", "damage")
+    found = found.select(
+        "server", "file", "first_zxid", "last_zxid", *clocks, "times", "damage", "cut"
+    )
     return [LoggedRun(*row) for row in _limited(found)]
 
 

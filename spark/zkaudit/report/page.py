@@ -123,7 +123,7 @@ def _of_groups(
     names = names_of(group)
     matches = F.col("group").rlike(rf"\A(?:{group})\z") if names is None else _among(names)
     chosen = {
-        name: frame.where(matches) if "group" in frame.columns else frame
+        name: frame.where(_of_all(name) | matches) if "group" in frame.columns else frame
         for name, frame in tables.items()
     }
     counts = chosen["findings"].groupBy("severity", "kind").count().collect()
@@ -139,6 +139,11 @@ def _of_groups(
             if (found["severity"], found["kind"]) in of_kind
         ],
     }, chosen
+
+
+def _of_all(table: str) -> Column:
+    """Whether a row concerns all groups: a finding about time that no log covers."""
+    return F.col("group").isNull() if table == "findings" else F.lit(False)
 
 
 def _moves_of(summary: dict[str, Any], chosen: DataFrame) -> list[dict[str, Any]]:

@@ -182,11 +182,12 @@ class Runs:
         times = timestamps(clocks).to_pylist()
         rows: list[dict[str, Any]] = [
             {"first_zxid": first, "last_zxid": last, "first_time": times[2 * number],
-             "last_time": times[2 * number + 1], "times": sample, "damage": None}
+             "last_time": times[2 * number + 1], "times": sample}
             for number, (first, last, *_, sample) in enumerate(self._found)
         ]  # fmt: skip
-        if end is not None and end.stop is Stop.CORRUPT:
+        reason = {Stop.CORRUPT: "damage", Stop.TORN: "cut"}.get(end.stop) if end else None
+        if end is not None and reason is not None:
             if not rows:
-                rows.append(dict.fromkeys(("first_zxid", "last_zxid", "first_time", "last_time")))
-            rows[-1]["damage"] = f"byte {end.position}: {end.reason}"
+                rows.append({"first_zxid": None, "last_zxid": None})
+            rows[-1][reason] = f"byte {end.position}: {end.reason}"
         return rows

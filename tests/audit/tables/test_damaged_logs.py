@@ -15,6 +15,7 @@ from zkaudit.errors import AuditError
 from zkaudit.findings.limits import Limits
 from zkaudit.job import audit as job
 from zkaudit.job.output import load
+from zkaudit.report.page import write as write_page
 
 from tests.audit.quiet_histories import BUSY, TAKEN, THRESHOLDS, History, write
 
@@ -72,3 +73,6 @@ def test_damage_and_copies_change_no_history(
     shown = capsys.readouterr().out
     assert "is unknown: the logs end earlier." in shown
     assert "is unknown: no log has zxids 0x2 to 0x64." in shown
+    page = write_page(spark, part["out"], "g").read_text()
+    assert "the logs end earlier" in page
+    assert "No log covers 3 times that the audit is about" in page
