@@ -137,8 +137,11 @@ TXNLOG_FILES: Final = (
 )
 """One row for each log: how far it can be read, and why reading stopped."""
 
-SAMPLE: Final = 32
+SAMPLE: Final = 256
 """Of each so many transactions, the time is part of the run."""
+SAMPLE_AT_BEGIN: Final = 16
+"""The same of the first ``BEGIN`` transactions of an epoch, because short logs are compared too."""
+BEGIN: Final = 1024
 
 TXNLOG_RUNS: Final = (
     *_PLACE,
@@ -159,7 +162,8 @@ TXNLOG_RUNS: Final = (
         "times",
         Kind.LONGS,
         "the leader's wall clock, in milliseconds since 1970, at each transaction whose zxid is a "
-        f"multiple of {SAMPLE}: servers of one ensemble agree in it",
+        f"multiple of {SAMPLE} (of {SAMPLE_AT_BEGIN} at an epoch's begin): servers of one ensemble "
+        "agree in it",
     ),
     _c(
         "damage",

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from zkaudit.commands.summary import print_summary, status_of
 from zkaudit.decode.batches import cuts
@@ -18,6 +19,7 @@ from zkaudit.job import coverage, inputs
 from zkaudit.job.coverage import LoggedRun, as_runs, check_agreement, check_damage, damages
 from zkaudit.report.verdict import Count, verdict
 from zkaudit.sources.options import parse_options
+from zkaudit.sources.rows import in_sample, sample_of
 from zkaudit.sources.zookeeper import BatchLogReader
 
 from tests.audit.test_given_files import RECORD, damaged, written
@@ -262,9 +264,21 @@ def test_servers_that_contradict_each_other_are_an_error(tmp_path: Path) -> None
     written(tmp_path / "zk3" / "log.5", 5, 60, later=1)
     with pytest.raises(
         AuditError,
-        match=r"zk1: log\.1 and zk3: log\.5 have different transactions with zxid 0x20: they are",
+        match=r"zk1: log\.1 and zk3: log\.5 have different transactions with zxid 0x10: they are",
     ):
         check_agreement(runs([tmp_path / "zk1", tmp_path / "zk3"]))
+
+
+@pytest.mark.parametrize("epoch", [0, 5 * EPOCH])
+@pytest.mark.parametrize(
+    ("first", "last"), [(1, 40), (17, 31), (900, 3000), (2000, 5000), (1, 5000)]
+)
+def test_a_run_has_the_times_of_its_sample(epoch: int, first: int, last: int) -> None:
+    """In order, whatever the run begins with. Each 256 transactions have one."""
+    zxids = np.arange(epoch + first, epoch + last + 1)
+    found = sample_of(epoch + first, epoch + last)
+    assert found.tolist() == zxids[in_sample(zxids)].tolist()
+    assert len(found) >= (last - first) // 256
 
 
 def test_a_server_that_logged_a_zxid_twice(tmp_path: Path) -> None:

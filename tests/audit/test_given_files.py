@@ -19,7 +19,7 @@ from zkaudit.collect import Kept, collect
 from zkaudit.decode.txnlog import TXN_HEADER, read_transactions
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.job.inputs import find, left_out
-from zkaudit.sources.files import log_zxid, parse_servers
+from zkaudit.sources.files import absolute, log_zxid, parse_servers
 from zkaudit.sources.options import parse_options
 from zkaudit.sources.zookeeper import BatchLogReader, PushingLogReader, StreamLogReader
 from zkaudit.tables.catalog import FINDINGS
@@ -168,9 +168,12 @@ def test_one_server_may_have_several_directories(
         ("zk1", "log.1"), ("zk1", "snapshot.4"),
     ]  # fmt: skip
     assert list(parse_servers(f"zk1={logs},zk1={data}")) == ["zk1"]
+    monkeypatch.chdir(tmp_path)
+    assert absolute("zk1=logs") == f"zk1={logs}"
+    assert absolute("logs") == str(logs)
+    assert absolute("zk1=s3://bucket/zk1") == "zk1=s3://bucket/zk1"
     odd = tmp_path / "a=b"
     written(odd / "log.1", 1, 4)
-    monkeypatch.chdir(tmp_path)
     assert [piece.server for piece in find(["a=b"])[0]] == ["a=b"]
     given = ["--zookeeper-logs", f"zk1={logs}", f"zk1={data}"]
     assert run(["show", "0x2", *given]) == 0

@@ -17,7 +17,7 @@ import numpy as np
 
 from zkaudit.errors import AuditError
 from zkaudit.history.committed import History, Range, Run
-from zkaudit.schema import SAMPLE
+from zkaudit.sources.rows import sample_of
 
 _EPOCH: Final = 32
 
@@ -57,7 +57,7 @@ def check_agreement(logged: Iterable[LoggedRun]) -> None:
     runs = [run for run in _ends(logged) if len(run[0].times)]
     zxids, times, numbers = [], [], []
     for number, (run, first, last) in enumerate(runs):
-        sampled = np.arange(-(-first // SAMPLE) * SAMPLE, last + 1, SAMPLE, dtype=np.int64)
+        sampled = sample_of(first, last)
         if len(sampled) == len(run.times):  # otherwise a zxid was logged twice
             zxids.append(sampled)
             times.append(np.asarray(run.times, np.int64))

@@ -145,6 +145,21 @@ def _batch(settings: Settings, rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=schema.arrow_schema(settings.columns))
 
 
+def in_sample(zxids: np.ndarray) -> np.ndarray:
+    """Which transactions' times are part of a run."""
+    early = (zxids & 0xFFFFFFFF < schema.BEGIN) & (zxids % schema.SAMPLE_AT_BEGIN == 0)
+    found: np.ndarray = early | (zxids % schema.SAMPLE == 0)
+    return found
+
+
+def sample_of(first: int, last: int) -> np.ndarray:
+    """The zxids of that sample in a run, in order."""
+    early = min(last, first >> 32 << 32 | schema.BEGIN - 1)
+    ranges = ((schema.SAMPLE_AT_BEGIN, early), (schema.SAMPLE, last))
+    parts = [np.arange(-(-first // step) * step, end + 1, step) for step, end in ranges]
+    return np.unique(np.concatenate(parts).astype(np.int64))
+
+
 class Runs:
     """The unbroken runs of zxids in one log, of those that ``filters`` wants."""
 
@@ -165,8 +180,7 @@ class Runs:
         for begin, end in zip(begins, [*begins[1:], len(zxids)], strict=True):
             first, last = int(zxids[begin]), int(zxids[end - 1])
             began = int(times[begin])
-            sampled = zxids[begin:end] % schema.SAMPLE == 0
-            sample = times[begin:end][sampled].tolist()
+            sample = times[begin:end][in_sample(zxids[begin:end])].tolist()
             if self._found:
                 before = self._found[-1]
                 if first - before[1] in (0, 1) and first >> 32 == before[1] >> 32:
