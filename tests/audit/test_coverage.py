@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def runs(places: Sequence[Path], size: int | None = None) -> list[LoggedRun]:
 def of(logged: Sequence[LoggedRun], *asked: int | None) -> coverage.Coverage:
     """What they cover together."""
     plan = committed.plan(as_runs(logged))
-    found = damages(logged, plan)
+    found = damages(logged)
     plan = coverage.with_gaps(plan, found)
     start, end = asked or (None, None)
     servers = {run.server for run in logged}
@@ -165,13 +166,13 @@ def test_damage_is_a_gap_of_one_server(tmp_path: Path, size: int | None) -> None
     )[0][1] == 41  # fmt: skip
     assert max(run.last or 0 for run in logged if run.file == "log.1") == 9
     both = runs([tmp_path / "zk1", tmp_path / "zk2"], size)
-    (found,) = damages(both, committed.plan(as_runs(both)))
+    (found,) = damages(both)
     assert (found.server, found.file, found.after, found.until) == ("zk2", "log.1", 9, 41)
     assert found.reason.startswith(f"byte {position}: checksum")
     assert found.lost is None
     check_damage([found])
     assert of(both).missing == ()
-    (alone,) = damages(logged, committed.plan(as_runs(logged)))
+    (alone,) = damages(logged)
     assert alone.lost == (10, 40)
     with pytest.raises(AuditError, match=rf"zk2: log\.1: byte {position}: .*--allow-damage"):
         check_damage([alone])
@@ -192,22 +193,22 @@ def test_damage_at_the_ends_of_logs(tmp_path: Path, record: int) -> None:
         ([one], (EPOCH + record + 1, 2 * EPOCH)), ([one, two], None)
     ):  # fmt: skip
         logged = runs(places)
-        (found,) = damages(logged, committed.plan(as_runs(logged)))
+        (found,) = damages(logged)
         assert found.lost == lost
     logged = runs([one])
-    plan = coverage.with_gaps(committed.plan(as_runs(logged)), damages(logged, committed.plan(())))
+    plan = coverage.with_gaps(committed.plan(as_runs(logged)), damages(logged))
     assert (EPOCH + record + 1, 2 * EPOCH) in plan.log_gaps
     newest = two / f"log.{2 * EPOCH + 1:x}"
     damaged(newest, 3)
     logged = runs([two])
-    (found,) = damages(logged, committed.plan(as_runs(logged)))
+    (found,) = damages(logged)
     assert found.until is None
     assert found.lost is not None
     ((_, end, reason),) = of(logged).missing
     assert end is None
     assert "checksum" in reason
     longer = runs([one, two])
-    newer = [found for found in damages(longer, committed.plan(as_runs(longer)))
+    newer = [found for found in damages(longer)
              if found.file == newest.name]  # fmt: skip
     assert [found.lost for found in newer] == [None]
 
@@ -242,8 +243,31 @@ def test_logs_of_zookeepers_own_test_with_one_wrong_checksum(tmp_path: Path) -> 
     assert sorted((run.first, run.last) for run in logged) == [
         (0x1, 0x41), (0x42, 0xFF), (0x274, 0x63A), (0x63B, 0x840),
     ]  # fmt: skip
-    (found,) = damages(logged, committed.plan(as_runs(logged)))
+    (found,) = damages(logged)
     assert found.lost == (0x100, 0x273)
+
+
+def test_damage_before_the_first_transaction_that_is_read(tmp_path: Path) -> None:
+    """With ``--from``, the audit reads the logs from a snapshot on. A record before it is damaged,
+    so what follows the snapshot is missing up to the next log."""
+    for server in ("zk1", "zk2"):
+        written(tmp_path / server / "log.1", 1, 40)
+        written(tmp_path / server / "log.29", 41, 40)
+    damaged(tmp_path / "zk2" / "log.1", 9)
+    for places, begin, lost in (
+        (["zk2"], 21, (21, 40)), (["zk1", "zk2"], 21, None), (["zk2"], 41, None)
+    ):  # fmt: skip
+        logged = [
+            replace(run, first=None, last=None) if (run.last or 0) < begin
+            else replace(run, first=max(run.first or 0, begin))
+            for run in runs([tmp_path / place for place in places])
+        ]  # fmt: skip
+        (found,) = damages(logged, begin)
+        assert found.lost == lost
+        plan = coverage.with_gaps(committed.plan(as_runs(logged)), [found])
+        gaps = inputs.log_gaps_of(plan)
+        covered = coverage.covered(logged, ["zk2"], gaps, 60_000, None, [found])
+        assert len(covered.missing) == (lost is not None)
 
 
 def test_no_long_log_is_cut_behind_damage(tmp_path: Path) -> None:

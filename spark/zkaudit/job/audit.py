@@ -194,7 +194,7 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
         if logged_twice(logged):
             rows = keep("once_each", inputs.once_each(rows))
         plan = committed.plan(as_runs(logged), options.servers)
-        damaged = damages(logged, plan)
+        damaged = damages(logged, begin)
         if not options.allow_damage:
             check_damage(damaged)
         plan = with_gaps(plan, damaged)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from zkaudit.errors import AuditError
-from zkaudit.history.committed import History, Range, Run
+from zkaudit.history.committed import History, Range, Run, merged, subtracted
 from zkaudit.sources.rows import sample_of
 
 _EPOCH: Final = 32
@@ -108,8 +108,11 @@ class Damage:
         return f"{self.server}: {self.file}: {self.reason}"
 
 
-def damages(logged: Iterable[LoggedRun], plan: History) -> list[Damage]:
-    """Return the damaged logs. What follows the damage up to the server's next log is missing."""
+def damages(logged: Iterable[LoggedRun], begin: int | None = None) -> list[Damage]:
+    """Return the damaged logs. What follows the damage up to the server's next log is missing.
+
+    ``begin``: the first zxid that was to be read.
+    """
     runs = list(logged)
     ends = list(_ends(runs))
     found = []
@@ -119,8 +122,9 @@ def damages(logged: Iterable[LoggedRun], plan: History) -> list[Damage]:
         named = int(run.file.rpartition(".")[2], 16)
         mine = [part for part in ends if part[0].server == run.server]
         after = max((last for part, _, last in mine if part.file == run.file), default=named - 1)
+        after = max(after, (begin or 0) - 1)
         until = min((first for part, first, _ in mine if first > after), default=None)
-        lost = _lost(after, until, run.server, ends, plan)
+        lost = _lost(after, until, run.server, ends)
         found.append(Damage(run.server, run.file, run.damage, max(after, 0), until, lost))
     return found
 
@@ -130,7 +134,6 @@ def _lost(
     until: int | None,
     server: str,
     ends: Sequence[tuple[LoggedRun, int, int]],
-    plan: History,
 ) -> Range | None:
     """The zxids between two of a server's that may be in no log; ``None``: other servers go on."""
     beyond = [last for run, _, last in ends if run.server != server and last > after]
@@ -139,10 +142,11 @@ def _lost(
         return None if beyond else (after + 1, after + 1)
     if until >> _EPOCH != epoch and not any(last >> _EPOCH == epoch for last in beyond):
         return after + 1, until - 1
-    for first, last in plan.log_gaps:
-        if first < until and after < last:
-            return max(first, after + 1), min(last, until - 1)
-    return None
+    if until >> _EPOCH != epoch:
+        return None
+    everywhere = merged((first, last) for _, first, last in ends)
+    left = subtracted([(after + 1, until - 1)] if after + 1 < until else [], everywhere)
+    return (left[0][0], left[-1][1]) if left else None
 
 
 def cut_off(logged: Iterable[LoggedRun]) -> list[str]:
@@ -266,8 +270,11 @@ def covered(
         elif _meets(begin, end, start_ms, end_ms):
             missing.append((begin, end, f"no log has zxids {after + 1:#x} to {until - 1:#x}"))
     for damage in damaged:
-        if damage.lost is not None and damage.until is None:
-            missing.append((last_ms, None, f"{damage} and no server has what follows"))
+        lost = damage.lost and damage.lost[0]
+        if lost is None or any(after and after < lost <= until for after, until in log_gaps):
+            continue  # nothing is missing, or a log gap shows it
+        time = (last_ms, None) if damage.until is None else (None, first_ms)
+        missing.append((*time, f"{damage} and no server has what follows"))
     if end_ms is not None and (last_ms is None or last_ms < end_ms):
         missing.append((last_ms, end_ms, "the logs end earlier"))
     empty = tuple(sorted(set(servers) - of.keys()))
