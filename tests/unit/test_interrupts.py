@@ -16,6 +16,7 @@ import os
 import random
 import signal
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -721,3 +722,35 @@ def test_an_error_of_a_handler_is_not_damaged_data(codec: int) -> None:
             with pytest.raises(error) as caught:
                 call(interrupter)
             assert caught.value is interrupter.raised
+
+
+ARROW = """
+import sys
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.streams import KafkaStream
+
+class StopNow(BaseException):
+    pass
+
+def interrupt(frame, event, argument):
+    if frame.f_code.co_filename.replace("\\\\", "/").endswith("numpy/exceptions.py"):
+        sys.settrace(None)
+        raise StopNow
+
+stream = KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=0)
+sys.settrace(interrupt)
+try:
+    stream.arrow_batches()
+except StopNow:
+    pass
+sys.settrace(None)
+print(len(stream.arrow_batches().schema))
+"""
+
+
+def test_a_signal_does_not_spoil_the_import_of_pyarrow() -> None:
+    """An import of numpy that is ended halfway cannot be repeated in the same process."""
+    ran = subprocess.run(
+        [sys.executable, "-c", ARROW], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert ran.stdout == "7\n", ran.stderr

@@ -6,12 +6,15 @@ They run on the thread that consumes the stream. All state is in the stream's ``
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 from zkconsumer.errors import UsageError
 from zkconsumer.runtime.consumer_iterator import ConsumerIterator, RecordBatch
 from zkconsumer.runtime.handout import HandOut
 from zkconsumer.runtime.messages import MessageAndMetadata
+from zkconsumer.runtime.undisturbed import Undisturbed
 
 
 class BatchIterator(HandOut[list[MessageAndMetadata]]):
@@ -45,15 +48,19 @@ class ArrowIterator(HandOut[RecordBatch]):
 
     def __init__(self, messages: ConsumerIterator, timeout: float | None) -> None:
         _check_timeout(timeout)
+        # An import that a signal handler ends cannot be repeated: numpy refuses.
+        importing = Undisturbed(partial(import_module, "zkconsumer.broker.columns"))
+        importing.start()
+        importing.wait()
         try:
-            from zkconsumer.broker.columns import SCHEMA, of_records
+            columns: Any = importing.result()
         except ImportError as exc:
             raise UsageError(
                 f"arrow_batches needs pyarrow and numpy: install the extra 'arrow' ({exc})"
             ) from None
-        self.schema = SCHEMA
+        self.schema = columns.SCHEMA
         """The ``pyarrow.Schema`` of every batch."""
-        self._empty = of_records("", 0, [])
+        self._empty = columns.of_records("", 0, [])
         self._messages = messages
         self._timeout = timeout
         super().__init__()
