@@ -16,7 +16,7 @@ from tests.migrate.simulated import Simulated, simulated
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import LivePaths, encode_member, encode_mode
-from zkconsumer.core.zookeeper.ops import AclEntry, GetAcl, Ok, SetAcl
+from zkconsumer.core.zookeeper.ops import AclEntry, GetAcl, Multi, Ok, SetAcl
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 
 __all__ = ["simulated"]  # the fixture
@@ -346,3 +346,21 @@ def test_the_marker_has_the_access_list_of_its_group(
     assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
     found = simulated.zk.do(GetAcl(f"{GROUP.root}/migration")).value.entries
     assert found == (root if own else (AclEntry(31, "world", "anyone"),))
+
+
+def test_a_member_that_registers_during_a_reset_is_named(simulated: Simulated) -> None:
+    """It cannot claim anything yet, but may have read an old offset."""
+    group(simulated)
+    done: list[object] = []
+
+    def register(op: object) -> None:
+        if not done and "/offsets/t/0" in str(op) and isinstance(op, Multi):
+            done.append(op)
+            simulated.zk.set(f"{GROUP.ids}/g_new", b"{}")
+
+    simulated.zk.before = register
+    ran = simulated.run("reset", "--group", "g", "--all-topics", "--to-earliest", "--execute")
+    assert done
+    assert ran.status == 3
+    assert "g_new registered meanwhile and may have read the old ones" in ran.err
+    assert simulated.held("g", "t")[0] == {0: 0}

@@ -82,9 +82,17 @@ def carry_out(stores: Stores, state: GroupState, store: Store, rows: Sequence[Re
             stores.zk.run(script)
         else:
             _commit(stores, state, rows, Permission(stores.zk, hold) if known else None)
-    finally:
+    except BaseException:
         if known or store is Store.ZOOKEEPER:
             stores.zk.run(or_refusal(ownership.release(hold)))
+        raise
+    others = stores.zk.run(ownership.release(hold)) if known or store is Store.ZOOKEEPER else []
+    if others and store is Store.ZOOKEEPER:
+        raise refused(
+            state.group,
+            f"the offsets are set, but {shown(others)} registered meanwhile and may have read the "
+            "old ones: stop these members, then run it again",
+        )
 
 
 def _commit(
