@@ -50,6 +50,7 @@ def some_fact(rng: random.Random, token: int, outstanding: list[Any]) -> Event:
         "token": token,
         "partitions": {"t": rng.choice([0, 1, 2])},
         "brokers": (),
+        "errors": rng.choice([{}, {}, {"t": rng.choice(CODES)}]),
         "member_id": rng.choice(["", "m1", "m2"]),
         "generation": rng.randrange(9),
         "leader": rng.choice(["m1", "m2"]),

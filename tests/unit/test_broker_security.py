@@ -276,7 +276,7 @@ def test_only_an_answer_that_needs_an_identity_counts(
     connection._socket = connections.socket.socket()
     monkeypatch.setattr(connections.socket.socket, "sendall", lambda *_: None)
 
-    def receive(_socket: object) -> memoryview:
+    def receive(_socket: object, _until: float) -> memoryview:
         return memoryview(struct.pack(">i", connection._correlation) + b"ok")
 
     monkeypatch.setattr(connection, "_receive", receive)
