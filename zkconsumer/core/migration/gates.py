@@ -106,8 +106,9 @@ def _others(facts: Facts) -> list[str]:
         found.append(f"plain members on the coordinator: {_named(facts.plain)}: stop these first")
     if facts.former:
         found.append(
-            "members on the coordinator with the client id of a migratable member, such as its "
-            f"last incarnation, whose session has not ended yet: {_named(facts.former)}: wait"
+            "plain members on the coordinator, or last incarnations of migratable members, whose "
+            f"client id they have: {_named(facts.former)}: stop them if they are plain ones; a "
+            "last incarnation leaves when its session ends: wait"
         )
     return found
 
