@@ -179,7 +179,7 @@ def steps(act: Act) -> list[str]:
 
 
 @pytest.mark.parametrize("act", [apply, rollback, reset])
-def test_a_run_that_was_suspended_replaces_nothing(act: Act, clock: list[float]) -> None:
+def test_18_a_run_that_was_suspended_replaces_nothing(act: Act, clock: list[float]) -> None:
     """At every step but one it changes nothing in Kafka any more. Only a request that was on its
     way already cannot be called back. Then the partitions are named, by every later run too."""
     every = steps(act)

@@ -24,6 +24,7 @@ from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapp
 from zkconsumer.broker.coordinator_calls import (
     PendingOffsetsError,
     StoredOffset,
+    TryAgainError,
     check,
     commit,
     fetch_offsets,
@@ -201,14 +202,17 @@ class GroupCoordinators:
         return found
 
     def undeletable(self, groups: Iterable[str]) -> frozenset[str]:
-        """Return the groups whose offsets may not be deleted, as far as coordinators say it."""
+        """Return the groups whose offsets may not be deleted, as far as coordinators say it.
+
+        Each coordinator is asked once. One that does not answer is not waited for.
+        """
         together: defaultdict[Hashable, list[str]] = defaultdict(list)
         for group in groups:
             together[self._place(group)].append(group)
         found: set[str] = set()
         for some in together.values():
-            with suppress(BrokerError):
-                found |= self._at_coordinator(some[0], partial(undeletable, some))
+            with suppress(BrokerError, TryAgainError):
+                found |= undeletable(some, self._connection(self._find(some[0])))
         return frozenset(found)
 
     # -- offsets -------------------------------------------------------------------------------
