@@ -6,8 +6,6 @@ import dataclasses
 import random
 from typing import Any, get_args
 
-import pytest
-
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.events import Event
@@ -129,13 +127,12 @@ def walk(seed: int, steps: int = 250) -> set[State]:
     return reached
 
 
-@pytest.mark.parametrize("block", range(5))
-def test_any_event_in_any_state(block: int) -> None:
+def test_any_event_in_any_state() -> None:
     """No event in any state raises. Nothing is started twice. No partition is owned or committed
     without an epoch. Each heartbeat names all owned partitions. Each request of a user is answered
-    at most once. The walks visit every state."""
+    at most once. The walks visit every state; a member backs off in one of a hundred."""
     reached: set[State] = set()
-    for seed in range(block * 200, block * 200 + 200):
+    for seed in range(1000):
         try:
             reached |= walk(seed)
         except Exception as error:
