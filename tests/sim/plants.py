@@ -50,7 +50,7 @@ FOUND: Mapping[str, Found] = {
     "delivers_with_one_lock": Found("live", 0, "both_locks"),
     "hears_of_no_mode": Found("live", 0, "move_resumes"),
     "leaves_the_ids_open": Found("live", 0, "legacy_kept_out"),
-    "locks_the_ids_once": Found("live", 64, "move_resumes"),
+    "locks_the_ids_once": Found("live", 284, "move_resumes"),
     "keeps_what_an_expelled_member_has": Found("live", 46, "both_locks"),
     "lets_plain_consumers_in_early": Found("live", 1, "move_resumes"),
     "needs_no_membership": Found("live", 0, "lease"),
