@@ -37,14 +37,14 @@ from zkaudit.decode.txnlog import FILE_HEADER, BodyError, decode_payload
 from zkaudit.errors import LogFormatError
 from zkaudit.history import modes
 from zkaudit.sources.journal import read_journal_rows
-from zkmigrate.apply import guard, journal as migration_journal
+from zkmigrate.apply import journal as migration_journal
 from zkmigrate.errors import JournalError, PlanFileError
 from zkmigrate.formats import decisions_file, offset_csv, plan_file
 from zkmigrate.model import Store
 from zkmigrate.stores import migration_marker
 
 from tests.audit.quiet_histories import History, found
-from zkconsumer.admin import offset_files, topics, verify
+from zkconsumer.admin import ids_lock, offset_files, topics, verify
 from zkconsumer.broker import api_versions, codecs, columns, offset_times, security
 from zkconsumer.broker.cluster import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
@@ -961,13 +961,16 @@ TARGETS: Final[dict[str, Target]] = {
         (_REGISTRATION, _FILTER, b'{"partitions":{"0":[1],"1":[2]}}', b"a-0", b"15", b"-3"),
     ),
     "group-lock": Target(
-        guard.decode,
+        ids_lock.decode,
         (),
         ZNODE_S,
         (
             b'{"zkmigrate":"moved","version":1,"at_ms":5,"acl":[[31,"world","anyone"]],"data":"x"}',
             b'{"zkmigrate":"moved","version":1,"at_ms":Infinity,"acl":[],"data":""}',
         ),
+    ),
+    "moved-to": Target(
+        ids_lock.moved_to, (), ZNODE_S, (b'{"moved_to":"kafka"}', b'{"moved_to":1}', b"[]")
     ),
     "migration-journal": Target(
         _checked_lines, (JournalError,), ANSWER_S, (b'{"journal":1,"n":0,"plan":"x"}\n{"n":1}\n',)
@@ -994,7 +997,6 @@ TARGETS: Final[dict[str, Target]] = {
 
 OWN: Final = "reads what it has written itself"
 DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
-    "migrate/zkmigrate/apply/guard.py": ("group-lock",),
     "migrate/zkmigrate/apply/journal.py": ("migration-journal",),
     "migrate/zkmigrate/formats/decisions_file.py": ("decisions",),
     "migrate/zkmigrate/demo_live.py": OWN,
@@ -1014,8 +1016,8 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "spark/zkaudit/job/stream.py": OWN,
     "spark/zkaudit/sources/files.py": "options of a job, from its user",
     "spark/zkaudit/sources/journal.py": ("journal-rows",),
+    "zkconsumer/admin/ids_lock.py": ("group-lock", "moved-to"),
     "zkconsumer/admin/reads.py": ("replicas", "partition-state"),
-    "zkconsumer/admin/verify.py": ("registration-writer",),
     "zkconsumer/broker/codecs.py": ("gzip", "snappy", "lz4", "lz4-old", "zstd"),
     "zkconsumer/broker/connection.py": ("api-versions", "metadata"),
     "zkconsumer/broker/fetch.py": ("fetch-0", "fetch-2", "fetch-4", "fetch-10"),
@@ -1034,7 +1036,12 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "zkconsumer/core/coordinator/strategies.py": ("assign-legacy-range", "streams"),
     "zkconsumer/core/coordinator/wire.py": ("subscription", "assignment"),
     "zkconsumer/core/migration/znodes.py": ("live-mode", "live-member"),
-    "zkconsumer/core/zookeeper/znodes.py": ("registration", "broker-znode", "topic-znode"),
+    "zkconsumer/core/zookeeper/znodes.py": (
+        "registration",
+        "registration-writer",
+        "broker-znode",
+        "topic-znode",
+    ),
     "zkconsumer/journal/files.py": ("journal", "replay"),
     "zkconsumer/runtime/messages.py": "a decoder for applications, which raises to them",
     "zkconsumer/zk/multiread.py": ("multi-read",),

@@ -129,6 +129,14 @@ def decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
         return None
 
 
+def moved_to(data: bytes) -> str | None:
+    """Return the store that a migration marker names; ``None`` if the marker cannot be read."""
+    try:
+        return str(json.loads(data.decode())["moved_to"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
 def protection(group: str) -> Script[str | None]:
     """Return why a tool must not change a group's offsets in ZooKeeper; ``None`` if it may.
 
@@ -145,12 +153,11 @@ def protection(group: str) -> Script[str | None]:
         return f"it is moved while it runs, and is in mode {found.value}: see zkmigrate live status"
     (node,) = yield from read_many([marker])
     if node is not None and node.data:
-        try:
-            moved_to = json.loads(node.data.decode())["moved_to"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+        store = moved_to(node.data)
+        if store is None:
             return f"{marker} cannot be read: see zkmigrate status"
-        if moved_to != "zookeeper":
-            return f"it was moved to {moved_to!s:.20}, so these offsets no longer count"
+        if store != "zookeeper":
+            return f"it was moved to {store:.20}, so these offsets no longer count"
     if (yield from look(group)).guard is Guard.LOCKED:
         return f"{paths.ids} is locked by zkmigrate"
     return None
