@@ -362,7 +362,7 @@ class ConsumerKeys(SecurityKeys):
         "Which records of transactions are delivered: always all of them, also those of aborted "
         "transactions. `read_committed` is refused",
         check=Check("read_uncommitted", _isolation_fault),
-        since="0.11",
+        since="zkconsumer",
         lower=True,
     )
     profile: str = key(
