@@ -213,9 +213,13 @@ TXNLOG_GROUPS: Final = (
         if column.name not in ("server", "file")
     ),
 )  # fmt: skip
-"""The rows that an audit of groups needs: operations on znodes below ``/consumers`` and
-``/brokers/topics``, sessions and errors. Rows of other kinds are added so that the logs need to be
-read only once. They have only the columns of a run, or ``path``."""
+"""The rows that an audit of groups needs: operations on znodes below ``/consumers``,
+``/brokers/topics`` and ``/brokers/ids``, changes of the ensemble, sessions and errors. Rows of
+other kinds are added so that the logs need to be read only once. They have only the columns of a
+run, or ``path``."""
+
+CONFIG: Final = "/zookeeper/config"
+"""The znode with the servers of the ensemble, since ZooKeeper 3.5."""
 
 NODE_EXISTS: Final = -110
 """The error of a write that was refused because the znode already exists."""

@@ -144,12 +144,13 @@ def test_what_is_not_covered_fails_whatever_the_severity(
     count = Count("high", "not covered", None, 2, 0, 0, 2, True)
     lines = verdict([count], nothing)
     assert [(line["severity"], line["kind"]) for line in lines] == [
-        ("high", "not covered"), (None, None),
+        ("high", "not covered"), (None, None), (None, None),
     ]  # fmt: skip
     assert lines[0]["text"].startswith("No log covers 2 times that the audit is about")
     assert lines[1]["text"] == "No rule found anything wrong in what the logs cover."
     print_summary({**nothing, "dropped": [[5, 9], [20, 20]]})
-    assert "6 transactions are left out: too few servers logged them" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "6 transactions were rolled back when a leader changed, and are left out" in printed
 
 
 @pytest.mark.parametrize("size", [None, 300])
@@ -211,6 +212,21 @@ def test_damage_at_the_ends_of_logs(tmp_path: Path, record: int) -> None:
     newer = [found for found in damages(longer)
              if found.file == newest.name]  # fmt: skip
     assert [found.lost for found in newer] == [None]
+
+
+def test_what_damage_hides_contradicts_no_other_log(tmp_path: Path) -> None:
+    """A damaged log does not show that its server lacked the transactions of another one."""
+    one, two = tmp_path / "zk1", tmp_path / "zk2"
+    for place in (one, two):
+        written(place / f"log.{EPOCH + 1:x}", EPOCH + 1, 40)
+    written(one / f"log.{2 * EPOCH + 1:x}", 2 * EPOCH + 1, 5)
+    damaged(one / f"log.{EPOCH + 1:x}", 9)
+    logged = runs([one, two])
+    plan = committed.plan(as_runs(logged), 3)
+    assert plan.contradicted == ((EPOCH + 10, EPOCH + 40),)
+    plan = committed.settled(coverage.with_gaps(plan, damages(logged)))
+    assert not plan.dropped
+    assert (EPOCH + 10, EPOCH + 40) in plan.unconfirmed
 
 
 def test_a_record_that_is_cut_off_is_named(

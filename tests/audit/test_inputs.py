@@ -18,6 +18,7 @@ from zkaudit.job.inputs import (
     find,
     known,
     milliseconds,
+    participants,
     read_behind,
     within,
 )
@@ -134,3 +135,14 @@ def test_the_choice_of_files_costs_what_their_number_costs(work: Callable[[int],
     """The work grows with the number of log gaps and files, not with its square."""
     few = seconds(lambda: work(2_000))
     assert seconds(lambda: work(8_000)) < 9 * few  # the square would be 16 times
+
+
+def test_observers_do_not_vote() -> None:
+    """The content of `/zookeeper/config` names each server's role, or none for a voter."""
+    config = (
+        b"server.1=zk1:2888:3888:participant;0.0.0.0:2181\n"
+        b"server.2=zk2:2888:3888;2181\n"
+        b"server.3=zk3:2888:3888:observer;0.0.0.0:2181\nversion=100000003"
+    )
+    assert participants(config) == 2
+    assert participants(b"version=0") is None

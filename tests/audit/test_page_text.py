@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from zkaudit.report.page import render
-from zkaudit.report.verdict import Count, verdict
+from zkaudit.report.verdict import NOT_SHOWN, Count, verdict
 
-LOGS: dict[str, Any] = {"log_gaps": [], "unconfirmed": [], "quiet_groups": 0}
+LOGS: dict[str, Any] = {"log_gaps": [], "dropped": [], "unconfirmed": [], "quiet_groups": 0}
 
 
 @pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<!--", "&lt;", "]]>"])
@@ -40,6 +40,7 @@ def test_the_verdict_names_what_was_lost_before_all_else() -> None:
         ("high", "Groups rebalanced again and again: 1 finding of 1 group. "
                  "Not all of this is proven."),
         (None, "3 other findings of lower severity."),
+        (None, NOT_SHOWN),
     ]  # fmt: skip
     assert [(line["kind"], line["effect"]) for line in lines[:2]] == [
         (None, "lost"),
@@ -51,7 +52,8 @@ def test_a_clean_history_is_said_to_be_clean_only_where_the_logs_are_whole() -> 
     """The page also says so if there are no findings. If there are log gaps or uncertain
     transactions, it adds that."""
     assert [line["text"] for line in verdict([], LOGS)] == [
-        "No rule found anything wrong in these logs."
+        "No rule found anything wrong in these logs.",
+        NOT_SHOWN,
     ]
     gaps = verdict([], LOGS | {"log_gaps": [[0, 9]], "unconfirmed": [[1, 2]]})
     assert "have 1 gap: what happened there is unknown" in gaps[1]["text"]
@@ -61,7 +63,7 @@ def test_a_clean_history_is_said_to_be_clean_only_where_the_logs_are_whole() -> 
     late = verdict([], ranged | {"begin": None, "log_gaps": [[0, 9]]})
     assert "have 1 gap: what happened there is unknown" in late[1]["text"]
     quiet = verdict([], ranged | {"log_gaps": [[0, 9]], "quiet_groups": 5_000})
-    assert [line["text"] for line in quiet[1:]] == [
+    assert [line["text"] for line in quiet[1:-1]] == [
         "5,000 quiet groups are left out: nothing happened there but commits by owners. The table "
         "quiet_groups has the names."
     ]
@@ -71,7 +73,15 @@ def test_a_clean_history_is_said_to_be_clean_only_where_the_logs_are_whole() -> 
 def test_the_larger_loss_is_not_the_milder_verdict(effect: str) -> None:
     """A log cannot show an intention. So the verdict claims none, and counts offsets."""
     counts = [Count("critical", "lost messages", effect, 12, 1, 48_000_000, 0, False)]
-    (line,) = verdict(counts, LOGS)
+    (line, _) = verdict(counts, LOGS)
     assert line["severity"] == "critical"
     assert "48,000,000 offsets in 12 findings of 1 group" in line["text"]
     assert "purpose" not in line["text"]
+
+
+def test_the_verdict_says_how_many_transactions_were_left_out() -> None:
+    """A reader must know that logs have transactions that the audit did not use."""
+    (_, line, _) = verdict([], LOGS | {"dropped": [[5, 9], [20, 20]]})
+    assert line["text"].startswith("6 transactions were rolled back when a leader changed")
+    (_, line, _) = verdict([], LOGS | {"dropped": [[5, 5]]})
+    assert line["text"].startswith("1 transaction was rolled back")

@@ -49,7 +49,8 @@ _OPTIONS = (
         "--servers",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Number of voting servers in the ensemble, if you do not have all their logs.",
+        help="Number of voting servers in the ensemble, if you do not have all their logs. "
+        "Observers do not vote.",
     ),
     click.option(
         "--journals",

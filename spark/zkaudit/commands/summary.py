@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from zkaudit.findings.limits import NOT_COVERED, SEVERITIES
-from zkaudit.report.verdict import coverage, moves
+from zkaudit.report.verdict import NOT_SHOWN, coverage, moves, rolled_back
 from zkaudit.text import no_group, printable
 
 FAILED = 3
@@ -32,12 +32,8 @@ def print_summary(summary: dict[str, Any]) -> None:
             f"warning: {no_group(summary['group'], 'up to now the logs have')}",
             err=True,
         )
-    dropped = sum(last - first + 1 for first, last in summary.get("dropped", ()))
-    if dropped:
-        click.echo(
-            f"{dropped:,} transactions are left out: too few servers logged them, so they were "
-            "never committed"
-        )
+    if text := rolled_back(summary):
+        click.echo(text)
     for text in summary.get("damaged", ()):
         click.echo(f"warning: {printable(text)}: this log is read only up to there", err=True)
     for text in summary.get("cut", ()):
@@ -71,7 +67,7 @@ def print_summary(summary: dict[str, Any]) -> None:
     for row in summary["findings"]:
         click.echo(f"{row['severity']:9} {row['count']:6,}  {row['kind']}")
     if not summary["findings"]:
-        click.echo("no findings")
+        click.echo(f"no findings. {NOT_SHOWN}")
 
 
 def status_of(summary: dict[str, Any], fail_on: str | None) -> int:

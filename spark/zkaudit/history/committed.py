@@ -9,9 +9,12 @@ A zxid is an epoch (upper 32 bits, one for each leader) and a counter from 1. A 
 majority that logged it, and the commits of an epoch are a prefix of its proposals. So:
 
 - A proposal that a majority logged was committed, and so were all earlier ones in its epoch.
+- A leader has few proposals open at a time, so one with many successors in its epoch was committed.
 - A server that continues with counter 1 of a later epoch has logged nothing after its last zxid.
-  If too few servers for a majority can have logged a proposal, it was never committed.
-- All others are kept and marked as unconfirmed.
+  If too few servers for a majority can have logged a proposal, it was never committed. What
+  all such servers have was committed: a leader makes its followers truncate what it lacks.
+- All others are kept and marked as unconfirmed, until later transactions show which they are
+  (``history.doubt``). If nothing does, one that such a server lacks is left out as well.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ Range = tuple[int, int]
 
 _COUNTER: Final = 0xFFFFFFFF
 _PIECE: Final = 16
+OPEN_PROPOSALS: Final = 2_000
+"""With this many successors in its epoch, a proposal was committed. A leader has as many open as
+``globalOutstandingLimit`` allows, 1,000 by default, and one more for each connection."""
 MAX_TESTS: Final = 100
 """With more ranges than this, rows are joined with the ranges instead of compared with each."""
 
@@ -57,6 +63,8 @@ class History:
     """Proposals that were never committed, because too many servers did not log them."""
     unconfirmed: tuple[Range, ...]
     """Proposals that may or may not have been committed."""
+    contradicted: tuple[Range, ...] = ()
+    """Those of ``unconfirmed`` that a server lacks although it continued with a later epoch."""
 
 
 def epoch(zxid: int) -> int:
@@ -69,12 +77,17 @@ def counter(zxid: int) -> int:
     return zxid & _COUNTER
 
 
-def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
+def plan(
+    runs: Iterable[Run],
+    ensemble: int | None = None,
+    open_proposals: int | None = OPEN_PROPOSALS,
+) -> History:
     """Combine the logs into one history.
 
-    ``ensemble`` is the number of voting servers. By default it is the number of logs, but then
-    proposals from which a server continued are not dropped, in case there are more servers. If the
-    only log has epochs of a leader, its server is treated as one of three: it proves no commit.
+    ``ensemble`` is the number of voting servers. By default it is the number of logs. Proposals
+    from which a server continued are never dropped: there may be more servers, and some of the logs
+    may be those of observers, which do not vote. If the only log has epochs of a leader, its server
+    is treated as one of three. ``open_proposals``: as ``OPEN_PROPOSALS``; ``None``: no limit.
     """
     by_server: dict[str, list[Range]] = defaultdict(list)
     for run in runs:
@@ -92,32 +105,78 @@ def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
         for part in ranges:
             by_epoch[epoch(part[0])][server].append(part)
     changes = [_changes(ranges) for ranges in servers.values()]
+    begins = [ranges[0][0] for ranges in servers.values()]
+    # Before that epoch, a server may have continued without having what came before.
+    purged = max((epoch(first) for first in begins if counter(first) == 1), default=0)
     dropped: list[Range] = []
     unsure: list[Range] = []
+    contradicted: list[Range] = []
     for number, inside in sorted(by_epoch.items()):
         last = max(r[1] for ranges in inside.values() for r in ranges)
         sure = held_by(inside.values(), majority)
+        if open_proposals is not None:
+            sure = max(sure, last - open_proposals)
         passing = [change for pairs in changes for change in _passing(pairs, number)]
         ends = sorted(max(end, number << 32) for end, _ in passing)
-        if len(ends) >= too_many:
-            false_from = max(sure, ends[too_many - 1]) + 1
-            if ensemble is None:  # there may be more servers
-                # A leader makes its followers truncate proposals that it does not have. So it had
-                # those that a server still has when it continues with a later epoch.
-                kept = [end for end, _ in passing if epoch(end) == number]
-                false_from = max(false_from, max(kept, default=-1) + 1)
-            if false_from <= last:
-                dropped.append((false_from, last))
-                last = false_from - 1
+        if ends:
+            if number >= purged:  # every server that continued is known to have had it
+                sure = max(sure, ends[0])
+            # A leader makes its followers truncate proposals that it does not have. So it had
+            # those that a server still has when it continues with a later epoch.
+            kept = max((end for end, _ in passing if epoch(end) == number), default=-1)
+            if len(ends) >= too_many:
+                false_from = max(sure, ends[too_many - 1], kept) + 1
+                if false_from <= last:
+                    dropped.append((false_from, last))
+                    last = false_from - 1
+            if max(sure, kept) < last:
+                contradicted.append((max(sure, kept) + 1, last))
         begin = max(sure + 1, number << 32 | 1)
         if begin <= last:
             unsure.append((begin, last))
+    logged = [
+        tuple(part for r in ranges for part in _overlaps(r, _near(r, union)))
+        for ranges in (dropped, unsure, contradicted)
+    ]
+    gaps = _log_gaps([r for part in union for r in _without(part, dropped)])
+    return History(_cover(servers, dropped), tuple(gaps), *logged)
+
+
+def settled(
+    history: History, refuted: Mapping[int, int] = {}, proven: Mapping[int, int] = {}
+) -> History:
+    """Decide about unconfirmed proposals by what later transactions show.
+
+    Both mappings are by epoch: the first zxid that a later transaction ``refuted``, and the last
+    that one has ``proven``. The commits of an epoch are a prefix of its proposals. Contradicted
+    proposals about which nothing is known are dropped.
+    """
+    dropped: list[Range] = []
+    unsure: list[Range] = []
+    for whole in history.unconfirmed:
+        of = epoch(whole[0])
+        good, bad = proven.get(of, -1), refuted.get(of, 2**63 - 1)
+        if good >= bad:  # the logs do not agree with one another
+            good, bad = -1, 2**63 - 1
+        first, last = max(whole[0], good + 1), whole[1]
+        bad = min([bad, *(max(low, first) for low, _ in history.contradicted if epoch(low) == of)])
+        if bad <= last:
+            dropped.append((max(first, bad), last))
+            last = max(first, bad) - 1
+        if first <= last:
+            unsure.append((first, last))
+    take = {server: tuple(subtracted(ranges, dropped)) for server, ranges in history.take.items()}
     return History(
-        _cover(servers, dropped),
-        tuple(_log_gaps([r for part in union for r in _without(part, dropped)])),
-        tuple(part for r in dropped for part in _overlaps(r, _near(r, union))),
-        tuple(part for r in unsure for part in _overlaps(r, _near(r, union))),
+        {server: ranges for server, ranges in take.items() if ranges},
+        history.log_gaps,
+        tuple(sorted([*history.dropped, *dropped])),
+        tuple(unsure),
     )
+
+
+def within(zxid: int, ranges: Iterable[Range]) -> bool:
+    """Whether one of the ranges has the zxid."""
+    return any(first <= zxid <= last for first, last in ranges)
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
@@ -244,15 +303,15 @@ def apply(frame: DataFrame, history: History) -> DataFrame:
     if sum(map(len, history.take.values())) + len(history.unconfirmed) > MAX_TESTS:
         return _joined(frame, history)
 
-    def within(ranges: Iterable[Range]) -> Column:
+    def any_of(ranges: Iterable[Range]) -> Column:
         tests = [F.col("zxid").between(first, last) for first, last in ranges]
         return reduce(or_, tests, F.lit(False))
 
     wanted = [
-        (F.col("server") == server) & within(ranges) for server, ranges in history.take.items()
+        (F.col("server") == server) & any_of(ranges) for server, ranges in history.take.items()
     ]
     kept = frame.where(reduce(or_, wanted, F.lit(False)))
-    return kept.withColumn("confirmed", ~within(history.unconfirmed))
+    return kept.withColumn("confirmed", ~any_of(history.unconfirmed))
 
 
 def _joined(frame: DataFrame, history: History) -> DataFrame:

@@ -25,7 +25,7 @@ from zkaudit.findings.limits import NOT_COVERED, SEVERITIES, Limits
 from zkaudit.findings.ownership import wanted
 from zkaudit.findings.places import located
 from zkaudit.findings.rules import LASTING, findings, parts, union
-from zkaudit.history import committed, lifetimes
+from zkaudit.history import committed, doubt, lifetimes
 from zkaudit.history.quiet import TimeRange
 from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
@@ -168,7 +168,8 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
                 parts.append(keep(f"snapshots-{len(parts)}", part))
                 return inputs.whole(parts[-1]).values()
 
-            files = inputs.read_behind(usable, log_gaps, read)
+            real = [piece for piece in usable if not committed.within(piece.zxid, plan.dropped)]
+            files = inputs.read_behind(real, log_gaps, read)
             every = reduce(DataFrame.unionByName, parts) if parts else None
             return Snapshots(every, files, begin=begin)
 
@@ -193,11 +194,11 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
         check_agreement(logged)
         if logged_twice(logged):
             rows = keep("once_each", inputs.once_each(rows))
-        plan = committed.plan(as_runs(logged), options.servers)
+        plan = committed.plan(as_runs(logged), options.servers or inputs.voters(rows))
         damaged = damages(logged, begin)
         if not options.allow_damage:
             check_damage(damaged)
-        plan = with_gaps(plan, damaged)
+        plan = doubt.decided(rows.where("kind is null"), with_gaps(plan, damaged))
         if not plan.take and not plan.dropped:
             raise InputMissingError(
                 f"{', '.join(options.logs)}: the logs have no transaction: copy them again, or "

@@ -172,14 +172,22 @@ def check_damage(found: Iterable[Damage]) -> None:
 
 
 def with_gaps(plan: History, found: Iterable[Damage]) -> History:
-    """Add what is lost by damage to the log gaps. The end of an epoch does not show as a gap."""
+    """Add what is lost by damage to the log gaps. The end of an epoch does not show as a gap.
+
+    What a server lacks because its log is damaged does not contradict the logs of the others."""
     gaps = [*plan.log_gaps]
+    contradicted = plan.contradicted
     for damage in found:
+        contradicted = tuple(
+            (first, last)
+            for first, last in contradicted
+            if last <= damage.after or (damage.until is not None and first >= damage.until)
+        )
         if damage.lost is not None and damage.until is not None:
             first, last = damage.lost
             if not any(begin <= first and last <= end for begin, end in gaps):
                 gaps.append((first, last))
-    return replace(plan, log_gaps=tuple(sorted(gaps)))
+    return replace(plan, log_gaps=tuple(sorted(gaps)), contradicted=contradicted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The inputs of an audit: logs and snapshots of all servers, as rows, runs of zxids and log gaps.
 
-Only builds DataFrames on ``sources.zookeeper``; ``runs_of`` collects. Driver's thread.
+Only builds DataFrames on ``sources.zookeeper``; ``logged_runs`` collects. Driver's thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from zkaudit.history.quiet import TimeRange
 from zkaudit.history.staging import group_key, group_key_of
 from zkaudit.job.active import ActiveReader
 from zkaudit.job.coverage import LoggedRun, as_runs
-from zkaudit.schema import RUN, SNAPSHOT_OR_QUIET
+from zkaudit.schema import CONFIG, RUN, SNAPSHOT_OR_QUIET
 from zkaudit.sources import direct, files as sources_files
 from zkaudit.sources.files import BYTES_PER_TASK, Piece, parse_servers
 from zkaudit.sources.options import Settings, parse_options
@@ -431,6 +431,21 @@ def once_each(rows: DataFrame) -> DataFrame:
     """Leave out operations that one server has logged twice."""
     operations = rows.where("kind is null").dropDuplicates(["server", "zxid", "idx"])
     return rows.where("kind is not null").unionByName(operations)
+
+
+def voters(rows: DataFrame) -> int | None:
+    """Return the number of voting servers in the newest configuration of the ensemble that the logs
+    have (``reconfig``, ZooKeeper 3.5+); ``None`` if they have none."""
+    configs = rows.where((F.col("path") == CONFIG) & F.col("data").isNotNull())
+    newest = configs.agg(F.max_by("data", "zxid")).first()
+    return None if newest is None or newest[0] is None else participants(bytes(newest[0]))
+
+
+def participants(config: bytes) -> int | None:
+    """Return the number of servers in the content of ``/zookeeper/config`` that vote."""
+    lines = config.decode(errors="replace").splitlines()
+    servers = [line.partition(";")[0] for line in lines if line.startswith("server.")]
+    return sum(not server.endswith(":observer") for server in servers) or None
 
 
 def _limited(found: DataFrame) -> list[Row]:

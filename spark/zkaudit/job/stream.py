@@ -201,12 +201,17 @@ def _history(spark: SparkSession, options: Options) -> _History:
     logs, snapshots = inputs.find(options.logs)
     batches = recorded(folder)
     runs = retention.after(runs_of(batches), begin)
-    plan = committed.plan(as_runs(runs), options.servers)
+    # A limit that follows the end of the logs would change findings of groups that are quiet.
+    plan = committed.settled(committed.plan(as_runs(runs), options.servers, None))
     logged = logged_runs(runs)
     check_agreement(logged)
     coverage = coverage_of(options, logged, logs, plan)
     log_gaps = inputs.log_gaps_of(plan)
-    usable = [piece for piece in snapshots if piece.zxid >= begin]
+    usable = [
+        piece
+        for piece in snapshots
+        if piece.zxid >= begin and not committed.within(piece.zxid, plan.dropped)
+    ]
     taken = _snapshots(spark, options, usable, log_gaps, begin) if log_gaps else Snapshots()
     return _History(batches, runs, plan, coverage, taken, (logs, snapshots))
 

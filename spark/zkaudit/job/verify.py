@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from zkaudit.decode.digest import Verified, verify_digests
 from zkaudit.errors import AuditError
+from zkaudit.history.committed import within
 from zkaudit.sources.files import Piece
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def sections(
         first = 0
         for snapshot in taken:
             at = bisect_right(begins, snapshot.zxid)
-            real = not any(low <= snapshot.zxid <= high for low, high in dropped)
+            real = not within(snapshot.zxid, dropped)
             if real and at and sum(log.size for log in mine[first:at]) >= size:
                 cuts.append(snapshot.zxid)
                 first = at

@@ -26,6 +26,10 @@ _KINDS: Final = {
     "two owners": "Partitions had owners in ZooKeeper and on the coordinator at the same time",
     "one consumer id on two sessions": "Members used one consumer id in two sessions",
 }
+NOT_SHOWN: Final = (
+    "The logs cannot show messages that `auto.offset.reset` skipped slowly, messages that a member "
+    "committed before it had processed them, or a stall of all members of a group."
+)
 _MOST_GROUPS: Final = 20
 """Groups that moved while they ran and are named."""
 _LEAST: Final = SEVERITIES.index("high")
@@ -96,6 +100,8 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
                 "findings near a gap are marked as inferred."
             )
         )
+    if text := rolled_back(summary):
+        lines.append(_plain(text))
     if summary["unconfirmed"]:
         lines.append(
             _plain(
@@ -103,6 +109,7 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
                 "have been committed. Give the logs of all servers."
             )
         )
+    lines.append(_plain(NOT_SHOWN))
     return lines
 
 
@@ -142,6 +149,19 @@ def _seconds(time: str | None) -> str | None:
     moment = datetime.fromisoformat(time)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def rolled_back(summary: dict[str, Any]) -> str:
+    """Return a sentence about the transactions that were left out; empty if there are none."""
+    count = sum(last - first + 1 for first, last in summary.get("dropped", ()))
+    if not count:
+        return ""
+    were = "was" if count == 1 else "were"
+    return (
+        f"{_many(count, 'transaction')} {were} rolled back when a leader changed, and "
+        f"{'is' if count == 1 else 'are'} left out: the other servers continued without "
+        f"{'it' if count == 1 else 'them'}."
+    )
 
 
 def moves(summary: dict[str, Any]) -> list[str]:

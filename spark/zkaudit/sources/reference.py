@@ -14,14 +14,15 @@ _MEANINGS: Final = {
     "unique in one server's logs; two servers' logs hold the same transactions.",
     "files": "One row for each log: how far it can be read, and why reading stopped.",
     "runs": "One row for each unbroken run of zxids in each log.",
-    "groups": "The rows that an audit of groups reads: operations on znodes below `/consumers` and "
-    "`/brokers/topics`, sessions and errors. Rows with a `kind` are not operations. They have "
-    "only the columns of a run of zxids, or `path`.",
+    "groups": "The rows that an audit of groups reads: operations on znodes below `/consumers`, "
+    "`/brokers/topics` and `/brokers/ids`, changes of the ensemble, sessions and errors. "
+    "Rows with a `kind` are not operations. They have only the columns of a run of zxids, or "
+    "`path`.",
     "nodes": "One row for each znode of each snapshot. Snapshots are fuzzy: a znode may be newer "
     "than `zxid`.",
     "sessions": "One row for each live session of each snapshot.",
-    "group_nodes": "The znodes that an audit of groups reads: the root, topics, and of each group "
-    "the ephemeral znodes, the offsets, the migration marker and the mode.",
+    "group_nodes": "The znodes that an audit of groups reads: the root, topics, brokers, and of "
+    "each group the ephemeral znodes, the offsets, the migration marker and the mode.",
 }
 
 

@@ -19,10 +19,13 @@ from zkaudit import schema
 from zkaudit.decode.batches import LogReader
 from zkaudit.decode.columns import Filters, Heads, timestamps
 from zkaudit.decode.txnlog import LogEnd, Stop
+from zkaudit.schema import CONFIG
 from zkaudit.sources.files import Piece
 from zkaudit.sources.options import Settings
 
 _OF_GROUPS: Final = ("/consumers/", "/brokers/topics/")
+_OTHERS: Final = (_OF_GROUPS[1], "/brokers/ids/", CONFIG)
+"""What is read of all groups: also which sessions are brokers', and which servers vote."""
 _ROWS: Final = 20_000
 _REPLACED: Final = "\ufffd"
 """Replaces bytes of paths that are not UTF-8. Such bytes cannot be searched for as text."""
@@ -93,7 +96,7 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     parts = [_OF_GROUPS[0] + begin for begin in settings.group_begins or ("",)]
     reader = _reader(settings, piece, names)
     if settings.group_begins and not any(_REPLACED in part for part in parts):
-        texts = tuple(part.encode() for part in (*parts, _OF_GROUPS[1]))
+        texts = tuple(part.encode() for part in (*parts, *_OTHERS))
         reader.filters = replace(settings.filters, mentions=texts)
     for found in reader.blocks():
         runs.add(found)
@@ -102,7 +105,7 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
             continue
         paths = batch["path"]
         chosen = pc.is_in(batch["type"], value_set=_WITHOUT_PATH)
-        for part in (*parts, _OF_GROUPS[1]):
+        for part in (*parts, *_OTHERS):
             chosen = pc.or_kleene(chosen, pc.match_substring(paths, part))
         batch = batch.filter(chosen)
         for found_in in (batch["path"], pc.list_flatten(batch["deleted"])):
@@ -118,7 +121,7 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 def nodes_of_groups(batch: pa.RecordBatch, begins: Sequence[str]) -> pa.RecordBatch:
     """The znodes that an audit needs: the root, topics, and of groups the ephemeral znodes, the
-    offsets, the migration marker and the mode."""
+    offsets, the migration marker and the mode; and the brokers."""
     paths = batch["path"]
     needed = pc.not_equal(batch["ephemeral_owner"], 0)
     for end in ("/migration", "/live/mode"):
@@ -128,8 +131,10 @@ def nodes_of_groups(batch: pa.RecordBatch, begins: Sequence[str]) -> pa.RecordBa
     if begins:
         found = [pc.match_substring(paths, _OF_GROUPS[0] + begin) for begin in begins]
         of_group = reduce(pc.or_, found)
-    topic = pc.or_(pc.match_substring(paths, _OF_GROUPS[1]), pc.equal(paths, "/"))
-    return batch.filter(pc.or_(topic, pc.and_(of_group, needed)))
+    other = pc.equal(paths, "/")
+    for part in _OTHERS:
+        other = pc.or_(other, pc.match_substring(paths, part))
+    return batch.filter(pc.or_(other, pc.and_(of_group, needed)))
 
 
 def padded(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

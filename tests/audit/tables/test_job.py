@@ -305,7 +305,7 @@ def test_a_stream_warns_while_no_group_matches(capsys: pytest.CaptureFixture[str
     summary = {"intervals": 0, "commits": 0, "log_gaps": [], "torn_snapshots": [], "journals": 0,
                "quiet_groups": 0,
                "digests": None, "findings": [], "group": "nosuch", "groups": 0,
-               "unconfirmed": []}  # fmt: skip
+               "dropped": [], "unconfirmed": []}  # fmt: skip
     print_summary(summary)
     told = capsys.readouterr()
     assert "no findings" in told.out
@@ -323,7 +323,7 @@ def test_transactions_without_a_majority_are_a_warning(capsys: pytest.CaptureFix
     summary = {"intervals": 0, "commits": 0, "log_gaps": [], "torn_snapshots": [], "journals": 0,
                "quiet_groups": 0,
                "digests": None, "findings": [], "group": None, "groups": 1,
-               "unconfirmed": [(5, 9), (20, 20)]}  # fmt: skip
+               "dropped": [], "unconfirmed": [(5, 9), (20, 20)]}  # fmt: skip
     print_summary(summary)
     told = capsys.readouterr().err
     assert "6 transactions are not in a majority of the servers' logs" in told
