@@ -123,6 +123,32 @@ def finding(
     )
 
 
+def two_leaders(first: Column | str, last: Column | str) -> Column:
+    """Whether the leader changed between two zxids: then their times are those of two clocks."""
+    first, last = (F.shiftright(F.col(z) if isinstance(z, str) else z, 32) for z in (first, last))
+    return F.coalesce(first != last, F.lit(False))
+
+
+def clocks(first: Column | str, last: Column | str) -> Column:
+    """A sentence about that; empty if the leader did not change."""
+    numbers = [
+        F.shiftright(F.col(z) if isinstance(z, str) else z, 32).cast("string")
+        for z in (first, last)
+    ]
+    return F.when(
+        two_leaders(first, last),
+        F.concat(
+            F.lit(" The leader changed (epoch "), numbers[0], F.lit(" to "), numbers[1],
+            F.lit("), so the time is by the clocks of two servers."),
+        ),
+    ).otherwise("")  # fmt: skip
+
+
+def timed(first: Column | str, last: Column | str) -> Column:
+    """The basis of a finding that is proven except for the time between two transactions."""
+    return F.when(two_leaders(first, last), "inferred").otherwise("proven")
+
+
 def writers(tables: Tables) -> DataFrame:
     """The member behind each session of a group, from its registration or else from its claims."""
     known = [

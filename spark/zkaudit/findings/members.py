@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
-from zkaudit.findings.base import GROUP, Tables, finding, host_of, row, text
+from zkaudit.findings.base import GROUP, Tables, clocks, finding, host_of, row, text, timed
 from zkaudit.findings.limits import Limits
 from zkaudit.history.quiet import REGULAR
 
@@ -52,10 +52,10 @@ def flapping(tables: Tables, limits: Limits) -> DataFrame:
         ),
     )
     return finding(
-        each, "medium", "flapping member", "proven",
+        each, "medium", "flapping member", timed("zxid", "end_zxid"),
         "Sessions of member ", F.col("member"), " of group ", F.col("group"), " expired ",
         text("most"), f" times within {limits.flapping_seconds:g} s. Each expiry and each return "
-        "rebalances the group.",
+        "rebalances the group.", clocks("zxid", "end_zxid"),
     )  # fmt: skip
 
 

@@ -15,10 +15,12 @@ from zkaudit.findings.base import (
     GROUP,
     PARTITION,
     Tables,
+    clocks,
     finding,
     row,
     session,
     text,
+    timed,
     tp,
     who,
     writers,
@@ -314,16 +316,16 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
     seconds = F.format_number("seconds", 1)
     return [
         finding(
-            witnessed.where("not open"), "medium", "unowned interval", "proven",
+            witnessed.where("not open"), "medium", "unowned interval", timed("zxid", "until"),
             tp(), " of group ", F.col("group"), " had no owner for ", seconds, " s",
             F.when(F.col("known_later"), " before its first claim in the logs")
             .when(F.col("first"), " before its first claim").otherwise(""),
-            " although members were registered.",
+            " although members were registered.", clocks("zxid", "until"),
         ),
         finding(
-            witnessed.where("open"), "high", "orphan partition", "proven",
+            witnessed.where("open"), "high", "orphan partition", timed("zxid", "until"),
             tp(), " of group ", F.col("group"), " has had no owner for the last ", seconds,
-            " s of the logs although members are registered.",
+            " s of the logs although members are registered.", clocks("zxid", "until"),
         ),
     ]  # fmt: skip
 
@@ -412,7 +414,7 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
     join and leave often make few rows. If member and partition are older than the logs, the time
     begins with the snapshot that shows that there was no owner.
     """
-    now = tables.end.select(F.col("time").alias("last_time"))
+    now = tables.end.select(F.col("time").alias("last_time"), F.col("zxid").alias("last_zxid"))
     sure = 2**63 - 1 if tables.known[-1] is None else tables.known[-1]
     listed = tables.partitions.where("gone_zxid is null").select(
         "chroot", "topic", "partition", F.col("zxid").alias("made_zxid"),
@@ -444,6 +446,8 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
             F.min("since_zxid").alias("zxid"),
             F.min("since").alias("time"),
             F.min("from_zxid").alias("registered"),
+            F.max_by(F.coalesce("to_zxid", "last_zxid"), "seconds").alias("until"),
+            F.max_by("since_zxid", "seconds").alias("timed_from"),
             F.max("seconds").alias("seconds"),
             F.max("live").alias("live"),
             F.max("to_time").alias("left_time"),
@@ -466,12 +470,12 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
         never,
         F.when(F.col("live"), "high").otherwise("medium"),
         F.when(F.col("live"), "orphan partition").otherwise("unowned interval"),
-        "proven",
+        timed("timed_from", "until"),
         tp(), " of group ", F.col("group"),
         F.when(F.col("known_later"), " had no owner when the logs begin, and none later")
         .otherwise(" never had an owner"),
         ", although members that subscribe to the topic were registered for ",
-        F.format_number("seconds", 1), " s.",
+        F.format_number("seconds", 1), " s.", clocks("timed_from", "until"),
     )  # fmt: skip
 
 
@@ -496,14 +500,20 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
     member's. Groups that rebalanced within ``unowned_seconds`` of the end are skipped, as they may
     not have finished.
     """
-    now = tables.end.select(F.col("time").alias("last_time"))
+    now = tables.end.select(F.col("time").alias("last_time"), F.col("zxid").alias("last_zxid"))
     owned = tables.ownership.where("ended = 'still held'")
     wants = wanted(tables).where("left = 'still held'")
     count = tables.partitions.where("gone_zxid is null").groupBy("chroot", "topic")
     count = count.agg(F.count(F.lit(1)).alias("n"), F.max("time").alias("grown"))
-    changes = tables.membership.select(*GROUP, "time")
-    changes = changes.unionByName(tables.rebalances.select(*GROUP, F.col("end_time").alias("time")))
-    settled = changes.groupBy(*GROUP).agg(F.max("time").alias("changed"))
+    changes = tables.membership.select(*GROUP, "time", "zxid")
+    changes = changes.unionByName(
+        tables.rebalances.select(
+            *GROUP, F.col("end_time").alias("time"), F.col("last_zxid").alias("zxid")
+        )
+    )
+    settled = changes.groupBy(*GROUP).agg(
+        F.max("time").alias("changed"), F.max("zxid").alias("changed_zxid")
+    )
     streams = wants.groupBy(*GROUP, "topic").agg(F.sum("streams").alias("t"))
     mine = owned.groupBy(*GROUP, "topic", "member").agg(F.count(F.lit(1)).alias("own"))
     each = (
@@ -523,6 +533,8 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
         F.sum(F.coalesce("own", F.lit(0))).alias("own"),
         F.sum(F.col("n") - F.coalesce("owned", F.lit(0))).alias("free"),
         F.min((F.unix_millis("last_time") - F.unix_millis("since")) / 1000).alias("seconds"),
+        F.max("changed_zxid").alias("changed_zxid"),
+        F.max("last_zxid").alias("last_zxid"),
     )  # fmt: skip
     short = fair.where("own + free < share").where(F.col("seconds") >= limits.unowned_seconds)
     # Without the topic's znode, only the partitions of other members show that there are any.
@@ -548,10 +560,11 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
     kind = "member without its share"
     return [
         finding(
-            short.withColumn("evidence", since), "medium", kind, "proven",
+            short.withColumn("evidence", since), "medium", kind,
+            timed("changed_zxid", "last_zxid"),
             "Member ", F.col("member"), " of group ", F.col("group"), " owns ", text("own"),
             " partitions ", F.format_number("seconds", 1), " s after the last change; every "
-            "assignment gives it ", text("share"), " or more.",
+            "assignment gives it ", text("share"), " or more.", clocks("changed_zxid", "last_zxid"),
         ),
         finding(
             idle.withColumn("evidence", since), "medium", kind, "inferred",

@@ -70,8 +70,10 @@ def located(found: DataFrame, transactions: DataFrame, sessions: DataFrame) -> D
     def when_unsure(changed: Column, name: str) -> Column:
         return F.when(unsure, changed).otherwise(of(name))
 
-    client = F.concat(F.lit(" Session "), session("session"), F.lit(" came from "), of("address"),
-                      F.lit("."))  # fmt: skip
+    many = F.contains(of("address"), F.lit(", "))
+    client = F.concat(F.lit(" Session "), session("session"),
+                      F.when(many, " was resumed: it came from ").otherwise(" came from "),
+                      of("address"), F.lit("."))  # fmt: skip
     return found.withColumns(
         {
             "evidence": F.transform("rows", lambda row: row["evidence"]),

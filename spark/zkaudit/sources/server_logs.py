@@ -37,8 +37,8 @@ def _local(place: str) -> Path:
 def addresses(spark: SparkSession, places: Sequence[str]) -> DataFrame | None:
     """Return ``session`` and ``address``, one row for each session that a line names.
 
-    ``None`` without places. A session that was resumed from another address gets the
-    alphabetically last address, because the lines of different servers have no common order.
+    ``None`` without places. A session that was resumed from other addresses gets all of them, in
+    alphabetical order, because the lines of different servers have no common order of time.
     """
     if not places:
         return None
@@ -52,4 +52,5 @@ def addresses(spark: SparkSession, places: Sequence[str]) -> DataFrame | None:
         for regex in (_ESTABLISHED, _AUDITED)
     ]
     both = found[0].unionByName(found[1]).where("address != ''")
-    return both.groupBy("session").agg(F.max("address").alias("address"))
+    every = F.array_sort(F.collect_set("address"))
+    return both.groupBy("session").agg(F.concat_ws(", ", every).alias("address"))
