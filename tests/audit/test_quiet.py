@@ -13,9 +13,11 @@ from tests.audit.quiet_histories import (
     TAKEN,
     THRESHOLDS,
     History,
+    at,
     found,
     names_of,
     nodes,
+    two_commit,
     wants,
 )
 
@@ -28,6 +30,22 @@ def test_what_makes_a_group_busy(name: str) -> None:
     quiet = names_of(found([history]))
     assert "/g" not in quiet
     assert name in OF_TOPIC or "/other" in quiet
+
+
+@pytest.mark.parametrize(
+    ("count", "offset", "quiet"),
+    [(120, 50_000, False), (120, 9_000, True), (10, 50_000, True)],
+)
+def test_a_step_that_is_large_for_its_topic(
+    count: int, offset: int, quiet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a finding only if the topic has enough other commits, and the step is not small. One
+    that is slower than most consumers read is one too."""
+    monkeypatch.setitem(THRESHOLDS, "jump_rate", 200_000.0)
+    history = History()
+    two_commit(range(count), range(count))(history)
+    history.commit("g", 0, offset, time=at(1000 + count * 1000))
+    assert ("/g" in names_of(found([history]))) == quiet
 
 
 @pytest.mark.parametrize("name", QUIET)

@@ -20,14 +20,15 @@ from zkconsumer.admin.snapshot import (
 )
 from zkconsumer.admin.topics import TopicSnapshot
 from zkconsumer.core.common.assign import assign_range, assign_roundrobin, thread_ids
+from zkconsumer.core.common.foreign_layout import BROKER_PARTITION, BYTES_NAME
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.ops import Node, session_text
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.core.zookeeper.znodes import decode_offset, is_legal_topic, other_regexes
 from zkconsumer.errors import ZnodeFormatError
 
-_BROKER_PARTITION = re.compile(r"[0-9]+-[0-9]+")
-_BYTES_NAME = re.compile(r"b(['\"]).*\1")
+_BROKER_PARTITION = re.compile(BROKER_PARTITION)
+_BYTES_NAME = re.compile(BYTES_NAME)
 _STORM = re.compile(r"partition_[0-9]+")
 
 

@@ -59,6 +59,8 @@ class Tables:
     owned_topics: DataFrame | None = None
     """Chroot and topic of all topics that any group ever owned; ``None``: those of ``ownership``.
     A filter may mean a topic that only other groups show."""
+    foreign: DataFrame | None = None
+    """Lifetimes of owner znodes in another client's layout; ``None``: not looked for."""
     wanted: DataFrame | None = None
     """What ``ownership.wanted`` returned, if it is stored: several rules use it."""
 

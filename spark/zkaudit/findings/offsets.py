@@ -9,6 +9,9 @@ the driver's thread and only builds DataFrames.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from zkaudit.findings.base import (
@@ -30,6 +33,8 @@ from zkaudit.findings.moves import late_writes, movers
 from zkaudit.history.staging import known_at, segment_of
 
 KEY = (*PARTITION, "segment")
+_SHOWN = 40
+"""How many characters of data that is not an offset are shown."""
 AFTER_ALL = 2**31 - 1
 """``idx`` of a claim that is known only from a snapshot."""
 
@@ -40,7 +45,7 @@ def offsets(tables: Tables, keep: Keep) -> list[DataFrame]:
     history, claims = rows.where("not claimed and kind != 'claim'"), _claims(rows)
     return [
         _others(tables, history, claims),
-        _owners(tables, history),
+        _owners(tables, history, claims),
         _unknown(tables, history, claims),
         _in_kafka(tables),
     ]
@@ -53,7 +58,15 @@ def _suspicious(tables: Tables, strangers: DataFrame) -> DataFrame:
     foreign = (F.col("owner_state") != "unknown") & ~F.col("owner_session").eqNullSafe(
         F.col("session")
     )
-    surely = stored.where(lowered | foreign).select(*PARTITION)
+    # Nothing is wrong with a healthy member whose offsets a broker writes.
+    brokers = F.broadcast(tables.sessions.where("broker is not null").select("session"))
+    surely = stored.where(lowered).select(*PARTITION)
+    surely = surely.unionByName(
+        stored.where(foreign).join(brokers, "session", "left_anti").select(*PARTITION)
+    )
+    streams = tables.ownership.where("stream is not null").select(*PARTITION).distinct()
+    through = stored.where(foreign).join(brokers, "session", "left_semi").select(*PARTITION)
+    surely = surely.unionByName(through.join(streams, list(PARTITION), "left_semi"))
     unsure = stored.where("owner_state = 'unknown'").select(*PARTITION, "session").distinct()
     unsure = unsure.join(strangers, [*GROUP, "session"], "left_semi").select(*PARTITION)
     return surely.unionByName(unsure).distinct()
@@ -63,24 +76,38 @@ def _with_role(tables: Tables, writes: DataFrame) -> DataFrame:
     """Add ``member`` and ``role`` of the writer.
 
     ``owner``; ``zombie``: another member, or a session that may be one, while there was an owner;
-    ``orphan``: the same while there was no owner; ``mover``: a migration; ``tool``: certainly not a
-    member, because all registrations are known or the session began in the logs; ``unknown``: it
-    may be the owner.
+    ``orphan``: the same while there was no owner; ``mover``: a migration; ``broker``: a broker that
+    writes for a client, or a session that may be one, because the owner's client lets brokers
+    write; ``tool``: certainly not a member, because all registrations are known or the session
+    began in the logs; ``unknown``: it may be the owner. Add also ``broker`` (its id) and
+    ``threaded``: whether the owner znode names a stream, as those of clients do that write their
+    offsets themselves; null: unknown.
     """
-    began = tables.sessions.where("created_zxid is not null").select("session", "created_zxid")
+    began = tables.sessions.where("created_zxid is not null or broker is not null").select(
+        "session", "created_zxid", "broker"
+    )
+    owners = tables.ownership.where("start_zxid is not null").select(
+        *PARTITION,
+        F.col("start_zxid").alias("owner_start_zxid"),
+        F.col("stream").isNotNull().alias("threaded"),
+    )
     writes = (
         writes.join(writers(tables), [*GROUP, "session"], "left")
         .join(movers(tables).withColumn("moves", F.lit(True)), [*GROUP, "session"], "left")
         .join(began, "session", "left")
+        .join(owners, [*PARTITION, "owner_start_zxid"], "left")
     )
     here = segment_of(F.col("zxid"), tables.log_gaps)
     fresh = segment_of(F.col("created_zxid"), tables.log_gaps) == here
     all_known = known_at(F.col("zxid"), tables.log_gaps, tables.known)
     stranger = F.col("member").isNull() & (F.coalesce(fresh, F.lit(False)) | all_known)
     state = F.col("owner_state")
+    through = (state == "owner") & ~F.col("threaded") & ~F.coalesce(fresh, F.lit(False))
+    through = F.coalesce(through, F.lit(False))
     role = (
         F.when((state == "owner") & F.col("owner_session").eqNullSafe(F.col("session")), "owner")
         .when(F.col("moves"), "mover")
+        .when(F.col("member").isNull() & (F.col("broker").isNotNull() | through), "broker")
         .when(stranger, "tool")
         .when(state == "owner", "zombie")
         .when(state == "none", "orphan")
@@ -94,7 +121,8 @@ def _history(tables: Tables, keep: Keep) -> DataFrame:
 
     Claims have ``claimed``. Writes have ``epoch``, the number of earlier claims; ``position``, the
     position of the partition's owner (``offset``; ``start``: it had just claimed the partition;
-    ``setter``: the role of the session that had stored the offset); ``own``, the last write of the
+    ``setter``: the role of the session that had stored the offset; ``unsure``: who had written it
+    is unknown, because a snapshot shows it or a broker wrote it); ``own``, the last write of the
     same session in the epoch; ``delivered``, the highest offset that any member had written;
     ``over``, the next write of the epoch.
     """
@@ -105,8 +133,9 @@ def _history(tables: Tables, keep: Keep) -> DataFrame:
     )
     chosen = keep("suspicious", _suspicious(tables, strangers))
     writes = tables.commits.where("store = 'zookeeper'").select(
-        *PARTITION, "zxid", "idx", "time", "session", "offset", "previous", "kind", "created",
-        "owner_state", "owner_session", "owner_member", "owner_start_zxid", "free_since_zxid",
+        *PARTITION, "zxid", "idx", "time", "session", "offset", "content", "previous",
+        "previous_zxid", "kind", "created", "owner_state", "owner_session", "owner_member",
+        "owner_start_zxid", "free_since_zxid",
     )  # fmt: skip
     writes = _with_role(tables, writes.join(chosen, list(PARTITION), "left_semi"))
     claims = tables.ownership.where("start_zxid is not null").select(
@@ -128,41 +157,65 @@ def _history(tables: Tables, keep: Keep) -> DataFrame:
     every = Window.partitionBy(*KEY).orderBy(*order)
     earlier = every.rowsBetween(Window.unboundedPreceding, -1)
     wrote = ~F.col("claimed") & (F.col("kind") != "claim")
+    # An owner with streams writes its own offsets. A broker's write does not move it.
+    theirs = (F.col("role") == "broker") & F.col("threaded")
+    others = F.coalesce(theirs | (F.col("role") == "tool"), F.lit(False))
     changed = wrote & (F.col("kind") == "commit")
+    # A snapshot shows the offset with which the segment began, before the first write.
+    begun = F.struct(F.col("previous").alias("offset"), F.col("previous_zxid").alias("at"))
+    rows = rows.withColumn(
+        "begun",
+        F.first(F.when(~F.col("claimed"), begun), ignorenulls=True).over(
+            every.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+        ),
+    )
     rows = rows.withColumns(
         {
             "epoch": F.sum(F.col("claimed").cast("int")).over(
                 every.rowsBetween(Window.unboundedPreceding, Window.currentRow)
             ),
-            "stored": F.last("offset", ignorenulls=True).over(earlier),
-            "stored_at": F.last(
-                F.when(F.col("offset").isNotNull(), F.col("zxid")), ignorenulls=True
-            ).over(earlier),
+            "stored": F.coalesce(F.last("offset", ignorenulls=True).over(earlier), "begun.offset"),
+            "stored_at": F.coalesce(
+                F.last(F.when(F.col("offset").isNotNull(), F.col("zxid")), ignorenulls=True).over(
+                    earlier
+                ),
+                "begun.at",
+            ),
             "setter": F.last(F.when(changed, F.col("role")), ignorenulls=True).over(earlier),
-            "delivered": F.max(F.when(wrote & (F.col("role") != "tool"), F.col("offset"))).over(
-                earlier
+            "delivered": F.greatest(
+                F.max(F.when(wrote & ~others, F.col("offset"))).over(earlier),
+                "begun.offset",
             ),
         }
     )
 
-    def position(offset: str, start: bool) -> Column:
+    def position(offset: str, start: bool, at: str = "zxid") -> Column:
         setter = F.when(F.lit(start), F.col("setter"))
-        at = F.col("stored_at") if start else F.col("zxid")
+        by = F.col("setter") if start else F.col("role")
+        unsure = (F.col(at) <= F.col("begun.at")) | (by == "broker")
         return F.struct(F.col(offset).alias("offset"), F.lit(start).alias("start"),
-                        setter.alias("setter"), at.alias("at"))  # fmt: skip
+                        setter.alias("setter"), F.col(at).alias("at"),
+                        F.coalesce(unsure, F.lit(False)).alias("unsure"))  # fmt: skip
 
     place = (
-        F.when(F.col("claimed") & F.col("stored").isNotNull(), position("stored", True))
-        .when((F.col("kind") == "claim") & F.col("stored").isNull(), position("offset", True))
-        .when(wrote & F.col("role").isin("owner", "orphan", "mover", "unknown")
-              & F.col("offset").isNotNull(), position("offset", False))
+        F.when(F.col("claimed") & F.col("stored").isNotNull(),
+               position("stored", True, "stored_at"))
+        .when((F.col("kind") == "claim") & F.col("stored").isNull(),
+              position("offset", True, "stored_at"))
+        .when(wrote & F.col("role").isin("owner", "orphan", "mover", "broker", "unknown")
+              & ~others & F.col("offset").isNotNull(), position("offset", False))
     )  # fmt: skip
     epoch = Window.partitionBy(*KEY, "epoch")
     same = Window.partitionBy(*KEY, "epoch", "session").orderBy(*order)
     this = F.struct("zxid", "idx", "time", "session", "member", "role", "offset")
     return rows.withColumn("place", place).withColumns(
         {
-            "position": F.last("place", ignorenulls=True).over(earlier),
+            "position": F.coalesce(
+                F.last("place", ignorenulls=True).over(earlier),
+                F.when(
+                    F.col("begun.offset").isNotNull(), position("begun.offset", False, "begun.at")
+                ),
+            ),
             "over": F.first(F.when(wrote, this), ignorenulls=True).over(
                 epoch.orderBy(*order).rowsBetween(1, Window.unboundedFollowing)
             ),
@@ -189,6 +242,16 @@ def _claims(rows: DataFrame) -> DataFrame:
         .where("claim is not null")
         .select(*KEY, "epoch", "claim", F.col("first.offset").alias("began"))
     )
+
+
+def _written(which: str) -> Column:
+    """The offset of the ``first`` or ``last`` write, or the data if it is not one."""
+    content = F.col(f"{which}_content")
+    shown = F.when(
+        F.length(content) > _SHOWN, F.concat(F.left(content, F.lit(_SHOWN)), F.lit("..."))
+    )
+    shown = F.concat(F.lit("'"), F.coalesce(shown, content, F.lit("")), F.lit("', not an offset,"))
+    return F.coalesce(F.col(f"{which}_offset").cast("string"), shown)
 
 
 def _claimer() -> Column:
@@ -223,7 +286,9 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     """Writes by sessions that did not own the partition: one finding for each writer and owner, or
     for each writer and unowned interval."""
     late = late_writes(tables).select(*PARTITION, "zxid", "idx")
-    bad = history.where("role in ('zombie', 'orphan', 'tool')")
+    # What a broker writes for an owner without streams is that owner's commit.
+    bad = history.where("role in ('zombie', 'orphan', 'tool', 'broker')")
+    bad = bad.where("not (role = 'broker' and coalesce(not threaded, false))")
     bad = bad.join(late, [*PARTITION, "zxid", "idx"], "left_anti")
     place = F.struct("zxid", "idx")
     keys = ("session", "role", "epoch", "owner_state", "owner_start_zxid", "free_since_zxid")
@@ -235,12 +300,18 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
             F.min_by("time", place).alias("time"),
             F.max_by("time", place).alias("last_time"),
             F.min_by("offset", place).alias("first_offset"),
+            F.min_by("content", place).alias("first_content"),
+            F.max_by("content", place).alias("last_content"),
+            F.first("broker").alias("broker"),
+            F.max("threaded").alias("threaded"),
             F.min_by("previous", place).alias("before"),
             F.min_by("created", place).alias("created"),
             F.max_by("offset", place).alias("last_offset"),
             F.max("offset").alias("highest"),
             F.min_by("position.offset", place).alias("position_before"),
             F.max_by("position.offset", place).alias("position"),
+            F.max_by("position.at", place).alias("position_at"),
+            F.min_by("position.unsure", place).alias("unsure"),
             F.max_by("delivered", place).alias("delivered"),
             F.max_by("over", place).alias("over"),
             F.max((F.col("kind") == "commit").cast("int")).alias("changed"),
@@ -273,7 +344,10 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
             ),
             "started": F.when(
                 F.col("over").isNull() & F.col("claim").isNotNull(),
-                F.when(F.col("began") < written, F.col("began")).otherwise(written),
+                # Without an offset, or with one that is out of range, the owner chose another.
+                F.when(written.isNull() | (F.col("began") < written), F.col("began")).otherwise(
+                    written
+                ),
             ),
         }
     )
@@ -298,13 +372,13 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
         {"delivered_to": delivered_to, "again": again, "lost": lost, "resumed": resumed}
     )
     again, lost, resumed = F.col("again"), F.col("lost"), F.col("resumed")
-    zombie, orphan = role == "zombie", role == "orphan"
+    zombie, orphan, brokered = role == "zombie", role == "orphan", role == "broker"
     itself = zombie & F.coalesce(F.col("member") == F.col("owner_member"), F.lit(False))
     unsure = F.col("member").isNull()
     severity = (
         F.when(lost | (zombie & (F.col("changed") == 1) & ~itself), "critical")
-        .when(again, "high")
-        .when(zombie | resumed, "medium")
+        .when(again, F.when(brokered, "medium").otherwise("high"))
+        .when(zombie | resumed | (brokered & F.col("threaded")), "medium")
         .when(orphan & F.coalesce(F.col("alive") > 0, F.lit(True)), "high")
         .otherwise("info")
     )
@@ -312,12 +386,14 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
         F.when(zombie, "zombie commit")
         .when(orphan, "orphan commit")
         .when(lost, "lost messages")
+        .when(brokered, "offset written through a broker")
         .when(again, "offset regression")
         .otherwise("tool write")
     )
     basis = F.when(
         lost | resumed | (~tool & unsure) | (orphan & F.col("alive").isNull())
-        | (F.col("owner_state") == "unknown")
+        | (F.col("owner_state") == "unknown") | brokered | (again & written.isNull())
+        | (again & F.coalesce("unsure", F.lit(False)))
         | (tool & again & ~F.coalesce(F.col("began") < F.col("reached"), F.lit(False))),
         "inferred",
     ).otherwise("proven")  # fmt: skip
@@ -325,18 +401,26 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     evidence = F.array_compact(
         F.array(
             row("commits", "zxid", "idx", "session",
-                 F.concat(F.lit("wrote "), text("first_offset"))),
+                 F.concat(F.lit("wrote "), _written("first"))),
             F.when(many, row("commits", "last_zxid", "last_idx", "session",
-                              F.concat(F.lit("last wrote "), text("last_offset")))),
+                              F.concat(F.lit("last wrote "), _written("last")))),
             F.when(F.col("owner_start_zxid").isNotNull(),
                    row("ownership", "owner_start_zxid", None, "owner_session",
                        "owner at that time")),
+            F.when(F.col("free_since_zxid").isNotNull(),
+                   row("ownership", "free_since_zxid", None, None, "owner gone")),
+            F.when((lost | again) & F.col("position_at").isNotNull(),
+                   row("commits", "position_at", None, None, "position before")),
             F.when(lost | again, row("ownership", "claim.zxid", None, "claim.session",
                                      "next claim")),
         )
     )  # fmt: skip
     writer = F.coalesce(
         who(),
+        F.when(brokered, F.concat(
+            F.lit("Broker "), text("broker"),
+            F.lit(" (OffsetCommit v0, for a client that the log does not name)"),
+        )),
         F.concat(
             F.lit("Session "), session("session"),
             F.when(tool, ", which is not a member's,")
@@ -345,9 +429,9 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     )  # fmt: skip
     what = F.when(
         many,
-        F.concat(text("times"), F.lit(" times, "), text("first_offset"), F.lit(" to "),
-                 text("last_offset"), F.lit(",")),
-    ).otherwise(text("first_offset"))  # fmt: skip
+        F.concat(text("times"), F.lit(" times, "), _written("first"), F.lit(" to "),
+                 _written("last"), F.lit(",")),
+    ).otherwise(_written("first"))  # fmt: skip
     owner = F.coalesce(F.concat(F.lit("member "), F.col("owner_member")), F.lit("another session"))
     owned = F.when(
         itself, F.concat(F.lit(" although its other session "), session("owner_session"))
@@ -365,7 +449,7 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
         .when(F.col("owner_state") == "none", F.lit(" while no member owned it"))
         .otherwise(", whose owner is unknown")
     )
-    reset = F.col("began") < written
+    reset = written.isNull() | (F.col("began") < written)
     extent = F.when(
         F.col("whole"),
         F.concat(F.lit(" The session wrote all "), text("every"),
@@ -414,8 +498,8 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     )  # fmt: skip
     built = finding(
         bad.withColumn("evidence", evidence), severity, kind, basis,
-        writer, F.when(tool, " wrote ").otherwise(" committed "), what, F.lit(" for "), tp(),
-        " of group ", F.col("group"), situation, effect,
+        writer, F.when(tool | brokered, " wrote ").otherwise(" committed "), what, F.lit(" for "),
+        tp(), " of group ", F.col("group"), situation, effect,
     )  # fmt: skip
     return built.withColumns(
         {
@@ -427,19 +511,35 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
 
 def _not_recreated(tables: Tables, back: DataFrame) -> DataFrame:
     """Leave out offsets that went back because the topic was recreated: its messages begin at 0
-    again."""
-    deleted = tables.partitions.where("deleted_zxid is not null").select(
-        "chroot", "topic", "partition", "deleted_zxid"
+    again. An offset that is older than its partition is one of an earlier topic."""
+    topics = tables.partitions.select(
+        "chroot", "topic", "partition", "deleted_zxid",
+        F.when(F.col("created"), F.col("zxid")).alias("made_zxid"),
+    )  # fmt: skip
+    back = back.join(topics, ["chroot", "topic", "partition"], "left")
+    between = reduce(
+        or_,
+        (
+            (F.col("position.at") < F.col(name)) & (F.col(name) < F.col("zxid"))
+            for name in ("deleted_zxid", "made_zxid")
+        ),
     )
-    back = back.join(deleted, ["chroot", "topic", "partition"], "left")
-    between = (F.col("position.at") < F.col("deleted_zxid")) & (
-        F.col("deleted_zxid") < F.col("zxid")
-    )
-    return back.where(~F.coalesce(between, F.lit(False))).drop("deleted_zxid")
+    between = F.coalesce(between, F.lit(False))
+    return back.where(~between).drop("deleted_zxid", "made_zxid")
 
 
-def _owners(tables: Tables, history: DataFrame) -> DataFrame:
-    """Owners that committed an offset below their position and so deliver messages again.
+def _step(before: str, at: str) -> Column:
+    """Evidence that an offset changed: the write before, and the row's own."""
+    steps = F.concat(text(before), F.lit(" -> "), text("offset"))
+    return F.array(
+        row("commits", at, None, None, F.concat(F.lit("wrote "), text(before))),
+        row("commits", "zxid", "idx", "session", steps),
+    )
+
+
+def _owners(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
+    """Owners that committed an offset below their position. They deliver messages again if they, or
+    the next owner, started there, which later writes between the two show.
 
     An owner that only overwrites another session's offset has not moved. An owner that did not
     start from the offset of a tool is part of the finding about the tool's write.
@@ -449,17 +549,30 @@ def _owners(tables: Tables, history: DataFrame) -> DataFrame:
     )
     back = history.where((F.col("role") == "owner") & (F.col("offset") < F.col("position.offset")))
     back = back.where(~replaced)
-    back = _not_recreated(tables, back).withColumns(
-        {"effect": F.lit("repeated"), "messages": F.col("position.offset") - F.col("offset")}
+    climbs = (F.col("over.offset") > F.col("offset")) & (
+        F.col("over.offset") < F.col("position.offset")
     )
-    steps = F.concat(text("position.offset"), F.lit(" -> "), text("offset"))
+    begun = F.col("over").isNull() & F.col("claim").isNotNull()
+    begun &= F.coalesce(F.col("began") < F.col("position.offset"), F.lit(True))
+    back = _not_recreated(tables, back).join(claims, [*KEY, "epoch"], "left")
+    back = back.withColumns(
+        {
+            "effect": F.lit("repeated"),
+            "messages": F.col("position.offset") - F.col("offset"),
+            "read": F.coalesce(climbs | begun, F.lit(False)),
+        }
+    )
     writer = F.coalesce(who(), F.concat(F.lit("session "), session("session")))
     return finding(
-        back.withColumn("evidence", F.array(row("commits", "zxid", "idx", "session", steps))),
-        "high", "offset regression", "proven",
+        back.withColumn("evidence", _step("position.offset", "position.at")),
+        "high", "offset regression",
+        F.when(F.col("read") & ~F.col("position.unsure"), "proven").otherwise("inferred"),
         "The committed offset of ", tp(), " of group ", F.col("group"), " went back from ",
         text("position.offset"), " to ", text("offset"), ", written by its owner, ", writer, ": ",
-        span(F.col("offset"), F.col("position.offset")), " are delivered again.",
+        span(F.col("offset"), F.col("position.offset")),
+        F.when(F.col("read"), " were delivered again.").otherwise(
+            " are delivered again if the member continued there. No later write shows it."
+        ),
     )  # fmt: skip
 
 
@@ -486,7 +599,6 @@ def _unknown(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame
             "messages": F.when(again, F.col("position.offset") - F.col("offset")),
         }
     )
-    steps = F.concat(text("previous"), F.lit(" -> "), text("offset"))
     writer = F.coalesce(who(), F.concat(F.lit("session "), session("session")))
     effect = (
         F.when(harmless, _overwritten())
@@ -497,7 +609,7 @@ def _unknown(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame
         .otherwise(": messages in between may be delivered again.")
     )  # fmt: skip
     return finding(
-        back.withColumn("evidence", F.array(row("commits", "zxid", "idx", "session", steps))),
+        back.withColumn("evidence", _step("previous", "previous_zxid")),
         F.when(harmless, "info").otherwise("high"),
         "offset regression",
         "inferred",

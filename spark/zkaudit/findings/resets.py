@@ -6,7 +6,7 @@ Runs in the driver's thread and only builds DataFrames.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window, functions as F
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from zkaudit.findings.base import (
     GROUP,
@@ -23,6 +23,7 @@ from zkaudit.findings.base import (
 )
 from zkaudit.findings.limits import Limits
 from zkaudit.findings.moves import movers
+from zkaudit.history.quiet import JUMP_LEAST, JUMP_STEPS, JUMP_TIMES
 
 
 def recreated(tables: Tables) -> DataFrame:
@@ -72,44 +73,84 @@ def recreated(tables: Tables) -> DataFrame:
 
 
 def jumps(tables: Tables, limits: Limits, keep: Keep) -> DataFrame:
-    """Owners whose committed offset rose faster than a consumer can read."""
-    steps = tables.commits.where("store = 'zookeeper' and kind = 'commit'")
-    steps = steps.where((F.col("offset") - F.col("previous")) >= limits.jump_rate)
-    steps = steps.where("owner_state = 'unknown' or owner_session = session")
+    """Owners whose committed offset rose faster than a consumer can read (``medium``), or much
+    faster than the offsets of its topic do in this group (``low``).
+
+    A partition that was created within the logs began at 0. For the first commit after a claim, the
+    time begins at the claim.
+    """
+    made = tables.partitions.where("created").select(
+        "chroot", "topic", "partition", F.lit(0).cast("bigint").alias("begin"),
+        F.col("time").alias("made_time"),
+    )  # fmt: skip
+    stored = tables.commits.where("store = 'zookeeper' and kind = 'commit' and offset is not null")
+    stored = stored.where("owner_state = 'unknown' or owner_session = session")
+    new = stored.where("created").join(F.broadcast(made), ["chroot", "topic", "partition"])
+    new = new.withColumns({"previous": F.col("begin"), "previous_time": F.col("made_time")})
+    steps = stored.unionByName(new.drop("begin", "made_time"))
+    steps = steps.withColumn("step", F.col("offset") - F.col("previous")).where("step > 0")
+    steps = steps.withColumn("rate", F.col("step") / _seconds(F.col("previous_time")))
+    usual = steps.groupBy(*GROUP, "topic").agg(
+        F.percentile_approx("rate", 0.99, 1_000).alias("high"),
+        F.count(F.lit(1)).alias("count"),
+        F.max("step").alias("most"),
+    )
+    usual = usual.where((F.col("count") >= JUMP_STEPS) & (F.col("most") >= JUMP_LEAST))
+    least = min(limits.jump_rate, JUMP_LEAST)
     # A migration owns the partitions while it writes the offsets of the other store.
-    steps = keep("jumps", steps.join(movers(tables), [*GROUP, "session"], "left_anti"))
-    chosen = steps.select(*PARTITION).distinct()
+    large = steps.where(F.col("step") >= least).join(
+        movers(tables), [*GROUP, "session"], "left_anti"
+    )
+    large = keep("jumps", large.join(usual, [*GROUP, "topic"], "left"))
+    chosen = large.where("owner_state = 'unknown'").select(*PARTITION).distinct()
     order = Window.partitionBy(*PARTITION).orderBy("zxid", "idx")
     writes = tables.commits.where("store = 'zookeeper'").join(chosen, list(PARTITION), "left_semi")
-    writes = writes.withColumns(
-        {"before": F.lag("time").over(order), "writer_before": F.lag("session").over(order)}
+    writes = writes.select(
+        *PARTITION, "zxid", "idx", F.lag("session").over(order).alias("writer_before")
     )
     began = tables.ownership.select(
         *PARTITION, F.col("start_zxid").alias("owner_start_zxid"), "start_time"
     )
-    fast = writes.join(steps.select(*PARTITION, "zxid", "idx"), [*PARTITION, "zxid", "idx"])
+    fast = large.join(writes, [*PARTITION, "zxid", "idx"], "left")
     fast = fast.join(began, [*PARTITION, "owner_start_zxid"], "left")
     # If the owner is unknown, a session that wrote twice in a row is treated as the owner.
     fast = fast.where("owner_state = 'owner' or writer_before = session")
-    since = F.greatest("before", "start_time")
-    fast = fast.withColumn(
-        "seconds", F.greatest((F.unix_millis("time") - F.unix_millis(since)) / 1000, F.lit(1.0))
-    ).withColumns(
+    fast = fast.withColumn("seconds", _seconds(F.greatest("previous_time", "start_time")))
+    rate = F.col("step") / F.col("seconds")
+    first = F.coalesce(F.col("start_time") >= F.col("previous_time"), F.lit(False))
+    fast = fast.withColumns(
         {
             "member": F.col("owner_member"),
-            "messages": F.col("offset") - F.col("previous"),
+            "messages": F.col("step"),
             "effect": F.lit("unknown"),
+            "absolute": rate >= limits.jump_rate,
+            "relative": (F.col("step") >= JUMP_LEAST) & (rate >= JUMP_TIMES * F.col("high")),
             "evidence": F.array(
+                row("commits", "previous_zxid", None, None,
+                    F.concat(F.lit("wrote "), text("previous"))),
                 row("commits", "zxid", "idx", "session",
-                    F.concat(text("previous"), F.lit(" -> "), text("offset")))
+                    F.concat(text("previous"), F.lit(" -> "), text("offset"))),
             ),
         }
     )  # fmt: skip
-    fast = fast.where(F.col("messages") / F.col("seconds") >= limits.jump_rate)
+    fast = fast.where("absolute or coalesce(relative, false)")
     return finding(
-        fast, "medium", "offset jump", "inferred",
+        fast, F.when(F.col("absolute"), "medium").otherwise("low"), "offset jump", "inferred",
         "The committed offset of ", tp(), " of group ", F.col("group"), " rose by ",
         text("messages"), " within ", F.format_number("seconds", 1), " s, written by its owner, ",
         F.coalesce(who(), F.concat(F.lit("session "), session("session"))),
-        ". No consumer reads so fast, so a reset may have skipped these messages.",
+        F.when(first, ", as its first commit after the claim").otherwise(""),
+        F.when(F.col("absolute"), ". No consumer reads so fast, so a reset may have skipped these "
+               "messages.")
+        .otherwise(F.concat(
+            F.lit(". 99 % of the commits of this topic rise by less than "),
+            F.format_number(F.greatest("high", F.lit(1.0)), 0), F.lit(" a second. Either the owner "
+            "read a backlog, or `auto.offset.reset` skipped these messages."),
+        )),
     )  # fmt: skip
+
+
+def _seconds(since: Column) -> Column:
+    """The time from ``since`` to the write, at least a second."""
+    passed = (F.unix_millis("time") - F.unix_millis(since)) / 1000
+    return F.greatest(F.coalesce(passed, F.lit(1.0)), F.lit(1.0))

@@ -13,6 +13,7 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame, functions as F
 
+from zkaudit.findings import layouts
 from zkaudit.findings.base import Tables
 from zkaudit.findings.coordinator import coordinator
 from zkaudit.findings.journals import (
@@ -22,6 +23,7 @@ from zkaudit.findings.journals import (
     offset_resets,
     views_apart,
 )
+from zkaudit.findings.layouts import foreign_owners
 from zkaudit.findings.limits import Limits
 from zkaudit.findings.load import contention, large_herds, storms
 from zkaudit.findings.members import flapping, stalled
@@ -37,6 +39,7 @@ LASTING = (
     "member without its share",
     "one consumer id on two sessions",
     "legacy member in a locked group",
+    layouts.KIND,
     "migration stands still",
 )
 """Kinds of findings that have no end if they last to the end of the logs."""
@@ -70,6 +73,7 @@ def parts(
         "owners": lambda: _fitted(
             *_until_the_end(tables, limits),
             foreign_releases(tables),
+            *foreign_owners(tables),
             two_sessions(tables),
         ),
         "members": lambda: _fitted(

@@ -11,9 +11,11 @@ session's close could end the lifetime of a new owner.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
-from zkaudit.history.staging import Stage, first_of, last_of, segment_of, text_of
+from zkaudit.history.staging import Stage, first_of, known_at, last_of, segment_of, text_of
 
 _THREAD = r"(?s)\A(.+)-([0-9]+)\z"
 _REGISTRATION = "version int, subscription map<string,int>, pattern string"
@@ -129,11 +131,13 @@ def lifetimes(stage: Stage, tree: str) -> DataFrame:
 
 
 def owners(lifetimes_: DataFrame) -> DataFrame:
-    """Add member and stream from the content of the owner znode."""
+    """Add member and stream from the content of the owner znode. Some clients write the consumer id
+    without a stream."""
     text = text_of(F.col("data"))
+    threaded = F.nullif(F.regexp_extract(text, _THREAD, 1), F.lit(""))
     return lifetimes_.withColumns(
         {
-            "member": F.nullif(F.regexp_extract(text, _THREAD, 1), F.lit("")),
+            "member": F.coalesce(threaded, F.nullif(text, F.lit(""))),
             "stream": F.nullif(F.regexp_extract(text, _THREAD, 2), F.lit("")),
         }
     )
@@ -151,33 +155,45 @@ def registrations(lifetimes_: DataFrame) -> DataFrame:
     )
 
 
-def commits(stage: Stage, owned: DataFrame) -> DataFrame:
+def commits(stage: Stage, owned: DataFrame, known: Sequence[int | None] = (0,)) -> DataFrame:
     """Writes of offsets, each with the owner at that transaction as far as it is known.
 
     ``owned``: ``owners(lifetimes(stage, "owners"))``. For each partition, writes and lifetimes are
     ordered together. Each write then gets the last lifetime that began before it, or that ended
     before it if its start is unknown. A lifetime that is ``older`` than its segment counts from
-    where the segment begins.
+    where the segment begins. ``known``: as ``job.inputs.known`` returns it. From there on, a
+    partition without such a lifetime has no owner.
 
     A multi is atomic. If a member deletes its owner znode and writes the offset in one multi, the
     member is the owner in both operations.
     """
     begin = first_of(F.col("end_segment"), stage.log_gaps)
-    known = F.col("start_zxid").isNotNull()
+    begun = F.col("start_zxid").isNotNull()
     if stage.log_gaps:
         owned = _named(stage, owned)
     begins = owned.select(
         "key",
-        F.when(known, F.col("start_zxid")).when(F.col("older"), begin)
+        F.when(begun, F.col("start_zxid")).when(F.col("older"), begin)
         .otherwise(F.col("end_zxid")).alias("zxid"),
-        F.when(known, F.col("start_idx")).when(F.col("older"), -1)
+        F.when(begun, F.col("start_idx")).when(F.col("older"), -1)
         .otherwise(F.col("end_idx")).alias("idx"),
         F.struct(
             "session", "member", "start_zxid", "end_zxid", "end_idx", "end_segment",
             F.when(F.col("older"), F.col("end_segment")).otherwise(F.col("sure")).alias("sure"),
-            (known | F.col("older")).alias("begun"),
+            (begun | F.col("older")).alias("begun"),
         ).alias("lifetime"),
     )  # fmt: skip
+    if stage.log_gaps:  # a znode of which only the end is known existed when its segment began
+        ends = owned.where("start_zxid is null and not older and end_segment is not null")
+        begins = begins.unionByName(
+            ends.select(
+                "key", begin.alias("zxid"), F.lit(-2).alias("idx"),
+                F.struct(
+                    "session", "member", "start_zxid", "end_zxid", "end_idx", "end_segment",
+                    F.lit(-1).alias("sure"), F.lit(True).alias("begun"),
+                ).alias("lifetime"),
+            )
+        )  # fmt: skip
     writes = stage.writes.withColumn("offset", _offset("data"))
     rows = begins.unionByName(writes, allowMissingColumns=True)
     so_far = (
@@ -185,7 +201,9 @@ def commits(stage: Stage, owned: DataFrame) -> DataFrame:
         .orderBy("zxid", "idx")
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    before = F.when(F.col("act").isNotNull(), F.struct("act", "data", "offset", "segment"))
+    before = F.when(
+        F.col("act").isNotNull(), F.struct("act", "data", "offset", "segment", "zxid", "time")
+    )
     earlier = so_far.rowsBetween(Window.unboundedPreceding, -1)
     rows = rows.withColumns(
         {
@@ -204,12 +222,18 @@ def commits(stage: Stage, owned: DataFrame) -> DataFrame:
         | (end > at)
         | (in_multi & (F.col("owner.session") == F.col("session")))
     )
-    never = F.col("segment") == 0
+    complete = known_at(F.col("zxid"), stage.log_gaps, known)
     sure = F.col("owner.sure") >= F.col("segment")
+    # The snapshot of this segment does not have it, and it did not end while that was written.
+    gone = (F.col("owner.sure") >= 0) & (
+        F.col("owner.end_zxid").isNull() | (F.col("owner.end_segment") > F.col("segment"))
+    )
     state = (
-        F.when(F.col("owner").isNull(), F.when(never, "none").otherwise("unknown"))
-        .when(alive, F.when(sure, "owner").otherwise("unknown"))
+        F.when(F.col("owner").isNull(), F.when(complete, "none").otherwise("unknown"))
+        .when(alive & sure, "owner")
+        .when(alive, F.when(complete & gone, "none").otherwise("unknown"))
         .when(in_multi & ~(F.col("owner.begun") & sure), "unknown")
+        .when(complete, "none")
         .when(F.col("owner.end_segment") == F.col("segment"), "none")
         .otherwise("unknown")
     )
@@ -217,8 +241,11 @@ def commits(stage: Stage, owned: DataFrame) -> DataFrame:
     rows = rows.withColumns(
         {
             "alive": F.coalesce(alive, F.lit(False)),
+            "content": F.when(F.col("offset").isNull(), text_of(F.col("data"))),
             "previous_": F.when(lasted, F.col("before.data")),
             "previous": F.when(lasted, F.col("before.offset")),
+            "previous_zxid": F.when(lasted, F.col("before.zxid")),
+            "previous_time": F.when(lasted, F.col("before.time")),
         }
     )
     same = F.coalesce(F.col("previous_") == F.col("data"), F.lit(False))
@@ -256,7 +283,5 @@ def _named(stage: Stage, owned: DataFrame) -> DataFrame:
 
 def _offset(name: str) -> Column:
     text = f"cast({name} as string)"
-    number = (
-        f"case when {text} rlike '\\\\A-?[0-9]{{1,19}}\\\\z' then try_cast({text} as bigint) end"
-    )
+    number = f"case when {text} rlike '\\\\A[0-9]{{1,19}}\\\\z' then try_cast({text} as bigint) end"
     return F.expr(number)

@@ -39,12 +39,18 @@ Numbers: TypeAlias = "np.ndarray[Any, Any]"
 REGULAR: Final = 5
 """An owner committed regularly if its last intervals, this many of them, together took about the
 time after which it counts as stalled, or less."""
+JUMP_LEAST: Final = 10_000
+"""Steps of fewer offsets are never compared with the other ones of their topic."""
+JUMP_TIMES: Final = 20
+"""How many times faster than 99 % of the commits of its topic a step must be."""
+JUMP_STEPS: Final = 100
+"""With fewer commits of a topic than this, its usual speed is unknown."""
 _CONTAINER: Final = -(2**63)
 """What a container znode has instead of a session."""
 _IN_GROUP: Final = re.compile(r"(?=/consumers/([^/]*)/)")
 _OWNER: Final = re.compile(r"(.+)-([0-9]+)", re.DOTALL)
 _NUMBER: Final = r"\A(0|[1-9][0-9]{0,8})\z"
-_OFFSET: Final = r"\A-?[0-9]{1,18}\z"
+_OFFSET: Final = r"\A[0-9]{1,18}\z"
 _REPLACED: Final = "\ufffd"
 _TIMESTAMP: Final = r'"timestamp"\s*:\s*"?[0-9]+"?'
 """Differs in all registrations, and no rule reads it."""
@@ -494,8 +500,27 @@ def _check_commits(
     step = np.where(unknown, 0, np.where(first, writes.offset - before, step))
     wrong |= (step < 0) | (step >= time_range.jump_rate)
     busy[writes.group[wrong]] = True
+    busy[writes.group[_odd(writes, step, first)]] = True
     moved = unknown | (step != 0)
     _check_stalls(_Writes(*(column[moved] for column in writes)), time_range.stalled_ms, busy)
+
+
+def _odd(writes: _Writes, step: Numbers, first: Numbers) -> Numbers:
+    """Writes that may be an *offset jump* compared with their topic. The rule knows more about the
+    time of the first step, so this finds more: half of its limits are enough."""
+    passed = np.diff(writes.ms, prepend=writes.ms[:1]) / 1000
+    rate = step / np.where(first, 1.0, np.maximum(passed, 1.0))
+    topics, place = np.unique(writes.key >> _BITS, return_inverse=True)
+    usual = ~first & (step > 0)
+    high, count = np.zeros(len(topics)), np.bincount(place[usual], minlength=len(topics))
+    order = np.lexsort((rate[usual], place[usual]))
+    ends = np.cumsum(count)
+    there = np.flatnonzero(count)
+    at = ends[there] - count[there] + np.ceil(0.99 * count[there]).astype(np.int64) - 1
+    high[there] = rate[usual][order][at]
+    often = count >= JUMP_STEPS // 2
+    found: Numbers = (step >= JUMP_LEAST) & often[place] & (rate >= JUMP_TIMES / 2 * high[place])
+    return found
 
 
 def _check_stalls(writes: _Writes, wait: int, busy: Numbers) -> None:

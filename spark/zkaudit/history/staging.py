@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, functions as F
 
 from zkaudit.errors import AuditError
 from zkaudit.schema import CREATES, DELETES, NODE_EXISTS
+from zkconsumer.core.common.foreign_layout import BROKER_PARTITION
 
 LogGap = tuple[int, int]
 BUCKETS: Final = 256
@@ -29,9 +30,15 @@ _PATH: Final = (
 )
 _MEMBERS: Final = "live/members/"
 _OF_WRITES: Final = ("key", "zxid", "idx", "time", "session", "act", "data")
+_BROKER: Final = r"(?s)\A(.*?)/brokers/ids/([0-9]+)\z"
 _TOPIC: Final = r"(?s)\A(.*?)/brokers/topics/([^/]+)\z"
 _OFFSET: Final = r"/consumers/[^/]+/offsets/[^/]+/[0-9]+\z"
 """The end of the path of an offset. No other znode of a group has such a path."""
+_FOREIGN_TOPIC: Final = r"(?s)\A(b(['\"]))?([^/]*?)\2?/[^/]+\z"
+_FOREIGN_PARTITION: Final = (
+    rf"case when name rlike r'/{BROKER_PARTITION}\z' then "
+    r"try_cast(regexp_extract(name, r'-([0-9]+)\z', 1) as bigint) end"
+)
 _PARTITION: Final = r"\A([^/]+)/(0|[1-9][0-9]{0,9})\z"
 
 
@@ -41,10 +48,11 @@ class Stage:
 
     names: DataFrame
     """One row for each znode of a group: path, chroot, group, tree, name, topic, partition, key.
-    ``tree`` is ids, owners, offsets, migration (the migration marker), or a znode of a live
-    migration: mode, members (each with the mode that it has acknowledged), lock (the znode ``ids``
-    itself, whose data has its original access list). ``key`` is a hash for each partition, member
-    and other znode of each group. Rows sort faster by it than by names."""
+    ``tree`` is ids, owners, offsets, foreign (an owner that is not named like a partition, with the
+    topic and partition that pykafka means by it), migration (the migration marker), or a znode of
+    a live migration: mode, members (each with the mode that it has acknowledged), lock (the znode
+    ``ids`` itself, whose data has its original access list). ``key`` is a hash for each partition,
+    member and other znode of each group. Rows sort faster by it than by names."""
     events: DataFrame
     """One row for each create, delete and write of a znode that is not an offset: the columns of
     ``names``, zxid, idx, time, session, cxid, act, data, ephemeral, version, segment, sure,
@@ -61,6 +69,8 @@ class Stage:
     topics: DataFrame
     """Events of topics (``/brokers/topics/T``): chroot, topic, zxid, idx, time, act, data, segment.
     Data that only a snapshot shows has the zxid of its write and the segment of the snapshot."""
+    brokers: DataFrame
+    """Sessions of brokers: chroot, broker (its id), session. One row for each registration."""
     used: DataFrame
     """Sessions that did any of this in a group: chroot, group, session; not distinct."""
     log_gaps: tuple[LogGap, ...]
@@ -199,6 +209,7 @@ def stage(
             "zxid", "idx", "time", "session"
         ),
         topics,
+        _brokers(rows, snapshots),
         events.select(*who).unionByName(writes.select(*who)).where("session != 0"),
         tuple(sorted(log_gaps)),
     )
@@ -220,9 +231,23 @@ def bucket(key: Column) -> Column:
     return F.pmod(key, F.lit(BUCKETS)).cast("int")
 
 
-def is_topic(path: Column) -> Column:
-    """Whether a path is that of a topic's znode."""
-    return path.contains("/brokers/topics/") & path.rlike(_TOPIC)
+def is_shared(path: Column) -> Column:
+    """Whether a path is that of a topic's or a broker's znode."""
+    return path.contains("/brokers/") & (path.rlike(_TOPIC) | path.rlike(_BROKER))
+
+
+def _brokers(rows: DataFrame, snapshots: DataFrame | None) -> DataFrame:
+    path = F.col("path")
+    found = rows.where(F.col("type").isin(*CREATES)).select("path", "session")
+    if snapshots is not None:
+        owned = snapshots.select("path", F.col("ephemeral_owner").alias("session"))
+        found = found.unionByName(owned)
+    found = found.where(path.contains("/brokers/ids/") & path.rlike(_BROKER))
+    return found.distinct().select(
+        F.regexp_extract("path", _BROKER, 1).alias("chroot"),
+        F.regexp_extract("path", _BROKER, 2).alias("broker"),
+        "session",
+    )
 
 
 def _topics(rows: DataFrame, snapshots: DataFrame | None, log_gaps: Sequence[LogGap]) -> DataFrame:
@@ -238,7 +263,7 @@ def _topics(rows: DataFrame, snapshots: DataFrame | None, log_gaps: Sequence[Log
             F.col("mzxid").alias("zxid"),
             F.lit(0).alias("idx"),
             F.col("mtime").alias("time"),
-            F.lit("set").alias("act"),
+            F.when(F.col("czxid") == F.col("mzxid"), "create").otherwise("set").alias("act"),
             "data",
             "segment",
         )
@@ -278,11 +303,23 @@ def _names(paths: DataFrame, group: str | None) -> DataFrame:
     )
     if group is not None:
         named = named.where(F.col("group").rlike(rf"\A(?:{group})\z"))
+    foreign = (
+        (F.col("tree") == "owners") & F.col("partition").isNull() & F.col("name").contains("/")
+    )
+    named = named.withColumns(
+        {
+            "tree": F.when(foreign, "foreign").otherwise(F.col("tree")),
+            "topic": F.when(foreign, F.regexp_extract("name", _FOREIGN_TOPIC, 3)).otherwise(
+                F.col("topic")
+            ),
+            "partition": F.when(foreign, F.expr(_FOREIGN_PARTITION)).otherwise(F.col("partition")),
+        }
+    )
     of_partition = F.col("tree").isin("owners", "offsets")
     member = (F.col("tree") == "ids") & ~F.col("name").contains("/")
     named = named.where(
         F.when(of_partition, F.col("partition").isNotNull()).otherwise(
-            member | F.col("tree").isin("migration", "mode", "members", "lock")
+            member | F.col("tree").isin("foreign", "migration", "mode", "members", "lock")
         )
     )
     other = F.xxhash64("chroot", "group", "tree", "name")

@@ -357,7 +357,7 @@ def _audit(
         spark,
         lambda: table(
             catalog.COMMITS,
-            lifetimes.commits(events, owned).unionByName(commits, allowMissingColumns=True),
+            lifetimes.commits(events, owned, known).unionByName(commits, allowMissingColumns=True),
         ),
         rebalances,
         lambda: table(catalog.HERDS, journals.herds(steps, lines)),
@@ -397,6 +397,7 @@ def _audit(
         group_ownership=group_ownership,
         generations=generations,
         owned_topics=owned_topics,
+        foreign=lifetimes.lifetimes(events, "foreign"),
     )
     tables = replace(tables, wanted=keep("wanted", wanted(tables)))
     found, later = _found(store, tables, options.limits, keep)

@@ -48,7 +48,7 @@ from zkaudit.history.staging import (
     bucket,
     group_key,
     group_key_of,
-    is_topic,
+    is_shared,
 )
 from zkaudit.job.coverage import LoggedRun
 from zkaudit.job.output import Store, collected, empty, for_arrow, kept, put, stored
@@ -606,7 +606,7 @@ class BucketStore(Store):
 def _bucket_of_row() -> Column:
     """From columns kind, type, path, error and key."""
     of = F.col("type")
-    shared = of.isin("createSession", "closeSession") | is_topic(F.col("path"))
+    shared = of.isin("createSession", "closeSession") | is_shared(F.col("path"))
     shared |= (of == "error") & (F.col("error") == schema.NODE_EXISTS)
     return (
         F.when(F.col("kind") == schema.RUN, RUNS)

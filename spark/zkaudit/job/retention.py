@@ -187,20 +187,35 @@ def state_at(
     znodes = znodes.where(exists & F.when(held, ~ended & sure).otherwise(moved)).select(
         "path", "created", "written", "version", owner
     )
-    topics = events.topics.groupBy("chroot", "topic").agg(last, values)
+    made = F.struct(
+        "zxid", "time", F.lit(None).cast("bigint").alias("session"),
+        F.lit(False).alias("ephemeral"), F.lit(0).alias("sure"),
+    )  # fmt: skip
+    topics = events.topics.groupBy("chroot", "topic").agg(
+        last, values, F.max_by(made, F.when(created, at)).alias("created")
+    )
     topics = topics.where("written is not null and coalesce(last != 'delete', true)").select(
-        F.concat("chroot", F.lit("/brokers/topics/"), "topic").alias("path"), "written"
+        F.concat("chroot", F.lit("/brokers/topics/"), "topic").alias("path"), "written", "created"
+    )
+    brokers = events.brokers.join(closes(events), "session", "left_anti").select(
+        F.concat("chroot", F.lit("/brokers/ids/"), "broker").alias("path"),
+        F.col("session").alias("ephemeral_owner"),
     )
     root = rows.sparkSession.range(1).select(F.lit("/").alias("path"))
     every = znodes.unionByName(topics, allowMissingColumns=True)
     every = every.unionByName(root, allowMissingColumns=True)
+    every = every.unionByName(brokers, allowMissingColumns=True)
     values_of: dict[str, Column] = {
         "server": F.lit(""),
         "file": F.lit(f"state.{zxid:x}"),
         "zxid": F.lit(zxid),
         "complete_zxid": F.lit(zxid),
         "data": F.col("written.data"),
-        "czxid": F.coalesce("created.zxid", "written.zxid", F.lit(0)),
+        "czxid": F.coalesce(
+            "created.zxid",
+            F.when(~F.col("path").contains("/brokers/topics/"), F.col("written.zxid")),
+            F.lit(0),
+        ),
         "mzxid": F.coalesce("written.zxid", F.lit(0)),
         "ctime": F.col("created.time"),
         "mtime": F.col("written.time"),

@@ -80,7 +80,7 @@ from zkaudit.tables import journals
 
 MOST_GROUPS: Final = 20_000
 """A round that concerns more groups than this audits all."""
-_LAYOUT: Final = 5
+_LAYOUT: Final = 6
 """Changes when a stream of an earlier version cannot be continued."""
 
 

@@ -36,6 +36,8 @@ def sessions(
         every = every.withColumn("address", F.lit(None).cast("string"))
     else:
         every = every.join(addresses, "session", "left")
+    brokers = stage.brokers.groupBy("session").agg(F.min("broker").alias("broker"))
+    every = every.join(F.broadcast(brokers), "session", "left")
     return every.select(
         "session",
         "address",
@@ -45,6 +47,7 @@ def sessions(
         "closed_zxid",
         F.when(closed, F.col("last.time")).alias("closed_time"),
         F.when(closed, closer).alias("closed_by"),
+        "broker",
     )
 
 

@@ -130,7 +130,18 @@ SESSIONS: Final = Table(
             "string",
             "`client` or `server` (the session expired: the request has no number)",
         ),
-        _c("address", "string", "address of its client, from `--server-logs`; null: unknown"),
+        _c(
+            "address",
+            "string",
+            "address of its client, from `--server-logs`; several if it was resumed elsewhere; "
+            "null: unknown",
+        ),
+        _c(
+            "broker",
+            "string",
+            "id of the broker whose session it is (`/brokers/ids/N`): it writes offsets for "
+            "clients that commit with OffsetCommit v0; null: not a broker's, as far as is known",
+        ),
     ),
 )
 
@@ -173,12 +184,15 @@ COMMITS: Final = Table(
         ),
         *_AT,
         _c("session", "bigint", "session that wrote it"),
-        _c("offset", "bigint", "the offset; null: the data is not a number"),
+        _c("offset", "bigint", "the offset; null: the data is not a number, or a negative one"),
+        _c("content", "string", "the data, if it is not an offset"),
         _c(
             "previous",
             "bigint",
             "offset before this write; null: unknown, for example after a log gap",
         ),
+        _c("previous_zxid", "bigint", "transaction that wrote the previous offset; null: unknown"),
+        _c("previous_time", "timestamp", "time of that transaction"),
         _c(
             "kind",
             "string",

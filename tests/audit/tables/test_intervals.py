@@ -34,7 +34,7 @@ EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
 _PATH = re.compile(r"(?s)(.*?)/consumers/([^/]+)/(ids|owners|offsets)/(.+)")
 _PARTITION = re.compile(r"([^/]+)/(0|[1-9][0-9]{0,9})")
 _THREAD = re.compile(rb"(?s)(.+)-([0-9]+)")
-_OFFSET = re.compile(rb"-?[0-9]{1,19}")
+_OFFSET = re.compile(rb"[0-9]{1,19}")
 
 
 class Row(NamedTuple):
@@ -105,10 +105,14 @@ class Replay:
     commits: list[Commit] = field(default_factory=list)
 
 
-def member_of(text: bytes | None) -> tuple[str, str] | None:
-    """Consumer id and stream in an owner znode's content."""
-    parts = _THREAD.fullmatch(text or b"")
-    return None if parts is None else (parts[1].decode(errors="replace"), parts[2].decode())
+def member_of(text: bytes | None) -> tuple[str | None, str | None] | None:
+    """Consumer id and stream in an owner znode. Some clients write no stream."""
+    if not text:
+        return None
+    parts = _THREAD.fullmatch(text)
+    if parts is None:
+        return text.decode("utf-8", "replace"), None
+    return parts[1].decode("utf-8", "replace"), parts[2].decode()
 
 
 def offset_of(data: bytes | None) -> int | None:
