@@ -70,7 +70,8 @@ def findings_command(out: str, form: str, group: str | None, severity: str | Non
 
 
 def read(out: Path) -> list[dict[str, Any]]:
-    """Return the findings of an audit as plain values, worst first, then by transaction.
+    """Return the findings of an audit as plain values, worst first, then by transaction. Those of
+    one transaction are in a fixed order too.
 
     Times are ISO in UTC; sessions and zxids are hexadecimal. Raises InputMissingError if ``out``
     does not contain a finished audit.
@@ -86,9 +87,17 @@ def read(out: Path) -> list[dict[str, Any]]:
         rows = pq.read_table(tables / "findings").to_pylist()
     except (OSError, ValueError) as error:
         raise InputMissingError(f"{out}: there is no audit in this directory: {error}") from None
-    rows.sort(key=lambda row: (SEVERITIES.index(row["severity"]), row["zxid"] or 0, row["kind"]))
+    rows.sort(key=_order)
     directories = summary.get("directories", ())
     return [_plain(row) | {"command": command(row["zxid"], directories)} for row in rows]
+
+
+def _order(row: dict[str, Any]) -> tuple[Any, ...]:
+    names = (row[name] or "" for name in ("kind", "chroot", "group", "topic"))
+    partition = -1 if row["partition"] is None else row["partition"]
+    return (
+        SEVERITIES.index(row["severity"]), row["zxid"] or 0, *names, partition, row["sentence"]
+    )  # fmt: skip
 
 
 def check_group(out: Path, group: str) -> None:
