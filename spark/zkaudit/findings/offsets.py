@@ -35,6 +35,9 @@ from zkaudit.history.staging import known_at, segment_of
 KEY = (*PARTITION, "segment")
 _SHOWN = 40
 """How many characters of data that is not an offset are shown."""
+IMPORTER = r"_zkconsumer-[0-9a-f]{8}$"
+"""The names under which `zkconsumer offsets import` claims partitions to write their offsets. It is
+a tool, although it owns them for a moment."""
 AFTER_ALL = 2**31 - 1
 """``idx`` of a claim that is known only from a snapshot."""
 
@@ -60,7 +63,7 @@ def _suspicious(tables: Tables, strangers: DataFrame) -> DataFrame:
     )
     # Nothing is wrong with a healthy member whose offsets a broker writes.
     brokers = F.broadcast(tables.sessions.where("broker is not null").select("session"))
-    surely = stored.where(lowered).select(*PARTITION)
+    surely = stored.where(lowered | F.col("owner_member").rlike(IMPORTER)).select(*PARTITION)
     surely = surely.unionByName(
         stored.where(foreign).join(brokers, "session", "left_anti").select(*PARTITION)
     )
@@ -104,8 +107,19 @@ def _with_role(tables: Tables, writes: DataFrame) -> DataFrame:
     state = F.col("owner_state")
     through = (state == "owner") & ~F.col("threaded") & ~F.coalesce(fresh, F.lit(False))
     through = F.coalesce(through, F.lit(False))
+    imports = F.coalesce(F.col("owner_member").rlike(IMPORTER), F.lit(False))
+    imports = imports & F.col("owner_session").eqNullSafe(F.col("session"))
+    none = F.lit(None).cast("string")
+    writes = writes.withColumns(
+        {
+            "imports": imports,
+            "member": F.when(imports, none).otherwise(F.col("member")),
+            "owner_state": F.when(imports, "none").otherwise(F.col("owner_state")),
+        }
+    )
     role = (
-        F.when((state == "owner") & F.col("owner_session").eqNullSafe(F.col("session")), "owner")
+        F.when(F.col("imports"), "tool")
+        .when((state == "owner") & F.col("owner_session").eqNullSafe(F.col("session")), "owner")
         .when(F.col("moves"), "mover")
         .when(F.col("member").isNull() & (F.col("broker").isNotNull() | through), "broker")
         .when(stranger, "tool")
@@ -113,7 +127,7 @@ def _with_role(tables: Tables, writes: DataFrame) -> DataFrame:
         .when(state == "none", "orphan")
         .otherwise("unknown")
     )
-    return writes.withColumn("role", role).drop("moves", "created_zxid")
+    return writes.withColumn("role", role).drop("moves", "created_zxid", "imports")
 
 
 def _history(tables: Tables, keep: Keep) -> DataFrame:
@@ -138,7 +152,9 @@ def _history(tables: Tables, keep: Keep) -> DataFrame:
         "owner_start_zxid", "free_since_zxid",
     )  # fmt: skip
     writes = _with_role(tables, writes.join(chosen, list(PARTITION), "left_semi"))
-    claims = tables.ownership.where("start_zxid is not null").select(
+    claims = tables.ownership.where("start_zxid is not null")
+    claims = claims.where(~F.coalesce(F.col("member").rlike(IMPORTER), F.lit(False)))
+    claims = claims.select(
         *PARTITION, "session", "member",
         F.col("start_zxid").alias("zxid"),
         F.coalesce("start_idx", F.lit(AFTER_ALL)).alias("idx"),
