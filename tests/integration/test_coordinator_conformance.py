@@ -64,10 +64,10 @@ class Connection(BrokerConnection):
 
     sent: threading.Event | None = None
 
-    def _receive(self, sock: Any) -> memoryview:
+    def _receive(self, sock: Any, until: float) -> memoryview:
         if self.sent is not None:
             self.sent.set()
-        return super()._receive(sock)
+        return super()._receive(sock, until)
 
 
 class Client(GroupClient):
