@@ -28,7 +28,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark incidents report-pictures test-corpus
+.PHONY: help setup system browser jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -69,7 +69,7 @@ test-faults: setup ## members and tools on servers and connections that fail
 test-files: setup ## messages written to files, and read into data frames
 	$(BIN)/pytest $(BY_FILE) $(FILES)
 
-test-coordinator: setup ## the tests on the broker's group coordinator, and of herds
+test-coordinator: setup browser ## the tests on the broker's group coordinator, and of herds
 	$(BIN)/pytest $(BY_FILE) $(COORDINATOR)
 
 test-migrate: setup ## all tests of zkmigrate
@@ -85,7 +85,7 @@ test-zombies: setup ## a suspended consumer of the JVM wakes up at 50 moments of
 estate: setup ## 2,000 groups of 20 partitions, 1 % of them broken: is each found, and how long does it take?
 	$(BIN)/python -m tests.migrate.bench_estate
 
-test-audit: setup ## all tests of zkaudit
+test-audit: setup browser ## all tests of zkaudit
 	$(BIN)/pytest $(BY_FILE) --timeout=1500 tests/audit
 
 test-corpus: setup ## all labelled incidents, also in a log that begins late, and in all rounds of a stream (test-audit: a part)
@@ -226,6 +226,13 @@ $(STAMP): pyproject.toml | system
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	ZKCONSUMER_COMPILE=no $(BIN)/python -m pip install --quiet --editable '.[audit,cli,codecs,docker,prometheus,sasl]' --group dev
 	@touch $@
+
+# Chromium, in which tests look at reports: installed where apt may, named where not.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+	{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+	{ echo "error: install Chromium (Debian and Ubuntu: sudo apt install chromium)" >&2; exit 1; }
 
 jars: $(STAMP)
 	@$(BIN)/python -m zkconsumer.testing
