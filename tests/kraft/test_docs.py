@@ -53,7 +53,7 @@ def test_the_pages_commands(with_lines: Any, tmp_path: Path) -> None:
         assert done.returncode == status, done.stderr
         return done.stdout
 
-    assert re.search(r"billing +True +1 +0 +\S+Z +none", shell("look"))
+    assert re.search(r"billing +True +1 +0 +0 +0 +\S+Z +none", shell("look"))
     stayed = shell("stay")
     assert stayed.count("v\n") >= 3
     assert re.search(r"tryout +lines +0 +3 +20 +17", stayed)
