@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,11 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from tests import times
 from zkconsumer.testing import LocalCluster
 
 HERE = Path(__file__).parent
+BEGIN = time.time()
 
 KINDS = {
     "unit": "pure code, milliseconds",
@@ -77,7 +80,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print why each repeated test failed the first time, because a rare fault is still a fault."""
+    """Print why each repeated test failed the first time, because a rare fault is still a fault.
+
+    With ``ZKC_TIMES``, record how long the run took.
+    """
+    if not hasattr(terminalreporter.config, "workerinput"):  # not in a worker of xdist
+        reports = [report for kind in terminalreporter.stats.values() for report in kind]
+        times.record((report for report in reports if hasattr(report, "duration")), BEGIN)
     reruns = terminalreporter.stats.get("rerun", [])
     if len(reruns) > MOST_RERUNS:
         terminalreporter.section(f"failed: {len(reruns)} tests needed a second try")
