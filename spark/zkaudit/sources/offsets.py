@@ -66,7 +66,7 @@ def read(
 
 
 def commits(rows: DataFrame) -> DataFrame:
-    """The rows of table ``commits`` with ``store`` = kafka, with the columns that apply to Kafka.
+    """The rows of table ``commits`` with ``store`` = kafka. Columns that do not apply are null.
 
     ``kind`` is commit, same, or deleted (a tombstone: the offset expired or was deleted).
     """
@@ -88,6 +88,7 @@ def commits(rows: DataFrame) -> DataFrame:
         ).alias("time"),
         F.lit(None).alias("session"),
         F.col("committed").alias("offset"),
+        *[F.lit(None).alias(name) for name in ("content", "previous_zxid", "previous_time")],
         before.alias("previous"),
         F.when(F.col("deleted"), "deleted")
         .when(F.col("committed") == before, "same")
