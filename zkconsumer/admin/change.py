@@ -10,7 +10,6 @@ registered. The JVM's tools check first and write afterwards, so a member may re
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -225,8 +224,7 @@ def _delete_held(
 
 
 def _hold(group: str) -> Hold:
-    name = f"{group}_zkconsumer-{uuid.uuid4().hex[:8]}"
-    return Hold(group, name, int(time.time() * 1000))
+    return Hold(group, takeover.tool_name(group), int(time.time() * 1000))
 
 
 def _exists(path: str) -> Script[bool]:

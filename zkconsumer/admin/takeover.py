@@ -9,6 +9,7 @@ not at all. Scripts; any thread.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -36,6 +37,9 @@ from zkconsumer.core.zookeeper.scripts.common import Script, attempt, packets, r
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, encode_registration
 from zkconsumer.errors import GroupActiveError, GroupChangedError
 
+TOOL_NAME_END: Final = "_zkconsumer-[0-9a-f]{8}$"
+"""Regular expression, for Python and Java, of the end of every ``tool_name``. `zkaudit` recognizes
+the tool's writes by it."""
 _MAY_HAVE_WORKED: Final = (Code.CONNECTION_LOSS, Code.NO_NODE)
 
 Accept = Callable[[TopicPartition, Node | None], str | None]
@@ -69,6 +73,11 @@ class Hold:
         """An operation that succeeds only while the tool's session lives."""
         parent = self.paths.owners if self.locked else self.paths.ids
         return Check(f"{parent}/{self.name}", 0)
+
+
+def tool_name(group: str) -> str:
+    """Return a new consumer id for one run of a tool."""
+    return f"{group}_zkconsumer-{uuid.uuid4().hex[:8]}"
 
 
 def take(hold: Hold, partitions: Iterable[TopicPartition], accept: Accept) -> Script[None]:

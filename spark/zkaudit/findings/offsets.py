@@ -31,13 +31,11 @@ from zkaudit.findings.base import (
 )
 from zkaudit.findings.moves import late_writes, movers
 from zkaudit.history.staging import known_at, segment_of
+from zkconsumer.admin.takeover import TOOL_NAME_END
 
 KEY = (*PARTITION, "segment")
 _SHOWN = 40
 """How many characters of data that is not an offset are shown."""
-IMPORTER = r"_zkconsumer-[0-9a-f]{8}$"
-"""The names under which `zkconsumer offsets import` claims partitions to write their offsets. It is
-a tool, although it owns them for a moment."""
 AFTER_ALL = 2**31 - 1
 """``idx`` of a claim that is known only from a snapshot."""
 
@@ -63,7 +61,7 @@ def _suspicious(tables: Tables, strangers: DataFrame) -> DataFrame:
     )
     # Nothing is wrong with a healthy member whose offsets a broker writes.
     brokers = F.broadcast(tables.sessions.where("broker is not null").select("session"))
-    surely = stored.where(lowered | F.col("owner_member").rlike(IMPORTER)).select(*PARTITION)
+    surely = stored.where(lowered | F.col("owner_member").rlike(TOOL_NAME_END)).select(*PARTITION)
     surely = surely.unionByName(
         stored.where(foreign).join(brokers, "session", "left_anti").select(*PARTITION)
     )
@@ -107,7 +105,7 @@ def _with_role(tables: Tables, writes: DataFrame) -> DataFrame:
     state = F.col("owner_state")
     through = (state == "owner") & ~F.col("threaded") & ~F.coalesce(fresh, F.lit(False))
     through = F.coalesce(through, F.lit(False))
-    imports = F.coalesce(F.col("owner_member").rlike(IMPORTER), F.lit(False))
+    imports = F.coalesce(F.col("owner_member").rlike(TOOL_NAME_END), F.lit(False))
     imports = imports & F.col("owner_session").eqNullSafe(F.col("session"))
     none = F.lit(None).cast("string")
     writes = writes.withColumns(
@@ -153,7 +151,7 @@ def _history(tables: Tables, keep: Keep) -> DataFrame:
     )  # fmt: skip
     writes = _with_role(tables, writes.join(chosen, list(PARTITION), "left_semi"))
     claims = tables.ownership.where("start_zxid is not null")
-    claims = claims.where(~F.coalesce(F.col("member").rlike(IMPORTER), F.lit(False)))
+    claims = claims.where(~F.coalesce(F.col("member").rlike(TOOL_NAME_END), F.lit(False)))
     claims = claims.select(
         *PARTITION, "session", "member",
         F.col("start_zxid").alias("zxid"),

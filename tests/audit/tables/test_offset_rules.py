@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.audit.tables.test_findings import History, found
+from zkconsumer.admin.takeover import tool_name
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 
@@ -54,6 +55,20 @@ def told(findings: Found, group: str) -> list[tuple[Any, ...]]:
     rows.sort(key=lambda row: (row["zxid"], row["partition"] or 0))
     names = ("kind", "severity", "basis", "effect", "messages")
     return [tuple(row[name] for name in names) for row in rows]
+
+
+def imports(h: History) -> None:
+    """`zkconsumer offsets import` owns a partition while it writes the offset."""
+    group = Group(h, "imported", 150, partitions=1)
+    group.stop()
+    tool = tool_name("imported")
+    h.add("createSession", 180, timeout=6000, seconds=0)
+    h.join("imported", tool, 180, seconds=0)
+    h.claim("imported", 0, tool, 180, seconds=0)
+    h.commit("imported", 0, 1000, 180, seconds=0)
+    h.release("imported", 0, 180, seconds=0)
+    h.add("closeSession", 180, seconds=0)
+    group.start(1010, 0)
 
 
 def broken_offsets(h: History) -> None:
@@ -148,6 +163,7 @@ def findings(spark: SparkSession) -> Found:
         group.stop()
         group.tool(session + 50, offset, 0, 1)
         group.start(first, 0, 1)
+    imports(h)
     broken_offsets(h)
     brokers(h)
     layouts(h)
@@ -170,6 +186,11 @@ def test_a_whole_topic_is_no_milder_than_one_partition(findings: Found) -> None:
                 " The session wrote all 2 partitions of the topic while the group was stopped."
             )
     assert "900 offsets (100 to 999) were not" in findings["skipped", "lost messages"][0].sentence
+
+
+def test_an_import_is_the_write_of_a_tool(findings: Found) -> None:
+    """Although the tool owns the partitions that it writes, as a member would."""
+    assert told(findings, "imported") == [("lost messages", "critical", "inferred", "lost", 900)]
 
 
 def test_what_is_not_an_offset_is_none(findings: Found) -> None:
