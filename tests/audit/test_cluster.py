@@ -43,7 +43,7 @@ SMALL = {
     "spark.sql.shuffle.partitions": "1",
 }
 """Settings with which an audit of little data takes less time."""
-PACKED = ("numpy", "pyarrow", "cramjam", "crc32c", "kafka-python", "kazoo", "regex")
+PACKED = ("numpy", "pyarrow", "cramjam", "crc32c", "kafka-python", "kazoo")
 """Libraries that executors need. Spark's own Python code is part of the workers' Spark."""
 PRINTS_PLACES = """
 from pyspark.sql import SparkSession

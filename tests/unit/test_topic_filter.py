@@ -156,7 +156,7 @@ def test_expand_takes_a_double_escaped_regex_as_it_is() -> None:
     assert expand(PATH, white(r"a\\.b"), ["a.b"], True) == {}
 
 
-@pytest.mark.parametrize("regex", ["a{1,2}", "(", "((a{9999}){9999})", "*\n\u202e"])
+@pytest.mark.parametrize("regex", ["a{1,2}", "(", "(?#a)", "*\n\u202e"])
 def test_expand_names_the_registration_with_a_bad_regex(regex: str) -> None:
     """A regex of another client that cannot be used is a format error of its registration, in plain
     ASCII."""

@@ -45,7 +45,7 @@ COMMANDS: Final = {
 """Name of each subcommand, and the module and attribute that hold it."""
 
 _LIBRARIES: Final = (
-    *("kazoo", "kafka-python", "crc32c", "regex"),
+    *("kazoo", "kafka-python", "crc32c"),
     *("lz4", "python-snappy", "zstandard"),
 )
 
@@ -112,15 +112,7 @@ def _echo_build() -> None:
     from zkconsumer.broker.records import COMPILED
 
     click.echo(f"{'python':16}{platform.python_implementation()} {platform.python_version()}")
-    for library in (
-        "kazoo",
-        "kafka-python",
-        "crc32c",
-        "regex",
-        "lz4",
-        "python-snappy",
-        "zstandard",
-    ):
+    for library in _LIBRARIES:
         try:
             click.echo(f"{library:16}{version(library)}")
         except PackageNotFoundError:

@@ -1,69 +1,131 @@
-r"""Compile a Java regex so that it matches topic names as ``java.util.regex`` does.
+r"""Parse a Java regex so that it matches topic names as ``java.util.regex`` does.
 
 Members of a group must agree which topics a filter matches, and JVM members use Java's dialect. A
-subject is always a topic's name (ASCII letters, digits, ``.``, ``_``, ``-``), which settles most
-differences; the rest is translated here to pieces in the dialect of the ``regex`` library, which
-`name_sets` matches, or refused:
+subject is always a topic's name (ASCII letters, digits, ``.``, ``_``, ``-``). So a character, an
+escape or a class is the set of those 65 characters that it matches, and nothing else of Unicode
+matters. The result is a tree of nodes that `name_sets` matches.
 
-- ``\Q..\E``, ``\x{..}``, ``\uXXXX``, ``\0oo``, ``\cX``, ``\e``, ``\h``, ``\v``, ``\z``, ``\R`` are
-  rewritten; character classes with unions, ``&&`` and POSIX-like ``\p`` names too;
-- syntax that Java refuses, but ``regex`` accepts with another meaning, is refused: ``{`` without a
-  counted repetition, ``(?P<..>)``, ``(?#..)``, ``(?R)``, fuzzy matching, letters after a backslash
-  that have no meaning in Java.
+A pattern's size is limited: one with more than 8,192 characters, with groups or classes that are
+nested deeper than 100, or with more than 200 different character classes is refused although Java
+takes it.
 
-A pattern's size is limited too. One that expands to more than 20,000 parts beyond its length, nests
-deeper than 100 groups, or has more than 8,192 characters is refused although Java takes it.
-
-Known to differ: Java also refuses look-behinds without an upper bound, and takes comments mode
-``(?x)`` and ``\N{..}``, which are refused here.
+Known to differ: Java also takes comments mode ``(?x)``, ``\N{..}``, ``[a&&]``, some
+look-behinds with unlimited repetitions, and the names of scripts and blocks other than Latin and
+Basic Latin. They are refused here.
 
 Pure functions; any thread may call them.
 """
 
 from __future__ import annotations
 
+import string
+import unicodedata
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Final
+from typing import Final, NoReturn
 
-import regex
-
-from zkconsumer.core.common.name_sets import LISTS, NameList, Program
+from zkconsumer.core.common.name_sets import (
+    ALPHABET,
+    LISTS,
+    NameList,
+    Node,
+    Program,
+    sequence,
+)
 
 MAX_LENGTH: Final = 8_192
 """Maximum length of a pattern, unless it only lists names."""
-MAX_COPIES: Final = 20_000
-"""Maximum number of parts that repetitions may add when they are expanded."""
 MAX_NESTING: Final = 100
 """Deepest nesting of groups, and of classes; fixed, so that all members refuse the same."""
+MAX_CLASSES: Final = 200
+"""Maximum number of different character classes in a regex."""
+MAX_REPETITIONS: Final = 2**31 - 1
+"""Largest count of a repetition, as in Java."""
 
-_DIGITS: Final = tuple("123456789")
-_SAME_ESCAPES: Final = "dDwWsSbBAGZ"
-_REWRITTEN: Final = {"h": r"[\t ]", "H": r"[^\t ]", "v": r"[\n-\r]", "V": r"[^\n-\r]"}
-_OUTSIDE_CLASS: Final = {**_REWRITTEN, "z": r"\Z", "R": r"(?:\r\n|[\n-\r])", "X": r"(?s:.)"}
-_CONTROLS: Final = {"t": 9, "n": 10, "r": 13, "f": 12, "a": 7, "e": 27}
-_FLAGS: Final = {"i": "i", "m": "m", "s": "s", "d": "", "u": "", "U": ""}
-_POSIX: Final = {
-    "Lower": "a-z",
-    "Upper": "A-Z",
-    "ASCII": r"\x00-\x7f",
-    "Alpha": "A-Za-z",
-    "Digit": "0-9",
-    "Alnum": "A-Za-z0-9",
-    "Punct": r"!-/\:-@\[-`\{-\~",
-    "Graph": r"!-\~",
-    "Print": r"\ -\~",
-    "Blank": r"\ \t",
-    "Cntrl": r"\x00-\x1f\x7f",
-    "XDigit": "0-9A-Fa-f",
-    "Space": r"\ \t-\r",
-    "javaLowerCase": r"\p{Lowercase}",
-    "javaUpperCase": r"\p{Uppercase}",
-    "javaLetter": r"\p{L}",
-    "javaDigit": r"\p{Nd}",
-    "javaLetterOrDigit": r"\p{L}\p{Nd}",
-    "javaAlphabetic": r"\p{Alphabetic}",
+_ANY: Final = frozenset(ALPHABET)
+_EMPTY: Final[Node] = ("all", ())
+_NEVER: Final[Node] = ("char", frozenset())
+_LOOKS: Final = {
+    "=": (False, False),
+    "!": (False, True),
+    "<=": (True, False),
+    "<!": (True, True),
 }
-_IS_NAMES: Final = {"Letter": "L", "Digit": "Nd", "Punctuation": "P", "Control": "Cc"}
+"""Group prefix -> (behind, negative)."""
+_PLACES: Final = {"A": "^", "G": "^", "Z": "$", "z": "$", "b": "b", "B": "B"}
+_CONTROLS: Final = {"t": 9, "n": 10, "r": 13, "f": 12, "a": 7, "e": 27}
+_FLAGS: Final = "imsduU"  # of these, only i makes a difference for topics' names
+
+_CharacterSet = frozenset[str]
+
+
+def _those(condition: Callable[[str], bool]) -> _CharacterSet:
+    return frozenset(filter(condition, ALPHABET))
+
+
+_LOWER, _UPPER, _DIGIT = _those(str.islower), _those(str.isupper), _those(str.isdigit)
+_LETTER: Final = _LOWER | _UPPER
+_SYMBOLS: Final = _ANY - _LETTER - _DIGIT
+_WORD: Final = _LETTER | _DIGIT | {"_"}
+_NONE: Final[_CharacterSet] = frozenset()
+_ESCAPES: Final = {
+    **{"d": _DIGIT, "D": _ANY - _DIGIT, "w": _WORD, "W": _ANY - _WORD, "s": _NONE, "S": _ANY},
+    **{"h": _NONE, "H": _ANY, "v": _NONE, "V": _ANY},
+}
+"""Letter after a backslash -> the characters it matches, in and outside of classes."""
+_CASES: Final = {"Lower", "Upper", "Lu", "Ll", "Lt", "LOWERCASE", "UPPERCASE", "TITLECASE"} | {
+    f"java{word}Case" for word in ("Lower", "Upper", "Title")
+}
+"""Properties that mean letters of any case while case is ignored."""
+
+
+def _named(*rows: tuple[str, _CharacterSet]) -> dict[str, _CharacterSet]:
+    return {name: characters for names, characters in rows for name in names.split()}
+
+
+def _category(name: str) -> _CharacterSet:
+    return frozenset(each for each in ALPHABET if unicodedata.category(each).startswith(name))
+
+
+_CATEGORIES: Final = (
+    "C Cc Cf Cn Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd Pe Pf Pi Po Ps "
+    "S Sc Sk Sm So Z Zl Zp Zs"
+)
+_HEX: Final = frozenset(string.hexdigits)
+_PROPERTIES: Final = {
+    **{name: _category(name) for name in _CATEGORIES.split()},
+    **_named(
+        ("ASCII Graph Print L1 all javaDefined", _ANY),
+        ("Alpha LC javaAlphabetic javaLetter javaUnicodeIdentifierStart", _LETTER),
+        ("Alnum LD javaLetterOrDigit", _LETTER | _DIGIT),
+        ("Lower javaLowerCase", _LOWER),
+        ("Upper javaUpperCase", _UPPER),
+        ("Digit javaDigit", _DIGIT),
+        ("XDigit", _HEX),
+        ("Punct", _SYMBOLS),
+        ("javaJavaIdentifierStart", _LETTER | {"_"}),
+        ("javaJavaIdentifierPart javaUnicodeIdentifierPart", _WORD),
+        ("Blank Cntrl Space javaTitleCase javaWhitespace javaSpaceChar javaIdeographic", _NONE),
+        ("javaISOControl javaMirrored javaIdentifierIgnorable", _NONE),
+    ),
+}
+r"""Name in ``\p{..}`` -> the characters it matches."""
+_BINARY: Final = _named(
+    ("ASSIGNED GRAPH PRINT", _ANY),
+    ("ALPHABETIC LETTER", _LETTER),
+    ("ALNUM", _LETTER | _DIGIT),
+    ("LOWERCASE", _LOWER),
+    ("UPPERCASE", _UPPER),
+    ("DIGIT", _DIGIT),
+    ("HEX_DIGIT HEXDIGIT", _HEX),
+    ("WORD", _WORD),
+    ("PUNCTUATION", _SYMBOLS),
+    ("TITLECASE IDEOGRAPHIC WHITE_SPACE WHITESPACE CONTROL BLANK JOIN_CONTROL JOINCONTROL", _NONE),
+    ("NONCHARACTER_CODE_POINT NONCHARACTERCODEPOINT", _NONE),
+)
+r"""The same for ``\p{Is..}``, in any case."""
+_SCRIPTS: Final = {"LATIN": _LETTER, "LATN": _LETTER, "COMMON": _ANY - _LETTER}
+_BLOCKS: Final = {"BASICLATIN": _ANY, "BASIC_LATIN": _ANY, "BASIC LATIN": _ANY}
 
 
 class InvalidRegexError(ValueError):
@@ -73,73 +135,100 @@ class InvalidRegexError(ValueError):
 @lru_cache(maxsize=16)
 def compile_java(pattern: str) -> Program | NameList:
     """Return the compiled pattern. Raises InvalidRegexError."""
+    if LISTS.fullmatch(pattern):
+        return NameList(pattern)
+    if len(pattern) > MAX_LENGTH:
+        raise InvalidRegexError(f"it has more than {MAX_LENGTH} characters")
+    parser = _Parser(pattern)
     try:
-        if LISTS.fullmatch(pattern):
-            return NameList(pattern)
-        if len(pattern) > MAX_LENGTH:
-            raise InvalidRegexError(f"it has more than {MAX_LENGTH} characters")
-        return Program(_Translator(pattern).translate())
+        return Program(parser.parse(), parser.is_set)
     except InvalidRegexError:
         raise
-    except (regex.error, ValueError, OverflowError) as error:
+    except ValueError as error:
         raise InvalidRegexError(str(error)) from None
 
 
-class _Translator:
+class _Parser:
     """One pass over a Java pattern. ``at`` is the index of the next character."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         self.at = 0
         self.groups = 0  # capturing groups opened so far
-        self.sizes = [0]  # parts of each open group when unfolded, outermost first
-        self.size = 0  # parts of what a quantifier would repeat
-        self.references: list[tuple[int, int]] = []  # index in the output, number of the group
+        self.names: dict[str, int] = {}  # of capturing groups
+        self.depth = 0
+        self.ignore_case = False
+        self.classes: set[_CharacterSet] = set()
+        self.repeated: set[int] = set()  # groups of such references that are repeated
+        self.closed: set[int] = set()  # capturing groups that were read whole
+        self.early: list[tuple[int, int]] = []  # index and group of references before its end
+        self.is_set = True
+        """False if a back reference, an atomic group or a possessive repetition was read."""
 
-    def translate(self) -> list[str]:
-        """The pattern in pieces of the ``regex`` library's dialect."""
-        out: list[str] = []
+    def parse(self) -> Node:
+        """Return the pattern's tree. Raises InvalidRegexError."""
+        node = self._alternatives()
+        if self.at < len(self.pattern):
+            self._fail("unmatched ')'")
+        if any(number <= self.groups for number in self.repeated):
+            self._fail("a repetition has a reference to a group that is not complete")
+        return node
+
+    def _alternatives(self) -> Node:
+        """Read up to the ``)`` of the group, or the end of the pattern."""
+        branches: list[list[Node]] = [[]]
         repeatable = False  # whether a quantifier may come next
-        while self.at < len(self.pattern):
-            start, character = self.at, self.pattern[self.at]
+        start = self.at  # index of what it would repeat
+        while (character := self.pattern[self.at : self.at + 1]) not in ("", ")"):
+            parts = branches[-1]
+            if character == "|":
+                self.at += 1
+                branches.append([])
+                repeatable = False
+                continue
             if character in "*+?{":
                 if not repeatable and character != "{":
                     self._fail(f"nothing to repeat before {character!r}")
-                out.append(self._quantifier() if repeatable else f"(?:){self._quantifier()}")
+                parts.append(self._repeated(parts.pop() if repeatable else _EMPTY, start))
                 repeatable = False
                 continue
-            repeatable = character not in "(|"
-            if character == "(":
-                out.append(self._open_group())
-                continue
-            if character == ")":
-                self.at += 1
-                if len(self.sizes) == 1:
-                    self._fail("unmatched ')'")
-                out.append(")")
-                self._count(self.sizes.pop() + 1)
-                continue
-            if self.pattern[start + 1 : start + 2] in _DIGITS and character == "\\":
-                self.references.append((len(out), self._reference()))
-                out.append("")
-            elif self._take("\\Q"):
-                out += map(_literal, map(ord, self._quoted()))
-            elif character == "\\":
-                out.append(self._escape(in_class=False))
-            elif character == "[":
-                out.append(self._class(1))
+            start = self.at
+            if self._take("\\Q"):
+                quoted = self._quoted()
+                parts += [self._characters(self._folded(frozenset(each))) for each in quoted]
+                repeatable = repeatable or bool(quoted)
+            elif character == "(":
+                groups = self._group()
+                parts += groups
+                repeatable = bool(groups)
             else:
-                self.at += 1
-                out.append(character if character in "|.^$" else _literal(ord(character)))
-            self._count(self.at - start)
-        for index, number in self.references:  # no such group: compiles and never matches
-            out[index] = f"(?:\\{number})" if number <= self.groups else "(?!)"
-        return out
+                parts.append(self._atom(character))
+                repeatable = True
+        nodes = [sequence(parts) for parts in branches]
+        return nodes[0] if len(nodes) == 1 else ("any", tuple(nodes))
 
-    def _count(self, size: int) -> None:
-        """Record the size of the last part; a quantifier may repeat it."""
-        self.size = size
-        self.sizes[-1] += size
+    def _atom(self, character: str) -> Node:
+        """Read a class, an escape, a place or a character."""
+        if character == "[":
+            return self._characters(self._class(1))
+        if character == "\\":
+            return self._escape()
+        self.at += 1
+        if character in "^$":
+            return ("place", character)
+        return self._characters(_ANY if character == "." else self._folded(frozenset(character)))
+
+    def _characters(self, characters: _CharacterSet) -> Node:
+        if len(characters) > 1:
+            self.classes.add(characters)
+            if len(self.classes) > MAX_CLASSES:
+                self._fail(f"it has more than {MAX_CLASSES} different character classes")
+        return ("char", characters & _ANY)
+
+    def _folded(self, characters: _CharacterSet) -> _CharacterSet:
+        if not self.ignore_case:
+            return characters
+        return characters | {each.swapcase() for each in characters if each.isascii()}
 
     def _take(self, text: str) -> bool:
         taken = self.pattern.startswith(text, self.at)
@@ -148,102 +237,152 @@ class _Translator:
         return taken
 
     def _next(self, what: str) -> str:
+        character = self._peek(what)
+        self.at += 1
+        return character
+
+    def _peek(self, what: str) -> str:
         if self.at >= len(self.pattern):
             self._fail(f"ends inside {what}")
-        self.at += 1
-        return self.pattern[self.at - 1]
+        return self.pattern[self.at]
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str) -> NoReturn:
         raise InvalidRegexError(f"{reason} at position {self.at}")
 
-    def _quantifier(self) -> str:
+    def _repeated(self, node: Node, start: int) -> Node:
         symbol = self._next("a repetition")
-        copies = 1 if symbol == "+" else 0
+        least, most = (1 if symbol == "+" else 0), (1 if symbol == "?" else None)
         if symbol == "{":
-            end = self.pattern.find("}", self.at)
-            counts = self.pattern[self.at : end] if end >= 0 else ""
+            counts, end = self._until("}")
             low, comma, high = counts.partition(",")
-            if not _is_number(low) or (high and not _is_number(high)):
+            if not end or not _is_count(low) or (high and not _is_count(high)):
                 self._fail("'{' does not start a counted repetition")
-            symbol = f"{{{low}{comma}{high}}}"
-            copies = int(low)
-            self.at = end + 1
-        self._count(self.size * copies)
-        if self.sizes[-1] > MAX_COPIES + len(self.pattern):
-            self._fail(f"its repetitions unfold to more than {MAX_COPIES} parts")
-        for mode in "?+":
-            if self._take(mode):
-                return symbol + mode
-        return symbol
+            least = int(low)
+            most = int(high) if high else None if comma else least
+            if most is not None and most < least:
+                self._fail("a repetition ends below its start")
+        if most not in (0, 1):
+            self.repeated |= {number for index, number in self.early if index > start}
+        mode = next((mode for mode in "?+" if self._take(mode)), "")
+        self.is_set = self.is_set and mode != "+"
+        return ("times", node, least, most, mode)
 
-    def _open_group(self) -> str:
+    def _until(self, end: str) -> tuple[str, bool]:
+        """Read up to a character and skip it. Returns the text before, and whether it is there."""
+        text, closed, _ = self.pattern[self.at :].partition(end)
+        self.at += len(text) + len(closed)
+        return text, bool(closed)
+
+    def _group(self) -> list[Node]:
+        """Read a group. Flags for the rest of the enclosing group are no node."""
         self.at += 1
-        if len(self.sizes) > MAX_NESTING:
-            self._fail(f"groups are nested deeper than {MAX_NESTING}")
-        self.sizes.append(0)
+        before = self.ignore_case
+        kind, number = "", 0
         if not self._take("?"):
-            self.groups += 1
-            return "("
-        for kind in (":", "=", "!", ">", "<=", "<!"):
-            if self._take(kind):
-                return f"(?{kind}"
-        if self._take("<"):
-            end = self.pattern.find(">", self.at)
-            name = self.pattern[self.at : end] if end >= 0 else ""
-            if not (name.isascii() and name.isalnum() and name[0].isalpha()):
+            kind, number = "group", self._new_group()
+        elif prefix := next((each for each in (":", *_LOOKS, ">") if self._take(each)), ""):
+            kind = prefix
+        elif self._take("<"):
+            name, closed = self._until(">")
+            if not closed or not (name.isascii() and name.isalnum() and name[0].isalpha()):
                 self._fail("a group's name is missing or not letters and digits")
-            self.at = end + 1
-            self.groups += 1
-            return f"(?<{name}>"
-        flags = ""
+            if name in self.names:
+                self._fail(f"there are two groups {name!r}")
+            kind, number = "group", self._new_group()
+            self.names[name] = number
+        elif self._flags() == ")":
+            return []
+        if self.depth == MAX_NESTING:
+            self._fail(f"groups are nested deeper than {MAX_NESTING}")
+        self.depth += 1
+        part = self._alternatives()
+        self.depth -= 1
+        self.closed.add(number)
+        if not self._take(")"):
+            self._fail("a group has no ')'")
+        self.ignore_case = before
+        if kind in _LOOKS:
+            behind, negative = _LOOKS[kind]
+            if behind and not _is_bounded(part):
+                self._fail("a look-behind has no maximum length")
+            return [("look", behind, negative, part)]
+        if kind == ">":
+            self.is_set = False
+            return [("atomic", 0, part)]
+        return [("group", number, part)]  # number 0: does not capture
+
+    def _new_group(self) -> int:
+        self.groups += 1
+        return self.groups
+
+    def _flags(self) -> str:
+        """Read flags; they apply to the rest of the group. Returns the character after them."""
+        on = True
         while (character := self._next("a group")) not in ":)":
-            if character == "-" and "-" not in flags:
-                flags += "-"
+            if character == "-" and on:
+                on = False
             elif character in _FLAGS:
-                flags += _FLAGS[character]
+                self.ignore_case = on if character == "i" else self.ignore_case
             else:
                 self._fail(f"unknown group or flag (?{character}")
-        flags = flags.removesuffix("-")
-        if character == ":":
-            return f"(?{flags}:"
-        self.sizes.pop()
-        return f"(?{flags})" if flags else ""
+        return character
 
-    def _reference(self) -> int:
+    def _reference(self, digit: str) -> Node:
         """Read a reference; further digits belong to it as long as there is such a group."""
-        self.at += 2
-        number = int(self.pattern[self.at - 1])
-        while (digit := self._peek()) in "0123456789" and number * 10 + int(digit) <= self.groups:
+        number = int(digit)
+        for digit in self.pattern[self.at :]:
+            if digit not in string.digits or number * 10 + int(digit) > self.groups:
+                break
             number = number * 10 + int(digit)
             self.at += 1
-        return number
+        self.is_set = False
+        return self._reference_to(number)
 
-    def _escape(self, *, in_class: bool) -> str:
+    def _reference_to(self, number: int) -> Node:
+        """A reference before the end of its group never matches, if nothing repeats it."""
+        if number not in self.closed:
+            self.early.append((self.at, number))
+            return _NEVER
+        return ("reference", number, self.ignore_case)
+
+    def _escape(self) -> Node:
+        """Read an escape outside of classes."""
+        letter = self.pattern[self.at + 1 : self.at + 2]
+        if letter in _PLACES:
+            self.at += 2
+            return ("place", _PLACES[letter])
+        if letter and letter in "123456789":
+            self.at += 2
+            return self._reference(letter)
+        if self._take("\\k<"):
+            name, closed = self._until(">")
+            if not closed or name not in self.names:
+                self._fail("a reference has no name of a group before it")
+            self.is_set = False
+            return self._reference_to(self.names[name])
+        if self._take("\\R"):
+            return _NEVER
+        if self._take("\\X"):
+            return ("char", _ANY)
+        return self._characters(self._class_escape()[0])
+
+    def _class_escape(self) -> tuple[_CharacterSet, str]:
+        """Read an escape that means characters. Returns them, and the character if it is one."""
         self.at += 1
         letter = self._next("an escape")
-        if letter == "Q":
-            return "".join(_literal(ord(character)) for character in self._quoted())
         if letter in "pP":
-            return self._property(negated=letter == "P")
-        if not in_class and letter == "k" and self._take("<"):
-            end = self.pattern.find(">", self.at)
-            name = self.pattern[self.at : end] if end >= 0 else ""
-            if not (name.isascii() and name.isalnum()):
-                self._fail("a reference has no group's name")
-            self.at = end + 1
-            return f"(?P={name})"
-        if letter in (_REWRITTEN if in_class else _OUTSIDE_CLASS):
-            return (_REWRITTEN if in_class else _OUTSIDE_CLASS)[letter]
-        if letter in ("dDwWsS" if in_class else _SAME_ESCAPES):
-            return f"\\{letter}"
-        return _literal(self._code_point(letter))
+            characters = self._property()
+            return (_ANY - characters if letter == "P" else characters), ""
+        if letter in _ESCAPES:
+            return _ESCAPES[letter], ""
+        character = chr(self._code_point(letter))
+        return self._folded(frozenset(character)), character
 
     def _quoted(self) -> str:
         r"""Read the text after ``\Q``; ``at`` is the position after it."""
-        end = self.pattern.find("\\E", self.at)
-        quoted = self.pattern[self.at : end] if end >= 0 else self.pattern[self.at :]
-        self.at = end + 2 if end >= 0 else len(self.pattern)
-        return quoted
+        text, _, _ = self.pattern[self.at :].partition("\\E")
+        self.at = min(self.at + len(text) + 2, len(self.pattern))
+        return text
 
     def _code_point(self, letter: str) -> int:
         """The character of an escape; ``at`` is the position after its letter."""
@@ -252,13 +391,15 @@ class _Translator:
         if letter == "c":
             return ord(self._next("a control character")) ^ 64
         if letter == "0":
-            return self._digits("01234567", 1, 3 if self._peek() in "0123" else 2, 8)
+            return self._digits(
+                "01234567", 1, 3 if self.pattern[self.at : self.at + 1] in tuple("0123") else 2, 8
+            )
         if letter == "u":
-            return self._digits("0123456789abcdefABCDEF", 4, 4, 16)
+            return self._digits(string.hexdigits, 4, 4, 16)
         if letter == "x":
             if not self._take("{"):
-                return self._digits("0123456789abcdefABCDEF", 2, 2, 16)
-            value = self._digits("0123456789abcdefABCDEF", 1, 8, 16)
+                return self._digits(string.hexdigits, 2, 2, 16)
+            value = self._digits(string.hexdigits, 1, 8, 16)
             if value > 0x10FFFF or not self._take("}"):
                 self._fail("a hexadecimal escape has no end or is too large")
             return value
@@ -266,89 +407,114 @@ class _Translator:
             self._fail(f"\\{letter} means nothing")
         return ord(letter)
 
-    def _peek(self) -> str:
-        return self.pattern[self.at : self.at + 1] or " "
-
     def _digits(self, allowed: str, least: int, most: int, base: int) -> int:
-        start = self.at
-        while self.at - start < most and self._peek() in allowed:
-            self.at += 1
-        if self.at - start < least:
+        text = self.pattern[self.at : self.at + most]
+        digits = text[: len(text) - len(text.lstrip(allowed))]
+        self.at += len(digits)
+        if len(digits) < least:
             self._fail("an escape has too few digits")
-        return int(self.pattern[start : self.at], base)
+        return int(digits, base)
 
-    def _property(self, *, negated: bool) -> str:
+    def _property(self) -> _CharacterSet:
         name = self._next("a property")
         if name == "{":
-            end = self.pattern.find("}", self.at)
-            name = self.pattern[self.at : end] if end >= 0 else ""
-            if not name or not all(c.isascii() and (c.isalnum() or c in "_=-") for c in name):
-                self._fail("a property has no name")
-            self.at = end + 1
-        if name in _POSIX:
-            return f"[{'^' if negated else ''}{_POSIX[name]}]"
-        short = name.removeprefix("Is")
-        known = _IS_NAMES.get(short, short if len(short) <= 2 else name)
-        return f"\\{'P' if negated else 'p'}{{{known}}}"
+            name, closed = self._until("}")
+            if not closed:
+                self._fail("a property has no end")
+        key, equals, value = name.partition("=")
+        if equals:
+            tables = {"sc": _SCRIPTS, "script": _SCRIPTS, "blk": _BLOCKS, "block": _BLOCKS}
+            if key.lower() in ("gc", "general_category"):
+                characters = _PROPERTIES.get(value)
+            else:
+                characters = tables.get(key.lower(), {}).get(value.upper())
+        elif name.startswith("In"):
+            characters = _BLOCKS.get(name[2:].upper())
+        elif name.startswith("Is"):
+            value = name[2:]
+            characters = _BINARY.get(value.upper(), _PROPERTIES.get(value))
+            if characters is None:
+                characters = _SCRIPTS.get(value.upper())
+        else:
+            value, characters = name, _PROPERTIES.get(name)
+        if characters is None:
+            self._fail(f"unknown property {name!r}")
+        ignored = self.ignore_case and (value in _CASES or value.upper() in _CASES)
+        return _LETTER if ignored else characters
 
-    def _class(self, depth: int) -> str:
-        """Translate a class from its ``[``. In the result every literal is escaped."""
+    def _class(self, depth: int) -> _CharacterSet:
+        """Read a class from its ``[`` to its ``]``."""
         if depth > MAX_NESTING:
             self._fail(f"character classes are nested deeper than {MAX_NESTING}")
         self.at += 1
-        out = ["[^" if self._take("^") else "["]
-        empty = True  # nothing since the start: a ']' here is a literal
-        while True:
-            character = self._next("a character class")
-            if character == "]" and not empty:
-                out.append("]")
-                return "".join(out)
-            if character == "[":
-                self.at -= 1
-                out.append(self._class(depth + 1))
-            elif character == "&" and self._take("&"):
-                if empty or self._peek() in "]&":
-                    self._fail("'&&' needs something on both sides")
-                out.append("&&")
-            else:
-                self.at -= 1
-                out.append(self._class_item())
-            empty = False
+        negative = self._take("^")
+        characters = self._class_items(depth)
+        self.at += 1
+        return _ANY - characters if negative else characters
 
-    def _class_item(self) -> str:
+    def _class_items(self, depth: int) -> _CharacterSet:
+        """Read items up to the ``]`` of the class, and return their union.
+
+        ``&&`` is the intersection of what is before it with a class, or with all items after it. A
+        ``]`` before any item is a literal.
+        """
+        characters, empty = _NONE, True
+        while (character := self._peek("a character class")) != "]" or empty:
+            if character == "[":
+                characters |= self._class(depth + 1)
+            elif not self._take("&&"):
+                characters |= self._class_item()
+            else:
+                right: _CharacterSet | None = None
+                while (character := self._peek("a character class")) not in "]&":
+                    item = self._class(depth + 1) if character == "[" else self._class_items(depth)
+                    right = item if right is None else right | item
+                if right is None:
+                    self._fail("'&&' needs something after it")
+                characters = right if empty else characters & right
+            empty = False
+        return characters
+
+    def _class_item(self) -> _CharacterSet:
         """One escape, literal or range inside a class."""
-        start, single = self._class_literal()
+        characters, first = self._class_literal()
         if (
-            not single
+            not first
             or not self.pattern.startswith("-", self.at)
             or self.pattern[self.at + 1 : self.at + 2] in ("", "]", "[")
         ):
-            return start
+            return characters
         self.at += 1
-        end, single = self._class_literal()
-        if not single:
+        _, last = self._class_literal()
+        if not last or last < first:
             self._fail("a range has no end")
-        return f"{start}-{end}"
+        return self._folded(frozenset(each for each in ALPHABET if first <= each <= last))
 
-    def _class_literal(self) -> tuple[str, bool]:
-        """Text for the next item, and whether it is a single character (may start a range)."""
-        if self.pattern[self.at] != "\\":
-            self.at += 1
-            return _literal(ord(self.pattern[self.at - 1])), True
-        letter = self.pattern[self.at + 1 : self.at + 2]
-        text = self._escape(in_class=True)
-        return text, letter not in ("Q", "p", "P", "d", "D", "w", "W", "s", "S", *_REWRITTEN)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 9
+    def _class_literal(self) -> tuple[_CharacterSet, str]:
+        """The next item, and the character if it is a single one (and may start a range)."""
+        if self._take("\\Q"):
+            quoted = self._quoted()
+            return self._folded(frozenset(quoted)), ""
+        if self.pattern[self.at] == "\\":
+            return self._class_escape()
+        self.at += 1
+        character = self.pattern[self.at - 1]
+        return self._folded(frozenset(character)), character
 
 
-def _literal(code: int) -> str:
-    """Text that matches one character, in and outside of classes."""
-    character = chr(code)
-    if character.isalnum() and code < 128:
-        return character
-    if 33 <= code < 127:
-        return f"\\{character}"
-    return f"\\U{code:08x}"
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= MAX_REPETITIONS
+
+
+def _is_bounded(node: Node) -> bool:
+    """Return whether a match has a maximum length."""
+    match node:
+        case "all" | "any", parts:
+            return all(map(_is_bounded, parts))
+        case "times", part, _, most, _:
+            return most is not None and _is_bounded(part)
+        case "group" | "atomic", _, part:
+            return _is_bounded(part)
+        case "reference", _, _:
+            return False
+    return True

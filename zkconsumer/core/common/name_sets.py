@@ -8,8 +8,8 @@ takes exponential time. Steps are counted, not seconds, and a step is for all na
 verdict depends on the regex and the names only, not on their order. More topics make a step slower
 and do not add steps, so a cluster cannot outgrow a filter.
 
-Back references, atomic groups and possessive repetitions cannot be matched like this. The ``regex``
-library matches a regex that has them, if there are at most ``MAX_WAYS`` ways to match it.
+Back references, atomic groups and possessive repetitions cannot be matched like this. The module
+``re`` matches a regex that has them, if there are at most ``MAX_WAYS`` ways to match it.
 
 Pure; a `Names` and a `Program` belong to one thread at a time.
 """
@@ -19,17 +19,12 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any, Final
-
-import regex
 
 ALPHABET: Final = string.ascii_letters + string.digits + "._-"
 """The characters of topics' names."""
 MAX_WAYS: Final = 1_000
-"""Maximum number of ways in which a regex may match a name, if the ``regex`` library is used."""
-MAX_CLASSES: Final = 200
-"""Maximum number of different character classes in a regex."""
+"""Maximum number of ways in which a regex may match a name, if ``re`` is used."""
 MAX_STEPS: Final = 50_000
 """Maximum number of steps of a regex. All names take part in each step."""
 MAX_LIST_STEPS: Final = 200_000
@@ -39,21 +34,19 @@ _SHARED_DEPTH: Final = 8
 """How many times alternatives may part again after a beginning that they share."""
 
 LISTS: Final = re.compile(r"(?:[A-Za-z0-9_.|-]|\\[.-]|\[\.\])*")
-_LIST_PIECE: Final = re.compile(r"\\.|\[\.\]|.")
-_ANY: Final = frozenset(ALPHABET)
 _WORD: Final = frozenset(ALPHABET) - frozenset(".-")
-_FLAGS: Final = re.compile(r"\(\?([ims]*)(?:-([ims]*))?([:)])")
-_NAMED: Final = re.compile(r"\(\?<[A-Za-z0-9]+>")
-_LOOKS: Final = {"(?=": (False, False), "(?!": (False, True)} | {
-    "(?<=": (True, False),
-    "(?<!": (True, True),
-}
-_PLACES: Final = {"^": "^", r"\A": "^", r"\G": "^", "$": "$", r"\Z": "$", r"\b": "b", r"\B": "B"}
-_NEVER: Final = "(?!)"
 
-_Node = tuple[Any, ...]
-"""Part of a regex: ``("char", set)``, ``("all", parts)``, ``("any", branches)``,
-``("look", behind, negative, part)``, ``("times", part, least, most)`` or ``("place", which)``."""
+Node = tuple[Any, ...]
+"""Part of a regex:
+
+- ``("char", set)``: one of these characters;
+- ``("place", which)``: ``^`` start, ``$`` end, ``b`` boundary of a word, ``B`` no boundary;
+- ``("all", parts)`` and ``("any", branches)``;
+- ``("times", part, least, most, mode)``: ``most`` may be None; ``mode`` is ``""``, ``?`` or ``+``;
+- ``("look", behind, negative, part)``;
+- ``("group", number, part)``: number 0 does not capture;
+- ``("atomic", 0, part)`` and ``("reference", number, ignore_case)``.
+"""
 
 
 class TooManyStepsError(Exception):
@@ -98,32 +91,32 @@ class Names:
 
 
 class Program:
-    """A regex that was translated to pieces of the ``regex`` library's dialect.
+    """A regex, ready to match.
 
-    Raises ``regex.error`` for a piece that is invalid, ValueError for an unmatched parenthesis, and
-    TooManyWaysError.
+    ``is_set``: it has no back reference, atomic group or possessive repetition. Raises
+    TooManyWaysError, and ValueError if ``re`` does not compile what only it can match.
     """
 
-    def __init__(self, pieces: Sequence[str]) -> None:
-        parser = _Parser()
-        for piece in pieces:
-            parser.take(piece)
-        self._node = parser.end()
-        self._library: Any = None
-        if parser.is_set:
-            self._node = _shared(self._node, 0)
-        elif _ways(self._node) > MAX_WAYS:
+    def __init__(self, node: Node, is_set: bool) -> None:
+        self._node = node
+        self._backtracking: re.Pattern[str] | None = None
+        if is_set:
+            self._node = _shared(node, 0)
+        elif _ways(node) > MAX_WAYS:
             raise TooManyWaysError(
                 "has back references, atomic groups or possessive repetitions, and more than "
                 f"{MAX_WAYS} ways to match"
             )
         else:
-            self._library = regex.compile("".join(pieces), regex.V1 | regex.ASCII)
+            try:
+                self._backtracking = re.compile(_source(node))
+            except (re.error, OverflowError) as error:
+                raise ValueError(str(error)) from None
 
     def matches(self, names: Names) -> list[bool]:
         """For each name, whether the regex matches all of it. Raises TooManyStepsError."""
-        if self._library is not None:
-            return [self._library.fullmatch(name) is not None for name in names.names]
+        if self._backtracking is not None:
+            return [self._backtracking.fullmatch(name) is not None for name in names.names]
         return names.ending_at(_Walk(names).go(self._node, names.starts, False))
 
     def fullmatch(self, name: str) -> bool:
@@ -138,7 +131,6 @@ class NameList:
     """
 
     def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
         self._wanted: dict[int, dict[tuple[int, ...], set[str]]] = {}
         """By length and places of any characters, which are ``?`` here."""
         plain = pattern.replace("[.]", r"\.").replace(r"\-", "-")
@@ -154,9 +146,14 @@ class NameList:
             rows = self._wanted.get(len(name), {})
             steps += sum(map(len, rows), len(rows))
             if steps > MAX_LIST_STEPS:
-                return Program(_LIST_PIECE.findall(self._pattern)).matches(names)
+                return self._program().matches(names)
             found.append(any(_masked(name, places) in rows[places] for places in rows))
         return found
+
+    def _program(self) -> Program:
+        rows = [row for rows in self._wanted.values() for row in rows.values()]
+        branches = tuple(sequence([_SINGLE[c] for c in name]) for row in rows for name in row)
+        return Program(("any", branches), is_set=True)
 
     def fullmatch(self, name: str) -> bool:
         """Whether the name is in the list. Raises TooManyStepsError."""
@@ -180,7 +177,7 @@ class _Walk:
         self._steps = 0
         self._looks: dict[int, int] = {}
 
-    def go(self, node: _Node, at: int, back: bool) -> int:
+    def go(self, node: Node, at: int, back: bool) -> int:
         """Where a match of ``node`` may end that begins in ``at``; ``back``: the other way."""
         if not at:
             return 0
@@ -200,7 +197,7 @@ class _Walk:
                 for branch in branches:
                     found |= self.go(branch, at, back)
                 return found
-            case "times", part, least, most:
+            case "times", part, least, most, _:
                 return self._times(part, least, most, at, back)
             case "look", behind, negative, part:
                 if id(node) not in self._looks:
@@ -217,7 +214,7 @@ class _Walk:
             return names.starts if which == "^" else names.ends
         return names.boundaries if which == "b" else names.everywhere & ~names.boundaries
 
-    def _times(self, part: _Node, least: int, most: int | None, at: int, back: bool) -> int:
+    def _times(self, part: Node, least: int, most: int | None, at: int, back: bool) -> int:
         for _ in range(least):
             before, at = at, self.go(part, at, back)
             if at in (0, before):
@@ -234,138 +231,55 @@ class _Walk:
         return found
 
 
-class _Open:
-    """A group that is not closed yet."""
-
-    def __init__(self, kind: str, ignore_case: bool) -> None:
-        self.kind = kind
-        self.ignore_case = ignore_case
-        self.branches: list[list[_Node]] = [[]]
-
-    def node(self) -> _Node:
-        branches = [_all(branch) for branch in self.branches]
-        return branches[0] if len(branches) == 1 else ("any", tuple(branches))
-
-
-class _Parser:
-    """Builds a node from pieces."""
-
-    def __init__(self) -> None:
-        self._open = [_Open("", False)]
-        self._pieces: set[str] = set()
-        self.is_set = True
-
-    def take(self, piece: str) -> None:
-        """Add one piece."""
-        group = self._open[-1]
-        parts = group.branches[-1]
-        if len(piece) == 1 and piece in _SINGLE and not group.ignore_case:
-            parts.append(_SINGLE[piece])
-        elif piece == "|":
-            group.branches.append([])
-        elif piece == ")":
-            self._close()
-        elif piece == _NEVER:
-            parts.append(("char", frozenset()))
-        elif piece in _PLACES:
-            parts.append(("place", _PLACES[piece]))
-        elif piece in ("(", "(?:", "(?>") or piece in _LOOKS or _NAMED.fullmatch(piece):
-            self.is_set = self.is_set and piece != "(?>"
-            self._open.append(_Open(piece, group.ignore_case))
-        elif found := _FLAGS.fullmatch(piece):
-            ignore = "i" in found[1] or (group.ignore_case and "i" not in (found[2] or ""))
-            if found[3] == ":":
-                self._open.append(_Open("(?:", ignore))
-            else:
-                group.ignore_case = ignore
-        elif piece[:1] in tuple("*+?{"):
-            if len(piece) > 1 and piece[-1] == "+":
-                self.is_set = False
-            if parts:
-                parts.append(_repeated(parts.pop(), piece))
-        elif piece.startswith(("(?P=", "(?:\\")) and not piece.startswith(r"(?:\r"):
-            self.is_set = False
-        elif piece and not piece.startswith("(?:)"):
-            self._pieces.add(piece)
-            if len(self._pieces) > MAX_CLASSES:
-                raise ValueError(f"it has more than {MAX_CLASSES} different character classes")
-            parts.append(("char", _matched(piece, group.ignore_case)))
-
-    def end(self) -> _Node:
-        """Return the parsed regex. Raises ValueError for an unmatched parenthesis."""
-        if len(self._open) > 1:
-            raise ValueError("a group has no ')'")
-        return self._open[0].node()
-
-    def _close(self) -> None:
-        group = self._open.pop()
-        node = group.node()
-        if group.kind in _LOOKS:
-            node = ("look", *_LOOKS[group.kind], node)
-        self._open[-1].branches[-1].append(node)
-
-
-def _all(parts: Sequence[_Node]) -> _Node:
+def sequence(parts: Sequence[Node]) -> Node:
+    """Return the node of parts that follow one another."""
     return parts[0] if len(parts) == 1 else ("all", tuple(parts))
 
 
-def _repeated(node: _Node, quantifier: str) -> _Node:
-    counts = quantifier.rstrip("?+") or quantifier[0]
-    if counts[0] == "{":
-        low, comma, high = counts[1:-1].partition(",")
-        return ("times", node, int(low), int(high) if high else None if comma else int(low))
-    return ("times", node, int(counts == "+"), 1 if counts == "?" else None)
-
-
-@lru_cache(maxsize=1024)
-def _matched(piece: str, ignore_case: bool) -> frozenset[str]:
-    """The characters that a piece matches. Raises regex.error."""
-    if len(piece) == 2 and not piece[1].isalnum():  # an escaped character
-        return frozenset(piece[1]) & _ANY
-    if piece.startswith("\\U"):  # not ASCII
-        return frozenset()
-    flags = regex.V1 | regex.ASCII | (regex.IGNORECASE if ignore_case else 0)
-    program = regex.compile(piece, flags)
-    return frozenset(one for one in ALPHABET if program.fullmatch(one))
-
-
-_SINGLE: Final[dict[str, _Node]] = {
-    one: ("char", _ANY if one == "." else frozenset(one)) for one in ALPHABET
+_SINGLE: Final[dict[str, Node]] = {
+    **{each: ("char", frozenset(each)) for each in ALPHABET},
+    "?": ("char", frozenset(ALPHABET)),
 }
+"""A character in a list of names; ``?`` means any."""
 
 
-def _shared(node: _Node, depth: int) -> _Node:
-    """The same regex, in which alternatives with the same beginning share it: it counts once."""
+def _shared(node: Node, depth: int) -> Node:
+    """The same regex, in which alternatives with the same beginning share it: it counts once.
+
+    Groups are left out.
+    """
     match node:
+        case "group", _, part:
+            return _shared(part, depth)
         case "all", parts:
             return ("all", tuple(_shared(part, depth) for part in parts))
-        case "times", part, least, most:
-            return ("times", _shared(part, depth), least, most)
+        case "times", part, least, most, _:
+            return ("times", _shared(part, depth), least, most, "")
         case "look", behind, negative, part:
             return ("look", behind, negative, _shared(part, depth))
         case "any", branches:
-            rows = [branch[1] if branch[0] == "all" else (branch,) for branch in branches]
-            return _tree([tuple(_shared(part, depth) for part in row) for row in rows], 0)
+            shared = [_shared(branch, depth) for branch in branches]
+            return _tree([each[1] if each[0] == "all" else (each,) for each in shared], 0)
     return node
 
 
-def _tree(rows: list[tuple[_Node, ...]], depth: int) -> _Node:
-    groups: dict[_Node | None, list[tuple[_Node, ...]]] = {}
+def _tree(rows: list[tuple[Node, ...]], depth: int) -> Node:
+    groups: dict[Node | None, list[tuple[Node, ...]]] = {}
     for row in rows:
         groups.setdefault(row[0] if row else None, []).append(row)
-    branches: list[_Node] = []
+    branches: list[Node] = []
     for group in groups.values():
         if len(group) == 1 or depth == _SHARED_DEPTH or not group[0]:
-            branches += map(_all, group)
+            branches += map(sequence, group)
             continue
         low, high = min(group, key=len), 1
         while high < len(low) and all(row[high] == low[high] for row in group):
             high += 1
-        branches.append(_all((*low[:high], _tree([row[high:] for row in group], depth + 1))))
+        branches.append(sequence((*low[:high], _tree([row[high:] for row in group], depth + 1))))
     return branches[0] if len(branches) == 1 else ("any", tuple(branches))
 
 
-def _ways(node: _Node) -> int:
+def _ways(node: Node) -> int:
     """In how many ways a backtracking matcher may go through a regex; at most MAX_WAYS + 1."""
     ways = 1
     match node:
@@ -376,10 +290,36 @@ def _ways(node: _Node) -> int:
             ways = sum(map(_ways, branches))
         case "look", _, _, part:
             ways = _ways(part)
-        case "times", part, least, most:
+        case "group" | "atomic", _, part:
+            ways = _ways(part)
+        case "times", part, least, most, _:
             each = _ways(part)
             most = _LONGEST + least if most is None else min(most, _LONGEST + least)
             ways = each ** min(least, 10)
             for _ in range(most - least):
                 ways = min(ways * each + 1, MAX_WAYS + 1)
     return min(ways, MAX_WAYS + 1)
+
+
+def _source(node: Node) -> str:
+    """The regex in the dialect of ``re``."""
+    match node:
+        case "char", characters:
+            return f"[{re.escape(''.join(sorted(characters)))}]" if characters else "(?!)"
+        case "place", which:
+            return {"^": r"\A", "$": r"\Z", "b": r"\b", "B": r"\B"}[which]
+        case "all", parts:
+            return "".join(map(_source, parts))
+        case "any", branches:
+            return f"(?:{'|'.join(map(_source, branches))})"
+        case "times", part, least, most, mode:
+            return f"(?:{_source(part)}){{{least},{'' if most is None else most}}}{mode}"
+        case "look", behind, negative, part:
+            return f"(?{'<' if behind else ''}{'!' if negative else '='}{_source(part)})"
+        case "group", number, part:
+            return f"({_source(part)})" if number else f"(?:{_source(part)})"
+        case "atomic", _, part:
+            return f"(?>{_source(part)})"
+        case "reference", number, ignore_case:
+            return f"(?i:\\{number})" if ignore_case else f"(?:\\{number})"
+    raise AssertionError(node)
