@@ -16,8 +16,8 @@ import pytest
 
 from zkconsumer.testing import wait_until
 
-PROGRAMS = {"soak-sample"}
-"""Targets of CI that run a program instead of test files."""
+PROGRAMS = {"setup", "soak-sample"}
+"""Targets of CI that run a program, or nothing, instead of test files."""
 ROOT = Path(__file__).parents[2]
 CI = ROOT / ".ci" / "run"
 
@@ -27,7 +27,8 @@ def environment(folder: Path, make: str) -> dict[str, str]:
     program = folder / "make"
     program.write_text(f"#!/bin/bash\n{make}\n")
     program.chmod(0o755)
-    return os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "ZKC_TIMES": str(folder / "times.jsonl")}
 
 
 def made(folder: Path) -> list[str]:
