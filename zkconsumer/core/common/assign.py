@@ -1,9 +1,9 @@
 """Who gets which partition: the range and roundrobin assignors, bit for bit as the JVM's.
 
-Every member computes the whole group's result on its own, so a command that differs in one place
+Every member computes the whole group's result on its own, so an order that differs in one place
 makes two members claim the same partition indefinitely. Pure functions; any thread may call them.
 
-Command of threads: Java ``String.compareTo`` on the joined text ``<consumer id>-<stream>``, which
+Order of threads: Java ``String.compareTo`` on the joined text ``<consumer id>-<stream>``, which
 compares UTF-16 code units. Order of partitions in roundrobin: signed 32-bit Java string hash of
 the partition's text; equal hashes in the order of the JVM's map of topics (``scala_maps``).
 """
@@ -23,10 +23,10 @@ class RoundRobinHash(Enum):
     """The text of a partition that roundrobin hashes. All members must use the same text."""
 
     DASH = "topic-partition"
-    """Kafka 1.0 and later: ``commands-0``."""
+    """Kafka 1.0 and later: ``orders-0``."""
 
     BRACKETS = "[topic,partition]"
-    """Kafka 0.10.2 and 0.11: ``[commands,0]``."""
+    """Kafka 0.10.2 and 0.11: ``[orders,0]``."""
 
     BRACKETS_0_8_2 = "[topic,partition]-0.8.2"
     """Kafka 0.8.2 to 0.10.1: the same text, but ties between topics are broken differently."""
@@ -107,8 +107,8 @@ def assign_roundrobin(
     deck.sort()
     if any(one[0] == next_[0] and one[1] != next_[1] for one, next_ in pairwise(deck)):
         found = _subscriptions(threads) if subscriptions is None else subscriptions
-        command = topic_order(found, own_topics=hash_form is RoundRobinHash.BRACKETS_0_8_2)
-        visited = {topic: place for place, topic in enumerate(command)}
+        order = topic_order(found, own_topics=hash_form is RoundRobinHash.BRACKETS_0_8_2)
+        visited = {topic: place for place, topic in enumerate(order)}
         deck.sort(key=lambda card: (card[0], visited[card[1]], card[2]))
 
     result: dict[TopicPartition, ConsumerThreadId] = {}

@@ -45,7 +45,7 @@ class ListenerDone:
 
 @dataclass(frozen=True, slots=True)
 class FetchingStarted:
-    """Fetchers run for the partitions of the order."""
+    """Fetchers run for the partitions of the command."""
 
     token: int
 

@@ -79,7 +79,7 @@ class TopicFilter:
 
 
 class Whitelist(TopicFilter):
-    """Selects all topics whose whole name matches ``raw``, e.g. ``commands,clicks`` or
+    """Selects all topics whose whole name matches ``raw``, e.g. ``orders,clicks`` or
     ``log[.].*``."""
 
     def __init__(self, raw: str) -> None:
