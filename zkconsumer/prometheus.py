@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import UsageError
 from zkconsumer.runtime.connector import StreamConnector
-from zkconsumer.runtime.health import GAUGES, PATIENCE, UNHEALTHY, Trouble
+from zkconsumer.runtime.health import GAUGES, MIN_SECONDS, UNHEALTHY, Trouble
 from zkconsumer.runtime.metrics import Declared, HistogramValue, Kind, declared
 
 if TYPE_CHECKING:
@@ -39,14 +39,16 @@ class ConnectorCollector:
 
     Args:
         connectors: more may be added later.
-        patience: as for ``health`` of a connector.
+        min_seconds: as for ``health`` of a connector.
 
     Raises UsageError when prometheus_client is not installed.
     """
 
-    def __init__(self, connectors: Iterable[AnyConnector] = (), patience: float = PATIENCE) -> None:
+    def __init__(
+        self, connectors: Iterable[AnyConnector] = (), min_seconds: float = MIN_SECONDS
+    ) -> None:
         _require()
-        self._patience = patience
+        self._min_seconds = min_seconds
         self._lock = threading.Lock()
         self._connectors = list(connectors)
 
@@ -73,7 +75,7 @@ class ConnectorCollector:
                     continue
                 _add(family, metric, connector, getattr(values, metric.name))
             yield family
-        yield from _health_of(connectors, self._patience)
+        yield from _health_of(connectors, self._min_seconds)
 
 
 class MetricsServer:
@@ -168,11 +170,11 @@ def _health_families() -> list[Any]:
     return [*found, GaugeMetricFamily(PREFIX + name, text, labels=(*LABELS, "reason"))]
 
 
-def _health_of(connectors: Iterable[AnyConnector], patience: float) -> list[Any]:
+def _health_of(connectors: Iterable[AnyConnector], min_seconds: float) -> list[Any]:
     families = _health_families()
     *gauges, unhealthy = families
     for connector in connectors:
-        health, labels = connector.health(patience), _labels(connector)
+        health, labels = connector.health(min_seconds), _labels(connector)
         for gauge, family in zip(GAUGES, gauges, strict=True):
             family.add_metric(labels, float(gauge.value(health)))
         troubles = {reason.trouble for reason in health.reasons}

@@ -51,7 +51,7 @@ from zkconsumer.runtime.fetch.events import FetchEvent
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.health import (
-    PATIENCE,
+    MIN_SECONDS,
     Health,
     HealthMonitor,
     Membership,
@@ -176,21 +176,20 @@ class StreamConnector(ABC, Generic[MachineT]):
     def _membership(self, loop: MemberLoop[MachineT]) -> Membership:
         """The machine's knowledge of the membership. Any thread."""
 
-    def health(self, patience: float = PATIENCE) -> Health:
+    def health(self, min_seconds: float = MIN_SECONDS) -> Health:
         """Return whether the member works, and if not, why.
 
         The call never waits, and any thread may make it at any time.
 
         Args:
-            patience: how long, in seconds, a problem must have lasted to be reported. Failures are
-                reported at once.
+            min_seconds: a problem is reported after it has lasted this long, a failure at once.
         """
         monitor = self._monitor
         if self._forked is not None:
             return in_a_fork(str(self._forked))
         if self._closed or monitor is None:
             return without_streams(self._closed)
-        return monitor.read(patience)
+        return monitor.read(min_seconds)
 
     def _make_monitor(
         self, loop: MemberLoop[MachineT], plane: DataPlane, streams: Sequence[KafkaStream]

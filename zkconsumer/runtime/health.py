@@ -20,7 +20,7 @@ from zkconsumer.errors import InvalidMessageError
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
 
-PATIENCE: Final = 30.0
+MIN_SECONDS: Final = 30.0
 """Default number of seconds that a problem must have lasted to count."""
 
 
@@ -246,7 +246,7 @@ class HealthMonitor:
 
     def look(self) -> None:
         """Take a sample, and log what has changed. Called once a second."""
-        reasons = {one.trouble: one for one in self.read(PATIENCE).reasons}
+        reasons = {one.trouble: one for one in self.read(MIN_SECONDS).reasons}
         for trouble, reason in reasons.items():
             if trouble not in self._logged and trouble not in _LOGGED_ELSEWHERE:
                 text = f"not healthy for {reason.seconds:.0f} s: {reason.text}"
@@ -255,8 +255,8 @@ class HealthMonitor:
             self._from.log(logging.INFO, f"healthy again: {trouble.label} is over")
         self._logged = frozenset(reasons)
 
-    def read(self, patience: float) -> Health:
-        """The current health. A problem counts after ``patience`` seconds."""
+    def read(self, min_seconds: float) -> Health:
+        """The current health. A problem counts after ``min_seconds``."""
         sources, now = self._from, self._from.clock()
         member = sources.membership()
         partitions = list(sources.partitions())
@@ -273,13 +273,13 @@ class HealthMonitor:
         reasons = [
             Reason(one, text, lasted[one])
             for one, text in found.items()
-            if one in _AT_ONCE or lasted[one] >= patience
+            if one in _AT_ONCE or lasted[one] >= min_seconds
         ]
         if is_open and member.failure is None:
             slow = [
                 (info, stream)
                 for info, stream in partitions
-                if idle[info] >= patience and stream.failure is None  # that is reported
+                if idle[info] >= min_seconds and stream.failure is None  # that is reported
             ]
             reasons += _stalled(slow, idle)
         return Health(
