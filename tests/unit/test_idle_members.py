@@ -37,6 +37,7 @@ from zkconsumer.core.zookeeper.znodes import (
 )
 from zkconsumer.errors import BrokerError, ConfigError
 from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.scenario import JVM_REGISTRATION
 from zkconsumer.sim.zk import FakeZk
 from zkconsumer.testing import wait_until
 
@@ -202,6 +203,19 @@ def test_a_white_list_with_several_names_is_doubtful() -> None:
     assert "'u'" in reason
     group.zk.do(SetData(path, encode_registration(white("t"), 1)))
     assert group.view().doubtful == {}
+
+
+def test_members_of_other_libraries_are_in_one_order() -> None:
+    """ZooKeeper lists names in any order. Two readings of the same group are equal."""
+    views = []
+    for names in (["a", "z"], ["z", "a"]):
+        group = Group()
+        group.context.spec = replace(group.spec, bootstrap=True)
+        for name in names:
+            group.zk.do(Create(PATHS.member(name), JVM_REGISTRATION))
+        views.append(group.view())
+    assert views[0].foreign == (PATHS.member("a"), PATHS.member("z"))
+    assert views[0] == views[1]
 
 
 # -- what the member does with it ---------------------------------------------------------------

@@ -78,9 +78,9 @@ class GroupView:
     path of each znode that could not be used (registration, topic, broker) to the reason; its
     content is left out. All members leave out the same. If a member used the znode before, it
     keeps what it used: the topics of a filter, the partitions of a topic. ``foreign``: the ones
-    that are members of another library. ``partitions`` maps topic to its partitions, ascending.
-    ``doubtful`` maps the path of each registration that other members may read differently to the
-    reason.
+    that are members of another library, ascending. ``partitions`` maps topic to its partitions,
+    ascending. ``doubtful`` maps the path of each registration that other members may read
+    differently to the reason.
     """
 
     registered: bool

@@ -139,7 +139,8 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[ev
     partitions = _partitions(nodes, quarantined, ctx)
     known = Known(broker_nodes, listing, registrations, nodes)
     doubtful = _doubtful(ctx, ours)
-    view = GroupView(True, brokers, members, quarantined, partitions, tuple(foreign), doubtful)
+    others = tuple(sorted(foreign))
+    view = GroupView(True, brokers, members, quarantined, partitions, others, doubtful)
     return events.ViewLoaded(command.token, view, known)
 
 
