@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from zkconsumer.migratable import MigratableConsumerConnector
+from zkconsumer.runtime.undisturbed import Alarm
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Producer
 
@@ -78,7 +79,7 @@ def main() -> int:
 
 def _member(config: str, out: str) -> int:
     """A member's program: it records each message before it requests the next one."""
-    ended = threading.Event()
+    ended = Alarm()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     member = MigratableConsumerConnector(json.loads(config))
     (stream,) = member.create_message_streams({TOPIC: 1})[TOPIC]

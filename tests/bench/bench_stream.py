@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,8 @@ from zkaudit.job.audit import Options
 from zkaudit.job.spark import session
 from zkaudit.job.stream import stream
 from zkaudit.report import page as report
+
+from zkconsumer.runtime.undisturbed import Alarm
 
 sys.path.insert(0, str(Path(__file__).parent))
 from audit_logs import History
@@ -42,7 +43,7 @@ def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
         history = History(folder / "logs", groups=GROUPS)
         history.write(transactions)
         spark = session("local[2]", {"spark.ui.showConsoleProgress": "false"})
-        stop = threading.Event()
+        stop = Alarm()
         took: list[float] = []
         reports: list[float] = []
         begin = time.perf_counter()

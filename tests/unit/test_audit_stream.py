@@ -97,7 +97,7 @@ def test_the_stream_ends_with_the_first_bad_round(
             (Path(options.out) / "summary.json").write_text(json.dumps({"findings": [row]}))
             done.append(number)
             after_round()
-            if stop.is_set():
+            if stop.wait(0):
                 return
 
     monkeypatch.setattr("zkaudit.commands.stream.spark_session", lambda *_: nullcontext())

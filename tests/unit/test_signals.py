@@ -5,9 +5,19 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
+import zkaudit.cli
+from click.testing import CliRunner
+
+from zkconsumer.cli.main import cli
 
 COMMAND = """
 import os, signal, sys, time
@@ -86,3 +96,103 @@ def test_a_signal_after_the_grace_ends_the_process() -> None:
         one.send_signal(signal.SIGTERM)
         assert one.wait(30) == -signal.SIGTERM
         assert time.monotonic() - begun < 30
+
+
+WAITING = ("threading.py", "undisturbed.py")
+"""Files with the functions that a command waits in."""
+
+
+class Signals:
+    """Calls the handler of SIGINT at one point of a wait, as the interpreter does."""
+
+    def __init__(self, at: int) -> None:
+        self.points = 0
+        self._at = at
+
+    @contextmanager
+    def sent(self) -> Iterator[None]:
+        """During what runs inside."""
+        sys.settrace(self._called)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+
+    def _called(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        frame.f_trace_opcodes = True
+        return self._point if Path(frame.f_code.co_filename).name in WAITING else None
+
+    def _point(self, _frame: FrameType, event: str, _argument: object) -> Any:
+        if event in ("line", "opcode"):
+            self.points += 1
+            if self.points == self._at:
+                handler = signal.getsignal(signal.SIGINT)
+                assert callable(handler)
+                handler(signal.SIGINT, None)
+        return self._point
+
+
+def trace_once(monkeypatch: pytest.MonkeyPatch, _out: Path, signals: Signals) -> None:
+    """Run ``zkconsumer trace``, with signals once its member has joined."""
+
+    class Connector:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def __enter__(self) -> Connector:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            sys.settrace(None)
+
+        def create_message_streams(self, _topics: object) -> dict[str, list[object]]:
+            return {}
+
+    begin = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        begin(thread)
+        if thread.name == "join":
+            thread.join()
+            sys.settrace(signals._called)
+
+    monkeypatch.setattr("zkconsumer.cli.trace.CoordinatorConsumerConnector", Connector)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    given = ["--bootstrap-server", "127.0.0.1:1", "--group", "g", "--topic", "t"]
+    ended = CliRunner().invoke(cli, ["trace", *given, "--seconds", "0.01"])
+    assert (ended.exit_code, ended.output) == (0, "")
+
+
+def stream_once(monkeypatch: pytest.MonkeyPatch, out: Path, signals: Signals) -> None:
+    """Run ``zkaudit stream``, with signals while it waits for the next round."""
+
+    def stream(_spark: object, _options: object, _every: float, stop: Any, *_: object) -> None:
+        with signals.sent():
+            stop.wait(0.01)
+
+    monkeypatch.setattr("zkaudit.commands.stream.spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr("zkaudit.job.stream.stream", stream)
+    status = zkaudit.cli.run(["stream", "--zookeeper-logs", "zk1", "--out", str(out)])
+    assert status in (0, 130)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("command", [trace_once, stream_once])
+def test_a_signal_during_a_wait_does_not_block_the_command(
+    command: Callable[[pytest.MonkeyPatch, Path, Signals], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """A handler interrupts the main thread at any point, also where the thread has a lock."""
+    assert threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with monkeypatch.context() as patched:
+            counting = Signals(0)
+            command(patched, tmp_path, counting)
+        assert counting.points > 5
+        for at in range(1, counting.points + 1):
+            with monkeypatch.context() as patched:
+                command(patched, tmp_path, Signals(at))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from zkconsumer.errors import ZooKeeperError
+from zkconsumer.runtime.undisturbed import Alarm
 
 EXIT_SIGNAL: Final = 128
 """Added to a signal's number: 130 after Ctrl-C, 143 after SIGTERM."""
@@ -44,6 +45,31 @@ class Repeated:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         return True
+
+
+class Stop(Alarm):
+    """An alarm that the first SIGINT or SIGTERM sets, for a main thread that waits; see
+    ``Repeated`` for others.
+
+    A ``threading.Event`` is not enough: its ``wait`` and ``set`` take the same lock. A handler that
+    interrupts ``wait`` and calls ``set`` would wait for its own thread.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+        """Of the first signal; 0 before it."""
+        self._repeated = Repeated()
+
+    def listen(self) -> None:
+        """Handle the signals from now on."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._received)
+
+    def _received(self, number: int, _frame: object) -> None:
+        if not self._repeated(number):
+            self.number = number
+            self.set()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from zkconsumer.cli.consume import key_values
+from zkconsumer.cli.signals import Stop
 from zkconsumer.cli.times import duration_option
 from zkconsumer.cli.trace_format import Diagram, exchange, lines
 from zkconsumer.config.properties import read_properties
@@ -95,16 +96,8 @@ def trace(
             if not diagram:
                 click.echo("\n".join(lines(found)))
 
-    ended = threading.Event()
-    interrupted = threading.Event()
-
-    def end(number: int, _: object) -> None:
-        if number == signal.SIGINT:
-            interrupted.set()
-        ended.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
+    ended = Stop()
+    ended.listen()
     with CoordinatorConsumerConnector(config, on_exchange=show) as member:
         joining: Future[None] = Future()
 
@@ -123,7 +116,7 @@ def trace(
         ended.wait(seconds)
         if joining.done():
             joining.result()
-        elif interrupted.is_set():
+        elif ended.number == signal.SIGINT:
             raise click.Abort
         else:
             raise RebalanceFailedError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +16,7 @@ from zkaudit.commands.inputs import audit_options, spark_session
 from zkaudit.commands.summary import FAILED, print_summary, status_of
 from zkaudit.findings.limits import SEVERITIES
 from zkconsumer.cli.exclusive import no_effect
-from zkconsumer.cli.signals import Repeated
+from zkconsumer.cli.signals import Stop
 from zkconsumer.cli.times import duration_option
 
 if TYPE_CHECKING:
@@ -103,20 +102,9 @@ def stream_command(
     from zkaudit.job.stream import stream
     from zkaudit.report.page import write
 
-    stop = threading.Event()
-    caught: list[int] = []
-
-    repeated = Repeated()
-
-    def on_signal(number: int, _: object) -> None:
-        if not repeated(number):
-            caught.append(number)
-            stop.set()
-
+    stop = Stop()
     with spark_session(master, options) as spark:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, on_signal)
-
+        stop.listen()
         report = Report(Path(options.out), lambda: write(spark, options.out))
 
         status = 0
@@ -137,4 +125,4 @@ def stream_command(
         kept = replace(options, retention=retention)
         stream(spark, kept, every, stop, on_summary, once, after_round)
         report.update(now=True)
-    return 130 if signal.SIGINT in caught else status
+    return 130 if stop.number == signal.SIGINT else status

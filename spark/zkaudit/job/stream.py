@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -77,6 +76,7 @@ from zkaudit.sources.files import Piece, absolute
 from zkaudit.sources.zookeeper import register
 from zkaudit.storage import local_url
 from zkaudit.tables import journals
+from zkconsumer.runtime.undisturbed import Alarm
 
 MOST_GROUPS: Final = 20_000
 """A round that concerns more groups than this audits all."""
@@ -88,7 +88,7 @@ def stream(
     spark: SparkSession,
     options: Options,
     every: float,
-    stop: threading.Event,
+    stop: Alarm,
     on_summary: Callable[[dict[str, Any]], object],
     once: bool = False,
     after_round: Callable[[], object] = lambda: None,

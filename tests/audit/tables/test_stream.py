@@ -22,6 +22,7 @@ from zkaudit.job import audit as job, buckets, stream as job_stream
 from zkaudit.job.output import load
 from zkaudit.tables import catalog as tables
 
+from zkconsumer.runtime.undisturbed import Alarm
 from zkconsumer.testing import LocalZooKeeper, wait_until
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
@@ -229,7 +230,7 @@ def test_a_server_is_added(
     options = job.Options([str(second)], str(tmp_path / "out"))
     for logs in ([str(second)], [str(second), str(first)]):
         options = replace(options, logs=logs)
-        job_stream.stream(spark, options, 1, threading.Event(), told.append, once=True)
+        job_stream.stream(spark, options, 1, Alarm(), told.append, once=True)
     assert told[0]["log_gaps"]
     assert not told[1]["log_gaps"]
     run = replace(options, out=str(tmp_path / "run"))
