@@ -37,7 +37,7 @@ class BatchIterator(HandOut[list[MessageAndMetadata]]):
         return self
 
     def _items(self) -> Generator[Any, None, None]:
-        return self._messages.lists(self, self._most, self._timeout)
+        return self._messages.several(self, self._most, None, self._timeout)
 
 
 class ArrowIterator(HandOut[RecordBatch]):
@@ -69,7 +69,7 @@ class ArrowIterator(HandOut[RecordBatch]):
         return self
 
     def _items(self) -> Generator[Any, None, None]:
-        return self._messages.columns(self, self._empty, self._timeout)
+        return self._messages.several(self, 1, self._empty, self._timeout)
 
 
 def check_most(max_messages: int) -> None:

@@ -146,53 +146,28 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
             self._spare = None
             raise
 
-    def lists(
-        self, owner: HandOut[Any], most: int, timeout: float | None
+    def several(
+        self, owner: HandOut[Any], most: int, empty: RecordBatch | None, timeout: float | None
     ) -> Generator[Any, None, None]:
-        """The items of ``KafkaStream.batches``."""
-        given: object = None
-        search = partial(self._search_list, most)
-        try:
-            yield None
-            owner._renew()
-            while (found := self._fill(search, timeout)) is not Found.END:
-                if found is Found.NOTHING:
-                    yield []
-                elif clock_gettime(CLOCK) < self._gate.valid_until:
-                    self._holder = get_ident()
-                    some = islice(self._unlocked, most)
-                    if batch := [*some]:  # one step
-                        yield batch
-                        given = batch[-1]
-            owner.__next__ = owner._spare or owner._ready()  # type: ignore[method-assign]
-            owner._spare = None
-        except GeneratorExit:
-            raise
-        except BaseException:
-            self._given, self._interrupted, self._unlocked = given, True, _NOTHING
-            owner.__next__ = owner._spare or owner._ready()  # type: ignore[method-assign]
-            owner._spare = None
-            raise
+        """The items of ``owner``: lists of at most ``most`` messages, or columns.
 
-    def columns(
-        self, owner: HandOut[Any], empty: RecordBatch, timeout: float | None
-    ) -> Generator[Any, None, None]:
-        """The items of ``KafkaStream.arrow_batches``."""
+        ``empty``: columns without rows, and ``most`` is 1; ``None`` for lists.
+        """
         given: object = None
-        search = self._search_columns
+        search = partial(self._search_list, most) if empty is None else self._search_columns
         try:
             yield None
             owner._renew()
             while (found := self._fill(search, timeout)) is not Found.END:
                 if found is Found.NOTHING:
-                    yield empty
+                    yield [] if empty is None else empty
                 elif clock_gettime(CLOCK) < self._gate.valid_until:
                     self._holder = get_ident()
                     columns = self._run.columns
-                    for last in self._unlocked:
-                        yield columns
-                        given = last
-                        break
+                    some = islice(self._unlocked, most)
+                    if batch := [*some]:  # one step
+                        yield batch if empty is None else columns
+                        given = batch[-1]
             owner.__next__ = owner._spare or owner._ready()  # type: ignore[method-assign]
             owner._spare = None
         except GeneratorExit:
