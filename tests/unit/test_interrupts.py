@@ -35,6 +35,7 @@ from zkconsumer.broker.codecs import decompress
 from zkconsumer.broker.records import MessageDecoder
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.runtime.chunk_queue import Chunk
+from zkconsumer.runtime.in_use import InUseError
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
@@ -637,8 +638,10 @@ def test_shutdown_in_the_handler_of_a_real_signal(switch: Switch, kind: str) -> 
 # -- single points, without chance --------------------------------------------------------------
 
 
-def test_a_message_that_was_not_handed_out_is_taken_back() -> None:
-    """The exception comes after the message was taken from its list."""
+@pytest.mark.parametrize("error", [StopNow, InUseError])
+def test_a_message_that_was_not_handed_out_is_taken_back(error: type[BaseException]) -> None:
+    """The exception comes after the message was taken from its list. It may be what a handler got
+    that read the stream itself."""
     reading = Reading("next", real=False)
     places = Places("ConsumerIterator._items")
     reading.read(places)
@@ -646,8 +649,8 @@ def test_a_message_that_was_not_handed_out_is_taken_back() -> None:
     assert len(taken) > 9
     for at in taken:
         reading = Reading("next", real=False)
-        interrupter = Interrupter(StopNow, at)
-        with pytest.raises(StopNow):
+        interrupter = Interrupter(error, at)
+        with pytest.raises(error):
             reading.read(interrupter)
         reading.stream.mark_consumed()
         reading.check_positions()

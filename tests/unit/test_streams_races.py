@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import random
+import signal
 import struct
+import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from zkconsumer.errors import ConsumerTimeoutError
+from tests.unit.test_streams import waits
+from zkconsumer.errors import ConsumerTimeoutError, UsageError
 from zkconsumer.runtime.chunk_queue import Chunk
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.testing import wait_until
 
 ROUNDS = 150
 MESSAGES = 300
@@ -240,3 +245,133 @@ def test_a_revoke_empties_what_a_thread_is_about_to_take_from() -> None:
     stream.mark_consumed()
     assert claim.consumed_offset == 3
     assert stream.delivered == 3
+
+
+READS: dict[str, Callable[[KafkaStream], object]] = {
+    "try_next": lambda stream: stream.try_next(),
+    "for": lambda stream: next(iter(stream)),
+    "next": lambda stream: iter(stream).next(),
+    "has_next": lambda stream: iter(stream).has_next(),
+    "peek": lambda stream: iter(stream).peek(),
+    "batches": lambda stream: next(stream.batches()),
+    "arrow_batches": lambda stream: next(stream.arrow_batches()),
+    "try_next_batch": lambda stream: stream.try_next_batch(),
+}
+
+
+def open_stream() -> tuple[KafkaStream, PartitionTopicInfo]:
+    """A stream that delivers, and its partition."""
+    gate = DeliveryGate(always_open=True)
+    return KafkaStream("c", gate), PartitionTopicInfo("t", 0, 0)
+
+
+@pytest.mark.parametrize("first", ["for", "next", "has_next", "batches", "arrow_batches"])
+def test_a_second_reader_is_a_usage_error(first: str) -> None:
+    """However the two threads read. The error names the fix. The first thread gets every message
+    once."""
+    stream, info = open_stream()
+    for name, second in READS.items():
+        begin = info.position or 0
+        reader = threading.Thread(target=READS[first], args=(stream,), daemon=True)
+        reader.start()
+        wait_until(lambda reader=reader: waits(reader), 10, "the first thread waits")
+        with pytest.raises(UsageError, match=r"another thread .* one thread for each stream"):
+            second(stream)
+        assert waits(reader), name
+        stream.queue.put(Chunk(info, batch(begin, 2), begin, begin + 2))
+        reader.join(10)
+        assert not reader.is_alive(), name
+        rest = [message.offset for message in stream.try_next_batch()]
+        assert rest == list(range(begin + READ_BY[first], begin + 2)), name
+        stream.mark_consumed()
+        assert info.position == begin + 2
+
+
+READ_BY = {"for": 1, "next": 1, "has_next": 0, "batches": 2, "arrow_batches": 2}
+"""How many of two messages the first thread takes."""
+
+
+@pytest.mark.parametrize("way", ["batches", "arrow_batches"])
+def test_a_second_reader_of_the_same_lists_is_a_usage_error(way: str) -> None:
+    """Two threads have the same iterator."""
+    stream, info = open_stream()
+    items = getattr(stream, way)()
+    reader = threading.Thread(target=next, args=(items,), daemon=True)
+    reader.start()
+    wait_until(lambda: waits(reader), 10, "the first thread waits")
+    with pytest.raises(UsageError, match="one thread for each stream"):
+        next(items)
+    stream.queue.put(Chunk(info, batch(0, 2), 0, 2))
+    reader.join(10)
+    stream.queue.put(Chunk(info, batch(2, 2), 2, 4))
+    assert len(next(items)) == 2
+    assert info.position == 2
+
+
+def test_a_second_reader_of_ready_messages() -> None:
+    """``next`` never raises what the interpreter raises for a generator."""
+    stream, info = open_stream()
+    count = 20_000
+    stream.queue.put(Chunk(info, batch(0, count), 0, count))
+    raised: list[BaseException] = []
+    got: list[int] = []
+
+    def read() -> None:
+        iterator = iter(stream)
+        while len(got) < count - 1 and not raised:
+            try:
+                got.append(iterator.next().offset)
+            except BaseException as error:  # noqa: BLE001
+                raised.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    readers = [threading.Thread(target=read, daemon=True) for _ in range(2)]
+    try:
+        for reader in readers:
+            reader.start()
+        wait_until(lambda: bool(raised), 20, "the two threads meet")
+    finally:
+        sys.setswitchinterval(before)
+        stream.shutdown()
+        for reader in readers:
+            reader.join(10)
+    assert isinstance(raised[0], UsageError), raised
+
+
+def test_a_thread_may_follow_another() -> None:
+    """The first one lives on, and has a message in hand."""
+    stream, info = open_stream()
+    stream.queue.put(Chunk(info, batch(0, 3), 0, 3))
+    got: list[int] = []
+    for _ in range(3):
+        reader = threading.Thread(target=lambda: got.append(next(iter(stream)).offset))
+        reader.start()
+        reader.join(10)
+    assert got == [0, 1, 2]
+    assert info.position == 2
+
+
+def test_a_handler_cannot_read_what_it_interrupts() -> None:
+    """Also while the interrupted call waits without any lock. The call continues."""
+    assert threading.current_thread() is threading.main_thread()
+    stream, info = open_stream()
+    raised: list[UsageError] = []
+
+    def handle(_number: int, _frame: object) -> None:
+        for read in READS.values():
+            try:
+                read(stream)
+            except UsageError as error:
+                raised.append(error)
+        stream.queue.put(Chunk(info, batch(0, 1), 0, 1))
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        assert next(iter(stream)).offset == 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(raised) == len(READS)
+    assert all("signal handler cannot read" in str(error) for error in raised)

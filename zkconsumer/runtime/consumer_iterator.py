@@ -37,6 +37,7 @@ from zkconsumer.errors import (
 from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate, clock_gettime
 from zkconsumer.runtime.handout import HandOut
+from zkconsumer.runtime.in_use import InUseError, is_refusal, refuse
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.partition_info import PartitionTopicInfo, Run
 from zkconsumer.runtime.undisturbed import Lock
@@ -104,6 +105,8 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
         self._held: MessageAndMetadata | None = None
         self._given_up: MessageAndMetadata | None = None  # still worked on, not held any more
         self._holder = 0
+        self._searcher = 0
+        """The thread that is in ``_fill``."""
         self._failure: Exception | None = None
         self._fault: Exception | None = None
         self._ended = False
@@ -132,16 +135,17 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
                         given = message
                         break
                     else:
-                        if self._fill(search) is Found.END:
+                        if self._fill(search, owner=self) is Found.END:
                             break
-                elif self._fill(search) is Found.END:
+                elif self._fill(search, owner=self) is Found.END:
                     break
             self.__next__ = self._spare or self._ready()  # type: ignore[method-assign]
             self._spare = None
         except GeneratorExit:  # nobody uses it any more
             raise
-        except BaseException:
-            self._given, self._interrupted, self._unlocked = given, True, _NOTHING
+        except BaseException as error:
+            if error.__class__ is not InUseError or not is_refusal(error):
+                self._given, self._interrupted, self._unlocked = given, True, _NOTHING
             self.__next__ = self._spare or self._ready()  # type: ignore[method-assign]
             self._spare = None
             raise
@@ -158,7 +162,7 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
         try:
             yield None
             owner._renew()
-            while (found := self._fill(search, timeout)) is not Found.END:
+            while (found := self._fill(search, timeout, owner=owner)) is not Found.END:
                 if found is Found.NOTHING:
                     yield [] if empty is None else empty
                 elif clock_gettime(CLOCK) < self._gate.valid_until:
@@ -172,8 +176,9 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
             owner._spare = None
         except GeneratorExit:
             raise
-        except BaseException:
-            self._given, self._interrupted, self._unlocked = given, True, _NOTHING
+        except BaseException as error:
+            if error.__class__ is not InUseError or not is_refusal(error):
+                self._given, self._interrupted, self._unlocked = given, True, _NOTHING
             owner.__next__ = owner._spare or owner._ready()  # type: ignore[method-assign]
             owner._spare = None
             raise
@@ -182,8 +187,11 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
         """Return the next message, waiting for it. Raises ``StopIteration`` after shutdown."""
         try:
             return self.__next__()
-        except BaseException:
-            if not self._interrupted:  # inside, or on the way out
+        except BaseException as error:
+            if error.__class__ is ValueError and is_refusal(error):
+                refuse()  # the generator is running in another thread
+            refused = error.__class__ is InUseError and is_refusal(error)
+            if not (refused or self._interrupted):  # inside, or on the way out
                 self._given, self._interrupted, self._unlocked = None, True, _NOTHING
             raise
 
@@ -199,8 +207,9 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
             for message in self._unlocked:
                 return message
             return None
-        except BaseException:
-            self._given, self._interrupted, self._unlocked = None, True, _NOTHING
+        except BaseException as error:
+            if error.__class__ is not InUseError or not is_refusal(error):
+                self._given, self._interrupted, self._unlocked = None, True, _NOTHING
             raise
 
     def try_next_batch(self, most: int) -> list[MessageAndMetadata]:
@@ -219,8 +228,9 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
             self._holder = get_ident()
             some = islice(self._unlocked, most)
             return [*some]
-        except BaseException:
-            self._given, self._interrupted, self._unlocked = None, True, _NOTHING
+        except BaseException as error:
+            if error.__class__ is not InUseError or not is_refusal(error):
+                self._given, self._interrupted, self._unlocked = None, True, _NOTHING
             raise
 
     def has_next(self) -> bool:
@@ -336,7 +346,8 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
 
     def after_fork(self, error: Exception, lock: Lock) -> None:
         """See ``KafkaStream.after_fork``."""
-        self._lock, self._fault, self._unlocked = lock, error, _NOTHING
+        self._lock, self._fault, self._unlocked, self._searcher = lock, error, _NOTHING, 0
+        self.__next__ = self._ready()  # type: ignore[method-assign]
         self._queue.changed = self._changed = threading.Condition(lock)
 
     def shutdown(self) -> None:
@@ -353,27 +364,42 @@ class ConsumerIterator(HandOut[MessageAndMetadata]):
     # -- searches: on the consuming thread, under the lock ---------------------------------------
 
     def _fill(
-        self, search: Callable[[], Found], timeout: float | None = None, *, wait: bool = True
+        self,
+        search: Callable[[], Found],
+        timeout: float | None = None,
+        *,
+        wait: bool = True,
+        owner: HandOut[Any] | None = None,
     ) -> Found:
         """Make messages available, waiting for them at most until ``timeout`` has passed.
 
-        Without ``timeout``, ``consumer.timeout.ms`` raises.
+        Without ``timeout``, ``consumer.timeout.ms`` raises. ``owner``: the iterator whose generator
+        calls this. Other calls of its ``__next__`` are refused meanwhile.
         """
-        lock = self._lock
+        lock, thread, begun = self._lock, get_ident(), False
         if lock._is_owned():
-            raise UsageError(
-                "a signal handler cannot read a stream while it interrupts a read of it: set a "
-                "flag, or raise an exception"
-            )
+            refuse()
         limit = self._timeout if timeout is None else timeout
         deadline = None if limit is None else monotonic() + limit
         problem: Exception | None = None
         try:
             lock.acquire()
+            if self._searcher and (self._searcher == thread or _is_alive(self._searcher)):
+                refuse()
+            begun = True
+            self._searcher = thread
+            if owner is not None:
+                ready = owner.__next__
+                owner.__next__ = refuse  # type: ignore[method-assign]
             self._begin_search(columns=search == self._search_columns)
             found, problem = self._result_of(search, deadline, wait)
+            if owner is not None:
+                owner.__next__ = ready  # type: ignore[method-assign]
+            self._searcher = 0
             lock.release()
         except BaseException:
+            if begun:
+                self._searcher = 0
             if lock._is_owned():
                 lock.release()
             raise

@@ -44,7 +44,8 @@ class KafkaStream:
     """Messages of the partitions that one consumer thread id owns, in order for each partition.
 
     Iterate it with ``for``; ``iter()`` gives the same ``ConsumerIterator`` each time. Not for use
-    by several threads at once.
+    by several threads at once: a call while another thread searches for a message raises
+    ``UsageError``.
 
     Args:
         client_id: ``client.id`` of the connector.
