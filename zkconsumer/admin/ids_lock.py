@@ -26,12 +26,13 @@ from zkconsumer.errors import ZnodeFormatError
 FORMAT: Final = 1
 CREATE: Final = 4
 """ZooKeeper's bit for the permission to create children."""
-
-
 ADMIN: Final = 16
 """ZooKeeper's bit for the permission to change the access list."""
 MASKED: Final = ":x"
 """The end of a digest id in place of the digest, where ZooKeeper does not show that."""
+PROBE_END: Final = "_zkmigrate-probe"
+"""The end of the consumer id under which `zkmigrate` tries to register, to see that the lock works.
+It deletes that registration at once."""
 
 
 def is_of(entry: str, who: str | None) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from zkconsumer.admin.ids_lock import CREATE, FORMAT, LIVE, Found, Guard, decode, look
+from zkconsumer.admin.ids_lock import CREATE, FORMAT, LIVE, PROBE_END, Found, Guard, decode, look
 from zkconsumer.admin.reads import children
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.migration.modes import Mode
@@ -198,7 +198,7 @@ def _without_create(entry: AclEntry) -> AclEntry:
 
 def _can_register(group: str) -> Script[bool]:
     """Whether a registration is accepted nevertheless; it is deleted again."""
-    path = GroupPaths(group).member(f"{group}_zkmigrate-probe")
+    path = GroupPaths(group).member(f"{group}{PROBE_END}")
     data = encode_registration(Subscription(Pattern.STATIC, {}), 0)
     while True:
         try:

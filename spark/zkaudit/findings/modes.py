@@ -22,13 +22,12 @@ from zkaudit.history.modes import (
     Wait,
     missing_between,
 )
+from zkconsumer.admin.ids_lock import PROBE_END
 from zkconsumer.core.migration.modes import RULES, Mode, neighbours
 
 LOOK_US: Final = 30_000_000
 """Longest time, in microseconds, that a tool may take to read a large group. It can miss a member
 that registers in that time."""
-PROBE: Final = "_zkmigrate-probe"
-"""Suffix of the consumer id with which zkmigrate tests whether a group is locked."""
 SHOWN: Final = 5
 """At most this many members are named in a sentence."""
 _ORDER: Final = {mode: number for number, mode in enumerate(Mode)}
@@ -332,7 +331,7 @@ def _of(group: Group, migratable: bool) -> Sequence[Registration]:
 
 def _consumer(one: Registration) -> bool:
     """Whether a consumer, not zkmigrate, made the registration."""
-    return one.wants and not one.member.endswith(PROBE)
+    return one.wants and not one.member.endswith(PROBE_END)
 
 
 def _seconds(begin: Moment, end: Moment) -> float:
