@@ -22,6 +22,7 @@ import pytest
 
 from tests.fuzz.catastrophic import CATASTROPHIC
 from tests.fuzz.mutate import mutate
+from tests.sim.runs.zk_member import run_now
 from zkconsumer.admin.topics import BrokersSnapshot, read_brokers
 from zkconsumer.core.common.java_regex import compile_java
 from zkconsumer.core.common.topic_filter import expand
@@ -42,7 +43,6 @@ from zkconsumer.core.zookeeper.znodes import (
 from zkconsumer.errors import ZnodeFormatError
 from zkconsumer.sim.bulk import read_now
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.member import run_now
 from zkconsumer.sim.zk import FakeZk
 
 SEED = int(os.environ.get("ZKC_SEED", "1"))

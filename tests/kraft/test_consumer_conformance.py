@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.sim.runs.either_group import EitherGroup
 from zkconsumer.broker.cluster import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.consumer_group import (
@@ -47,7 +48,6 @@ from zkconsumer.core.coordinator.wire import (
 )
 from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
 from zkconsumer.sim.coordinator import GroupState
-from zkconsumer.sim.either_group import EitherGroup
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.testing import LocalCluster, wait_until
 

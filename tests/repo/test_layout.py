@@ -84,6 +84,15 @@ def test_import_contracts_hold() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+def test_what_is_installed_imports_no_tests() -> None:
+    """No module of the three packages imports from ``tests``, which the wheel does not have."""
+    parts = ("zkconsumer", "migrate", "spark")
+    modules = [path for part in parts for path in ROOT.glob(f"{part}/**/*.py")]
+    imports = re.compile(r"^\s*(?:from|import) tests\b", re.MULTILINE)
+    assert modules
+    assert not [path for path in modules if imports.search(path.read_text(encoding="utf-8"))]
+
+
 def test_the_error_tree_in_the_docstring_is_true() -> None:
     """The tree in ``errors.py`` has exactly its classes, each below its base class."""
     drawn: set[tuple[str, str]] = set()

@@ -1,7 +1,7 @@
 """Plays many simulated runs of whole members on all cores: ``python -m tests.sim.all 0:10000``.
 
 The names after the seeds are kinds of groups. The default is all of
-``zkconsumer.sim.runs.COORDINATIONS`` except ``live``. Each seed is played with each kind. Prints
+``tests.sim.runs.run.COORDINATIONS`` except ``live``. Each seed is played with each kind. Prints
 each violation with the command that replays it; the exit status is then 1.
 """
 
@@ -13,8 +13,8 @@ import sys
 import time
 from multiprocessing import Pool
 
-from zkconsumer.sim.result import EVENTS
-from zkconsumer.sim.runs import COORDINATIONS, run
+from tests.sim.runs.result import EVENTS
+from tests.sim.runs.run import COORDINATIONS, run
 
 _CHUNK = 10
 

@@ -26,7 +26,7 @@ from tests.sim import (
     plants_mixed,
     plants_zookeeper,
 )
-from zkconsumer.sim.runs import COORDINATIONS, run
+from tests.sim.runs.run import COORDINATIONS, run
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -170,7 +170,7 @@ ALONE: Mapping[str, tuple[int, str]] = {
     "overtakes_with_a_reset": (10, "none_twice"),
     "resets_while_a_chunk_ends": (432, "committed_is_processed"),
 }
-"""Bugs that ``zkconsumer.sim.fetch_scenario`` finds more easily, with seed and rule."""
+"""Bugs that ``tests.sim.runs.fetch_scenario`` finds more easily, with seed and rule."""
 UNSEEN: Mapping[str, str] = {
     "commits_what_others_have": "members commit what they hold: not in 300 seeds",
     "never_asks_for_a_name_again": "the simulated broker knows each name at once",

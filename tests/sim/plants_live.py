@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.sim.runs import live_operator
+from tests.sim.runs.live_operator import IdsLock, SimOperator
 from zkconsumer.core.migration import machine, member, member_scripts
 from zkconsumer.core.migration.commands import LiveRegistered
 from zkconsumer.core.migration.gates import Facts, obstacles
@@ -19,8 +21,6 @@ from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.scripts import ownership
 from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.runtime.live import DualGate
-from zkconsumer.sim import live_operator
-from zkconsumer.sim.live_operator import IdsLock, SimOperator
 
 
 def waits_for_no_member(patch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def stops_without_waiting(patch: Patch) -> None:
     def at_once(self: Any, stopping: Any, done: Any) -> None:
         done(stopping.poll(force=True))
 
-    from zkconsumer.sim.whole import WholePlane
+    from tests.sim.runs.whole import WholePlane
 
     patch.setattr(DataPlane, "stop", stop)
     patch.setattr(WholePlane, "_when_stopped", at_once)

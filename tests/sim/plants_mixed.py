@@ -1,20 +1,20 @@
 """Bugs to plant in runs in which the broker converts a group between the two protocols.
 
 The first two are bugs of a member. The others make the simulated broker behave as Kafka's broker
-does; by default it is more lenient (``zkconsumer.sim.either_group.LENIENCIES``).
+does; by default it is more lenient (``tests.sim.runs.either_group.LENIENCIES``).
 """
 
 from __future__ import annotations
 
 import pytest
 
+from tests.sim.runs.either_group import EitherGroup
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import Reaction, Request
 from zkconsumer.core.coordinator.wire import decode_assignment
-from zkconsumer.sim.either_group import EitherGroup
 
 
 def takes_a_classic_group_for_the_end(patch: pytest.MonkeyPatch) -> None:

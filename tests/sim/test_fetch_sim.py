@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from tests.sim.runs.fetch_scenario import run
+from tests.sim.runs.fetching import SimFetching
 from zkconsumer.errors import BrokerError
 from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
 from zkconsumer.runtime.fetch.events import FetchEventKind
 from zkconsumer.runtime.fetch.worker import FetchWorker
-from zkconsumer.sim.fetch_scenario import run
-from zkconsumer.sim.fetching import SimFetching
 
 SEEDS = int(os.environ.get("ZKC_SEEDS", "1000"))
 BATCH = 250

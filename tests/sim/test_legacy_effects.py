@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.runs.scenario import World
+from tests.sim.runs.zk_member import WholeMember
 from zkconsumer.core.common.commands import Outcome
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.ops import Create, Delete
@@ -15,8 +17,6 @@ from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.sim.host import Habits
 from zkconsumer.sim.invariants import no_orphan
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.scenario import World
 
 BOTH = pytest.mark.parametrize("scala", [True, False], ids=["scala", "default"])
 
@@ -28,7 +28,7 @@ def world_with(partitions: int) -> World:
     return world
 
 
-def join(world: World, name: str, scala: bool, habits: Habits | None = None) -> SimMember:
+def join(world: World, name: str, scala: bool, habits: Habits | None = None) -> WholeMember:
     """Start a member that subscribes to ``t`` with one stream."""
     subscription = Subscription(Pattern.STATIC, {"t": 1})
     spec = MemberSpec(world.paths, name, subscription, scala=scala)

@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
+from tests.sim.runs.group_scenario import World
+from tests.sim.runs.run import run
 from zkconsumer.core.coordinator.states import State
-from zkconsumer.sim.group_scenario import World
-from zkconsumer.sim.runs import run
 
 EVENTS = 60
 FIRST, COUNT = map(int, os.environ.get("ZKC_SEEDS", "0:300").split(":"))

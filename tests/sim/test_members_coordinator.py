@@ -12,12 +12,12 @@ from collections import Counter
 
 import pytest
 
+from tests.sim.runs.group_scenario import STRATEGIES, World, run
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
 from zkconsumer.core.coordinator.strategies import RangeStrategy
 from zkconsumer.sim.group_member import SimGroupMember
-from zkconsumer.sim.group_scenario import STRATEGIES, World, run
 from zkconsumer.sim.host import Habits
 
 EVENTS = 60
@@ -78,7 +78,7 @@ def test_same_seed_same_history_in_every_process() -> None:
     """
     code = (
         "from zkconsumer.core.coordinator.sticky import StickyStrategy\n"
-        "from zkconsumer.sim.group_scenario import run\n"
+        "from tests.sim.runs.group_scenario import run\n"
         "for seed in range(60):\n"
         "    for cooperative in (False, True):\n"
         "        own = (StickyStrategy(cooperative),)\n"

@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 
+from tests.sim.runs.live_scenario import run
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.sim.live_scenario import run
 
 EVENTS = 30
 FIRST, COUNT = map(int, os.environ.get("ZKC_SEEDS", "0:300").split(":"))

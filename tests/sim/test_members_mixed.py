@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
-from zkconsumer.sim.either_group import EitherGroup
-from zkconsumer.sim.mixed_scenario import MixedWorld
-from zkconsumer.sim.runs import run
+from tests.sim.runs.either_group import EitherGroup
+from tests.sim.runs.mixed_scenario import MixedWorld
+from tests.sim.runs.run import run
 
 EVENTS = 60
 FIRST, COUNT = map(int, os.environ.get("ZKC_SEEDS", "0:100").split(":"))

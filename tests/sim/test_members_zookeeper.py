@@ -10,12 +10,12 @@ from collections import Counter
 
 import pytest
 
+from tests.sim.runs.scenario import World, run
 from zkconsumer.core.common.commands import Outcome
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.errors import ConnectorClosedError
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.scenario import World, run
 
 EVENTS = 60
 FIRST, COUNT = map(int, os.environ.get("ZKC_SEEDS", "0:500").split(":"))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.plants import ALONE, EVENTS, FOUND, UNSEEN, plants
-from zkconsumer.sim import fetch_scenario
-from zkconsumer.sim.runs import run
+from tests.sim.runs import fetch_scenario
+from tests.sim.runs.run import run
 
 
 @pytest.mark.parametrize("name", FOUND)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.sim.runs import group_scenario, scenario
 from zkconsumer.cli.main import cli
 from zkconsumer.core.common.commands import AnswerCommit, Drop, Forget, StartFetching
 from zkconsumer.core.common.types import (
@@ -52,7 +53,6 @@ from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Entry, MemberRecorder, Recorder, event_entry, run_entry
 from zkconsumer.journal.replay import Replayed, replay
 from zkconsumer.runtime.loop import MemberLoop
-from zkconsumer.sim import group_scenario, scenario
 
 STRATEGIES = (*group_scenario.STRATEGIES, StickyStrategy(False), StickyStrategy(True))
 CLASSES = {type(one) for one in STRATEGIES} | {LegacyStrategy}

@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
+from tests.sim.__main__ import main
+from tests.sim.runs.run import run
 from zkconsumer.runtime.data_plane import DataPlane
-from zkconsumer.sim.__main__ import main
-from zkconsumer.sim.runs import run
 
 
 def test_a_run_without_a_violation_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +38,7 @@ def test_a_failing_run_is_played_again_by_the_command_that_it_prints(
     result = run(0, coordination="zookeeper", events=60)
     assert result.violations
     command = shlex.split(result.replay)
-    assert command[:3] == [".venv/bin/python", "-m", "zkconsumer.sim"]
+    assert command[:3] == [".venv/bin/python", "-m", "tests.sim"]
     assert main(command[3:]) == 1
     assert capsys.readouterr().out == f"{result}\n"
 

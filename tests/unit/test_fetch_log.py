@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from tests.sim.runs.fetching import SimConfig
 from zkconsumer.broker.types import ClusterMetadata, Got
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
@@ -20,7 +21,6 @@ from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
 from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.health import HealthMonitor, Membership, Sources
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.sim.fetching import SimConfig
 
 BROKERS = [BrokerEndpoint(n, "127.0.0.1", 9092 + n) for n in (1, 2)]
 KEY = WorkerKey(2, 0)

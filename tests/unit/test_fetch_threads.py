@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.sim.runs.fetching import SimConfig
 from zkconsumer.broker.types import ClusterMetadata, Got
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerUnavailableError
@@ -23,7 +24,6 @@ from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.sim.fetching import SimConfig
 from zkconsumer.testing import wait_until
 
 HERE = BrokerEndpoint(7, "127.0.0.1", 1)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.sim.runs.fetching import SimConfig
 from zkconsumer.broker.types import Got
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
@@ -18,7 +19,6 @@ from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Reti
 from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
 from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.sim.fetching import SimConfig
 
 HERE = BrokerEndpoint(7, "127.0.0.1", 9092)
 KEY = WorkerKey(7, 0)

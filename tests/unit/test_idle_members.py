@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.sim.runs.scenario import JVM_REGISTRATION
 from zkconsumer import Trouble
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -37,7 +38,6 @@ from zkconsumer.core.zookeeper.znodes import (
 )
 from zkconsumer.errors import BrokerError, ConfigError
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.scenario import JVM_REGISTRATION
 from zkconsumer.sim.zk import FakeZk
 from zkconsumer.testing import wait_until
 

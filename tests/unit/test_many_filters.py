@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.sim.runs.zk_member import run_now
 from zkconsumer.core.common import topic_filter
 from zkconsumer.core.common.java_regex import compile_java
 from zkconsumer.core.common.name_sets import Names
@@ -29,7 +30,6 @@ from zkconsumer.core.zookeeper.znodes import (
 )
 from zkconsumer.errors import ZnodeFormatError
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.member import run_now
 from zkconsumer.sim.zk import FakeZk
 
 PATHS = GroupPaths("g")

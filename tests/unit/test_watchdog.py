@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.sim.runs.fetching import SimConfig
 from zkconsumer.errors import ConnectorFailedError
 from zkconsumer.runtime import watchdog
 from zkconsumer.runtime.fetch.events import FetchEvent
@@ -18,7 +19,6 @@ from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.runtime.threads import MemberThread, has_ended
 from zkconsumer.runtime.watchdog import Watchdog
-from zkconsumer.sim.fetching import SimConfig
 from zkconsumer.testing import wait_until
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -27,15 +27,13 @@ from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.consumer_group import ConsumerGroupCoordination
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.loop import MachineT
-from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
-from zkconsumer.sim.coordinator import NOT_AVAILABLE, GroupCoordinator, failure
-from zkconsumer.sim.either_group import EitherGroup
+from zkconsumer.sim.coordinator import NOT_AVAILABLE, failure
 from zkconsumer.sim.group_roster import Reply
 from zkconsumer.sim.host import Habits, SimHost
 from zkconsumer.sim.invariants import MemberAtRest, Observer
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.process import SimProcess, Source
-from zkconsumer.sim.whole import WholePlane
+from zkconsumer.sim.plane import Source
+from zkconsumer.sim.process import SimProcess
 
 NOT_COORDINATOR: Final = ErrorCode.NOT_COORDINATOR
 _EXPIRES_S: Final = 3.0
@@ -75,6 +73,26 @@ class Connected(Protocol):
         """Its connections break, and none can be opened for this long."""
 
 
+class Group(Protocol):
+    """A group as its coordinator has it, whichever protocol its members use."""
+
+    loading: bool
+    """Whether the coordinator still reads the group."""
+
+    @property
+    def seats(self) -> Mapping[str, Any]:
+        """The members by id."""
+
+    def handle(self, command: Any, spec: Any, reply: Reply) -> None:
+        """Answer a member's request."""
+
+    def resign(self, code: int) -> None:
+        """Another broker becomes coordinator: requests that wait are answered with ``code``."""
+
+    def restart(self) -> None:
+        """The sessions of all members begin again."""
+
+
 class Brokers:
     """The brokers of a cluster, one of which is the group's coordinator.
 
@@ -86,7 +104,7 @@ class Brokers:
     def __init__(
         self,
         kernel: Kernel,
-        group: GroupCoordinator | ConsumerGroupCoordinator | EitherGroup,
+        group: Group,
         service: float = 0.0,
     ) -> None:
         self.kernel = kernel
@@ -399,15 +417,14 @@ class SimGroupMember(LinesProcess[GroupMachine]):
     def stalls(self, seconds: float) -> None:
         """See ``SimProcess``."""
         due = self.spec.rebalance_timeout + _EXPIRES_S
-        if isinstance(self.plane, WholePlane) and seconds > due + _EXPIRES_S:
-            held = [stream.in_hand for stream in self.plane.streams]
+        if seconds > due + _EXPIRES_S:
+            held = [stream.in_hand for stream in self.plane.progress]
             self._kernel.schedule(due, partial(self._check_expired, held, self.pauses, 0))
 
     def _check_expired(self, held: Sequence[object], pauses: int, generation: int) -> None:
         """The application has worked on these records for longer than it may. A member that joins
         meanwhile leaves again: so the same ``generation`` must be seen twice."""
-        assert isinstance(self.plane, WholePlane)
-        still = [stream.in_hand for stream in self.plane.streams]
+        still = [stream.in_hand for stream in self.plane.progress]
         same = any(a is b and a is not None for a, b in zip(held, still, strict=True))
         ran = self.alive and not self.paused and self.pauses == pauses and not self.closing
         now = self.machine.generation

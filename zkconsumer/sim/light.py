@@ -1,7 +1,7 @@
 """Delivery without fetching, for simulations of thousands of members: messages are offsets.
 
 Instead of fetchers, queues and streams, a partition has a position, which grows. Whether a member
-may deliver, and what it owns, is as in a whole member (``zkconsumer.sim.whole``).
+may deliver, and what it owns, is as in a member that fetches.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.sim.host import Habits, SimHost
 from zkconsumer.sim.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.plane import Plane
 
 if TYPE_CHECKING:
     from zkconsumer.sim.process import SimProcess
@@ -84,7 +85,7 @@ class Reading:
     stopping: int | None = None
 
 
-class SimPlane:
+class SimPlane(Plane):
     """Fetchers, streams and the application of one member: the ``DataPort`` of its loop.
 
     Without ``log`` nothing is delivered. ``session``: the number by which the observer knows the

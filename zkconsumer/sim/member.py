@@ -12,31 +12,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper import commands
 from zkconsumer.core.zookeeper.cluster import is_of_cluster
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import Reply, SessionEvent, ZkOp
-from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext, one_by_one
-from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
+from zkconsumer.core.zookeeper.scripts.common import MemberScript
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.journal.wire import Cost
-from zkconsumer.runtime.cluster import ClusterDirectory
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import MachineT
 from zkconsumer.runtime.zookeeper import Running, ZooKeeperCoordination
-from zkconsumer.sim.bulk import BulkViews, read_now
-from zkconsumer.sim.cluster_port import SimClusterPort
+from zkconsumer.sim.bulk import BulkViews
 from zkconsumer.sim.host import Habits, SimHost
 from zkconsumer.sim.invariants import MemberAtRest, Observer
-from zkconsumer.sim.offset_store import SimOffsets
-from zkconsumer.sim.process import SimProcess, Source
-from zkconsumer.sim.whole import WholePlane
+from zkconsumer.sim.plane import Source
+from zkconsumer.sim.process import SimProcess
 from zkconsumer.sim.zk import FakeZk, SessionState, WatchEvent
-
-_ASK_BROKERS_S = 1.0
-"""Seconds between two times that a member asks the brokers what their cluster consists of."""
 
 
 class SimZk:
@@ -183,7 +176,6 @@ class SimMember(ZkProcess[RebalanceMachine]):
         note: Callable[[str], object] | None = None,
         watchers: Sequence[MemberObserver] = (),
         bulk: BulkViews | None = None,
-        offsets: SimOffsets | None = None,
     ) -> None:
         super().__init__(
             zk.kernel,
@@ -206,25 +198,6 @@ class SimMember(ZkProcess[RebalanceMachine]):
         self._coordination.zk = self._zk
         self._make_loop(RebalanceMachine(spec), self._coordination, spec.auto_commit, watchers)
         self._coordination.observer = self.watchers
-        if spec.bootstrap:
-            port = SimClusterPort(zk, self.host)
-            watched = self._coordination.on_watch
-            self._coordination.directory = ClusterDirectory(self.host, port, False, watched)
-            self._coordination.directory_interval = _ASK_BROKERS_S
-            self._zk.has_brokers = False
-        if offsets is not None:
-            self._coordination.offsets = offsets.port(lambda: self.session, self._surely_in)
-        if isinstance(self.plane, WholePlane):
-            self.plane.on_reset = lambda tp, old: self.post(events.OffsetReset(tp, old))
-
-    def _surely_in(self, session: int) -> bool:
-        """Whether the session is this member's, and surely lives."""
-        limit = self.proved + self.spec.session_timeout
-        return self.spec.scala or (session == self.session and self._kernel.now < limit)
-
-    def slow_pings(self, probability: float) -> None:
-        """Hand over the answers to pings late at times."""
-        self._zk.late_pings = probability
 
     # -- what a fault does
 
@@ -234,8 +207,6 @@ class SimMember(ZkProcess[RebalanceMachine]):
             super().crash()
             if self._bulk is not None:
                 self._bulk.abandon(self)
-            if self._coordination.offsets is not None:
-                self._coordination.offsets.close()
 
     def at_rest(self) -> MemberAtRest:
         """The data that the invariants at rest need."""
@@ -317,16 +288,4 @@ class BulkCoordination(ZooKeeperCoordination):
         return next((n for n, one in self._scripts.items() if one.script is script), None)
 
 
-def run_now(zk: FakeZk, command: ScriptCommand, context: ScriptContext) -> Event:
-    """Run a script that only reads against the committed state, at once and without a session."""
-    script = one_by_one(script_for(command, context))
-    op = next(script)
-    while True:
-        try:
-            op = script.send(read_now(zk, op))
-        except StopIteration as end:
-            result: Event = end.value
-            return result
-
-
-__all__ = ["SimMember", "ZkProcess", "run_now"]
+__all__ = ["SimMember", "ZkProcess"]

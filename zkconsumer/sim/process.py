@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, Generic, Protocol
+from typing import Any, Final, Generic
 
 from zkconsumer.core.common import commands, events
 from zkconsumer.core.common.types import (
@@ -26,23 +26,16 @@ from zkconsumer.sim.host import Habits, InjectedFault, SimHost
 from zkconsumer.sim.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.light import SimPlane
-from zkconsumer.sim.whole import WholePlane
+from zkconsumer.sim.plane import Plane, Source
 
 ANSWER_S: Final = 4.0
 """Within this time a commit is answered if the servers have no fault."""
 
 
-class Source(Protocol):
-    """The source of records: a ``SimCluster``, or a ``SimLog`` for members without fetching."""
-
-    def plane(self, member: SimProcess[Any]) -> SimPlane | WholePlane:
-        """The data plane of ``member``."""
-
-
 class SimListener:
     """The user's listener: the ``ListenerPort`` of a simulated member."""
 
-    def __init__(self, host: SimHost, habits: Habits, plane: SimPlane | WholePlane) -> None:
+    def __init__(self, host: SimHost, habits: Habits, plane: Plane) -> None:
         self.since: float | None = None
         self.commit: Callable[[Mapping[TopicPartition, int]], Future[tuple[str, ...]]]
         """Asks the member for a commit; set before it begins."""
@@ -76,26 +69,15 @@ class SimListener:
     def _commit(self, partitions: frozenset[TopicPartition], done: Done) -> None:
         """Commit the partitions that will be released, and return when that is answered."""
         positions = {tp: n for tp, n in self._plane.positions().items() if tp in partitions}
-        resets = self._resets()
+        resets = self._plane.resets()
         asked = self.commit(positions)
 
         def answered(future: Future[tuple[str, ...]]) -> None:
-            if not future.result() and self._resets() == resets:
-                self._check_stored(positions)
+            if not future.result() and self._plane.resets() == resets:
+                self._plane.check_stored(positions)
             self._end(done, None)
 
         asked.add_done_callback(answered)
-
-    def _resets(self) -> int:
-        plane = self._plane
-        return plane.observer.resets.total() if isinstance(plane, WholePlane) else 0
-
-    def _check_stored(self, positions: Mapping[TopicPartition, int]) -> None:
-        if isinstance(self._plane, WholePlane) and not self._plane.observer.legacy_sessions:
-            for tp, position in positions.items():
-                stored = self._plane.observer.stored(tp)
-                if stored < position:
-                    self._plane.broken("commit_stores", f"{tp}: {stored} in place of {position}")
 
     def _end(self, done: Done, error: str | None) -> None:
         self.since = None
@@ -105,8 +87,7 @@ class SimListener:
 class SimProcess(Generic[MachineT]):
     """One member's process; ``observer`` and ``data`` switch delivery on.
 
-    ``loop`` is the real one; so is what carries out its commands, and with a ``SimCluster`` for
-    ``data`` all that delivers.
+    ``loop`` is the real one, as is what carries out its commands. ``data`` decides what delivers.
     """
 
     loop: MemberLoop[MachineT]
@@ -133,7 +114,7 @@ class SimProcess(Generic[MachineT]):
         """Whether it was asked to leave."""
         self.host = SimHost(kernel, name, note)
         self.gate = self._make_gate(always_open)
-        self.plane: SimPlane | WholePlane = (
+        self.plane: Plane = (
             SimPlane(self.host, self.gate, None, observer, habits, lambda: self.session)
             if data is None
             else data.plane(self)
@@ -146,7 +127,7 @@ class SimProcess(Generic[MachineT]):
         self._late = False
         self.pauses = 0
         """How often the process stood still."""
-        if isinstance(self.plane, WholePlane):
+        if self.plane.judged:
             self.host.on_step = self._judge
             self.host.on_fault = lambda error: self.loop.crashed(error)
             self.host.on_error = self._raised
@@ -255,7 +236,7 @@ class SimProcess(Generic[MachineT]):
         self.pauses += 1
         # The application may have passed the lease's check before, and deliver one message after.
         self._late = self.plane.may_deliver and self._kernel.rng.random() < 0.5
-        if self._late and isinstance(self.plane, WholePlane):
+        if self._late:
             self.plane.hold_late()
         self._kernel.schedule(seconds, self._resume)
 
@@ -264,7 +245,7 @@ class SimProcess(Generic[MachineT]):
             return
         self.host.paused = False
         self.host.say("resume")
-        if self._late or isinstance(self.plane, WholePlane):
+        if self._late or self.plane.judged:
             self.plane.deliver_late()
         self.host.work()
 
@@ -288,14 +269,14 @@ class SimProcess(Generic[MachineT]):
             return  # see ``fail``
         self.host.say(f"closed {closed.result()}")
         self._ended()
-        if isinstance(self.plane, WholePlane) and not closed.result():
+        if self.plane.judged and not closed.result():
             self._check_left()
         self.host.alive = False
 
     def _ended(self) -> None:
         """The member has ended: so have its streams, its gate and its calls."""
-        if isinstance(self.plane, WholePlane):
-            self.plane.application.end()
+        if self.plane.judged:
+            self.plane.end()
             if self.gate.is_open and not self.gate.always_open:
                 self.broken("gate", f"{self.name}: it is open after the end")
             if self.unanswered():
@@ -317,9 +298,7 @@ class SimProcess(Generic[MachineT]):
 
     def _judge(self) -> None:
         """Check the rules that apply whenever the process rests."""
-        assert isinstance(self.plane, WholePlane)
-        self.plane.judge.check()
-        self.plane.check_queues()
+        self.plane.check()
         if not self.gate.always_open and self.gate.is_open:
             until = self.proved + self._session_timeout
             if self.gate.valid_until > until + 1e-6:
@@ -374,7 +353,7 @@ class _Watchers:
 
     def command(self, command: Any, epoch: int, attempt: int) -> None:
         """See ``Observer``."""
-        if self._stale and isinstance(self._member.plane, WholePlane):
+        if self._stale and self._member.plane.judged:
             self._member.broken("timers_count_once", f"{self._member.name}: {command}")
         if isinstance(command, commands.SetTimer):
             self._timers[command.name] = command.token

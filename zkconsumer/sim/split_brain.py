@@ -26,11 +26,12 @@ from zkconsumer.journal.recorder import (
 )
 from zkconsumer.journal.tally import MemberCounter, Tally, owner_partition
 from zkconsumer.sim.host import Habits
+from zkconsumer.sim.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.light import SimLog
 from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.scenario import GROUP, NEVER, World
-from zkconsumer.sim.zk import Txn
+from zkconsumer.sim.world import GROUP, NEVER, World
+from zkconsumer.sim.zk import FakeZk, Txn
 
 #: How many seeds are tried for a case to show, and how many are played to show that it does not.
 SEEDS = 150
@@ -159,7 +160,9 @@ class Stage:
 
 def _stage(profile: str, seed: int, followers: int = 0, max_lag: float = 0.0) -> Stage:
     kernel = Kernel(seed)
-    world = World.make(kernel, followers=followers, max_lag=max_lag, light=SimLog(kernel, 20.0))
+    zk = FakeZk(kernel, followers=followers, max_lag=max_lag, rearm_watches=True)
+    world = World(kernel, zk, SimLog(kernel, 20.0), Observer())
+    world.begin(range(2))
     stage = Stage(profile, seed, world)
     world.zk.on_commit(stage.committed)
     world.set_topic(_TOPIC, 4)

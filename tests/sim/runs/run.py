@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from zkconsumer.sim import group_scenario, live_scenario, mixed_scenario, scenario
-from zkconsumer.sim.result import EVENTS, Result
+from tests.sim.runs import group_scenario, live_scenario, mixed_scenario, scenario
+from tests.sim.runs.result import EVENTS, Result
 
 COORDINATIONS = ("zookeeper", "coordinator", "bootstrap", "consumer", "live", "mixed")
 """Who decides about ownership; ``bootstrap``: ZooKeeper, and the brokers describe the cluster;

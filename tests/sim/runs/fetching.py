@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
+from tests.sim.runs.broker_log import Answer, Request, SimBrokers
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError
 from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent
@@ -21,7 +22,6 @@ from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.metrics import FetchCounts
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.sim.broker_log import Answer, Request, SimBrokers
 
 _SWITCH_S = 0.0005
 """At most this long after its alarm a thread runs."""

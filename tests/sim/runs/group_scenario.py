@@ -10,6 +10,11 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
+from tests.sim.runs.cluster import SimCluster
+from tests.sim.runs.either_group import EitherGroup
+from tests.sim.runs.result import EVENTS, Result
+from tests.sim.runs.troubles import CoordinatorTroubles
+from tests.sim.runs.whole import deliver_all, hurry, uncommitted
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
@@ -22,19 +27,14 @@ from zkconsumer.core.coordinator.strategies import (
     RoundRobinStrategy,
     Strategy,
 )
-from zkconsumer.sim.cluster import SimCluster
 from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
 from zkconsumer.sim.coordinator import GroupCoordinator
-from zkconsumer.sim.either_group import EitherGroup
 from zkconsumer.sim.group_judge import GroupJudge
 from zkconsumer.sim.group_member import Brokers, SimGroupMember
 from zkconsumer.sim.host import Habits
 from zkconsumer.sim.invariants import Observer, Violation, no_orphan
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.process import ANSWER_S
-from zkconsumer.sim.result import EVENTS, Result
-from zkconsumer.sim.troubles import CoordinatorTroubles
-from zkconsumer.sim.whole import deliver_all, hurry, uncommitted
 
 #: How long a group is troubled at least (seconds).
 TROUBLED = 40.0

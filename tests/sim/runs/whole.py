@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from tests.sim.runs.broker_log import STAMP
+from tests.sim.runs.fetch_judge import Claim, Judge
+from tests.sim.runs.fetching import SimFetching
 from zkconsumer.broker.records import PythonDecoder, Record
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
@@ -22,14 +25,12 @@ from zkconsumer.runtime.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.sim.broker_log import STAMP
-from zkconsumer.sim.fetch_judge import Claim, Judge
-from zkconsumer.sim.fetching import SimFetching
 from zkconsumer.sim.invariants import Violation
 from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.plane import Plane
 
 if TYPE_CHECKING:
-    from zkconsumer.sim.cluster import SimCluster
+    from tests.sim.runs.cluster import SimCluster
     from zkconsumer.sim.process import SimProcess
 
 BOUND_S = 4.0
@@ -42,8 +43,10 @@ _INTERRUPTED = 0.02
 """Probability that other threads run while a chunk is being decoded."""
 
 
-class WholePlane:
+class WholePlane(Plane):
     """The ``DataPort`` of a whole member. Its application begins with ``begin``."""
+
+    judged = True
 
     def __init__(
         self, member: SimProcess[Any], cluster: SimCluster, subscription: Subscription
@@ -55,9 +58,8 @@ class WholePlane:
         self._cluster = cluster
         observer = member.observer
         assert observer is not None
-        assert observer.records is not None
         self.observer = observer
-        self.records = observer.records
+        self.records = cluster.records
         scala = member.gate.always_open
         self.judge = Judge(cluster.brokers, self.broken, scala)
         config = cluster.config("scala" if scala else "default")
@@ -100,7 +102,7 @@ class WholePlane:
         return self._host.name
 
     @property
-    def brokers(self) -> tuple[BrokerEndpoint, ...]:
+    def brokers(self) -> tuple[BrokerEndpoint, ...]:  # type: ignore[override]
         """The registered brokers, as far as the member knows."""
         return self._plane.brokers
 
@@ -207,8 +209,29 @@ class WholePlane:
                 self.broken("stopped_is_known", f"{tp}: {found.get(tp)} in place of {position}")
         return found
 
-    def check_queues(self) -> None:
-        """Check the bounds of the queues."""
+    def end(self) -> None:
+        """See ``Plane``."""
+        self.application.end()
+
+    def check(self) -> None:
+        """See ``Plane``."""
+        self.judge.check()
+        self._check_queues()
+
+    def resets(self) -> int:
+        """See ``Plane``."""
+        return self.observer.resets.total()
+
+    def check_stored(self, positions: Mapping[TopicPartition, int]) -> None:
+        """See ``Plane``."""
+        if self.observer.legacy_sessions:
+            return
+        for tp, position in positions.items():
+            stored = self.observer.stored(tp)
+            if stored < position:
+                self.broken("commit_stores", f"{tp}: {stored} in place of {position}")
+
+    def _check_queues(self) -> None:
         capacity = self._cluster.capacity
         for number, stream in enumerate(self.streams):
             chunks = len(stream.queue)

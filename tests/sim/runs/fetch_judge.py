@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from tests.sim.runs.broker_log import STAMP, PartitionLog, SimBrokers
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.sim.broker_log import STAMP, PartitionLog, SimBrokers
 
 
 class Claim:

@@ -8,14 +8,14 @@ virtual time.
 
 from __future__ import annotations
 
+from tests.sim.runs.either_group import EitherGroup
+from tests.sim.runs.group_scenario import World, play
+from tests.sim.runs.result import EVENTS, Result
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.coordinator.strategies import RangeStrategy, RoundRobinStrategy, Strategy
-from zkconsumer.sim.either_group import EitherGroup
 from zkconsumer.sim.group_member import Brokers, SimGroupMember
-from zkconsumer.sim.group_scenario import World, play
-from zkconsumer.sim.result import EVENTS, Result
 
 STRATEGIES: tuple[Strategy, ...] = (
     RangeStrategy(),

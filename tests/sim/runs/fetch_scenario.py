@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from tests.sim.runs.broker_log import SimBrokers
+from tests.sim.runs.fetch_judge import Claim, Judge
+from tests.sim.runs.fetching import SimConfig, SimFetching
 from zkconsumer.broker.records import PythonDecoder, Record
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import MessageSizeTooLargeError
@@ -23,9 +26,6 @@ from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.sim.broker_log import SimBrokers
-from zkconsumer.sim.fetch_judge import Claim, Judge
-from zkconsumer.sim.fetching import SimConfig, SimFetching
 from zkconsumer.sim.invariants import Violation
 from zkconsumer.sim.kernel import Kernel
 

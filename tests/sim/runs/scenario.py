@@ -6,27 +6,29 @@ invariants. The result is a pure function of the seed. Single-threaded, in virtu
 
 from __future__ import annotations
 
-import json
 import random
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from tests.sim.runs.cluster import SimCluster
+from tests.sim.runs.offset_store import SimOffsets
+from tests.sim.runs.result import EVENTS, Result
+from tests.sim.runs.troubles import ZooKeeperTroubles
+from tests.sim.runs.whole import deliver_all, hurry, uncommitted
+from tests.sim.runs.zk_member import WholeMember, run_now
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.commands import AnswerStart, Outcome
-from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
-from zkconsumer.core.zookeeper.ops import Create, Delete, MultiOp, Ok, SetData
+from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext
 from zkconsumer.core.zookeeper.view import Assignor, GroupView, MemberSpec, decide
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
-    BROKER_TOPICS,
-    GroupPaths,
-    broker_path,
     topic_path,
 )
-from zkconsumer.sim.cluster import SimCluster
+from zkconsumer.sim import world as sim_world
 from zkconsumer.sim.host import Habits
 from zkconsumer.sim.invariants import (
     MemberAtRest,
@@ -37,20 +39,12 @@ from zkconsumer.sim.invariants import (
     no_orphan,
 )
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.light import SimLog
-from zkconsumer.sim.member import SimMember, run_now
-from zkconsumer.sim.offset_store import SimOffsets
 from zkconsumer.sim.process import ANSWER_S
-from zkconsumer.sim.result import EVENTS, Result
-from zkconsumer.sim.troubles import ZooKeeperTroubles
-from zkconsumer.sim.whole import deliver_all, hurry, uncommitted
-from zkconsumer.sim.zk import FakeZk, Txn
+from zkconsumer.sim.world import GROUP, NEVER
+from zkconsumer.sim.zk import FakeZk
 
-GROUP = "g"
 #: What the owner of a settled group may need beyond the session timeout (seconds).
 SETTLE = 5.0
-#: A time between two periodic readings that no run lasts.
-NEVER = 1000.0
 #: How long a group is troubled at least (seconds).
 TROUBLED = 25.0
 #: Seconds for each trouble, where there are many.
@@ -73,19 +67,14 @@ JVM_REGISTRATION = b'{"version":1,"subscription":{"t.*":1},"pattern":"white_list
 
 
 @dataclass(slots=True)
-class World:
+class World(sim_world.World):
     """ZooKeeper, brokers with topics and records, and the members of one group."""
 
-    kernel: Kernel
-    zk: FakeZk
-    data: SimCluster | SimLog
-    observer: Observer
-    paths: GroupPaths = field(default_factory=lambda: GroupPaths(GROUP))
-    members: list[SimMember] = field(default_factory=list)
+    cluster: SimCluster = field(kw_only=True)
+    members: list[WholeMember] = field(default_factory=list)
     offsets: SimOffsets | None = None
     """Where offsets are stored if not in ZooKeeper alone."""
     dual: bool = False
-    history: list[str] | None = None
 
     @classmethod
     def make(
@@ -95,80 +84,40 @@ class World:
         followers: int = 0,
         max_lag: float = 0.0,
         rearm_watches: bool = True,
-        light: SimLog | None = None,
         cluster: SimCluster | None = None,
         storage: str = "zookeeper",
         record: bool = False,
     ) -> World:
-        """An ensemble with two brokers and no topics. ``light``: members without fetching."""
+        """An ensemble with brokers and no topics; two brokers if there is no ``cluster``."""
         zk = FakeZk(kernel, followers=followers, max_lag=max_lag, rearm_watches=rearm_watches)
-        if light is not None:
-            world = cls(kernel, zk, light, Observer())
-            numbers = range(2)
-        else:
-            cluster = cluster or SimCluster(kernel, kernel.rng, 2, old=False)
-            world = cls(kernel, zk, cluster, Observer(records=cluster.records))
-            numbers = range(len(cluster.brokers.endpoints))
-            cluster.changed = world.set_broker
+        cluster = cluster or SimCluster(kernel, kernel.rng, 2, old=False)
+        world = cls(kernel, zk, cluster, Observer(records=cluster.records), cluster=cluster)
+        cluster.changed = world.set_broker
         world.dual = storage == "dual"
         if storage != "zookeeper":
             world.offsets = SimOffsets(kernel, world._stored, {})
         world.history = [] if record else None
-        zk.on_commit(world._committed)
-        for path in ("/brokers", BROKER_IDS, BROKER_TOPICS, "/consumers"):
-            world.do(Create(path))
-        for broker in numbers:
-            world.add_broker(broker)
+        world.begin(range(len(cluster.brokers.endpoints)))
         return world
-
-    def do(self, op: MultiOp) -> bool:
-        """Carry out a write as an administrator; False when it is refused."""
-        return isinstance(self.zk.do(op), Ok)
 
     def add_broker(self, broker: int) -> None:
         """A broker registers."""
-        at = BrokerEndpoint(broker, f"b{broker}", 9092)
-        if isinstance(self.data, SimCluster):
-            at = self.data.brokers.endpoints[broker]
-        self.set_broker(broker, at)
+        self.set_broker(broker, self.cluster.brokers.endpoints[broker])
 
     def register_brokers(self) -> None:
         """All brokers that run are registered."""
-        assert isinstance(self.data, SimCluster)
-        for at in self.data.endpoints:
+        for at in self.cluster.endpoints:
             self.set_broker(at.broker_id, at)
-
-    def set_broker(self, broker: int, at: BrokerEndpoint | None) -> None:
-        """A broker registers again, or its registration ends."""
-        self.do(Delete(broker_path(broker)))
-        if at is not None:
-            document = {"version": 1, "host": at.host, "port": at.port, "timestamp": "1"}
-            self.do(Create(broker_path(broker), json.dumps(document).encode()))
-
-    @property
-    def topics(self) -> dict[str, int]:
-        """Number of partitions of each topic that exists."""
-        return self.data.topics
-
-    def set_topic(self, topic: str, partitions: int) -> None:
-        """Create a topic, or give it more partitions."""
-        self.data.add_partitions(topic, partitions)
-        document = {"version": 1, "partitions": {str(n): [n % 2] for n in range(partitions)}}
-        data = json.dumps(document).encode()
-        if not self.do(SetData(topic_path(topic), data)):
-            self.do(Create(topic_path(topic), data))
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic's znode, as the controller does at the end of a deletion."""
         if self.data.delete_topic(topic):
             self.do(Delete(topic_path(topic)))
 
-    def add_member(self, spec: MemberSpec, habits: Habits = Habits()) -> SimMember:  # noqa: B008
+    def add_member(self, spec: MemberSpec, habits: Habits = Habits()) -> WholeMember:  # noqa: B008
         """Start one more member."""
         note = None if self.history is None else self.history.append
-        member = SimMember(
-            self.zk, spec, self.data, self.observer, habits, note, offsets=self.offsets
-        )
+        member = WholeMember(self.zk, spec, self.data, self.observer, habits, note, self.offsets)
         self.members.append(member)
         if spec.bootstrap:
             member.loop.started.add_done_callback(partial(_end_if_refused, member))
@@ -176,32 +125,9 @@ class World:
         return member
 
     @property
-    def live(self) -> list[SimMember]:
+    def live(self) -> list[WholeMember]:
         """Members that have neither left nor crashed."""
         return [member for member in self.members if member.alive]
-
-    def _committed(self, zxid: int, txn: Txn) -> None:
-        """Feed the observer from each transaction, in the instant it is committed."""
-        if self.history is not None:
-            self.history.append(f"{self.kernel.now_us} txn {zxid} {txn.session_id} {txn.changes}")
-        observer, now = self.observer, self.kernel.now
-        if txn.closes_session:
-            observer.session_ended(txn.session_id)
-        for change in txn.changes:
-            parts = change.path.split("/")
-            if len(parts) != 6 or parts[1] != "consumers" or not parts[5].isdecimal():
-                continue
-            tp = TopicPartition(parts[4], int(parts[5]))
-            before, after = change.before, change.after
-            if parts[3] == "owners" and (before is None or after is None):
-                owner = after.stat.ephemeral_owner if after is not None else None
-                fenced = self.zk.get(self.paths.offset(tp)) is not None
-                observer.owner_changed(now, tp, owner, txn.session_id, fenced=fenced)
-            elif parts[3] == "offsets" and txn.session_id:
-                was = int(before.data) if before is not None else None
-                observer.offset_changed(
-                    now, tp, was, int(after.data) if after is not None else None, txn.session_id
-                )
 
     def _stored(
         self, tp: TopicPartition, before: int | None, after: int, by: int, sure: bool
@@ -266,7 +192,7 @@ class World:
         return found
 
 
-class Trouble(ZooKeeperTroubles[SimMember]):
+class Trouble(ZooKeeperTroubles[WholeMember]):
     """The random troubles of one run."""
 
     def __init__(
@@ -295,7 +221,7 @@ class Trouble(ZooKeeperTroubles[SimMember]):
         self.joined = 0
         self.dropping = False
         self.hostile = 0
-        self.followed: set[SimMember] = set()
+        self.followed: set[WholeMember] = set()
         self.kinds = [
             (5, "join", self.join),
             (3, "leave", self.leave),
@@ -319,15 +245,14 @@ class Trouble(ZooKeeperTroubles[SimMember]):
             (2, "fault inside", self.fault),
             (3 * (world.offsets is not None), "slow offsets", self.slow_offsets),
         ]
-        assert isinstance(world.data, SimCluster)
-        self.kinds += world.data.troubles()
+        self.kinds += world.cluster.troubles()
         if self.reread == NEVER:
             # Then watches alone must do, and nothing may happen that no watch tells.
             silent = ("drop watch", "registration touched", "owner deleted")
             self.kinds = [kind for kind in self.kinds if kind[1] not in silent]
 
     @property
-    def live(self) -> list[SimMember]:
+    def live(self) -> list[WholeMember]:
         """See ``Troubles``."""
         return self.world.live
 
@@ -381,7 +306,7 @@ class Trouble(ZooKeeperTroubles[SimMember]):
             self.lasts(5)
             self._follow(member, spec)
 
-    def _follow(self, member: SimMember, spec: MemberSpec) -> None:
+    def _follow(self, member: WholeMember, spec: MemberSpec) -> None:
         if member.alive:
             self.world.kernel.schedule(0.01, partial(self._follow, member, spec))
         else:
@@ -452,8 +377,7 @@ class Trouble(ZooKeeperTroubles[SimMember]):
 
     def brokers_gone(self) -> None:
         """The registrations of all brokers are missing for a while."""
-        assert isinstance(self.world.data, SimCluster)
-        for number in self.world.data.brokers.endpoints:
+        for number in self.world.cluster.brokers.endpoints:
             self.world.set_broker(number, None)
         seconds = self.rng.choice([0.05, 3.0])
         self.world.kernel.schedule(seconds, self.world.register_brokers)
@@ -535,7 +459,7 @@ def run(
     )
 
 
-def _end_if_refused(member: SimMember, started: Future[AnswerStart]) -> None:
+def _end_if_refused(member: WholeMember, started: Future[AnswerStart]) -> None:
     """End the process of a member that may not join, as a connector does."""
     if started.exception() is None and started.result().outcome is Outcome.FOREIGN_MEMBER:
         member.host.post(member.close)

@@ -14,6 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.sim.runs.cluster import SimCluster
+from tests.sim.runs.live_member import SimLiveMember
+from tests.sim.runs.live_operator import IdsLock, SimOperator
+from tests.sim.runs.result import EVENTS, Result
+from tests.sim.runs.scenario import GROUP, World
+from tests.sim.runs.troubles import CoordinatorTroubles, ZooKeeperTroubles
+from tests.sim.runs.whole import deliver_all, hurry, uncommitted
+from tests.sim.runs.zk_member import WholeMember
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.sticky import StickyStrategy
@@ -23,21 +31,13 @@ from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, decode_mode
 from zkconsumer.core.zookeeper.ops import Create, Multi, MultiOp
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
-from zkconsumer.sim.cluster import SimCluster
 from zkconsumer.sim.coordinator import GroupCoordinator
 from zkconsumer.sim.group_judge import GroupJudge
 from zkconsumer.sim.group_member import Brokers, SimGroupMember
 from zkconsumer.sim.host import Habits
 from zkconsumer.sim.invariants import Observer, Violation
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.live_member import SimLiveMember
-from zkconsumer.sim.live_operator import IdsLock, SimOperator
-from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.process import ANSWER_S, SimProcess
-from zkconsumer.sim.result import EVENTS, Result
-from zkconsumer.sim.scenario import GROUP, World
-from zkconsumer.sim.troubles import CoordinatorTroubles, ZooKeeperTroubles
-from zkconsumer.sim.whole import deliver_all, hurry, uncommitted
 from zkconsumer.sim.zk import FakeSession
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         return [member for member in self.members if member.alive]
 
     @property
-    def legacy(self) -> list[SimMember]:
+    def legacy(self) -> list[WholeMember]:
         """Members in ZooKeeper alone that run."""
         return self.zk_world.live
 
@@ -274,7 +274,8 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         gone = {
             (tp, one.session)
             for one in found
-            if isinstance(one, SimMember | SimLiveMember) and not self.zk.session_alive(one.session)
+            if isinstance(one, WholeMember | SimLiveMember)
+            and not self.zk.session_alive(one.session)
         }
         late = len(found) - len(gone) <= 1 and not gone & self._late
         self._late |= gone
@@ -283,7 +284,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
     def _in(self, member: SimProcess[Any]) -> str:
         if isinstance(member, SimLiveMember):
             return member.mode.value if member.mode else "no mode"
-        return "ZooKeeper" if isinstance(member, SimMember) else "Kafka"
+        return "ZooKeeper" if isinstance(member, WholeMember) else "Kafka"
 
     def _check_locks(self, member: SimLiveMember, tp: TopicPartition) -> None:
         mode, group = member.mode, member.machine.group

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.sim.runs.whole import WholePlane
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator import events as group_events
 from zkconsumer.core.coordinator.spec import GroupSpec
@@ -32,8 +33,7 @@ from zkconsumer.sim.group_member import Brokers, LinesProcess
 from zkconsumer.sim.host import Habits
 from zkconsumer.sim.invariants import MemberAtRest, Observer
 from zkconsumer.sim.member import SimZk, ZkProcess
-from zkconsumer.sim.process import Source
-from zkconsumer.sim.whole import WholePlane
+from zkconsumer.sim.plane import Source
 from zkconsumer.sim.zk import FakeZk
 
 

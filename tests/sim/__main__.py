@@ -1,4 +1,4 @@
-"""Plays one simulated run and prints its verdict: ``python -m zkconsumer.sim --seed 17``."""
+"""Plays one simulated run and prints its verdict: ``python -m tests.sim --seed 17``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from zkconsumer.sim.result import EVENTS
-from zkconsumer.sim.runs import COORDINATIONS, run
+from tests.sim.runs.result import EVENTS
+from tests.sim.runs.run import COORDINATIONS, run
 
 
 def _count(text: str) -> int:
@@ -20,7 +20,7 @@ def _count(text: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play the run; return 1 if a rule was broken. Exits with 2 for wrong arguments."""
     parser = argparse.ArgumentParser(
-        prog="python -m zkconsumer.sim",
+        prog="python -m tests.sim",
         description="Simulate a group of whole members under random troubles, and judge it.",
     )
     parser.add_argument("--coordination", choices=COORDINATIONS, default=COORDINATIONS[0])

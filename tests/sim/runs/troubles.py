@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from zkconsumer.sim.cluster import SimCluster
+from tests.sim.runs.cluster import SimCluster
 from zkconsumer.sim.group_member import Brokers
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.member import ZkProcess

@@ -1,6 +1,6 @@
 """The brokers of a simulated group: topics, records, and their faults.
 
-Both kinds of group use it (``zkconsumer.sim.scenario``, ``zkconsumer.sim.group_scenario``). Records
+Both kinds of group use it (``tests.sim.runs.scenario``, ``tests.sim.runs.group_scenario``). Records
 are appended until ``stop``. Runs inside kernel events.
 """
 
@@ -10,12 +10,12 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.sim.runs.broker_log import SimBrokers
+from tests.sim.runs.fetching import SimConfig
+from tests.sim.runs.records import Records
+from tests.sim.runs.whole import WholePlane
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.sim.broker_log import SimBrokers
-from zkconsumer.sim.fetching import SimConfig
-from zkconsumer.sim.invariants import Records
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.whole import WholePlane
 
 if TYPE_CHECKING:
     from zkconsumer.sim.process import SimProcess

@@ -18,7 +18,7 @@ class Result(Generic[WorldT]):
     """One run. ``faults`` counts the injected faults, by kind."""
 
     coordination: str
-    """One of ``zkconsumer.sim.runs.COORDINATIONS``."""
+    """One of ``tests.sim.runs.run.COORDINATIONS``."""
     seed: int
     events: int
     legacy: bool
@@ -33,7 +33,7 @@ class Result(Generic[WorldT]):
     def replay(self) -> str:
         """The command that plays this run again."""
         return (
-            f".venv/bin/python -m zkconsumer.sim --coordination {self.coordination} "
+            f".venv/bin/python -m tests.sim --coordination {self.coordination} "
             f"--seed {self.seed} --events {self.events}{' --legacy' if self.legacy else ''}"
         )
 

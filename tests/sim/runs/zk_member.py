@@ -1,0 +1,86 @@
+"""A complete simulated member of a ZooKeeper group: with fetching, and offsets also in Kafka.
+
+Also runs scripts that only read at once, to compare a member's view with the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.sim.runs.cluster_port import SimClusterPort
+from tests.sim.runs.offset_store import SimOffsets
+from tests.sim.runs.whole import WholePlane
+from zkconsumer.core.zookeeper import events
+from zkconsumer.core.zookeeper.events import Event
+from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
+from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
+from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.runtime.cluster import ClusterDirectory
+from zkconsumer.sim.bulk import read_now
+from zkconsumer.sim.host import Habits
+from zkconsumer.sim.invariants import Observer
+from zkconsumer.sim.member import SimMember
+from zkconsumer.sim.plane import Source
+from zkconsumer.sim.zk import FakeZk
+
+_ASK_BROKERS_S = 1.0
+"""Seconds between two times that a member asks the brokers what their cluster consists of."""
+
+
+class WholeMember(SimMember):
+    """A member whose offsets may be stored in Kafka, and which may learn the cluster from the
+    brokers (``spec.bootstrap``)."""
+
+    def __init__(
+        self,
+        zk: FakeZk,
+        spec: MemberSpec,
+        data: Source,
+        observer: Observer,
+        habits: Habits,
+        note: Callable[[str], object] | None,
+        offsets: SimOffsets | None = None,
+    ) -> None:
+        super().__init__(zk, spec, data, observer, habits, note)
+        coordination: Any = self._coordination
+        if spec.bootstrap:
+            port = SimClusterPort(zk, self.host)
+            coordination.directory = ClusterDirectory(self.host, port, False, coordination.on_watch)
+            coordination.directory_interval = _ASK_BROKERS_S
+            self._zk.has_brokers = False
+        if offsets is not None:
+            coordination.offsets = offsets.port(lambda: self.session, self._surely_in)
+        if isinstance(self.plane, WholePlane):
+            self.plane.on_reset = lambda tp, old: self.post(events.OffsetReset(tp, old))
+
+    def _surely_in(self, session: int) -> bool:
+        """Whether the session is this member's, and surely lives."""
+        limit = self.proved + self.spec.session_timeout
+        return self.spec.scala or (session == self.session and self._kernel.now < limit)
+
+    def slow_pings(self, probability: float) -> None:
+        """Hand over the answers to pings late at times."""
+        self._zk.late_pings = probability
+
+    def crash(self) -> None:
+        """See ``SimMember``: an offset that is on its way may still be stored."""
+        lives = self.alive
+        super().crash()
+        if lives and self._coordination.offsets is not None:
+            self._coordination.offsets.close()
+
+
+def run_now(zk: FakeZk, command: ScriptCommand, context: ScriptContext) -> Event:
+    """Run a script that only reads against the committed state, at once and without a session."""
+    script = one_by_one(script_for(command, context))
+    op = next(script)
+    while True:
+        try:
+            op = script.send(read_now(zk, op))
+        except StopIteration as end:
+            result: Event = end.value
+            return result
+
+
+__all__ = ["WholeMember", "run_now"]
