@@ -227,7 +227,7 @@ clean: ## delete what the targets made here (not the jars in the user's cache)
 $(STAMP): pyproject.toml | system
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	ZKCONSUMER_COMPILE=no $(BIN)/python -m pip install --quiet --editable '.[audit,cli,codecs,docker,prometheus,sasl]' --group dev
+	ZKCONSUMER_COMPILE=no $(BIN)/python -m pip install --quiet --editable '.[audit,cli,codecs,prometheus,sasl]' --group dev
 	@touch $@
 
 # Chromium, in which tests look at reports: installed where apt may, named where not.

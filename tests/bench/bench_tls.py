@@ -14,13 +14,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
+from tests.support.secured import SecuredCluster
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.testing.secured import SecuredCluster
 
+ROOT = Path(__file__).parents[2]
 MESSAGES, PARTITIONS = 600_000, 4
 TOPIC = "t"
 READERS = ("ours", "batches", "confluent")
@@ -70,8 +72,10 @@ def _measure(cluster: SecuredCluster, reader: str, protocol: str, group: str) ->
         "ca": str(cluster.authority.ca),
         "properties": cluster.client(protocol),
     }
-    command = [sys.executable, __file__, json.dumps(task)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    command = [sys.executable, "-m", "tests.bench.bench_tls", json.dumps(task)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
+    )
     return float(done.stdout)
 
 

@@ -1,4 +1,4 @@
-"""Run all benchmark modules: ``python tests/bench/run.py [--rounds N] [--json] [NAME ...]``.
+"""Run all benchmark modules: ``python -m tests.bench.run [--rounds N] [--json] [NAME ...]``.
 
 A benchmark module is a file ``bench_<name>.py`` in this folder. Its ``run(rounds)`` yields (case,
 figure, value of each round). The exit status is 1 if the median of a ratio is below 1.

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.docker import IMAGE
+from tests.support.docker_engine import connect_engine
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing.docker import IMAGE
-from zkconsumer.testing.docker_engine import connect_engine
 
 ROOT = Path(__file__).parents[2]
 BUILD_SECONDS = 900

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.docker import DockerCluster
+from tests.support.docker_engine import CLUSTER_LABEL, DockerContainer
 from zkconsumer.errors import ClusterError
 from zkconsumer.testing import KAFKA_LINES, wait_until
-from zkconsumer.testing.docker import DockerCluster
-from zkconsumer.testing.docker_engine import CLUSTER_LABEL, DockerContainer
 from zkconsumer.testing.groups import GroupWatch, Producer
 from zkconsumer.testing.servers import read_metadata
 
@@ -147,7 +147,7 @@ def test_containers_of_a_killed_process_are_removed(engine: Any, image: str) -> 
     """The next start removes the containers of a killed process, but not those of a running one."""
     script = (
         "import os, signal, sys\n"
-        "from zkconsumer.testing.docker import DockerCluster\n"
+        "from tests.support.docker import DockerCluster\n"
         "cluster = DockerCluster(image=sys.argv[1])\n"
         "cluster.start()\n"
         "print(cluster.id, flush=True)\n"

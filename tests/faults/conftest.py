@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.coordinated import written
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
-from zkconsumer.testing import LocalCluster, TcpProxy, expire_session, wait_until
+from zkconsumer.testing import LocalCluster, expire_session, wait_until
 from zkconsumer.testing.groups import Delivery, GroupWatch, Producer, Reader
 from zkconsumer.testing.waiting import stands_still
 

@@ -13,9 +13,10 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.errors import CommitFailedError, RebalanceFailedError
-from zkconsumer.testing import LocalCluster, TcpProxy, wait_until
+from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import GroupWatch, Producer, Reader
 
 SESSION = 3.0

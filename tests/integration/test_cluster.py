@@ -20,11 +20,11 @@ from kafka import KafkaConsumer, KafkaProducer
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.errors import ClusterError
 from zkconsumer.testing import (
     LocalCluster,
     LocalZooKeeper,
-    TcpProxy,
     expire_session,
     free_port,
     jars,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from kafka import KafkaProducer
 
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint
@@ -19,7 +20,7 @@ from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.testing import LocalCluster, TcpProxy, wait_until
+from zkconsumer.testing import LocalCluster, wait_until
 
 Make = Callable[..., ConsumerFetcherManager]
 

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.admin.verify import Finding, Kind
 from zkconsumer.cli.watch import Change, Watch
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.errors import UnknownGroupError
-from zkconsumer.testing import LocalCluster, TcpProxy, wait_until
+from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import GroupWatch
 
 MAIN = "from zkconsumer.cli import main; main()"

@@ -9,6 +9,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
@@ -28,7 +29,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.errors import ChrootMissingError, ZkUnavailableError
-from zkconsumer.testing import LocalZooKeeper, TcpProxy, expire_session, free_port, wait_until
+from zkconsumer.testing import LocalZooKeeper, expire_session, free_port, wait_until
 from zkconsumer.testing.servers import TICK_MS
 from zkconsumer.zk.driver import SessionEvent, ZkDriver
 

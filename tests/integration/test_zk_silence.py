@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.core.zookeeper.ops import Code, Create, Exists, Failed, GetChildren, Ok, Reply, ZkOp
 from zkconsumer.errors import ZkUnavailableError
-from zkconsumer.testing import LocalZooKeeper, TcpProxy, wait_until
+from zkconsumer.testing import LocalZooKeeper, wait_until
 from zkconsumer.zk.blocking import BlockingZk
 from zkconsumer.zk.driver import SessionEvent, ZkDriver
 

@@ -17,13 +17,13 @@ import pytest
 from kazoo.client import KazooClient
 from zkmigrate.cli import run
 
+from tests.support.migrating import MigratingCluster
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.testing import wait_until
 from zkconsumer.testing.groups import GroupWatch, Producer, Reader
-from zkconsumer.testing.migrating import MigratingCluster
 from zkconsumer.testing.produce import send
 
 SEED = 16

@@ -16,8 +16,9 @@ from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Direction
 from zkmigrate.stores.sessions import Stores
 
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.errors import ZkUnavailableError
-from zkconsumer.testing import TcpProxy, expire_session
+from zkconsumer.testing import expire_session
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

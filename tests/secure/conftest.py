@@ -10,7 +10,7 @@ import pytest
 from kafka import KafkaProducer
 
 from tests.secure.stage import MESSAGES, PARTITIONS, TOPIC, Stage, make_trees
-from zkconsumer.testing.secured import Authority, SecuredCluster
+from tests.support.secured import Authority, SecuredCluster
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,8 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from kazoo.client import KazooClient
 from zkmigrate.cli import run as zkmigrate
 
+from tests.support.secured import Authority, SecuredCluster
 from zkconsumer import CoordinatorConsumerConnector, ZookeeperConsumerConnector
-from zkconsumer.testing.secured import Authority, SecuredCluster
 
 EVERYTHING = os.environ.get("SECURE") == "all"
 TOPIC = "secured"

@@ -30,12 +30,12 @@ from tests.secure.stage import (
     read_offsets,
     write_properties,
 )
+from tests.support.secured import USER
 from zkconsumer.broker.security import KafkaSecurity, unsecured_token
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.testing import wait_until
-from zkconsumer.testing.secured import USER
 from zkconsumer.zk.security import ZkSecurity
 
 KEY_PASSWORD = "canary-of-the-private-key"

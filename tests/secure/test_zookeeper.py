@@ -22,6 +22,7 @@ from tests.secure.stage import (
     Timer,
     write_properties,
 )
+from tests.support.secured import USER
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.errors import (
@@ -31,7 +32,6 @@ from zkconsumer.errors import (
     ZooKeeperError,
 )
 from zkconsumer.testing import LocalZooKeeper
-from zkconsumer.testing.secured import USER
 from zkconsumer.tls import for_brokers
 from zkconsumer.zk.blocking import BlockingZk
 

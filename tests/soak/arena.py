@@ -27,6 +27,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.soak.history import FaultRecord, Life
 from tests.soak.kinds import KINDS
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.broker.consumer_member import ConsumerGroupClient
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
@@ -35,7 +36,7 @@ from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import LocalCluster, TcpProxy, expire_session, wait_until
+from zkconsumer.testing import LocalCluster, expire_session, wait_until
 from zkconsumer.testing.groups import WatchClient
 from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.testing.servers import Server, four_letters

@@ -20,10 +20,11 @@ from typing import Any
 from tests.soak.arena import COMMIT_INTERVAL, GROUP, SESSION, TOPIC, Arena, Member, Slot, freeze
 from tests.soak.history import FaultRecord
 from tests.soak.kinds import KINDS
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import TcpProxy, wait_until
+from zkconsumer.testing import wait_until
 from zkconsumer.testing.servers import Server
 
 LOCK_SECONDS = 90.0

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from zkconsumer.testing.faults import TcpProxy
+from tests.support.tcp_proxy import TcpProxy
 
 
 def frame(number: int, body: bytes = b"body") -> bytes:

@@ -42,15 +42,6 @@ assert decompress(4, bytes.fromhex(zstd)) == b"abc"
 assert decompress(3, bytes.fromhex(lz4)) == b"abc"
 assert decompress(2, bytes.fromhex(snappy)) == b"abc"
 """,
-    "docker": """
-from zkconsumer.errors import ClusterError
-from zkconsumer.testing.docker_engine import connect_engine
-try:
-    connect_engine()
-except ClusterError as error:
-    if "no Docker engine answers" not in str(error):
-        raise
-""",
     "prometheus": """
 from urllib.request import urlopen
 from zkconsumer.prometheus import start_http_server
@@ -77,7 +68,6 @@ MISSING = {
     "arrow": "extra 'arrow'",
     "cli": "'.[cli]'",
     "codecs": "'.[codecs]'",
-    "docker": "'.[docker]'",
     "prometheus": "'.[prometheus]'",
     "sasl": "pure-sasl",
     "audit": "'.[cli,audit]'",
@@ -104,7 +94,7 @@ def use(python: Path, extra: str, cwd: Path) -> tuple[int, str]:
     done = subprocess.run(
         [python, "-c", USES[extra]],
         cwd=cwd,
-        env=kept | {"DOCKER_HOST": "tcp://127.0.0.1:1"},
+        env=kept,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,7 +1,7 @@
 """Real servers for tests and trials: ZooKeeper and Kafka on loopback, and ways to disturb them."""
 
 from zkconsumer.testing.cluster import LocalCluster, LocalZooKeeper
-from zkconsumer.testing.faults import TcpProxy, expire_session
+from zkconsumer.testing.faults import expire_session
 from zkconsumer.testing.jars import KAFKA_LINES, fetch_jars, java
 from zkconsumer.testing.servers import Server
 from zkconsumer.testing.waiting import free_port, wait_until
@@ -11,7 +11,6 @@ __all__ = [
     "LocalCluster",
     "LocalZooKeeper",
     "Server",
-    "TcpProxy",
     "expire_session",
     "fetch_jars",
     "free_port",

@@ -33,8 +33,9 @@ from kazoo.client import KazooClient
 
 from tests.audit.corpus.incidents import Corpus, Incident, Play, wait
 from tests.audit.corpus.play import CUT, RECORDED, store
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.testing import LocalCluster, TcpProxy, expire_session, wait_until
+from zkconsumer.testing import LocalCluster, expire_session, wait_until
 from zkconsumer.testing.groups import Delivery, GroupWatch, Producer, Reader
 from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
 

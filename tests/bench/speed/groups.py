@@ -22,11 +22,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.bench.speed.readers import BUILD
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import GetChildren, GetMany, Node, Ok, Reply, ZkOp
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import LocalCluster, TcpProxy, wait_until
+from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.zk.driver import ZkDriver
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from zkconsumer.errors import ClusterError
-from zkconsumer.testing.docker_engine import (
+from tests.support.docker_engine import (
     DockerContainer,
     connect_engine,
     create_container,
@@ -22,6 +21,7 @@ from zkconsumer.testing.docker_engine import (
     remove_cluster,
     remove_leftovers,
 )
+from zkconsumer.errors import ClusterError
 from zkconsumer.testing.jars import KAFKA_LINES, KRAFT_LINES
 from zkconsumer.testing.servers import READY_SECONDS, is_registered, read_metadata
 from zkconsumer.testing.topic_verbs import TopicVerbs

@@ -34,7 +34,7 @@ def connect_engine() -> Any:
         sdk = None
     if not hasattr(sdk, "from_env"):
         raise ClusterError(
-            "the Docker SDK for Python was not found: in a clone run pip install '.[docker]'"
+            "the Docker SDK for Python was not found: run pip install --group docker"
         )
     with engine_errors("no Docker engine answers (start it, or set DOCKER_HOST)"):
         client = sdk.from_env()
