@@ -240,8 +240,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     def _observer(self, machine: RebalanceMachine) -> MemberRecorder | None:
         if self._journal is None:
             return None
-        chroot = len(self.config.zookeeper_chroot)
-        recorder = MemberRecorder(self._journal, self.consumer_id, self._host.wall_us, chroot)
+        recorder = MemberRecorder(self._journal, self.consumer_id, self._host.wall_us)
         recorder.made(machine, "zookeeper")
         return recorder
 

@@ -212,15 +212,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
     def _observer(self, machine: GroupMachine) -> GroupRecorder | None:
         if self._journal is None:
             return None
-        config = self.config
-        recorder = GroupRecorder(
-            self._journal,
-            self.consumer_id,
-            self._host.wall_us,
-            config.group_id,
-            config.client_id,
-            config.group_instance_id,
-        )
+        recorder = GroupRecorder(self._journal, self.consumer_id, self._host.wall_us)
         consumer = isinstance(machine, ConsumerGroupMachine)
         recorder.made(machine, "consumer" if consumer else "coordinator")
         return recorder

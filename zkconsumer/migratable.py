@@ -171,8 +171,7 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
     def _live_recorder(self) -> LiveRecorder | None:
         if self._journal is None:
             return None
-        chroot = len(self.config.zookeeper_chroot)
-        return LiveRecorder(self._journal, self.consumer_id, self._host.wall_us, chroot)
+        return LiveRecorder(self._journal, self.consumer_id, self._host.wall_us)
 
     def metrics(self) -> Metrics:
         """Return the current metrics.

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.sized import SizedConnector
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.group import OnExchange
-from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.journal import JournalWriter, Tally, read_journal
+from zkconsumer.herd.tally import Tally
+from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import Entry, run_entry
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Producer, Reader
@@ -63,8 +64,8 @@ def test_a_member_writes_what_it_does(
     with JournalWriter(path) as sink, Producer(cluster.bootstrap, topic, range(4)) as producer:
         sink.write(run_entry(time.time_ns() // 1000, "epoch", {}))
         config = _config(cluster, group)
-        first = CoordinatorConsumerConnector(config, sink, on_exchange=_sizes(told, monkeypatch))
-        with first, CoordinatorConsumerConnector(config, sink) as second:
+        first = SizedConnector(config, sink, on_exchange=_sizes(told, monkeypatch))
+        with first, SizedConnector(config, sink) as second:
             readers = [Reader(first.create_message_streams({topic: 1})[topic])]
             producer.send(20)
             readers[0].wait(20)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.journal import Tally, read_journal
-from zkconsumer.journal.measures import Measures
+from zkconsumer.herd.measures import Measures
+from zkconsumer.herd.tally import Tally
+from zkconsumer.journal import read_journal
 from zkconsumer.sim.herd import Herd, simulate
 from zkconsumer.testing import LocalZooKeeper
 from zkconsumer.testing.herd import RealHerd, run_herd

@@ -10,11 +10,12 @@ from typing import Final
 
 import pytest
 
-from zkconsumer.coordinator import CoordinatorConsumerConnector
+from tests.support.sized import SizedConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator.states import State
-from zkconsumer.journal import JournalWriter, Tally, read_journal
-from zkconsumer.journal.measures import Measures, measure
+from zkconsumer.herd.measures import Measures, measure
+from zkconsumer.herd.tally import Tally
+from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import run_entry
 from zkconsumer.sim.herd import Herd
 from zkconsumer.sim.herd_coordinator import simulate_any
@@ -51,7 +52,7 @@ class Herded:
         self._stack = ExitStack()
         self._sink = self._stack.enter_context(JournalWriter(self._journal))
         self._sink.write(run_entry(time.time_ns() // 1000, "epoch", {}))
-        self.members: list[CoordinatorConsumerConnector] = []
+        self.members: list[SizedConnector] = []
 
     def start(self) -> None:
         """Start one member."""
@@ -63,7 +64,7 @@ class Herded:
             "auto.commit.interval.ms": 600_000,
             "zkconsumer.reread.interval.ms": 600_000,
         }
-        member = CoordinatorConsumerConnector(config, self._sink)
+        member = SizedConnector(config, self._sink)
         self._stack.callback(member.shutdown)
         self.members.append(member)
         member.create_message_streams({self._topic: 1})

@@ -121,7 +121,7 @@ class Sink:
 def _recorder(coordination: str, sink: Sink) -> tuple[Recorder, type]:
     if coordination == "zookeeper":
         return MemberRecorder(sink, "g_m", lambda: 5), RebalanceMachine
-    return GroupRecorder(sink, "g_m", lambda: 5, "g"), MembershipMachine
+    return GroupRecorder(sink, "g_m", lambda: 5), MembershipMachine
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from zkconsumer.errors import ConfigError
-from zkconsumer.journal import JournalWriter, Tally, read_journal
+from zkconsumer.herd.tally import Tally
+from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import run_entry
 from zkconsumer.sim import bulk as bulk_module
 from zkconsumer.sim.herd import EVENTS, Herd, HerdRun, simulate

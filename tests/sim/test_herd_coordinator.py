@@ -17,7 +17,8 @@ from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.strategies import RangeStrategy
-from zkconsumer.journal import JournalWriter, Tally, read_journal
+from zkconsumer.herd.tally import Tally
+from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import run_entry
 from zkconsumer.sim.coordinator import GroupCoordinator, GroupState
 from zkconsumer.sim.herd import EVENTS, Herd

@@ -103,7 +103,7 @@ def recorded(patch: pytest.MonkeyPatch, run: Callable[[], object]) -> Lines:
             recorder = MemberRecorder(lines, name, self.host.wall_us)
             recorder.made(machine, "zookeeper")
         else:
-            recorder = GroupRecorder(lines, name, self.host.wall_us, "g")
+            recorder = GroupRecorder(lines, name, self.host.wall_us)
             recorder.made(machine, "coordinator")
         self.observer = Both(self.observer, recorder)
 

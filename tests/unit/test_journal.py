@@ -12,6 +12,8 @@ from typing import IO, Any
 import pytest
 
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.coordinator.commands import FindCoordinator
+from zkconsumer.core.coordinator.events import CoordinatorFound
 from zkconsumer.core.zookeeper.events import ViewLoaded
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import (
@@ -32,14 +34,16 @@ from zkconsumer.core.zookeeper.ops import (
 from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import JournalFormatError
+from zkconsumer.herd.deliveries import consumed_twice
+from zkconsumer.herd.ownership import Ownership
+from zkconsumer.herd.recorders import SizedRecorder
+from zkconsumer.herd.wire import cost
 from zkconsumer.journal import JournalWriter, read_journal
-from zkconsumer.journal.deliveries import consumed_twice
+from zkconsumer.journal.counts import kind_of
 from zkconsumer.journal.files import MemberJournal, check_entry
-from zkconsumer.journal.ownership import Ownership
+from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Entry, MemberRecorder, event_entry, run_entry
 from zkconsumer.journal.replay import replay
-from zkconsumer.journal.tally import kind_of
-from zkconsumer.journal.wire import cost
 from zkconsumer.testing import wait_until
 
 STAT = Stat(1, 1, 0, 0)
@@ -103,6 +107,21 @@ def test_a_journal_of_another_schema_is_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps(start) + "\n")
         with pytest.raises(JournalFormatError):
             list(read_journal(path))
+
+
+def test_the_journal_of_a_running_member_has_no_sizes() -> None:
+    """A running member's operations are counted. Sizes are only computed for studies of herds."""
+    lines: list[Entry] = []
+    sink = SimpleNamespace(write=lines.append)
+    op, reply = GetData("/a/b"), Ok(Node(b"xyz", STAT))
+    MemberRecorder(sink, "g_m", lambda: 0).op(op, reply, 0, 1, 0)
+    SizedRecorder(sink, "g_m", lambda: 0).op(op, reply, 0, 1, 0)
+    GroupRecorder(sink, "g_m", lambda: 0).request(FindCoordinator(1), CoordinatorFound(1), 0, 1, 0)
+    plain, sized, request = lines
+    assert not any(map(check_entry, lines))
+    assert {"bytes_out", "bytes_in"} == sized.keys() - plain.keys()
+    assert (plain["requests"], plain["reads"], plain["writes"], plain["changes"]) == (1, 1, 0, 0)
+    assert (request["requests"], request["reads"], request.get("bytes_out")) == (1, 0, None)
 
 
 def test_a_field_left_out_is_found() -> None:

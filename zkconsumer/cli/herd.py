@@ -27,7 +27,7 @@ from zkconsumer.cli.herd_output import (
 from zkconsumer.cli.tables import print_rows
 from zkconsumer.cli.times import Duration
 from zkconsumer.errors import ConfigError
-from zkconsumer.journal.measures import Measures
+from zkconsumer.herd.measures import Measures
 from zkconsumer.sim.herd import BOUNCE_SECONDS, RESTART_SECONDS, Herd
 from zkconsumer.sim.herd_coordinator import simulate_any
 from zkconsumer.testing import LocalZooKeeper

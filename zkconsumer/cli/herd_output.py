@@ -13,7 +13,7 @@ import click
 
 from zkconsumer.cli.tables import print_rows
 from zkconsumer.errors import ConfigError
-from zkconsumer.journal.measures import Measures
+from zkconsumer.herd.measures import Measures
 
 _COLUMNS = {
     "profile": "profile",

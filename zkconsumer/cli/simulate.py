@@ -28,8 +28,8 @@ from zkconsumer.cli.herd_output import (
 from zkconsumer.cli.tables import print_rows
 from zkconsumer.cli.times import Duration, duration_option
 from zkconsumer.errors import ConfigError
+from zkconsumer.herd.measures import Measures
 from zkconsumer.journal.files import JournalWriter
-from zkconsumer.journal.measures import Measures
 from zkconsumer.journal.recorder import run_entry
 from zkconsumer.sim.herd import PROFILES, Herd
 from zkconsumer.sim.herd_coordinator import simulate_any

@@ -1,8 +1,8 @@
 """The journal of a run: JSON Lines of every event, command and ZooKeeper operation of its members.
 
 ``schema`` is the one table of fields. ``recorder`` turns a member's actions into entries, with
-complete events and commands by ``codec``. ``files`` writes and reads them, ``tally`` adds them up,
-and ``replay`` runs a member's machine on them again. Nothing here depends on a driver: the live
+complete events and commands by ``codec``. ``files`` writes and reads them, and ``replay`` runs a
+member's machine on them again. Nothing here depends on a driver: the live
 loop and the simulator write the same entries.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 from zkconsumer.journal.files import JournalWriter, read_journal
 from zkconsumer.journal.recorder import MemberObserver, MemberRecorder, Sink
 from zkconsumer.journal.schema import FIELDS, SCHEMA_VERSION, Field, Kind
-from zkconsumer.journal.tally import Tally
 
 __all__ = [
     "FIELDS",
@@ -22,6 +21,5 @@ __all__ = [
     "MemberObserver",
     "MemberRecorder",
     "Sink",
-    "Tally",
     "read_journal",
 ]

@@ -5,7 +5,6 @@ Called by the thread that runs the member: the connector's loop, or the simulati
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -19,8 +18,8 @@ from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.ops import Failed, OffsetOp, Reply, ZkOp, session_text
 from zkconsumer.core.zookeeper.scripts.common import path_of
 from zkconsumer.journal.codec import Codec
+from zkconsumer.journal.counts import counts, touched
 from zkconsumer.journal.schema import SCHEMA_VERSION, Kind
-from zkconsumer.journal.wire import Cost, cost, touched
 
 Entry = dict[str, Any]
 
@@ -54,9 +53,6 @@ class MemberObserver(Protocol):
         self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int
     ) -> None:
         """``op``, sent at ``sent_us``, was answered."""
-
-    def reads(self, path: str, spent: Cost, sent_us: int, session: int, attempt: int) -> None:
-        """Single reads one after the other, the first of ``path``, all answered (simulator)."""
 
     def shut(self, since_us: int) -> None:
         """The session is lost; nothing has been delivered since ``since_us`` on the run's clock."""
@@ -186,14 +182,7 @@ class Recorder:
 
 
 class MemberRecorder(Recorder):
-    """Writes the entries of one member of a group in ZooKeeper.
-
-    Args as of ``Recorder``; ``chroot``: length of the chroot, for sizes on the wire.
-    """
-
-    def __init__(self, sink: Sink, member: str, now_us: Callable[[], int], chroot: int = 0) -> None:
-        super().__init__(sink, member, now_us)
-        self._chroot = chroot
+    """Writes the entries of one member of a group in ZooKeeper. Args as of ``Recorder``."""
 
     def op(
         self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int
@@ -204,7 +193,7 @@ class MemberRecorder(Recorder):
         if path := path_of(op) if not isinstance(op, OffsetOp) else "":
             entry["path"] = path
         entry["result"] = reply.code.value if isinstance(reply, Failed) else "ok"
-        entry |= dataclasses.asdict(cost(op, reply, self._chroot))
+        entry |= self._spent(op, reply)
         created, deleted = touched(op, reply)
         if created:
             entry["created"] = created
@@ -212,11 +201,9 @@ class MemberRecorder(Recorder):
             entry["deleted"] = deleted
         self._sink.write(entry)
 
-    def reads(self, path: str, spent: Cost, sent_us: int, session: int, attempt: int) -> None:
-        """Write many reads in one line."""
-        entry = self._entry(Kind.OP, None, session, attempt)
-        entry |= {"name": "GetMany", "sent": sent_us, "path": path, "result": "ok"}
-        self._sink.write(entry | dataclasses.asdict(spent))
+    def _spent(self, op: ZkOp | OffsetOp, reply: Reply) -> dict[str, int]:
+        """The counts of an operation."""
+        return counts(op, reply)._asdict()
 
     def shut(self, since_us: int) -> None:
         """Record that nothing is delivered, and since when."""

@@ -156,8 +156,13 @@ FIELDS: Final = (
         "number of znodes that were created, set or deleted, if it succeeded",
         True,
     ),
-    _f("bytes_out", Type.INTEGER, _OP, "bytes of the requests, including framing", True),
-    _f("bytes_in", Type.INTEGER, _OP, "bytes of the answers, including framing", True),
+    _f(
+        "bytes_out",
+        Type.INTEGER,
+        _OP,
+        "bytes of the requests, including framing; only in studies of the herd effect",
+    ),
+    _f("bytes_in", Type.INTEGER, _OP, "bytes of the answers, in the same way"),
     _f("created", Type.NAMES, _OP, "registrations and owner znodes that the operation created"),
     _f("deleted", Type.NAMES, _OP, "registrations and owner znodes that the operation deleted"),
     _f(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from zkconsumer.journal.counts import GROUP_KINDS, kind_of
 from zkconsumer.journal.recorder import Entry
-from zkconsumer.journal.tally import GROUP_KINDS, kind_of
 
 _DULL: Final = frozenset({"Exists"})
 

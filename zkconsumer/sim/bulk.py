@@ -37,7 +37,7 @@ from zkconsumer.core.zookeeper.ops import (
 from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext
 from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.znodes import GroupPaths
-from zkconsumer.journal.wire import Cost, cost
+from zkconsumer.herd.wire import Cost, cost
 from zkconsumer.sim.kernel import Handle, Kernel
 from zkconsumer.sim.zk import FakeZk, Txn
 

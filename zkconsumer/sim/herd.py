@@ -24,9 +24,11 @@ from zkconsumer.core.zookeeper.znodes import (
     topic_path,
 )
 from zkconsumer.errors import ConfigError
-from zkconsumer.journal.measures import Measures, measure
-from zkconsumer.journal.recorder import MemberObserver, MemberRecorder, Sink, event_entry
-from zkconsumer.journal.tally import MemberCounter, Tally, owner_partition
+from zkconsumer.herd.counters import MemberCounter
+from zkconsumer.herd.measures import Measures, measure
+from zkconsumer.herd.recorders import SizedRecorder
+from zkconsumer.herd.tally import Tally, owner_partition
+from zkconsumer.journal.recorder import MemberObserver, Sink, event_entry
 from zkconsumer.sim.bulk import BulkViews
 from zkconsumer.sim.host import Habits
 from zkconsumer.sim.invariants import Observer
@@ -221,7 +223,7 @@ class HerdRun:
         else:
             self._to_count.append((name, watchers))
         if self._sink is not None:
-            watchers.append(MemberRecorder(self._sink, name, lambda: self.kernel.now_us))
+            watchers.append(SizedRecorder(self._sink, name, lambda: self.kernel.now_us))
         habits = Habits(stop=(0.0, 0.0), listener=(0.0, 0.0), commit_interval=herd.commit_interval)
         member = SimMember(
             self.zk, spec, self._log, self._observer, habits, watchers=watchers, bulk=self.bulk

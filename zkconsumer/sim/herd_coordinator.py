@@ -15,10 +15,12 @@ from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
 from zkconsumer.core.coordinator.strategies import RangeStrategy, Strategy
-from zkconsumer.journal.group import GroupCounter, GroupObserver, GroupRecorder
-from zkconsumer.journal.measures import Measures, measure
+from zkconsumer.herd.counters import GroupCounter
+from zkconsumer.herd.measures import Measures, measure
+from zkconsumer.herd.recorders import SizedGroupRecorder
+from zkconsumer.herd.tally import Tally
+from zkconsumer.journal.group import GroupObserver
 from zkconsumer.journal.recorder import Sink, event_entry
-from zkconsumer.journal.tally import Tally
 from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator, SeatState
 from zkconsumer.sim.coordinator import GroupCoordinator, GroupState
 from zkconsumer.sim.group_judge import GroupJudge
@@ -147,7 +149,7 @@ class CoordinatorRun:
         spec = self._member_spec(name) if self._consumer else self._classic_spec(name)
         watchers: list[GroupObserver] = [GroupCounter(self.tally, name, now_us, GROUP)]
         if self._sink is not None:
-            watchers.append(GroupRecorder(self._sink, name, now_us, GROUP))
+            watchers.append(SizedGroupRecorder(self._sink, name, now_us, GROUP))
         habits = Habits(stop=(0.0, 0.0), listener=(0.0, 0.0), commit_interval=herd.commit_interval)
         member = SimGroupMember(
             self.brokers, spec, self._log, self._observer, habits, None, watchers, self._identify

@@ -19,8 +19,8 @@ from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import Reply, SessionEvent, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import MemberScript
 from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.herd.wire import Cost
 from zkconsumer.journal.recorder import MemberObserver
-from zkconsumer.journal.wire import Cost
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import MachineT
 from zkconsumer.runtime.zookeeper import Running, ZooKeeperCoordination
@@ -248,9 +248,7 @@ class SimMember(ZkProcess[RebalanceMachine]):
 
     def bulk_done(self, began_us: int, spent: Cost, path: str) -> None:
         """Reads that were simulated in bulk are answered."""
-        observer = self._coordination.observer
-        if observer is not None:
-            observer.reads(path, spent, began_us, self.session, self.machine.attempts)
+        self.watchers.reads(path, spent, began_us, self.session, self.machine.attempts)
 
 
 class BulkCoordination(ZooKeeperCoordination):

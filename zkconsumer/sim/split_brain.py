@@ -16,7 +16,9 @@ from typing import Any
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.ops import session_text
 from zkconsumer.core.zookeeper.view import MemberSpec
-from zkconsumer.journal.ownership import Ownership
+from zkconsumer.herd.counters import MemberCounter
+from zkconsumer.herd.ownership import Ownership
+from zkconsumer.herd.tally import Tally, owner_partition
 from zkconsumer.journal.recorder import (
     Entry,
     MemberObserver,
@@ -24,7 +26,6 @@ from zkconsumer.journal.recorder import (
     event_entry,
     run_entry,
 )
-from zkconsumer.journal.tally import MemberCounter, Tally, owner_partition
 from zkconsumer.sim.host import Habits
 from zkconsumer.sim.invariants import Observer
 from zkconsumer.sim.kernel import Kernel

@@ -27,11 +27,11 @@ from zkconsumer.core.zookeeper.znodes import (
     topic_path,
 )
 from zkconsumer.errors import ClusterError
-from zkconsumer.journal.deliveries import consumed_twice
+from zkconsumer.herd.deliveries import consumed_twice
+from zkconsumer.herd.measures import Measures, measure
+from zkconsumer.herd.tally import Tally
 from zkconsumer.journal.files import JournalWriter, read_journal
-from zkconsumer.journal.measures import Measures, measure
 from zkconsumer.journal.recorder import Entry, event_entry, run_entry
-from zkconsumer.journal.tally import Tally
 from zkconsumer.testing.herd_jvm import JvmHerd
 from zkconsumer.testing.herd_members import HerdSettings
 from zkconsumer.testing.servers import four_letters

@@ -33,8 +33,9 @@ from zkconsumer.core.zookeeper.states import State
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.herd.recorders import SizedRecorder
 from zkconsumer.journal.files import JournalWriter
-from zkconsumer.journal.recorder import MemberRecorder, run_entry
+from zkconsumer.journal.recorder import run_entry
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.threads import MemberThread
@@ -147,7 +148,7 @@ class HerdMember:
 
     def __init__(self, settings: HerdSettings, name: str, journal: JournalWriter) -> None:
         host, gate = MemberThread(name), DeliveryGate(always_open=True)
-        recorder = MemberRecorder(
+        recorder = SizedRecorder(
             journal, name, lambda: time.time_ns() // 1000, len(settings.chroot)
         )
         coordination = ZooKeeperCoordination(host, gate, settings.session_timeout, recorder)

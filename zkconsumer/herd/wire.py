@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zkconsumer.core.zookeeper.ops import (
-    Check,
     Create,
     Delete,
     Exists,
-    Failed,
     GetChildren,
     GetData,
     GetMany,
@@ -27,6 +25,7 @@ from zkconsumer.core.zookeeper.ops import (
     SetData,
     ZkOp,
 )
+from zkconsumer.journal.counts import counts
 
 _REQUEST = 12  # length, xid, type
 _REPLY = 20  # length, xid, zxid, error
@@ -100,16 +99,15 @@ def _many(op: GetMany, reply: Reply, chroot: int, multiread: bool) -> Cost:
     count = len(op.paths)
     if not count:
         return Cost(0, 0, 0, 0, 0, 0)
+    spent = counts(op, reply, multiread)
     names = sum(map(len, op.paths)) + count * (5 + chroot)
     nodes = reply.value if isinstance(reply, Ok) and isinstance(reply.value, tuple) else ()
     content = sum(map(_node_in, nodes))
-    if multiread and not op.watch and count > 1:
+    if spent.requests < count:
         missing = 4 * sum(node is None for node in nodes)
         framing = (count + 1) * _PART
-        return Cost(
-            1, count, 0, 0, _REQUEST + names + framing, _REPLY + content + missing + framing
-        )
-    return Cost(count, count, 0, 0, names + count * _REQUEST, content + count * _REPLY)
+        return Cost(*spent, _REQUEST + names + framing, _REPLY + content + missing + framing)
+    return Cost(*spent, names + count * _REQUEST, content + count * _REPLY)
 
 
 def cost(op: ZkOp | OffsetOp, reply: Reply, chroot: int = 0, multiread: bool = True) -> Cost:
@@ -121,6 +119,7 @@ def cost(op: ZkOp | OffsetOp, reply: Reply, chroot: int = 0, multiread: bool = T
     """
     if isinstance(op, GetMany):
         return _many(op, reply, chroot, multiread)
+    spent = counts(op, reply)
     ok = isinstance(reply, Ok)
     value = reply.value if isinstance(reply, Ok) else None
     if isinstance(op, Exists | GetData | GetChildren):
@@ -134,28 +133,13 @@ def cost(op: ZkOp | OffsetOp, reply: Reply, chroot: int = 0, multiread: bool = T
             size += _names_in(value.names) + _STAT
         elif value is not None:
             size += _STAT
-        return Cost(1, 1, 0, 0, out, size)
+        return Cost(*spent, out, size)
     if isinstance(op, Multi):
         out = _REQUEST + (len(op.ops) + 1) * _PART + sum(_part_out(p, chroot) for p in op.ops)
         size = _REPLY + (len(op.ops) + 1) * _PART
         size += sum(_part_in(p, chroot) for p in op.ops) if ok else 4 * len(op.ops)
-        changes = sum(not isinstance(part, Check) for part in op.ops) if ok else 0
-        return Cost(1, 0, 1, changes, out, size)
+        return Cost(*spent, out, size)
     if isinstance(op, Create | SetData | Delete):
         size = _REPLY + (_part_in(op, chroot) if ok else 0)
-        return Cost(1, 0, 1, int(ok), _REQUEST + _part_out(op, chroot), size)
-    return Cost(1, 0, 0, 0, 0, 0)  # an operation on Kafka's offset store
-
-
-def touched(op: ZkOp | OffsetOp, reply: Reply) -> tuple[list[str], list[str]]:
-    """Registrations and owner znodes that ``op`` created and deleted."""
-    if isinstance(reply, Failed):
-        return [], []
-    if isinstance(op, Create):
-        return ([op.path] if op.ephemeral else []), []
-    if isinstance(op, Delete):
-        return [], [op.path]
-    if isinstance(op, Multi):
-        created = [p.path for p in op.ops if isinstance(p, Create) and p.ephemeral]
-        return created, [p.path for p in op.ops if isinstance(p, Delete)]
-    return [], []
+        return Cost(*spent, _REQUEST + _part_out(op, chroot), size)
+    return Cost(*spent, 0, 0)  # an operation on Kafka's offset store

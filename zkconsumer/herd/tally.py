@@ -6,7 +6,6 @@ Times are microseconds on the run's clock.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from zkconsumer.core.common.types import TopicPartition
@@ -15,41 +14,13 @@ from zkconsumer.core.zookeeper.commands import Command, Scope
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.ops import Multi, OffsetOp, Reply, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import path_of
-from zkconsumer.journal.ownership import Ownership
+from zkconsumer.herd.ownership import Ownership
+from zkconsumer.herd.wire import Cost, cost, watch_event_bytes
+from zkconsumer.journal.counts import GROUP_KINDS, kind_of
 from zkconsumer.journal.recorder import Entry
-from zkconsumer.journal.wire import Cost, cost, watch_event_bytes
 
 #: Width of a bar in requests over time.
 BUCKET_US = 100_000
-
-#: Requests of members of a group on the brokers, by the name of the order.
-GROUP_KINDS = {
-    "FindCoordinator": "find coordinator",
-    "LoadTopics": "read topics",
-    "JoinGroup": "join group",
-    "SyncGroup": "sync group",
-    "Heartbeat": "heartbeat",
-    "LeaveGroup": "leave group",
-    "FetchOffsets": "fetch offsets",
-    "CommitOffsets": "commit offsets",
-    "MemberHeartbeat": "heartbeat",
-    "ReadTopicNames": "read topics",
-    "FetchMemberOffsets": "fetch offsets",
-}
-
-_AREAS = {"ids": "registrations", "owners": "owners", "offsets": "offsets"}
-
-
-def kind_of(name: str, path: str) -> str:
-    """The kind of an operation: ``read owners``, ``write registrations``, ``multi`` ..."""
-    if name == "Multi":
-        return "multi"
-    verb = "write" if name in ("Create", "SetData", "Delete") else "read"
-    parts = path.split("/")
-    if path.startswith("/brokers/"):
-        return f"{verb} {'brokers' if parts[2] == 'ids' else 'topics'}"
-    area = _AREAS.get(parts[3]) if path.startswith("/consumers/") and len(parts) > 3 else None
-    return f"{verb} {area or 'other'}"
 
 
 @dataclass(slots=True)
@@ -203,7 +174,7 @@ class Tally:
         at, member = entry["at"], entry["member"]
         if entry["kind"] == "op":
             if at >= self.start:
-                spent = Cost(*(entry[field_name] for field_name in Cost.__slots__))
+                spent = _cost_of(entry)
                 self.spend(at, member, GROUP_KINDS.get(name, name), spent, entry["sent"])
                 self.asked(member, name, entry["result"])
         elif entry["kind"] == "order" and name in ("StartFetching", "Forget", "Drop"):
@@ -231,7 +202,7 @@ class Tally:
         if at < self.start:
             return
         if kind == "op":
-            spent = Cost(*(entry[field_name] for field_name in Cost.__slots__))
+            spent = _cost_of(entry)
             self.spend(at, member, kind_of(name, entry.get("path", "")), spent, entry["sent"])
         elif kind == "fact":
             if name == "Changed":
@@ -257,32 +228,6 @@ def owner_partition(path: str) -> TopicPartition | None:
     return TopicPartition(parts[4], int(parts[5])) if parts[5].isdecimal() else None
 
 
-class MemberCounter:
-    """Feeds a tally with one member of a simulation."""
-
-    def __init__(self, tally: Tally, member: str, now_us: Callable[[], int]) -> None:
-        self._tally = tally
-        self._member = member
-        self._now_us = now_us
-
-    def event(self, event: Event, session: int, attempt: int) -> None:
-        """Count an event."""
-        self._tally.told(self._member, event)
-
-    def command(self, command: Command, session: int, attempt: int) -> None:
-        """Count a command."""
-        self._tally.wanted(self._member, command)
-
-    def op(
-        self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int
-    ) -> None:
-        """Count an operation."""
-        self._tally.did(self._now_us(), sent_us, self._member, op, reply)
-
-    def shut(self, since_us: int) -> None:
-        """No cost."""
-
-    def reads(self, path: str, spent: Cost, sent_us: int, session: int, attempt: int) -> None:
-        """Count reads in bulk."""
-        kind = kind_of("GetMany", path)
-        self._tally.spend(self._now_us(), self._member, kind, spent, sent_us)
+def _cost_of(entry: Entry) -> Cost:
+    """The cost of a line of an operation. Journals of running members have no sizes."""
+    return Cost(*(entry.get(name, 0) for name in Cost.__slots__))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.journal.tally import BUCKET_US, MemberTally, Sums, Tally
+from zkconsumer.herd.tally import BUCKET_US, MemberTally, Sums, Tally
 
 #: Ownership over time is kept for this many partitions at most; a chart shows no more.
 TIMELINE_PARTITIONS = 48
