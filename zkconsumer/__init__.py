@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zkconsumer.broker.records import Decoder, PythonDecoder, TimestampType
+    from zkconsumer.broker.records import TimestampType
     from zkconsumer.config import ConsumerConfig
     from zkconsumer.connector import ZookeeperConsumerConnector
     from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -83,7 +83,6 @@ __all__ = [
     "ConsumerThreadId",
     "ConsumerTimeoutError",
     "CoordinatorConsumerConnector",
-    "Decoder",
     "DuplicateConsumerIdError",
     "ForeignMemberError",
     "GroupActiveError",
@@ -101,7 +100,6 @@ __all__ = [
     "OffsetOutOfRangeError",
     "OffsetsFileError",
     "ProtectedGroupError",
-    "PythonDecoder",
     "Reason",
     "RebalanceFailedError",
     "SessionExpiredError",
@@ -127,7 +125,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "zkconsumer.broker.records": ("Decoder", "PythonDecoder", "TimestampType"),
+    "zkconsumer.broker.records": ("TimestampType",),
     "zkconsumer.config": ("ConsumerConfig",),
     "zkconsumer.connector": ("ZookeeperConsumerConnector",),
     "zkconsumer.coordinator": ("CoordinatorConsumerConnector",),

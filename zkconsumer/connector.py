@@ -11,7 +11,6 @@ from os import PathLike
 
 from zkconsumer.broker.cluster import ClusterReader
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
-from zkconsumer.broker.records import Decoder
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import Subscription
@@ -57,8 +56,6 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             the member's thread (``zkconsumer.journal.JournalWriter`` writes them to a file). The
             caller must write the first line of a journal, of kind ``run``. Without this argument,
             ``zkconsumer.journal.dir`` decides whether a journal is written.
-        decoder: converts fetched bytes to records, on the threads that read streams. The default is
-            ``PythonDecoder``, which is compiled if the wheel is. ``arrow_batches`` does not use it.
 
     The constructor connects to ZooKeeper, within ``zookeeper.connection.timeout.ms``. Raises
     ConfigError, ZkUnavailableError, ChrootMissingError. Use it in a ``with`` statement, or call
@@ -77,13 +74,11 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         self,
         config: ConsumerConfig | Mapping[str, object] | str | PathLike[str],
         journal: Sink | None = None,
-        *,
-        decoder: Decoder | None = None,
     ) -> None:
         parsed = ConsumerConfig.parse(config)
         for warning in parsed.warnings:
             warnings.warn(warning, stacklevel=2)
-        super().__init__(parsed, self._make_gate(parsed), journal, decoder)
+        super().__init__(parsed, self._make_gate(parsed), journal)
         self._session_timeout = self.config.zookeeper_session_timeout_ms / 1000
         self._servers = f"ZooKeeper at {self.config.zookeeper_hosts}"
         self._start_patience = START_PATIENCE + 2 * self._session_timeout

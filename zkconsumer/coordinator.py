@@ -14,7 +14,6 @@ from os import PathLike
 from zkconsumer.broker.consumer_member import ConsumerGroupClient
 from zkconsumer.broker.group import GroupClient, OnExchange
 from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.broker.records import Decoder
 from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
@@ -59,7 +58,6 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
             ``ZookeeperConsumerConnector``.
         on_exchange: called with broker, request and answer for each request to the coordinator, on
             the member's threads. For traces.
-        decoder: see ``ZookeeperConsumerConnector``.
 
     The group may have members of other libraries, if all members have a strategy in common. With
     ``group.protocol=consumer`` the coordinator assigns (KIP-848, brokers since 4.0) and evaluates a
@@ -81,12 +79,11 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         journal: Sink | None = None,
         *,
         on_exchange: OnExchange | None = None,
-        decoder: Decoder | None = None,
     ) -> None:
         parsed = CoordinatorConfig.parse(config)
         for warning in parsed.warnings:
             warnings.warn(warning, stacklevel=2)
-        super().__init__(parsed, DeliveryGate(), journal, decoder)
+        super().__init__(parsed, DeliveryGate(), journal)
         self._on_exchange = on_exchange
         self._session_timeout = self.config.session_timeout_ms / 1000
         self._servers = f"the coordinator, found through {self.config.bootstrap_servers}"

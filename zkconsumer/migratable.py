@@ -14,7 +14,6 @@ from typing import Any, cast
 
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.broker.records import Decoder
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.migratable import MigratableConfig
 from zkconsumer.connector import ZookeeperConsumerConnector
@@ -57,7 +56,6 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
             ``.properties`` file. It has the keys of ``ZookeeperConsumerConnector`` and
             ``CoordinatorConsumerConnector``. ``zkconsumer.live.strategies`` (default ``range``) is
             the ``partition.assignment.strategy`` of the group on the brokers.
-        decoder: see ``ZookeeperConsumerConnector``.
 
     The constructor connects to ZooKeeper. Raises ConfigError, ZkUnavailableError,
     ChrootMissingError. Use it in a ``with`` statement, or call ``shutdown``.
@@ -66,15 +64,13 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
     def __init__(
         self,
         config: MigratableConfig | Mapping[str, object] | str | PathLike[str],
-        *,
-        decoder: Decoder | None = None,
     ) -> None:
         self._both = MigratableConfig.parse(config)
         for warning in self._both.warnings:
             warnings.warn(warning, stacklevel=2)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            super().__init__(self._both.zookeeper, decoder=decoder)
+            super().__init__(self._both.zookeeper)
         keys = self._both.coordinator
         self._servers += f" and the coordinator, found through {keys.bootstrap_servers}"
         self._group_timeout = keys.session_timeout_ms / 1000

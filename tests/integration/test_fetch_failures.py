@@ -61,7 +61,7 @@ def fetch(
         mapping | {name.replace("_", "."): value for name, value in keys.items()}
     )
     manager = ConsumerFetcherManager(config, "c", None if events is None else events.append)
-    target = KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=timeout_ms)
+    target = KafkaStream(DeliveryGate(always_open=True), timeout_ms=timeout_ms)
     manager.set_brokers(brokers)
     manager.start({PartitionTopicInfo(topic, 0, 0): target})
     return manager, target

@@ -68,7 +68,7 @@ def consume(
     config = ConsumerConfig.from_mapping(
         mapping | {name.replace("_", "."): value for name, value in keys.items()}
     )
-    target = KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=timeout_ms)
+    target = KafkaStream(DeliveryGate(always_open=True), timeout_ms=timeout_ms)
     manager = ConsumerFetcherManager(config, "c")
     manager.set_brokers([endpoint(cluster)])
     manager.start({PartitionTopicInfo(topic, 0, None): target for topic in topics})

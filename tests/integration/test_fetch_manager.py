@@ -44,7 +44,7 @@ def send(cluster: LocalCluster, topic: str, values: Sequence[bytes], partitions:
 def stream(timeout_ms: int = 10_000, capacity: int = 2, scala: bool = False) -> KafkaStream:
     """A stream whose gate is always open."""
     gate = DeliveryGate(always_open=True)
-    return KafkaStream("test", gate, timeout_ms=timeout_ms, queue_capacity=capacity, scala=scala)
+    return KafkaStream(gate, timeout_ms=timeout_ms, queue_capacity=capacity, scala=scala)
 
 
 def take(source: KafkaStream, count: int) -> list[bytes]:

@@ -50,9 +50,6 @@ LEGACY_DEFAULTS = {
     "offsets.commit.max.retries": 5,
     "exclude.internal.topics": True,
     "partition.assignment.strategy": "range",
-    "mirror.topics.whitelist": "",
-    "mirror.topics.blacklist": "",
-    "mirror.consumer.numthreads": 1,
 }
 OWN_DEFAULTS = {
     "bootstrap.servers": "",

@@ -70,7 +70,7 @@ class Connector(StreamConnector):
         self, answer: AnswerStart | None, faults: tuple[str, ...] | None = None, patience: float = 1
     ) -> None:
         config = ConsumerConfig.parse({"zookeeper.connect": "127.0.0.1:1", "group.id": "g"})
-        super().__init__(config, DeliveryGate(), None, None)
+        super().__init__(config, DeliveryGate(), None)
         self._servers = "ZooKeeper at 127.0.0.1:1"
         self._start_patience = self._leave_patience = patience
         self._host = StuckThread("stuck")

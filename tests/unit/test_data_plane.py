@@ -24,7 +24,7 @@ def plane() -> DataPlane:
         counts=FetchCounts(), start=lambda _: None, stop=lambda _: None, shutdown=lambda _: None
     )
     gate = DeliveryGate()
-    stream = KafkaStream("c", gate, queue_capacity=2, timeout_ms=0)
+    stream = KafkaStream(gate, queue_capacity=2, timeout_ms=0)
     return DataPlane(nothing, {"t": [stream]}, 5.0, lambda stopping, done: done(stopping()))
 
 

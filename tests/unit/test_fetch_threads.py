@@ -90,7 +90,7 @@ def manager(
 
 def stream() -> KafkaStream:
     """A stream that is always open."""
-    return KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=10_000)
+    return KafkaStream(DeliveryGate(always_open=True), timeout_ms=10_000)
 
 
 def running() -> set[str]:

@@ -125,7 +125,7 @@ def revoking(scale: float) -> Callable[[], object]:
     """A stream loses all its partitions."""
 
     def run() -> None:
-        stream = KafkaStream("c", DeliveryGate())
+        stream = KafkaStream(DeliveryGate())
         infos = [PartitionTopicInfo("a", number, 0) for number in range(int(PARTITIONS * scale))]
         stream.revoke(infos)
         assert stream.release(infos)

@@ -133,7 +133,7 @@ class Reading:
     space: int = 0
 
     def __post_init__(self) -> None:
-        self.stream = KafkaStream("c", open_gate(), queue_capacity=1, timeout_ms=0)
+        self.stream = KafkaStream(open_gate(), queue_capacity=1, timeout_ms=0)
         self.stream.queue.on_space = self._on_space
         self.infos = [PartitionTopicInfo("t", number, 0) for number in (0, 1)]
         if not self.real:
@@ -561,7 +561,7 @@ def test_real_signals_lose_nothing(way: str) -> None:
     resumed. Nothing is lost, and no commit covers what was not handed out."""
     assert threading.current_thread() is threading.main_thread()
     rng = random.Random(SEED)
-    stream = KafkaStream("c", open_gate(), timeout_ms=-1)
+    stream = KafkaStream(open_gate(), timeout_ms=-1)
     info = PartitionTopicInfo("t", 0, 0)
     reader = Reader(stream, way)
     armed, interrupts, other = False, 0, []
@@ -677,7 +677,7 @@ class Places(Interrupter):
 @pytest.mark.parametrize("error", [StopNow, TimeLimitError])
 def test_a_list_whose_decoding_was_interrupted_is_decoded_again(error: type[BaseException]) -> None:
     """Also if the application asks for single messages after it asked for lists."""
-    stream = KafkaStream("c", open_gate(), timeout_ms=0)
+    stream = KafkaStream(open_gate(), timeout_ms=0)
     decoder = Ready()
     failing = [True]
 
@@ -740,7 +740,7 @@ def interrupt(frame, event, argument):
         sys.settrace(None)
         raise StopNow
 
-stream = KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=0)
+stream = KafkaStream(DeliveryGate(always_open=True), timeout_ms=0)
 sys.settrace(interrupt)
 try:
     stream.arrow_batches()

@@ -221,7 +221,7 @@ def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    stream = KafkaStream("c", gate, queue_capacity=3, timeout_ms=0, scala=scala)
+    stream = KafkaStream(gate, queue_capacity=3, timeout_ms=0, scala=scala)
     iterator = iter(stream)
     infos = [PartitionTopicInfo("t", p, 0) for p in range(3)]
     ends = [0, 0, 0]
@@ -263,7 +263,7 @@ def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
 def test_bytes_begun_is_the_sum_of_the_chunks_read() -> None:
     """A chunk counts in full when its first message is requested, and not before."""
     gate = DeliveryGate(always_open=True)
-    stream = KafkaStream("c", gate, timeout_ms=0)
+    stream = KafkaStream(gate, timeout_ms=0)
     info = PartitionTopicInfo("t", 0, 0)
     first, second = chunk(info, 0, 5), chunk(info, 5, 7)
     stream.queue.put(first)

@@ -64,7 +64,7 @@ def open_gate() -> DeliveryGate:
 
 def stream(timeout_ms: int = 200, **options: object) -> KafkaStream:
     """A stream with an open gate."""
-    return KafkaStream("c", open_gate(), timeout_ms=timeout_ms, **options)  # type: ignore[arg-type]
+    return KafkaStream(open_gate(), timeout_ms=timeout_ms, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_try_next_never_waits(info: PartitionTopicInfo) -> None:
 def test_try_next_respects_the_gate(info: PartitionTopicInfo) -> None:
     """With a closed gate, the stream looks empty."""
     gate = DeliveryGate()
-    tested = KafkaStream("c", gate)
+    tested = KafkaStream(gate)
     tested.queue.put(chunk(info, 0, 1))
     assert tested.try_next() is None
     gate.extend(time.clock_gettime(CLOCK) + 3600)
@@ -325,7 +325,7 @@ def test_reset_reaches_the_consumer_in_turn(info: PartitionTopicInfo) -> None:
 @pytest.mark.parametrize(("timeout_ms", "seconds"), [(-1, None), (0, 0.0), (250, 0.25)])
 def test_the_timeout_is_in_milliseconds(timeout_ms: int, seconds: float | None) -> None:
     """A negative one waits indefinitely. 0 does not wait."""
-    made = KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=timeout_ms)
+    made = KafkaStream(DeliveryGate(always_open=True), timeout_ms=timeout_ms)
     assert iter(made)._timeout == seconds
 
 
@@ -483,7 +483,7 @@ def test_shut_gate_holds_messages_back(info: PartitionTopicInfo, how: str) -> No
     """Nothing is delivered while the session is uncertain, not even a prefetched message. Delivery
     continues when the gate is extended, even after close."""
     gate = DeliveryGate()
-    tested = KafkaStream("c", gate, timeout_ms=30)
+    tested = KafkaStream(gate, timeout_ms=30)
     iterator = iter(tested)
     tested.queue.put(chunk(info, 0, 4))
     with pytest.raises(ConsumerTimeoutError):
@@ -503,7 +503,7 @@ def test_gate_expires_by_itself_and_wakes_the_stream(info: PartitionTopicInfo) -
     """After valid_until nothing is delivered. Extending the gate wakes a waiting thread."""
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 0.05)
-    tested = KafkaStream("c", gate)
+    tested = KafkaStream(gate)
     tested.queue.put(chunk(info, 0, 4))
     wait_until(lambda: not gate.is_open, 5, "the gate shuts")
     got: list[MessageAndMetadata] = []
@@ -518,7 +518,7 @@ def test_gate_expires_by_itself_and_wakes_the_stream(info: PartitionTopicInfo) -
 
 def test_revoke_and_shutdown_reach_a_stream_held_by_the_gate(info: PartitionTopicInfo) -> None:
     """A thread that waits for the gate ends at shutdown, without the revoked message."""
-    tested = KafkaStream("c", DeliveryGate())
+    tested = KafkaStream(DeliveryGate())
     tested.queue.put(chunk(info, 0, 4))
     got: list[MessageAndMetadata] = []
     thread = threading.Thread(daemon=True, target=lambda: got.extend(tested))

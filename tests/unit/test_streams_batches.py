@@ -134,7 +134,7 @@ def test_a_closed_gate_holds_a_batch_back(info: PartitionTopicInfo) -> None:
     """The lease is checked once for each batch. Nothing is delivered after its end, and everything
     when it is renewed."""
     gate = DeliveryGate()
-    tested = KafkaStream("c", gate, timeout_ms=0)
+    tested = KafkaStream(gate, timeout_ms=0)
     tested.queue.put(chunk(info, 0, 9))
     assert tested.try_next_batch(5) == []
     with pytest.raises(ConsumerTimeoutError):
@@ -159,7 +159,7 @@ def test_time_limits(info: PartitionTopicInfo) -> None:
 
 def test_a_waiting_batch_is_woken(info: PartitionTopicInfo) -> None:
     """A message wakes it, and so does the end."""
-    tested = KafkaStream("c", open_gate())
+    tested = KafkaStream(open_gate())
     got: list[list[int]] = []
 
     def consume() -> None:
@@ -214,7 +214,7 @@ def test_columns_are_the_rest_of_a_chunk(info: PartitionTopicInfo) -> None:
 def test_columns_wait_as_lists_do(info: PartitionTopicInfo) -> None:
     """There is an empty batch after ``timeout``, nothing without a lease, and the end stops it."""
     gate = DeliveryGate()
-    tested = KafkaStream("c", gate, timeout_ms=50)
+    tested = KafkaStream(gate, timeout_ms=50)
     tested.queue.put(chunk(info, 0, 1))
     found = tested.arrow_batches(timeout=0.01)
     assert next(found).num_rows == 0
@@ -232,7 +232,7 @@ def test_columns_of_a_partition_that_is_revoked_meanwhile(
 ) -> None:
     """Nothing that was decoded is delivered, also if the lease ends meanwhile."""
     gate = open_gate()
-    tested = KafkaStream("c", gate, timeout_ms=0)
+    tested = KafkaStream(gate, timeout_ms=0)
     right = columns.decode
     decoded: list[columns.Decoded] = []
 
@@ -260,7 +260,7 @@ def test_columns_that_the_lease_holds_back_are_decoded_once(
     right, decoded = columns.decode, 0
     for ask_for_columns in (True, False):
         gate = open_gate()
-        tested = KafkaStream("c", gate, timeout_ms=0)
+        tested = KafkaStream(gate, timeout_ms=0)
         claim, decoded = PartitionTopicInfo("topic", 0, 0), 0
 
         def decode(*arguments: Any, gate: DeliveryGate = gate) -> columns.Decoded:

@@ -43,7 +43,7 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    stream = KafkaStream("c", gate, queue_capacity=2, timeout_ms=20)
+    stream = KafkaStream(gate, queue_capacity=2, timeout_ms=20)
     partitions = 3
     claims: dict[int, PartitionTopicInfo] = {
         p: PartitionTopicInfo("t", p, 0) for p in range(partitions)
@@ -130,7 +130,7 @@ def test_gate_is_never_passed_while_shut(seed: int) -> None:
     """While a gate opens and closes, no message is requested and returned while it is closed."""
     rng = random.Random(seed)
     gate = DeliveryGate()
-    stream = KafkaStream("c", gate, queue_capacity=50, timeout_ms=20)
+    stream = KafkaStream(gate, queue_capacity=50, timeout_ms=20)
     info = PartitionTopicInfo("t", 0, 0)
     for first in range(0, 40_000, 1000):
         stream.queue.put(Chunk(info, batch(first, 1000), first, first + 1000))
@@ -180,7 +180,7 @@ def test_a_revoke_ends_what_is_taken_without_the_lock(seed: int) -> None:
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    stream = KafkaStream("c", gate)
+    stream = KafkaStream(gate)
     claim = PartitionTopicInfo("t", 0, 0)
     faults: list[str] = []
     finished = 0
@@ -230,7 +230,7 @@ def test_a_revoke_empties_what_a_thread_is_about_to_take_from() -> None:
     afterwards."""
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    stream = KafkaStream("c", gate)
+    stream = KafkaStream(gate)
     claim = PartitionTopicInfo("t", 0, 0)
     stream.queue.put(Chunk(claim, batch(0, 10), 0, 10))
     iterator = iter(stream)
@@ -262,7 +262,7 @@ READS: dict[str, Callable[[KafkaStream], object]] = {
 def open_stream() -> tuple[KafkaStream, PartitionTopicInfo]:
     """A stream that delivers, and its partition."""
     gate = DeliveryGate(always_open=True)
-    return KafkaStream("c", gate), PartitionTopicInfo("t", 0, 0)
+    return KafkaStream(gate), PartitionTopicInfo("t", 0, 0)
 
 
 @pytest.mark.parametrize("first", ["for", "next", "has_next", "batches", "arrow_batches"])

@@ -121,7 +121,7 @@ def test_a_fetching_thread_that_could_not_be_started_is_started_later(
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    target = KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=1000)
+    target = KafkaStream(DeliveryGate(always_open=True), timeout_ms=1000)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError):

@@ -24,7 +24,7 @@ USES = {
     "arrow": """
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.streams import KafkaStream
-stream = KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=0)
+stream = KafkaStream(DeliveryGate(always_open=True), timeout_ms=0)
 assert next(stream.arrow_batches(timeout=0)).num_rows == 0
 """,
     "cli": """

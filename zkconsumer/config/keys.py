@@ -25,8 +25,6 @@ from zkconsumer.config.table import (
     word,
 )
 
-_LEFTOVER = "a leftover of Kafka 0.7 that no later release reads either"
-
 
 def _connect_fault(value: str) -> str | None:
     try:
@@ -319,30 +317,6 @@ class ConsumerKeys(SecurityKeys):
         check=one_of("range", "roundrobin"),
         importance="high",
         since="0.8.2",
-    )
-    mirror_topics_whitelist: str = key(
-        "mirror.topics.whitelist",
-        "string",
-        "",
-        "Topics to mirror",
-        importance="low",
-        ignored=_LEFTOVER,
-    )
-    mirror_topics_blacklist: str = key(
-        "mirror.topics.blacklist",
-        "string",
-        "",
-        "Topics not to mirror",
-        importance="low",
-        ignored=_LEFTOVER,
-    )
-    mirror_consumer_numthreads: int = key(
-        "mirror.consumer.numthreads",
-        "int",
-        1,
-        "Streams of a mirror",
-        importance="low",
-        ignored=_LEFTOVER,
     )
     bootstrap_servers: str = key(
         "bootstrap.servers",

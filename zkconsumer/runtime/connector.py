@@ -22,7 +22,6 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, Self
 from urllib.parse import quote
 
-from zkconsumer.broker.records import Decoder
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common import events
@@ -109,10 +108,8 @@ class StreamConnector(ABC, Generic[MachineT]):
         config: ConsumerKeys,
         gate: DeliveryGate,
         journal: Sink | None,
-        decoder: Decoder | None,
     ) -> None:
         self.config = config
-        self._decoder = decoder
         self._security = KafkaSecurity(config)
         self.consumer_id = make_consumer_id(
             quote(config.group_id, safe="")[:255],  # on the brokers it may be any text
@@ -340,13 +337,11 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     def _make_stream(self, key_decoder: Decode, value_decoder: Decode) -> KafkaStream:
         return KafkaStream(
-            self.config.client_id,
             self._gate,
             queue_capacity=self.config.queued_max_message_chunks,
             timeout_ms=self.config.consumer_timeout_ms,
             key_decoder=key_decoder,
             value_decoder=value_decoder,
-            decoder=self._decoder,
             scala=self._scala,
         )
 

@@ -48,7 +48,6 @@ class KafkaStream:
     ``UsageError``.
 
     Args:
-        client_id: ``client.id`` of the connector.
         gate: checked before every message.
         queue_capacity: ``queued.max.message.chunks``.
         timeout_ms: ``consumer.timeout.ms``; a negative value waits indefinitely.
@@ -60,7 +59,6 @@ class KafkaStream:
 
     def __init__(
         self,
-        client_id: str,
         gate: DeliveryGate,
         *,
         queue_capacity: int = 2,
@@ -70,7 +68,6 @@ class KafkaStream:
         decoder: Decoder | None = None,
         scala: bool = False,
     ) -> None:
-        self.client_id = client_id
         self._lock: Lock = threading.RLock()
         self.queue = ChunkQueue(queue_capacity, self._lock)
         """Filled by the fetcher manager."""

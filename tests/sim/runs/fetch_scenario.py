@@ -381,7 +381,6 @@ class _Member:
         self.gate.extend(math.inf)
         self.streams = [
             KafkaStream(
-                "sim",
                 self.gate,
                 queue_capacity=run.capacity,
                 decoder=_Interrupted(run.interrupt),

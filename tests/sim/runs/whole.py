@@ -68,7 +68,6 @@ class WholePlane(Plane):
             named = topic if subscription.pattern is Pattern.STATIC else None
             by_topic[named] = [
                 KafkaStream(
-                    "sim",
                     member.gate,
                     queue_capacity=cluster.capacity,
                     decoder=_Interrupted(self._host.kernel),
