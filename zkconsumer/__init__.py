@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zkconsumer.broker.records import TimestampType
+    from zkconsumer.broker.records import MessageAndMetadata, TimestampType
     from zkconsumer.config import ConsumerConfig
     from zkconsumer.connector import ZookeeperConsumerConnector
     from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
         ZooKeeperError,
     )
     from zkconsumer.migratable import MigratableConsumerConnector
+    from zkconsumer.runtime.consumer_iterator import ConsumerIterator
     from zkconsumer.runtime.health import Health, Reason, Trouble
     from zkconsumer.runtime.listener import ConsumerRebalanceListener
     from zkconsumer.runtime.messages import (
-        MessageAndMetadata,
         bytes_decoder,
         integer_decoder,
         long_decoder,
         string_decoder,
     )
     from zkconsumer.runtime.metrics import Metrics
-    from zkconsumer.runtime.streams import ConsumerIterator, KafkaStream
+    from zkconsumer.runtime.streams import KafkaStream
 
 __all__ = [
     "AuthenticationError",
@@ -125,7 +125,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "zkconsumer.broker.records": ("TimestampType",),
+    "zkconsumer.broker.records": ("MessageAndMetadata", "TimestampType"),
     "zkconsumer.config": ("ConsumerConfig",),
     "zkconsumer.connector": ("ZookeeperConsumerConnector",),
     "zkconsumer.coordinator": ("CoordinatorConsumerConnector",),
@@ -135,14 +135,14 @@ _HOMES = {
     "zkconsumer.runtime.health": ("Health", "Reason", "Trouble"),
     "zkconsumer.runtime.listener": ("ConsumerRebalanceListener",),
     "zkconsumer.runtime.messages": (
-        "MessageAndMetadata",
         "bytes_decoder",
         "integer_decoder",
         "long_decoder",
         "string_decoder",
     ),
     "zkconsumer.runtime.metrics": ("Metrics",),
-    "zkconsumer.runtime.streams": ("ConsumerIterator", "KafkaStream"),
+    "zkconsumer.runtime.consumer_iterator": ("ConsumerIterator",),
+    "zkconsumer.runtime.streams": ("KafkaStream",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

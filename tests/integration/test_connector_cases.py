@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from zkconsumer.broker.records import MessageAndMetadata
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import ConsumerTimeoutError, StreamsAlreadyCreatedError
 from zkconsumer.journal.files import read_journal
-from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import GroupWatch, Producer, Reader

@@ -37,6 +37,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, 
 from zkconsumer.core.consumer_group import commands
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator import commands as group_commands, events as group_events
+from zkconsumer.core.coordinator.commands import CommitOffsets, LeaveGroup
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.strategies import RangeStrategy
 from zkconsumer.core.coordinator.wire import (
@@ -190,7 +191,7 @@ class Pair:
             self.broker, self.group, member.name, epoch, instance_id=member.spec.instance_id
         )
         known = member.name in self.fake.seats
-        self._ask_fake(member, commands.LeaveGroup(0, member.name))
+        self._ask_fake(member, LeaveGroup(0, member.name))
         self._compare(f"{self._who(member)} leaves", found.code == 0, known)
         member.epoch, member.assigned = 0, None
 
@@ -205,7 +206,7 @@ class Pair:
             {tp: StoredOffset(one) for tp, one in positions.items()},
             member.spec.instance_id,
         )
-        command = commands.CommitOffsets(0, member.name, epoch, positions)
+        command = CommitOffsets(0, member.name, epoch, positions)
         fake = self._ask_fake(member, command).codes
         self._compare(f"{self._who(member)} commits {numbers} with epoch {epoch}", real, fake)
         self.codes.update(real.values())

@@ -6,12 +6,16 @@ import dataclasses
 import random
 from typing import Any, get_args
 
+from zkconsumer.core.common.commands import AnswerCommit, SetTimer, StartFetching
+from zkconsumer.core.common.events import CommitRequested, TimerFired
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.events import Event
 from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
 from zkconsumer.core.consumer_group.reactions import TABLE
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.core.coordinator.commands import CommitOffsets
+from zkconsumer.core.coordinator.events import OffsetsCommitted, RequestFailed, Started
 from zkconsumer.core.coordinator.states import State
 
 T, U = "id-t", "id-u"
@@ -64,11 +68,11 @@ def some_event(rng: random.Random, token: int, recent: list[Any]) -> Event:
         "in_listener": rng.random() < 0.5,
         "name": "",
     }
-    if kind is events.TimerFired:
-        timers = [one for one in recent if isinstance(one, commands.SetTimer)]
+    if kind is TimerFired:
+        timers = [one for one in recent if isinstance(one, SetTimer)]
         if timers:
             timer = rng.choice(timers)
-            return events.TimerFired(timer.token, timer.name)
+            return TimerFired(timer.token, timer.name)
     fields = {field.name: values[field.name] for field in dataclasses.fields(kind)}
     found: Event = kind(**fields)
     return found
@@ -79,7 +83,7 @@ def walk(seed: int, steps: int = 250) -> set[State]:
     rng = random.Random(seed)
     machine = ConsumerGroupMachine(spec(rng))
     directed = rng.choice([0.0, 0.9, 0.97])
-    machine.on(events.Started())
+    machine.on(Started())
     recent: list[Any] = []
     asked: set[int] = set()
     reached: set[State] = set()
@@ -91,14 +95,14 @@ def walk(seed: int, steps: int = 250) -> set[State]:
             if isinstance(event, events.MemberHeartbeatAnswered) and machine._beat is not None:
                 event = dataclasses.replace(event, token=machine._beat[0], code=0)
             elif type(event) in machine.ANSWERS.get(machine.state, {}) and not isinstance(
-                event, events.RequestFailed
+                event, RequestFailed
             ):
                 event = dataclasses.replace(event, token=machine._awaited or 0)  # type: ignore
-                if isinstance(event, events.OffsetsCommitted):
+                if isinstance(event, OffsetsCommitted):
                     event = dataclasses.replace(event, codes={P0: 0, P1: 0})
-            elif not isinstance(event, events.TimerFired | events.CommitRequested):
+            elif not isinstance(event, TimerFired | CommitRequested):
                 continue
-        if isinstance(event, events.CommitRequested) and event.request is not None:
+        if isinstance(event, CommitRequested) and event.request is not None:
             if event.request in asked:
                 continue
             asked.add(event.request)
@@ -106,13 +110,13 @@ def walk(seed: int, steps: int = 250) -> set[State]:
         for command in machine.on(event):
             recent.append(command)
             match command:
-                case commands.StartFetching(_, starting):
+                case StartFetching(_, starting):
                     assert not held & starting.keys(), "started twice"
                     assert set(starting) <= set(machine.held)
-                case commands.CommitOffsets(_, _, epoch, positions):
+                case CommitOffsets(_, _, epoch, positions):
                     assert epoch > 0
                     assert set(positions) <= set(machine.held)
-                case commands.AnswerCommit(request):
+                case AnswerCommit(request):
                     assert request in asked, "answered twice"
                     asked.remove(request)
                 case commands.MemberHeartbeat(_, _, epoch, full, owned):

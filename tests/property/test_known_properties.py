@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from zkconsumer.core.common.commands import NotifyStarting, SetTimer, StartFetching
+from zkconsumer.core.common.events import FetchingStarted, ListenerDone, TimerFired
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.known import ROTATION, Knowledge, Known
@@ -116,7 +118,7 @@ class Believer:
 
     def tell(self, fact: events.Event) -> None:
         for order in self.machine.on(fact):
-            if isinstance(order, commands.SetTimer):
+            if isinstance(order, SetTimer):
                 self.timers[order.name] = order.token
             elif isinstance(order, commands.LoadView):
                 self.check(order.known)
@@ -160,10 +162,10 @@ class Believer:
             case commands.ClaimPartitions(_, _, wanted):
                 claims = {tp: events.Claim(thread, 1, 1) for tp, thread in wanted.items()}
                 self.tell(events.Claimed(token, claims))
-            case commands.NotifyStarting():
-                self.tell(events.ListenerDone(token))
-            case commands.StartFetching():
-                self.tell(events.FetchingStarted(token))
+            case NotifyStarting():
+                self.tell(ListenerDone(token))
+            case StartFetching():
+                self.tell(FetchingStarted(token))
 
     def step(self) -> None:
         rng, roll = self.rng, self.rng.random()
@@ -174,7 +176,7 @@ class Believer:
             token = self.timers.pop(name)
             if name == "reread" and self.machine._timers.get(name) == token:
                 self.doubt("t", "u", "brokers", "ids")
-            self.tell(events.TimerFired(token, name))
+            self.tell(TimerFired(token, name))
         elif roll < 0.83:
             topic = rng.choice(["t", "u"])
             self.doubt(topic)

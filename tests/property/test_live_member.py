@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.core.common import commands, events
+from zkconsumer.core.common.events import FetchingStopped
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
     ConsumerThreadId,
@@ -81,7 +82,7 @@ class World:
         if found is None:
             return False
         self.member._giving_back = None
-        answer = group_events.FetchingStopped(found[0], {})
+        answer = FetchingStopped(found[0], {})
         self.member._todo.append(lambda: self.member._to_group(answer))
         return True
 

@@ -12,6 +12,31 @@ from typing import Any
 
 import pytest
 
+from zkconsumer.core.common.commands import (
+    AnswerCommit,
+    AnswerStart,
+    Close,
+    Drop,
+    Fail,
+    Forget,
+    NotifyLost,
+    NotifyReleasing,
+    NotifyStarting,
+    Report,
+    SetBrokers,
+    SetTimer,
+    StartFetching,
+    StopFetching,
+)
+from zkconsumer.core.common.events import (
+    CloseRequested,
+    CommitRequested,
+    Dropped,
+    FetchingStarted,
+    FetchingStopped,
+    ListenerDone,
+    TimerFired,
+)
 from zkconsumer.core.common.machine import Machine
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
@@ -41,12 +66,12 @@ ANSWERED_BY = {
     commands.Register: events.Registered,
     commands.LoadView: events.ViewLoaded,
     commands.CheckOwners: events.OwnersChecked,
-    commands.StopFetching: events.FetchingStopped,
-    commands.NotifyReleasing: events.ListenerDone,
-    commands.NotifyStarting: events.ListenerDone,
+    StopFetching: FetchingStopped,
+    NotifyReleasing: ListenerDone,
+    NotifyStarting: ListenerDone,
     commands.Release: events.Released,
     commands.ClaimPartitions: events.Claimed,
-    commands.StartFetching: events.FetchingStarted,
+    StartFetching: FetchingStarted,
     commands.WatchBlockers: events.BlockersWatched,
     commands.Deregister: events.Deregistered,
     commands.LoadBrokers: events.BrokersLoaded,
@@ -69,7 +94,7 @@ class Chaos:
         )
         self.machine = RebalanceMachine(spec)
         self.pending: list[Any] = []
-        self.timers: list[commands.SetTimer] = []
+        self.timers: list[SetTimer] = []
         self.requests = 0
         self.answered: list[int] = []
         self.tokens: set[int] = set()
@@ -99,10 +124,10 @@ class Chaos:
             return events.ViewLoaded(token, self.view())
         if kind is events.OwnersChecked:
             return events.OwnersChecked(token, frozenset(self.some() if odd else ()))
-        if kind is events.FetchingStopped:
-            return events.FetchingStopped(token, {tp: rng.randint(0, 9) for tp in self.some()})
-        if kind is events.ListenerDone:
-            return events.ListenerDone(token, "raised" if odd else None)
+        if kind is FetchingStopped:
+            return FetchingStopped(token, {tp: rng.randint(0, 9) for tp in self.some()})
+        if kind is ListenerDone:
+            return ListenerDone(token, "raised" if odd else None)
         if kind is events.Released:
             return events.Released(token, frozenset(), odd)
         if kind is events.Claimed:
@@ -143,7 +168,7 @@ class Chaos:
             return self.answer(kind, order.token, order)
         if self.timers and roll < 0.7:
             timer = rng.choice(self.timers)
-            return events.TimerFired(timer.token, timer.name)
+            return TimerFired(timer.token, timer.name)
         kinds: list[Callable[[], Event]] = [
             lambda: events.SessionOpened(rng.randint(1, 99)),
             lambda: events.SessionOpened(rng.randint(1, 99)),
@@ -152,9 +177,9 @@ class Chaos:
             lambda: events.Changed(PATHS.ids),
             lambda: events.Changed(PATHS.owner(TPS[0])),
             lambda: events.Changed(BROKER_IDS),
-            lambda: events.Dropped(dict.fromkeys(self.some(), 7)),
+            lambda: Dropped(dict.fromkeys(self.some(), 7)),
             lambda: events.OffsetReset(rng.choice(TPS), rng.choice([None, 9])),
-            lambda: events.TimerFired(rng.randint(0, 60), "backoff"),
+            lambda: TimerFired(rng.randint(0, 60), "backoff"),
             self.request,
             lambda: self.answer(
                 rng.choice(
@@ -164,13 +189,13 @@ class Chaos:
             ),
         ]
         if rng.random() < 0.02:
-            return events.CloseRequested()
+            return CloseRequested()
         return rng.choice(kinds)()
 
     def request(self) -> Event:
         self.requests += 1
         positions = {tp: self.rng.randint(0, 9) for tp in self.some()}
-        return events.CommitRequested(self.requests, positions, self.rng.random() < 0.5)
+        return CommitRequested(self.requests, positions, self.rng.random() < 0.5)
 
     def feed(self, fact: Event) -> list[Command]:
         """Feed one event. Check everything that must hold of the commands and of the remaining
@@ -207,14 +232,14 @@ class Chaos:
         if token is not None:
             assert token not in self.tokens, f"token used twice: {order}"
             self.tokens.add(token)
-        if isinstance(order, commands.SetTimer):
+        if isinstance(order, SetTimer):
             self.timers.append(order)
         elif type(order) in ANSWERED_BY:
             self.pending.append(order)
             assert machine._registration.session is not None, f"acted without a session: {order}"
-        if isinstance(order, commands.AnswerCommit):
+        if isinstance(order, AnswerCommit):
             self.answered.append(order.request)
-        if isinstance(order, commands.StartFetching):
+        if isinstance(order, StartFetching):
             assert order.partitions.keys() <= machine.held.keys()
         if isinstance(order, COMMIT):
             held = {tp: machine.held.get(tp) for tp in order.positions}
@@ -242,7 +267,7 @@ class Chaos:
             if not due:
                 return
             for timer in due:
-                self.feed(events.TimerFired(timer.token, timer.name))
+                self.feed(TimerFired(timer.token, timer.name))
         raise AssertionError(f"never comes to rest: {machine.state}")
 
 
@@ -325,9 +350,9 @@ def test_the_tables_fit_the_machine() -> None:
     placed = {kind for of in answers.values() for kind in of} | set(anywhere)
     assert placed | {events.ScriptFailed} == set(events.Event.__args__)
     told = {
-        *(commands.SetBrokers, commands.Drop, commands.SetTimer, commands.AnswerCommit),
-        *(commands.AnswerStart, commands.Report, commands.Close),
-        *(commands.NotifyLost, commands.Forget, commands.Fail),  # of the coordinator's members only
+        *(SetBrokers, Drop, SetTimer, AnswerCommit),
+        *(AnswerStart, Report, Close),
+        *(NotifyLost, Forget, Fail),  # of the coordinator's members only
     }
     assert set(ANSWERED_BY) | told == set(commands.Command.__args__)
     assert not COMMIT_STATES & CLOSING

@@ -8,6 +8,8 @@ from typing import Any, get_args
 
 import pytest
 
+from zkconsumer.core.common.commands import AnswerCommit, SetTimer, StartFetching
+from zkconsumer.core.common.events import CommitRequested, TimerFired
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.events import Event, GroupMember
@@ -70,11 +72,11 @@ def some_fact(rng: random.Random, token: int, outstanding: list[Any]) -> Event:
         "in_listener": rng.random() < 0.5,
         "name": "",
     }
-    if kind is events.TimerFired:
-        timers = [one for one in outstanding if isinstance(one, commands.SetTimer)]
+    if kind is TimerFired:
+        timers = [one for one in outstanding if isinstance(one, SetTimer)]
         if timers:
             timer = rng.choice(timers)
-            return events.TimerFired(timer.token, timer.name)
+            return TimerFired(timer.token, timer.name)
     fields = {field.name: values[field.name] for field in dataclasses.fields(kind)}
     found: Event = kind(**fields)
     return found
@@ -105,9 +107,9 @@ def walk(seed: int, steps: int = 250) -> set[State]:
                     fact = dataclasses.replace(fact, protocol="range")
                 elif isinstance(fact, events.OffsetsCommitted):
                     fact = dataclasses.replace(fact, codes={P0: 0, P1: 0})
-            elif not isinstance(fact, events.TimerFired | events.CommitRequested):
+            elif not isinstance(fact, TimerFired | CommitRequested):
                 continue
-        if isinstance(fact, events.CommitRequested) and fact.request is not None:
+        if isinstance(fact, CommitRequested) and fact.request is not None:
             if fact.request in asked:
                 continue
             asked.add(fact.request)
@@ -115,13 +117,13 @@ def walk(seed: int, steps: int = 250) -> set[State]:
         for order in machine.on(fact):
             recent.append(order)
             match order:
-                case commands.StartFetching(_, starting):
+                case StartFetching(_, starting):
                     assert not held & starting.keys(), "started twice"
                     assert set(starting) <= set(machine.held)
                 case commands.CommitOffsets(_, _, generation, positions):
                     assert generation >= 0
                     assert set(positions) <= set(machine.held)
-                case commands.AnswerCommit(request):
+                case AnswerCommit(request):
                     assert request in asked, "answered twice"
                     asked.remove(request)
                 case commands.Heartbeat(_, _, generation):

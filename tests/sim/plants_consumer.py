@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from zkconsumer.core.common.events import TimerFired
 from zkconsumer.core.consumer_group import events
 from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
 from zkconsumer.core.coordinator.states import State
@@ -88,7 +89,7 @@ def never_asks_for_a_name_again(patch: pytest.MonkeyPatch) -> None:
     """A topic that the broker did not know yet stays unread."""
     right = ConsumerGroupMachine._timer_fired
 
-    def fired(self: ConsumerGroupMachine, event: events.TimerFired) -> None:
+    def fired(self: ConsumerGroupMachine, event: TimerFired) -> None:
         if event.name != "names":
             right(self, event)
 
@@ -104,7 +105,7 @@ def sends_a_stale_commit_never_again(patch: pytest.MonkeyPatch) -> None:
         right(self, event)
         self._commits.paused = paused
 
-    def fired(self: ConsumerGroupMachine, event: events.TimerFired) -> None:
+    def fired(self: ConsumerGroupMachine, event: TimerFired) -> None:
         if event.name != "commit":
             before(self, event)
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from zkconsumer.core.common.commands import Drop
 from zkconsumer.core.common.commit_queue import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator import events
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import Reaction, Request, reaction
 from zkconsumer.runtime import coordinator
@@ -150,5 +151,5 @@ def leads_with_its_own_topics(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MembershipMachine, "_group_loaded", loaded)
 
 
-forgets_to_drop = without(commands.Drop, "_drop_all")
+forgets_to_drop = without(Drop, "_drop_all")
 """The member still delivers what the group has assigned to others."""

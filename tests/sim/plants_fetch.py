@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.broker.records import PythonDecoder, Record, Scan, scan
+from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record, Scan, scan
 from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.consumer_iterator import ConsumerIterator
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch import worker as worker_module
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
@@ -18,9 +19,7 @@ from zkconsumer.runtime.fetch.requests import LeadersRequest
 from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
 from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import ConsumerIterator
 
 Patch = pytest.MonkeyPatch
 Infos = Set[PartitionTopicInfo]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.core.common import commands
+from zkconsumer.core.common.events import TimerFired
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.events import Claim
@@ -80,7 +81,7 @@ def never_reads_again(patch: pytest.MonkeyPatch) -> None:
     """A lost watch is never compensated."""
     right = RebalanceMachine._timer_fired
 
-    def timer_fired(self: RebalanceMachine, fact: events.TimerFired) -> None:
+    def timer_fired(self: RebalanceMachine, fact: TimerFired) -> None:
         if fact.name != "reread":
             right(self, fact)
 

@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from tests.sim.runs import group_scenario, scenario
 from zkconsumer.cli.main import cli
 from zkconsumer.core.common.commands import AnswerCommit, Drop, Forget, StartFetching
+from zkconsumer.core.common.events import FetchingStarted, ListenerDone, TimerFired
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
     ConsumerThreadId,
@@ -34,14 +35,11 @@ from zkconsumer.core.zookeeper.events import (
     Claim,
     Claimed,
     Event,
-    FetchingStarted,
-    ListenerDone,
     OwnersChecked,
     Registered,
     SessionLost,
     SessionOpened,
     SessionResumed,
-    TimerFired,
     ViewLoaded,
 )
 from zkconsumer.core.zookeeper.machine import RebalanceMachine

@@ -19,7 +19,7 @@ from zkaudit.commands.root import cli as audit_cli
 from zkmigrate.commands.root import cli as migrate_cli
 
 from zkconsumer.admin.describe import GroupRow
-from zkconsumer.broker.records import TimestampType
+from zkconsumer.broker.records import MessageAndMetadata, TimestampType
 from zkconsumer.cli.bootstrap import chosen, either_option
 from zkconsumer.cli.config import config
 from zkconsumer.cli.consume import consume, coordinator_config
@@ -36,7 +36,6 @@ from zkconsumer.cli.top import History, Seen
 from zkconsumer.cli.tree import changes, drawn, tree
 from zkconsumer.core.zookeeper.ops import Node, Stat
 from zkconsumer.errors import ConfigError
-from zkconsumer.runtime.messages import MessageAndMetadata
 
 TIMED = re.compile(r"-(ms|seconds|timeout|every|watch|wait|grace|backoff)$")
 ROOTS = {"zkconsumer": cli, "zkmigrate": migrate_cli, "zkaudit": audit_cli}

@@ -6,11 +6,41 @@ from typing import Any, TypeVar
 
 import pytest
 
+from zkconsumer.core.common.commands import (
+    AnswerCommit,
+    AnswerStart,
+    Close,
+    Drop,
+    Fail,
+    NotifyLost,
+    NotifyReleasing,
+    NotifyStarting,
+    SetTimer,
+    StartFetching,
+    StopFetching,
+)
+from zkconsumer.core.common.events import (
+    CloseRequested,
+    CommitRequested,
+    FetchingStarted,
+    FetchingStopped,
+    ListenerDone,
+    TimerFired,
+)
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
 from zkconsumer.core.consumer_group.reactions import HINTS, TABLE
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.core.coordinator.commands import CommitOffsets, FindCoordinator, LeaveGroup
+from zkconsumer.core.coordinator.events import (
+    CoordinatorFound,
+    Left,
+    OffsetsCommitted,
+    OffsetsFetched,
+    RequestFailed,
+    Started,
+)
 from zkconsumer.core.coordinator.reactions import UNREACHABLE, Reaction, Request
 from zkconsumer.core.coordinator.states import State
 
@@ -41,8 +71,8 @@ class Story:
         } | more
         self.machine = ConsumerGroupMachine(ConsumerGroupSpec(**values))
         self.done: list[Any] = []
-        self.tell(events.Started())
-        self.tell(events.CoordinatorFound(self.last(commands.FindCoordinator).token))
+        self.tell(Started())
+        self.tell(CoordinatorFound(self.last(FindCoordinator).token))
 
     def tell(self, event: Any) -> None:
         """Give the machine an event."""
@@ -63,8 +93,8 @@ class Story:
 
     def fire(self, name: str) -> None:
         """Let the last timer of that name fire."""
-        timer = [o for o in self.done if isinstance(o, commands.SetTimer) and o.name == name][-1]
-        self.tell(events.TimerFired(timer.token, name))
+        timer = [o for o in self.done if isinstance(o, SetTimer) and o.name == name][-1]
+        self.tell(TimerFired(timer.token, name))
 
     def start(self) -> None:
         """Names, offsets, listener and fetching for all assigned partitions."""
@@ -72,9 +102,9 @@ class Story:
             read = self.last(commands.ReadTopicNames)
             self.tell(events.TopicNamesRead(read.token, {one: one[3:] for one in read.ids}))
         fetch = self.last(commands.FetchMemberOffsets)
-        self.tell(events.OffsetsFetched(fetch.token, dict.fromkeys(fetch.partitions, 7)))
-        self.tell(events.ListenerDone(self.last(commands.NotifyStarting).token))
-        self.tell(events.FetchingStarted(self.last(commands.StartFetching).token))
+        self.tell(OffsetsFetched(fetch.token, dict.fromkeys(fetch.partitions, 7)))
+        self.tell(ListenerDone(self.last(NotifyStarting).token))
+        self.tell(FetchingStarted(self.last(StartFetching).token))
 
     def member(self, *numbers: int) -> Story:
         """A member that owns these partitions and waits for nothing."""
@@ -101,9 +131,9 @@ def test_a_member_joins_and_begins() -> None:
     assert story.last(commands.MemberHeartbeat).epoch == 1
     story.beat()
     story.start()
-    started = story.last(commands.StartFetching).partitions
+    started = story.last(StartFetching).partitions
     assert {tp: offset for tp, (_, offset) in started.items()} == {P0: 7, P1: 7}
-    assert story.has(commands.AnswerStart)
+    assert story.has(AnswerStart)
     story.done.clear()
     assert story.machine.held.keys() == {P0, P1}
 
@@ -113,34 +143,34 @@ def test_what_stays_is_never_stopped() -> None:
     partition is in none of these."""
     story = Story().member(0, 1)
     story.machine._timers["heartbeat"] = 10**6
-    story.tell(events.TimerFired(10**6, "heartbeat"))
+    story.tell(TimerFired(10**6, "heartbeat"))
     assert owned(story) is None, "nothing has changed"
     story.beat(given={T: (0,)})
-    stop = story.last(commands.StopFetching)
+    stop = story.last(StopFetching)
     assert stop.partitions == {P1}
     assert story.machine.releasing, "the lease must not outlast the rebalance timeout"
-    story.tell(events.FetchingStopped(stop.token, {P1: 9}))
-    commit = story.last(commands.CommitOffsets)
+    story.tell(FetchingStopped(stop.token, {P1: 9}))
+    commit = story.last(CommitOffsets)
     assert (commit.generation, commit.positions) == (1, {P1: 9})
-    story.tell(events.OffsetsCommitted(commit.token, {P1: 0}))
+    story.tell(OffsetsCommitted(commit.token, {P1: 0}))
     beats = sum(isinstance(one, commands.MemberHeartbeat) for one in story.done)
-    story.tell(events.ListenerDone(story.last(commands.NotifyReleasing).token))
+    story.tell(ListenerDone(story.last(NotifyReleasing).token))
     assert sum(isinstance(one, commands.MemberHeartbeat) for one in story.done) == beats + 1
     assert owned(story) == {T: (0,)}
     assert story.machine.held.keys() == {P0}
     assert not story.machine.releasing
-    assert not story.has(commands.StartFetching)
-    story.tell(events.CommitRequested(7, {P0: 9, P1: 9}, strict=True))
-    assert story.last(commands.CommitOffsets).positions == {P0: 9}, "P1 is not held any more"
+    assert not story.has(StartFetching)
+    story.tell(CommitRequested(7, {P0: 9, P1: 9}, strict=True))
+    assert story.last(CommitOffsets).positions == {P0: 9}, "P1 is not held any more"
 
 
 def test_after_a_lost_answer_everything_is_said_again() -> None:
     """The coordinator accepts the previous epoch only with all owned partitions."""
     story = Story().member(0)
     story.machine._timers["heartbeat"] = 10**6
-    story.tell(events.TimerFired(10**6, "heartbeat"))
+    story.tell(TimerFired(10**6, "heartbeat"))
     story.beat(UNREACHABLE)
-    story.tell(events.CoordinatorFound(story.last(commands.FindCoordinator).token))
+    story.tell(CoordinatorFound(story.last(FindCoordinator).token))
     again = story.last(commands.MemberHeartbeat)
     assert (again.full, again.owned, again.epoch) == (True, {T: (0,)}, 1)
     assert story.machine.held.keys() == {P0}
@@ -151,11 +181,11 @@ def test_a_fenced_member_joins_again(code: int) -> None:
     """Its partitions are dropped without a commit, the listener is told, then the epoch is 0."""
     story = Story().member(0)
     story.machine._timers["heartbeat"] = 10**6
-    story.tell(events.TimerFired(10**6, "heartbeat"))
+    story.tell(TimerFired(10**6, "heartbeat"))
     story.beat(code)
-    assert story.last(commands.Drop).partitions == {P0}
-    assert not story.has(commands.CommitOffsets)
-    story.tell(events.ListenerDone(story.last(commands.NotifyLost).token))
+    assert story.last(Drop).partitions == {P0}
+    assert not story.has(CommitOffsets)
+    story.tell(ListenerDone(story.last(NotifyLost).token))
     join = story.last(commands.MemberHeartbeat)
     assert (join.epoch, join.full, join.owned, join.member_id) == (0, True, {}, "m")
 
@@ -168,19 +198,19 @@ def test_a_member_that_may_not_join_again_takes_another_id() -> None:
     member, so that the coordinator does not wait for it, and joins as another one."""
     story = Story().member(0)
     story.machine._timers["heartbeat"] = 10**6
-    story.tell(events.TimerFired(10**6, "heartbeat"))
+    story.tell(TimerFired(10**6, "heartbeat"))
     story.beat(FENCED)
-    story.tell(events.ListenerDone(story.last(commands.NotifyLost).token))
+    story.tell(ListenerDone(story.last(NotifyLost).token))
     assert story.last(commands.MemberHeartbeat).epoch == 0
     assert story.last(commands.MemberHeartbeat).member_id == "m"
     story.beat(FENCED)
-    assert not story.has(commands.LeaveGroup)
+    assert not story.has(LeaveGroup)
     story.fire("backoff")
     story.beat(FENCED)
-    leave = story.last(commands.LeaveGroup)
+    leave = story.last(LeaveGroup)
     assert leave.member_id == "m"
     story.done.clear()
-    story.tell(events.Left(leave.token))
+    story.tell(Left(leave.token))
     join = story.last(commands.MemberHeartbeat)
     assert (join.epoch, join.full) == (0, True)
     assert join.member_id not in ("", "m")
@@ -198,7 +228,7 @@ def test_joins_that_are_fenced_become_rarer() -> None:
     pauses = []
     for _ in range(8):
         story.beat(FENCED)
-        timers = [o for o in story.done if isinstance(o, commands.SetTimer) and o.name == "backoff"]
+        timers = [o for o in story.done if isinstance(o, SetTimer) and o.name == "backoff"]
         pauses.append(timers[-1].seconds)
         story.fire("backoff")
     assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 3.2, 3.2, 3.2])
@@ -210,15 +240,15 @@ def test_joins_that_are_fenced_become_rarer() -> None:
 def test_a_stale_commit_is_sent_with_the_next_epoch() -> None:
     """A heartbeat is sent at once, and after its answer the commit is sent again."""
     story = Story().member(0)
-    story.tell(events.CommitRequested(5, {P0: 8}))
-    commit = story.last(commands.CommitOffsets)
-    story.tell(events.OffsetsCommitted(commit.token, {P0: 113}))
-    assert story.last(commands.CommitOffsets) is commit
+    story.tell(CommitRequested(5, {P0: 8}))
+    commit = story.last(CommitOffsets)
+    story.tell(OffsetsCommitted(commit.token, {P0: 113}))
+    assert story.last(CommitOffsets) is commit
     story.beat(epoch=2)
-    again = story.last(commands.CommitOffsets)
+    again = story.last(CommitOffsets)
     assert (again.generation, again.positions) == (2, {P0: 8})
-    story.tell(events.OffsetsCommitted(again.token, {P0: 0}))
-    assert story.last(commands.AnswerCommit).faults == ()
+    story.tell(OffsetsCommitted(again.token, {P0: 0}))
+    assert story.last(AnswerCommit).faults == ()
 
 
 def test_an_instance_id_in_use_is_waited_for() -> None:
@@ -227,13 +257,13 @@ def test_an_instance_id_in_use_is_waited_for() -> None:
     for _ in range(3):
         story.beat(111)
         story.fire("backoff")
-    assert not story.has(commands.Fail)
+    assert not story.has(Fail)
     story.fire("instance")
     story.beat(111)
-    assert not story.has(commands.Fail), "a late answer to a heartbeat from before"
+    assert not story.has(Fail), "a late answer to a heartbeat from before"
     story.fire("backoff")
     story.beat(111, detail="taken")
-    failed = story.last(commands.Fail)
+    failed = story.last(Fail)
     assert "UNRELEASED_INSTANCE_ID" in failed.text
     assert "group.instance.id" in failed.text
 
@@ -247,11 +277,11 @@ def test_a_coordinator_that_takes_over_is_waited_for_anew() -> None:
     story.beat(14)
     story.fire("backoff")
     story.beat(111)
-    assert not story.has(commands.Fail)
+    assert not story.has(Fail)
     story.fire("instance")
     story.fire("backoff")
     story.beat(111)
-    assert story.has(commands.Fail)
+    assert story.has(Fail)
 
 
 @pytest.mark.parametrize("code", sorted(HINTS.keys() - {111}))
@@ -259,7 +289,7 @@ def test_what_the_coordinator_refuses_for_good(code: int) -> None:
     """The error has the code's name, the broker's text and the fix."""
     story = Story()
     story.beat(code, detail="the broker says so")
-    failed = story.last(commands.Fail)
+    failed = story.last(Fail)
     assert failed.code == code
     assert "the broker says so" in failed.text
     assert HINTS[code] in failed.text
@@ -274,19 +304,19 @@ def test_a_broker_that_starts_does_not_offer_the_protocol_yet(request_: str) -> 
     story.beat()
     story.start()
     if request_ == "commit":
-        story.tell(events.CommitRequested(None, {P0: 9, P1: 9}))
-        token = story.last(commands.CommitOffsets).token
-        story.tell(events.RequestFailed(token, 35, "starting"))
+        story.tell(CommitRequested(None, {P0: 9, P1: 9}))
+        token = story.last(CommitOffsets).token
+        story.tell(RequestFailed(token, 35, "starting"))
     else:
         story.fire("heartbeat")
         story.beat(35 if request_ == "heartbeat" else UNREACHABLE, detail="starting")
     if request_ == "search":
-        story.tell(events.RequestFailed(story.last(commands.FindCoordinator).token, 35, "starting"))
+        story.tell(RequestFailed(story.last(FindCoordinator).token, 35, "starting"))
         story.fire("backoff")
-    assert not story.has(commands.Fail)
-    story.tell(events.CoordinatorFound(story.last(commands.FindCoordinator).token))
+    assert not story.has(Fail)
+    story.tell(CoordinatorFound(story.last(FindCoordinator).token))
     story.beat()
-    assert not story.has(commands.Fail)
+    assert not story.has(Fail)
     assert story.machine.held.keys() == {P0, P1}
 
 
@@ -319,17 +349,17 @@ def test_leaving(instance: str | None) -> None:
     """Everything is released and committed, then the coordinator is told, even by static
     members."""
     story = Story(instance_id=instance).member(0)
-    story.tell(events.CloseRequested())
-    stop = story.last(commands.StopFetching)
-    story.tell(events.FetchingStopped(stop.token, {P0: 9}))
-    commit = story.last(commands.CommitOffsets)
-    story.tell(events.OffsetsCommitted(commit.token, {P0: 0}))
-    story.tell(events.ListenerDone(story.last(commands.NotifyReleasing).token))
-    leave = story.last(commands.LeaveGroup)
+    story.tell(CloseRequested())
+    stop = story.last(StopFetching)
+    story.tell(FetchingStopped(stop.token, {P0: 9}))
+    commit = story.last(CommitOffsets)
+    story.tell(OffsetsCommitted(commit.token, {P0: 0}))
+    story.tell(ListenerDone(story.last(NotifyReleasing).token))
+    leave = story.last(LeaveGroup)
     assert leave.member_id == "m"
-    story.tell(events.Left(leave.token))
+    story.tell(Left(leave.token))
     assert story.machine.state is State.CLOSED
-    assert story.last(commands.Close).faults == ()
+    assert story.last(Close).faults == ()
 
 
 def test_the_table_has_an_entry_for_each_request_that_can_get_the_code() -> None:

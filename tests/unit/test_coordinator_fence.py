@@ -6,6 +6,14 @@ import time
 
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
+from zkconsumer.core.common.commands import NotifyStarting, StartFetching, StopFetching
+from zkconsumer.core.common.events import (
+    CommitRequested,
+    FetchingStarted,
+    FetchingStopped,
+    ListenerDone,
+    TimerFired,
+)
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.machine import MembershipMachine
@@ -76,27 +84,27 @@ def _holding() -> tuple[MembershipMachine, int]:
     mine = encode_assignment(AssignmentData(frozenset({P0})))
     given = machine.on(events.Synced(token(commands.SyncGroup, given), mine))
     given = machine.on(events.OffsetsFetched(token(commands.FetchOffsets, given), {P0: 0}))
-    given = machine.on(events.ListenerDone(token(commands.NotifyStarting, given)))
-    machine.on(events.FetchingStarted(token(commands.StartFetching, given)))
+    given = machine.on(ListenerDone(token(NotifyStarting, given)))
+    machine.on(FetchingStarted(token(StartFetching, given)))
     timer = machine._timers["heartbeat"]
-    given = machine.on(events.TimerFired(timer, "heartbeat"))
+    given = machine.on(TimerFired(timer, "heartbeat"))
     given = machine.on(events.HeartbeatAnswered(token(commands.Heartbeat, given), 27))
-    return machine, token(commands.StopFetching, given)
+    return machine, token(StopFetching, given)
 
 
 def test_a_position_read_before_the_stop_is_not_committed_after_it() -> None:
     """A commit whose positions were read before the partition stopped, and that arrives later, does
     not lower the offset that was committed at the stop."""
     machine, token = _holding()
-    (commit,) = machine.on(events.FetchingStopped(token, {P0: 9}))
+    (commit,) = machine.on(FetchingStopped(token, {P0: 9}))
     assert isinstance(commit, commands.CommitOffsets)
     assert commit.positions == {P0: 9}
-    machine.on(events.CommitRequested(1, {P0: 7}))
+    machine.on(CommitRequested(1, {P0: 7}))
     given = machine.on(events.OffsetsCommitted(commit.token, {P0: 0}))
     later = [one for one in given if isinstance(one, commands.CommitOffsets)]
     assert [one.positions for one in later] in ([], [{P0: 9}])
     machine, token = _holding()
-    machine.on(events.FetchingStopped(token, {P0: 9}))
-    machine.on(events.CommitRequested(1, {P0: 7}, strict=True))  # this one is meant
+    machine.on(FetchingStopped(token, {P0: 9}))
+    machine.on(CommitRequested(1, {P0: 7}, strict=True))  # this one is meant
     given = machine.on(events.OffsetsCommitted(commit.token, {P0: 0}))
     assert [one.positions for one in given if isinstance(one, commands.CommitOffsets)] == [{P0: 7}]

@@ -16,6 +16,7 @@ from zkconsumer import Trouble
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common import name_sets
+from zkconsumer.core.common.commands import Fail, Report, SetBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.topic_filter import Expansions, Whitelist, expand
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
@@ -358,7 +359,7 @@ def test_a_filter_on_the_coordinator_keeps_its_topics_whenever_it_is_evaluated(
     member._load()
     given = member.on(group_events.TopicsLoaded(member._awaited or 0, {"a": 1, "bx": 1}))
     assert isinstance(given[-1], group_commands.JoinGroup)
-    reports = [one for one in given if isinstance(one, group_commands.Report)]
+    reports = [one for one in given if isinstance(one, Report)]
     assert [one.event for one in reports] == ["misread"]
     assert "keeps the topics" in member.misread
     member.state = GroupState.STABLE
@@ -366,14 +367,14 @@ def test_a_filter_on_the_coordinator_keeps_its_topics_whenever_it_is_evaluated(
     assert [
         one
         for one in member.on(group_events.TopicsLoaded(99, {"a": 1, "bx": 1, "bxx": 1}))
-        if not isinstance(one, group_commands.SetBrokers)
+        if not isinstance(one, SetBrokers)
     ] == []
     monkeypatch.undo()
     member._reread = 99
     given = member.on(group_events.TopicsLoaded(99, {"a": 1, "bx": 1}))
-    assert any(isinstance(one, group_commands.Report) for one in given)
+    assert any(isinstance(one, Report) for one in given)
     assert member.misread == ""
     fresh = machine()
     monkeypatch.setattr(name_sets, "MAX_STEPS", 1)
     failed = fresh.on(group_events.TopicsLoaded(fresh._awaited or 0, {"a": 1}))
-    assert isinstance(failed[-1], group_commands.Fail)
+    assert isinstance(failed[-1], Fail)

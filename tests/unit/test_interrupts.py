@@ -32,11 +32,10 @@ import pytest
 from tests.unit.conftest import Switch, new_member
 from tests.unit.test_streams import GZIP, batch, open_gate
 from zkconsumer.broker.codecs import decompress
-from zkconsumer.broker.records import MessageDecoder
+from zkconsumer.broker.records import MessageAndMetadata, MessageDecoder
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.runtime.chunk_queue import Chunk
 from zkconsumer.runtime.in_use import InUseError
-from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.runtime.undisturbed import Alarm

@@ -14,7 +14,7 @@ from zkconsumer.core.common.commands import (
     StopFetching,
 )
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.common.events import TimerFired
+from zkconsumer.core.common.events import FetchingStarted, ListenerDone, TimerFired
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.spec import GroupSpec
@@ -67,8 +67,8 @@ class Member:
         given = encode_assignment(AssignmentData(frozenset({TP})))
         self.on(events.Synced(self.last(commands.SyncGroup).token, given))
         self.on(events.OffsetsFetched(self.last(commands.FetchOffsets).token, {TP: 5}))
-        self.on(events.ListenerDone(self.last(NotifyStarting).token))
-        self.on(events.FetchingStarted(self.last(StartFetching).token))
+        self.on(ListenerDone(self.last(NotifyStarting).token))
+        self.on(FetchingStarted(self.last(StartFetching).token))
 
 
 def test_a_round_is_completed_with_the_strategy_that_was_offered() -> None:
@@ -95,7 +95,7 @@ def test_partitions_are_released_before_a_join_with_an_eager_strategy(
     assert set(member.machine.held) == {TP}
     if loading:  # the member has begun to join again when the offer changes
         (timer,) = [one for one in member.done if isinstance(one, SetTimer) and one.name == BEAT]
-        member.on(events.TimerFired(timer.token, BEAT))
+        member.on(TimerFired(timer.token, BEAT))
         beat = member.last(commands.Heartbeat)
         member.on(events.HeartbeatAnswered(beat.token, ErrorCode.REBALANCE_IN_PROGRESS))
     count = sum(isinstance(one, commands.JoinGroup) for one in member.done)

@@ -7,7 +7,29 @@ from typing import Any, TypeVar
 
 import pytest
 
-from zkconsumer.core.common.commands import Outcome
+from zkconsumer.core.common.commands import (
+    AnswerCommit,
+    AnswerStart,
+    Close,
+    Drop,
+    NotifyReleasing,
+    NotifyStarting,
+    Outcome,
+    Report,
+    SetBrokers,
+    SetTimer,
+    StartFetching,
+    StopFetching,
+)
+from zkconsumer.core.common.events import (
+    CloseRequested,
+    CommitRequested,
+    Dropped,
+    FetchingStarted,
+    FetchingStopped,
+    ListenerDone,
+    TimerFired,
+)
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
     ConsumerThreadId,
@@ -58,37 +80,35 @@ def settled() -> RebalanceMachine:
     load = only(commands.LoadView, member.on(events.Registered(register.token)))
     claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
     claims = {tp: Claim(MINE, 1, 10) for tp in (T0, T1)}
-    notify = only(commands.NotifyStarting, member.on(events.Claimed(claim.token, claims)))
-    start = only(commands.StartFetching, member.on(events.ListenerDone(notify.token)))
+    notify = only(NotifyStarting, member.on(events.Claimed(claim.token, claims)))
+    start = only(StartFetching, member.on(ListenerDone(notify.token)))
     assert start.partitions == {T0: (MINE, 10), T1: (MINE, 10)}
-    member.on(events.FetchingStarted(start.token))
+    member.on(FetchingStarted(start.token))
     assert member.state is State.RESTING
     return member
 
 
-def begin_again(
-    member: RebalanceMachine, claims: dict[TopicPartition, Claim]
-) -> commands.StartFetching:
+def begin_again(member: RebalanceMachine, claims: dict[TopicPartition, Claim]) -> StartFetching:
     """A member that lost its session opens another one, and makes these claims."""
     register = only(commands.Register, member.on(events.SessionOpened(2)))
     assert register.epoch == 1
     load = only(commands.LoadView, member.on(events.Registered(register.token)))
     claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
-    notify = only(commands.NotifyStarting, member.on(events.Claimed(claim.token, claims)))
-    return only(commands.StartFetching, member.on(events.ListenerDone(notify.token)))
+    notify = only(NotifyStarting, member.on(events.Claimed(claim.token, claims)))
+    return only(StartFetching, member.on(ListenerDone(notify.token)))
 
 
 def look_again(member: RebalanceMachine, fact: Event) -> commands.LoadView:
     """The group changes. Return the view that follows."""
-    timer = only(commands.SetTimer, member.on(fact))
-    return only(commands.LoadView, member.on(events.TimerFired(timer.token, timer.name)))
+    timer = only(SetTimer, member.on(fact))
+    return only(commands.LoadView, member.on(TimerFired(timer.token, timer.name)))
 
 
-def stopping() -> tuple[RebalanceMachine, commands.StopFetching]:
+def stopping() -> tuple[RebalanceMachine, StopFetching]:
     """A settled member that has to give T0 to a member that sorts before it."""
     member = settled()
     load = look_again(member, events.Changed(PATHS.ids))
-    stop = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    stop = only(StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
     assert stop.partitions == {T0}
     return member, stop
 
@@ -98,12 +118,12 @@ def test_a_stop_of_a_lost_session_does_not_answer_the_next_one() -> None:
     member, old = stopping()
     member.on(events.SessionLost())
     start = begin_again(member, {tp: Claim(MINE, 2, 10) for tp in (T0, T1)})
-    member.on(events.FetchingStarted(start.token))
+    member.on(FetchingStarted(start.token))
     load = look_again(member, events.Changed(PATHS.ids))
-    new = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
-    assert member.on(events.FetchingStopped(old.token, {T0: 11})) == []
+    new = only(StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    assert member.on(FetchingStopped(old.token, {T0: 11})) == []
     assert (member.state, member.stale_answers) == (State.STOPPING, 1)
-    commit = only(commands.Commit, member.on(events.FetchingStopped(new.token, {T0: 12})))
+    commit = only(commands.Commit, member.on(FetchingStopped(new.token, {T0: 12})))
     assert commit.positions == {T0: 12}
 
 
@@ -114,16 +134,16 @@ def test_a_resumed_session_reads_the_group_again() -> None:
     load = look_again(member, events.SessionResumed())
     check = only(commands.CheckOwners, member.on(events.ViewLoaded(load.token, view("g_a"))))
     found = member.on(events.OwnersChecked(check.token, frozenset()))
-    assert only(commands.StopFetching, found).partitions == {T0}
+    assert only(StopFetching, found).partitions == {T0}
 
 
 def test_positions_survive_a_lost_session_while_nobody_else_commits() -> None:
     """A claim that finds the same stored offset continues at the delivered position."""
     for stored, start_at in ((10, 17), (13, 13)):
         member = settled()
-        drop = only(commands.Drop, member.on(events.SessionLost()))
+        drop = only(Drop, member.on(events.SessionLost()))
         assert drop.partitions == {T0, T1}
-        member.on(events.Dropped({T0: 17, T1: 10}))
+        member.on(Dropped({T0: 17, T1: 10}))
         start = begin_again(member, {T0: Claim(MINE, 2, stored), T1: Claim(MINE, 2, 10)})
         assert start.partitions == {T0: (MINE, start_at), T1: (MINE, 10)}
 
@@ -134,10 +154,10 @@ def test_a_commit_under_way_when_the_session_is_lost_is_not_somebody_else_s(
 ) -> None:
     """It may have been carried out or not. Either way, no other member has committed."""
     member = settled()
-    commit = only(commands.Commit, member.on(events.CommitRequested(None, {T0: 14, T1: 10})))
+    commit = only(commands.Commit, member.on(CommitRequested(None, {T0: 14, T1: 10})))
     assert commit.positions == {T0: 14}
     member.on(events.SessionLost())
-    member.on(events.Dropped({T0: 17, T1: 10}))
+    member.on(Dropped({T0: 17, T1: 10}))
     start = begin_again(member, {T0: Claim(MINE, 2, stored), T1: Claim(MINE, 2, 10)})
     assert start.partitions == {T0: (MINE, start_at), T1: (MINE, 10)}
 
@@ -148,11 +168,11 @@ def test_a_position_chosen_by_reset_survives_a_lost_session(stored: int, reached
     member = settled()
     member.on(events.OffsetReset(T0, stored))
     member.on(events.SessionLost())
-    member.on(events.Dropped({T0: reached, T1: 12}))
+    member.on(Dropped({T0: reached, T1: 12}))
     start = begin_again(member, {tp: Claim(MINE, 2, stored) for tp in (T0, T1)})
     assert start.partitions == {T0: (MINE, reached), T1: (MINE, 12)}
-    member.on(events.FetchingStarted(start.token))
-    commit = only(commands.Commit, member.on(events.CommitRequested(None, {T0: reached + 1})))
+    member.on(FetchingStarted(start.token))
+    commit = only(commands.Commit, member.on(CommitRequested(None, {T0: reached + 1})))
     assert commit.claims[T0].invalidated
 
 
@@ -161,10 +181,10 @@ def test_a_reset_replaces_only_what_it_found_out_of_range() -> None:
     for old, refused in ((None, ("below the committed offset 10",)), (10, ())):
         member = settled()
         member.on(events.OffsetReset(T0, old))
-        found = member.on(events.CommitRequested(1, {T0: 3}, strict=True))
+        found = member.on(CommitRequested(1, {T0: 3}, strict=True))
         if refused:
             (answer,) = found
-            assert isinstance(answer, commands.AnswerCommit)
+            assert isinstance(answer, AnswerCommit)
             assert refused[0] in answer.faults[0]
         else:
             assert only(commands.Commit, found).positions == {T0: 3}
@@ -174,9 +194,9 @@ def test_positions_from_before_a_reset_are_not_stored_after_it() -> None:
     """A waiting commit leaves out positions from before the reset, unless a caller named the
     offset. A commit that is under way leaves the offset invalidated."""
     member = settled()
-    first = only(commands.Commit, member.on(events.CommitRequested(1, {T0: 11, T1: 11})))
-    assert member.on(events.CommitRequested(2, {T0: 12, T1: 12})) == []
-    assert member.on(events.CommitRequested(3, {T0: 6}, strict=True)) == []
+    first = only(commands.Commit, member.on(CommitRequested(1, {T0: 11, T1: 11})))
+    assert member.on(CommitRequested(2, {T0: 12, T1: 12})) == []
+    assert member.on(CommitRequested(3, {T0: 6}, strict=True)) == []
     member.on(events.OffsetReset(T0, 12))
     claims = {tp: Claim(MINE, 2, 11) for tp in (T0, T1)}
     second = only(commands.Commit, member.on(events.Committed(first.token, claims)))
@@ -195,20 +215,18 @@ def test_owner_znodes_of_a_claim_that_failed_are_released_when_another_is_to_hav
     register = only(commands.Register, member.on(events.SessionOpened(1)))
     load = only(commands.LoadView, member.on(events.Registered(register.token)))
     claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
-    timer = only(
-        commands.SetTimer, member.on(events.ScriptFailed(claim.token, Code.OTHER, "", "away"))
-    )
-    load = only(commands.LoadView, member.on(events.TimerFired(timer.token, timer.name)))
+    timer = only(SetTimer, member.on(events.ScriptFailed(claim.token, Code.OTHER, "", "away")))
+    load = only(commands.LoadView, member.on(TimerFired(timer.token, timer.name)))
     release = only(commands.Release, member.on(events.ViewLoaded(load.token, view("g_a"))))
     assert set(release.claims) == {T0}
     claim = only(commands.ClaimPartitions, member.on(events.Released(release.token)))
     assert set(claim.wanted) == {T1}
     notify = only(
-        commands.NotifyStarting,
+        NotifyStarting,
         member.on(events.Claimed(claim.token, {T1: Claim(MINE, 1, 10)})),
     )
-    start = only(commands.StartFetching, member.on(events.ListenerDone(notify.token)))
-    member.on(events.FetchingStarted(start.token))
+    start = only(StartFetching, member.on(ListenerDone(notify.token)))
+    member.on(FetchingStarted(start.token))
     load = look_again(member, events.Changed(PATHS.ids))
     found = member.on(events.ViewLoaded(load.token, view("g_a")))
     assert not [order for order in found if isinstance(order, commands.Release)], "released once"
@@ -220,21 +238,19 @@ def test_a_shutdown_releases_what_a_failed_claim_may_have_left() -> None:
     register = only(commands.Register, member.on(events.SessionOpened(1)))
     load = only(commands.LoadView, member.on(events.Registered(register.token)))
     member.on(events.ViewLoaded(load.token, view()))
-    stop = only(commands.StopFetching, member.on(events.CloseRequested()))
-    release = only(commands.Release, member.on(events.FetchingStopped(stop.token, {})))
+    stop = only(StopFetching, member.on(CloseRequested()))
+    release = only(commands.Release, member.on(FetchingStopped(stop.token, {})))
     assert set(release.claims) == {T0, T1}
 
 
 def test_a_position_whose_commit_failed_is_committed_before_the_next_release() -> None:
     """The second stop does not report a partition that the first one stopped."""
     member, stop = stopping()
-    commit = only(commands.Commit, member.on(events.FetchingStopped(stop.token, {T0: 40})))
-    timer = only(
-        commands.SetTimer, member.on(events.ScriptFailed(commit.token, Code.OTHER, "", "away"))
-    )
-    load = only(commands.LoadView, member.on(events.TimerFired(timer.token, timer.name)))
-    stop = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
-    commit = only(commands.Commit, member.on(events.FetchingStopped(stop.token, {})))
+    commit = only(commands.Commit, member.on(FetchingStopped(stop.token, {T0: 40})))
+    timer = only(SetTimer, member.on(events.ScriptFailed(commit.token, Code.OTHER, "", "away")))
+    load = only(commands.LoadView, member.on(TimerFired(timer.token, timer.name)))
+    stop = only(StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    commit = only(commands.Commit, member.on(FetchingStopped(stop.token, {})))
     assert commit.positions == {T0: 40}
 
 
@@ -242,11 +258,11 @@ def test_an_older_position_is_not_committed_after_a_release_of_unknown_outcome()
     """The commit before a release may be stored although its answer is lost. An older commit must
     not be sent after it. Without a fence, it would lower the offset."""
     member = settled()
-    first = only(commands.Commit, member.on(events.CommitRequested(1, {T0: 39})))
-    member.on(events.CommitRequested(None, {T0: 39}))
+    first = only(commands.Commit, member.on(CommitRequested(1, {T0: 39})))
+    member.on(CommitRequested(None, {T0: 39}))
     load = look_again(member, events.Changed(PATHS.ids))
-    stop = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
-    member.on(events.FetchingStopped(stop.token, {T0: 40}))
+    stop = only(StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    member.on(FetchingStopped(stop.token, {T0: 40}))
     away = events.ScriptFailed(first.token, Code.OTHER, "", "no answer")
     release = only(commands.Commit, member.on(away))
     assert release.positions == {T0: 40}
@@ -262,28 +278,26 @@ def test_scala_shuts_down_in_the_middle_of_a_stop_with_a_last_commit() -> None:
     claims = {tp: Claim(MINE, None, 10) for tp in (T0, T1)}
     member.held.update(claims)
     member.fetching.update(claims)
-    stop = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, view())))
-    member.on(events.CloseRequested())
-    rest = only(
-        commands.StopFetching, member.on(events.FetchingStopped(stop.token, {T0: 40, T1: 50}))
-    )
-    commit = only(commands.Commit, member.on(events.FetchingStopped(rest.token, {})))
+    stop = only(StopFetching, member.on(events.ViewLoaded(load.token, view())))
+    member.on(CloseRequested())
+    rest = only(StopFetching, member.on(FetchingStopped(stop.token, {T0: 40, T1: 50})))
+    commit = only(commands.Commit, member.on(FetchingStopped(rest.token, {})))
     assert commit.positions == {T0: 40, T1: 50}
 
 
 def test_a_shutdown_in_the_middle_of_a_stop_commits_what_is_being_stopped() -> None:
     """The positions under way are part of the last commit, so nothing is delivered twice."""
     member, stop = stopping()
-    assert member.on(events.CloseRequested()) == []
-    rest = only(commands.StopFetching, member.on(events.FetchingStopped(stop.token, {T0: 12})))
+    assert member.on(CloseRequested()) == []
+    rest = only(StopFetching, member.on(FetchingStopped(stop.token, {T0: 12})))
     assert rest.partitions == {T0, T1}
-    commit = only(commands.Commit, member.on(events.FetchingStopped(rest.token, {T1: 15})))
+    commit = only(commands.Commit, member.on(FetchingStopped(rest.token, {T1: 15})))
     assert commit.positions == {T0: 12, T1: 15}
     claims = {tp: Claim(MINE, 2, at) for tp, at in commit.positions.items()}
     release = only(commands.Release, member.on(events.Committed(commit.token, claims)))
     assert set(release.claims) == {T0, T1}
     deregister = only(commands.Deregister, member.on(events.Released(release.token)))
-    close = only(commands.Close, member.on(events.Deregistered(deregister.token)))
+    close = only(Close, member.on(events.Deregistered(deregister.token)))
     assert close.faults == ()
 
 
@@ -292,10 +306,10 @@ def test_a_member_that_never_registered_does_not_deregister() -> None:
     member = machine()
     register = only(commands.Register, member.on(events.SessionOpened(1)))
     member.on(events.RegistrationRefused(register.token, 99))
-    stop = only(commands.StopFetching, member.on(events.CloseRequested()))
-    release = only(commands.Release, member.on(events.FetchingStopped(stop.token, {})))
+    stop = only(StopFetching, member.on(CloseRequested()))
+    release = only(commands.Release, member.on(FetchingStopped(stop.token, {})))
     assert release.claims == {}
-    assert member.on(events.Released(release.token)) == [commands.Close(())]
+    assert member.on(events.Released(release.token)) == [Close(())]
     assert member.state is State.CLOSED
 
 
@@ -308,9 +322,9 @@ def test_a_refusal_is_tried_again_without_a_watch() -> None:
     load = only(commands.LoadView, member.on(events.Registered(register.token)))
     for _ in range(20):
         found = member.on(events.ScriptFailed(load.token, Code.NO_AUTH, "/x"))
-        timer = only(commands.SetTimer, found)
+        timer = only(SetTimer, found)
         assert timer.name == "backoff"
-        load = only(commands.LoadView, member.on(events.TimerFired(timer.token, timer.name)))
+        load = only(commands.LoadView, member.on(TimerFired(timer.token, timer.name)))
 
 
 def test_brokers_read_before_a_change_do_not_replace_newer_ones() -> None:
@@ -318,10 +332,10 @@ def test_brokers_read_before_a_change_do_not_replace_newer_ones() -> None:
     member = settled()
     load = look_again(member, events.Changed(PATHS.ids))
     fresh = only(commands.LoadBrokers, member.on(events.Changed(BROKER_IDS)))
-    told = only(commands.SetBrokers, member.on(events.BrokersLoaded(fresh.token, (B0, B1))))
+    told = only(SetBrokers, member.on(events.BrokersLoaded(fresh.token, (B0, B1))))
     assert told.brokers == (B0, B1)
     found = member.on(events.ViewLoaded(load.token, view(brokers=(B0,))))
-    assert not [order for order in found if isinstance(order, commands.SetBrokers)]
+    assert not [order for order in found if isinstance(order, SetBrokers)]
     again = only(commands.LoadBrokers, found)
     assert member.on(events.BrokersLoaded(again.token, (B0, B1))) == []
 
@@ -344,14 +358,14 @@ def test_a_taken_name_is_reported_after_the_patience_for_an_own_old_session() ->
     continues."""
     member = machine()
     register = only(commands.Register, member.on(events.SessionOpened(1)))
-    told: list[commands.AnswerStart] = []
+    told: list[AnswerStart] = []
     count = 0
     while not told:
         count += 1
         found = member.on(events.RegistrationRefused(register.token, 77))
-        told = [order for order in found if isinstance(order, commands.AnswerStart)]
-        timer = only(commands.SetTimer, found)
-        register = only(commands.Register, member.on(events.TimerFired(timer.token, timer.name)))
+        told = [order for order in found if isinstance(order, AnswerStart)]
+        timer = only(SetTimer, found)
+        register = only(commands.Register, member.on(TimerFired(timer.token, timer.name)))
     assert told[0].outcome is Outcome.DUPLICATE_ID
     assert "0x4d" in told[0].detail
     assert count * 0.5 > 1.5 * 6.0 + 1 >= (count - 1) * 0.5
@@ -367,28 +381,28 @@ def test_scala_keeps_a_trigger_of_an_attempt_that_failed() -> None:
     for attempt in range(1, 5):
         found = member.on(events.ScriptFailed(load.token, Code.NO_NODE, "/x"))
         if attempt < 4:
-            timer = only(commands.SetTimer, found)
+            timer = only(SetTimer, found)
             assert timer.name == "backoff"
-            load = only(commands.LoadView, member.on(events.TimerFired(timer.token, timer.name)))
+            load = only(commands.LoadView, member.on(TimerFired(timer.token, timer.name)))
     assert member.state is State.FAILED
-    assert only(commands.AnswerStart, found).outcome is Outcome.REBALANCE_FAILED
-    assert only(commands.SetTimer, found).name == "coalesce"
+    assert only(AnswerStart, found).outcome is Outcome.REBALANCE_FAILED
+    assert only(SetTimer, found).name == "coalesce"
 
 
-def blocked() -> tuple[RebalanceMachine, commands.NotifyStarting]:
+def blocked() -> tuple[RebalanceMachine, NotifyStarting]:
     """A member that has claimed T0 while another one still owns T1."""
     member = machine()
     register = only(commands.Register, member.on(events.SessionOpened(1)))
     load = only(commands.LoadView, member.on(events.Registered(register.token)))
     claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
     claimed = events.Claimed(claim.token, {T0: Claim(MINE, 1, 10)}, {T1: "g_a-0"})
-    return member, only(commands.NotifyStarting, member.on(claimed))
+    return member, only(NotifyStarting, member.on(claimed))
 
 
-def watching(member: RebalanceMachine, notify: commands.NotifyStarting) -> commands.WatchBlockers:
+def watching(member: RebalanceMachine, notify: NotifyStarting) -> commands.WatchBlockers:
     """It delivers T0, and watches the owner of T1."""
-    start = only(commands.StartFetching, member.on(events.ListenerDone(notify.token)))
-    watch = only(commands.WatchBlockers, member.on(events.FetchingStarted(start.token)))
+    start = only(StartFetching, member.on(ListenerDone(notify.token)))
+    watch = only(commands.WatchBlockers, member.on(FetchingStarted(start.token)))
     assert watch.partitions == {T1}
     return watch
 
@@ -414,9 +428,9 @@ def test_a_blocked_partition_is_claimed_again_without_an_event() -> None:
     """The event may have been lost, so the claim is repeated after the backoff."""
     member, notify = blocked()
     watch = watching(member, notify)
-    timer = only(commands.SetTimer, member.on(events.BlockersWatched(watch.token, gone=False)))
+    timer = only(SetTimer, member.on(events.BlockersWatched(watch.token, gone=False)))
     assert (timer.name, timer.seconds) == ("blocked", member.spec.backoff)
-    found = member.on(events.TimerFired(timer.token, timer.name))
+    found = member.on(TimerFired(timer.token, timer.name))
     assert only(commands.ClaimPartitions, found).wanted == {T1: MINE}
 
 
@@ -426,7 +440,7 @@ def test_brokers_of_an_earlier_question_do_not_replace_newer_ones() -> None:
     first = only(commands.LoadBrokers, member.on(events.Changed(BROKER_IDS)))
     second = only(commands.LoadBrokers, member.on(events.Changed(BROKER_IDS)))
     assert member.on(events.BrokersLoaded(first.token, (B1,))) == []
-    told = only(commands.SetBrokers, member.on(events.BrokersLoaded(second.token, (B0, B1))))
+    told = only(SetBrokers, member.on(events.BrokersLoaded(second.token, (B0, B1))))
     assert told.brokers == (B0, B1)
 
 
@@ -439,11 +453,11 @@ def test_everything_is_read_again_periodically() -> None:
     for _ in range(3):
         load = look_again(member, events.Changed(PATHS.ids))
         member.on(events.ViewLoaded(load.token, view(), known))
-        fired = events.TimerFired(member._timers["reread"], "reread")
-        timers = [one for one in member.on(fired) if isinstance(one, commands.SetTimer)]
+        fired = TimerFired(member._timers["reread"], "reread")
+        timers = [one for one in member.on(fired) if isinstance(one, SetTimer)]
         assert [one.name for one in timers] == ["reread", "coalesce"]
         assert member.on(fired) == []
-        load = only(commands.LoadView, member.on(events.TimerFired(timers[1].token, "coalesce")))
+        load = only(commands.LoadView, member.on(TimerFired(timers[1].token, "coalesce")))
         assert (load.known.brokers, load.known.topics) == (None, {})
         check = only(commands.CheckOwners, member.on(events.ViewLoaded(load.token, view(), known)))
         member.on(events.OwnersChecked(check.token, frozenset()))
@@ -451,15 +465,15 @@ def test_everything_is_read_again_periodically() -> None:
 
 def commit_under_way(member: RebalanceMachine, tp: TopicPartition, at: int) -> commands.Commit:
     """A user asks for a commit, and it is sent."""
-    return only(commands.Commit, member.on(events.CommitRequested(1, {tp: at})))
+    return only(commands.Commit, member.on(CommitRequested(1, {tp: at})))
 
 
 def test_the_last_commit_waits_for_the_one_under_way() -> None:
     """It needs the version that the current commit creates."""
     member = settled()
     first = commit_under_way(member, T0, 15)
-    stop = only(commands.StopFetching, member.on(events.CloseRequested()))
-    assert member.on(events.FetchingStopped(stop.token, {T0: 16, T1: 10})) == []
+    stop = only(StopFetching, member.on(CloseRequested()))
+    assert member.on(FetchingStopped(stop.token, {T0: 16, T1: 10})) == []
     found = member.on(events.Committed(first.token, {T0: Claim(MINE, 2, 15)}))
     last = only(commands.Commit, found)
     assert (last.positions, last.claims[T0]) == ({T0: 16, T1: 10}, Claim(MINE, 2, 15))
@@ -468,11 +482,11 @@ def test_the_last_commit_waits_for_the_one_under_way() -> None:
 def test_a_release_waits_for_the_commit_under_way() -> None:
     """The listener asked for it, and it needs the owner znode."""
     member, stop = stopping()
-    commit = only(commands.Commit, member.on(events.FetchingStopped(stop.token, {T0: 12})))
+    commit = only(commands.Commit, member.on(FetchingStopped(stop.token, {T0: 12})))
     found = member.on(events.Committed(commit.token, {T0: Claim(MINE, 2, 12)}))
-    notify = only(commands.NotifyReleasing, found)
+    notify = only(NotifyReleasing, found)
     asked = commit_under_way(member, T1, 15)
-    assert member.on(events.ListenerDone(notify.token)) == []
+    assert member.on(ListenerDone(notify.token)) == []
     found = member.on(events.Committed(asked.token, {T1: Claim(MINE, 2, 15)}))
     assert set(only(commands.Release, found).claims) == {T0}
 
@@ -488,11 +502,11 @@ def test_a_partition_that_moves_to_another_stream_is_released() -> None:
     claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, alone)))
     assert claim.wanted == {T0: MINE, T1: ConsumerThreadId("g_m", 1)}
     claims = {tp: Claim(thread, 1, 10) for tp, thread in claim.wanted.items()}
-    notify = only(commands.NotifyStarting, member.on(events.Claimed(claim.token, claims)))
-    start = only(commands.StartFetching, member.on(events.ListenerDone(notify.token)))
-    member.on(events.FetchingStarted(start.token))
+    notify = only(NotifyStarting, member.on(events.Claimed(claim.token, claims)))
+    start = only(StartFetching, member.on(ListenerDone(notify.token)))
+    member.on(FetchingStarted(start.token))
     load = look_again(member, events.Changed(PATHS.ids))
-    stop = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, joined)))
+    stop = only(StopFetching, member.on(events.ViewLoaded(load.token, joined)))
     assert stop.partitions == {T0, T1}
 
 
@@ -502,7 +516,7 @@ def test_a_partition_whose_owner_znode_is_gone_is_dropped_and_claimed_again() ->
     load = look_again(member, events.SessionResumed())
     check = only(commands.CheckOwners, member.on(events.ViewLoaded(load.token, view())))
     found = member.on(events.OwnersChecked(check.token, frozenset({T1})))
-    assert only(commands.Drop, found).partitions == {T1}
+    assert only(Drop, found).partitions == {T1}
     assert only(commands.ClaimPartitions, found).wanted == {T1: MINE}
 
 
@@ -511,9 +525,9 @@ def test_a_fenced_partition_is_dropped_and_the_group_is_read_again() -> None:
     member = settled()
     commit = commit_under_way(member, T0, 15)
     found = member.on(events.Committed(commit.token, {}, fenced=frozenset({T0})))
-    assert only(commands.Drop, found).partitions == {T0}
-    assert only(commands.AnswerCommit, found).faults
-    assert only(commands.SetTimer, found).name == "coalesce"
+    assert only(Drop, found).partitions == {T0}
+    assert only(AnswerCommit, found).faults
+    assert only(SetTimer, found).name == "coalesce"
     assert set(member.held) == {T1}
 
 
@@ -529,7 +543,7 @@ def test_the_owner_of_a_blocked_partition_is_reported_once() -> None:
         given = member.on(answer)
         watch = only(commands.WatchBlockers, given)
         member.on(events.BlockersWatched(watch.token, False))
-        return [one.text for one in given if isinstance(one, commands.Report)]
+        return [one.text for one in given if isinstance(one, Report)]
 
     def again() -> commands.ClaimPartitions:
         fired = events.Changed(PATHS.owner(T0))

@@ -16,6 +16,27 @@ from kafka.protocol.consumer.metadata import (
 )
 
 from zkconsumer.core.common.assign import assign_range, thread_ids
+from zkconsumer.core.common.commands import (
+    AnswerCommit,
+    Close,
+    Drop,
+    Fail,
+    Forget,
+    NotifyLost,
+    NotifyReleasing,
+    NotifyStarting,
+    Report,
+    SetTimer,
+    StopFetching,
+)
+from zkconsumer.core.common.events import (
+    CloseRequested,
+    CommitRequested,
+    FetchingStarted,
+    FetchingStopped,
+    ListenerDone,
+    TimerFired,
+)
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.events import GroupMember
@@ -281,8 +302,8 @@ def stable(cooperative: bool = False, instance: str | None = None) -> Membership
     answer(machine, events.Joined, "m1", 1, "m1", "range", (GroupMember("m1", None, mine),))
     answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
     answer(machine, events.OffsetsFetched, {A[0]: 5, A[1]: None})
-    answer(machine, events.ListenerDone)
-    answer(machine, events.FetchingStarted)
+    answer(machine, ListenerDone)
+    answer(machine, FetchingStarted)
     assert machine.state is State.STABLE
     assert set(machine.held) == set(A[:2])
     return machine
@@ -301,26 +322,24 @@ def answer(machine: MembershipMachine, kind: Any, *content: Any) -> list[Any]:
 
 def beat(machine: MembershipMachine, code: int) -> list[Any]:
     """Answer the next heartbeat with ``code``."""
-    tell(machine, events.TimerFired(machine._timers["heartbeat"], "heartbeat"))
+    tell(machine, TimerFired(machine._timers["heartbeat"], "heartbeat"))
     assert machine._beat is not None
     return tell(machine, events.HeartbeatAnswered(machine._beat[0], code))
 
 
 def kinds(given: list[Any]) -> list[type]:
     """Return the classes of the commands, without timers."""
-    return [type(order) for order in given if not isinstance(order, commands.SetTimer)]
+    return [type(order) for order in given if not isinstance(order, SetTimer)]
 
 
 def test_a_rebalance_commits_before_it_joins() -> None:
     """REBALANCE_IN_PROGRESS: stop, commit with the old generation, listener, then JoinGroup."""
     machine = stable()
-    assert kinds(beat(machine, 27)) == [commands.StopFetching]
-    (commit,) = answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
+    assert kinds(beat(machine, 27)) == [StopFetching]
+    (commit,) = answer(machine, FetchingStopped, {A[0]: 9, A[1]: 2})
     assert (commit.generation, commit.positions) == (1, {A[0]: 9, A[1]: 2})
-    assert kinds(answer(machine, events.OffsetsCommitted, {A[0]: 0, A[1]: 0})) == [
-        commands.NotifyReleasing
-    ]
-    assert kinds(answer(machine, events.ListenerDone)) == [commands.Forget, commands.LoadTopics]
+    assert kinds(answer(machine, events.OffsetsCommitted, {A[0]: 0, A[1]: 0})) == [NotifyReleasing]
+    assert kinds(answer(machine, ListenerDone)) == [Forget, commands.LoadTopics]
     assert kinds(answer(machine, events.TopicsLoaded, {"a": 2}))[-1] is commands.JoinGroup
     assert not machine.held
 
@@ -338,7 +357,7 @@ def commit_while_joining(machine: MembershipMachine) -> Any:
     beat(machine, 27)
     answer(machine, events.TopicsLoaded, {"a": 2})
     assert machine.state is State.JOINING
-    (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 9}, strict=True))
+    (commit,) = tell(machine, CommitRequested(1, {A[0]: 9}, strict=True))
     assert (commit.generation, commit.positions) == (1, {A[0]: 9})
     return commit
 
@@ -348,8 +367,8 @@ def test_a_cooperative_member_commits_while_it_joins() -> None:
     machine = stable(cooperative=True)
     commit = commit_while_joining(machine)
     (done,) = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 0}))
-    assert done == commands.AnswerCommit(1, ())
-    (commit,) = tell(machine, events.CommitRequested(None, {A[1]: 4}))
+    assert done == AnswerCommit(1, ())
+    (commit,) = tell(machine, CommitRequested(None, {A[1]: 4}))
     assert commit.positions == {A[1]: 4}
 
 
@@ -373,7 +392,7 @@ def test_a_commit_is_refused_if_the_group_has_gone_on_without_the_member() -> No
     commit = commit_while_joining(machine)
     tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 25}))
     given = answer(machine, events.RequestFailed, 25)
-    (refused,) = (one for one in given if isinstance(one, commands.AnswerCommit))
+    (refused,) = (one for one in given if isinstance(one, AnswerCommit))
     assert refused.faults
     assert not machine.held
 
@@ -384,11 +403,11 @@ def test_who_is_expelled_drops_at_once(code: int, keeps_id: bool) -> None:
     commit, then the member rejoins."""
     machine = stable()
     given = beat(machine, code)
-    assert kinds(given)[:1] == [commands.Drop]
+    assert kinds(given)[:1] == [Drop]
     assert commands.CommitOffsets not in kinds(given)
     assert not machine.held
     assert bool(machine.member_id) is keeps_id
-    assert kinds(answer(machine, events.ListenerDone)) == [commands.LoadTopics]
+    assert kinds(answer(machine, ListenerDone)) == [commands.LoadTopics]
 
 
 @pytest.mark.parametrize("code", [15, 16, -1])
@@ -405,29 +424,29 @@ def test_a_coordinator_that_is_none_is_looked_for_after_a_pause(code: int) -> No
     """Brokers name the former coordinator for a while. Neither heartbeats nor retries of a commit
     are sent to it as fast as it answers."""
     machine = stable()
-    (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}))
+    (commit,) = tell(machine, CommitRequested(1, {A[0]: 7}))
     for attempt in range(machine.spec.commit_attempts - 1):
         given = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: code}))
         if attempt:
             assert kinds(given) == []
-            given = tell(machine, events.TimerFired(machine._timers["backoff"], "backoff"))
+            given = tell(machine, TimerFired(machine._timers["backoff"], "backoff"))
         assert kinds(given) == [commands.FindCoordinator]
         given = answer(machine, events.CoordinatorFound)
         (commit,) = (order for order in given if isinstance(order, commands.CommitOffsets))
     told = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 0}))
-    assert told == [commands.AnswerCommit(1, ())]
+    assert told == [AnswerCommit(1, ())]
     tell(machine, events.HeartbeatAnswered(machine._beat[0] if machine._beat else 0, 0))
     assert kinds(beat(machine, code)) == [commands.FindCoordinator], "after an answer: at once"
 
 
 def fire(machine: MembershipMachine, name: str) -> list[Any]:
     """Let the timer of this name fire."""
-    return tell(machine, events.TimerFired(machine._timers[name], name))
+    return tell(machine, TimerFired(machine._timers[name], name))
 
 
 def limit_of(given: list[Any]) -> float:
     """How long a release whose commit has just failed may retry."""
-    timers = (one for one in given if isinstance(one, commands.SetTimer))
+    timers = (one for one in given if isinstance(one, SetTimer))
     (limit,) = (timer.seconds for timer in timers if timer.name == "release")
     return float(limit)
 
@@ -460,11 +479,11 @@ def test_a_release_waits_for_a_moving_coordinator(code: int) -> None:
     rebalance timeout is over. So nothing is delivered twice because the coordinator moved."""
     machine = stable()
     beat(machine, 27)
-    answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
+    answer(machine, FetchingStopped, {A[0]: 9, A[1]: 2})
     assert limit_of(answer(machine, events.OffsetsCommitted, {A[0]: code, A[1]: 0})) == 15.0
     resume(machine, code)
     committing(machine, 40, code)
-    assert kinds(answer(machine, events.OffsetsCommitted, {A[0]: 0})) == [commands.NotifyReleasing]
+    assert kinds(answer(machine, events.OffsetsCommitted, {A[0]: 0})) == [NotifyReleasing]
 
 
 @pytest.mark.parametrize("state", [State.COMMITTING, State.BACKING_OFF, State.FINDING])
@@ -473,7 +492,7 @@ def test_a_release_gives_its_commit_up_in_time(state: State) -> None:
     is time left for the listener and JoinGroup. The log says what is not stored and why."""
     machine = stable()
     beat(machine, 27)
-    answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
+    answer(machine, FetchingStopped, {A[0]: 9, A[1]: 2})
     committing(machine, 3, 16)
     if state is not State.COMMITTING:
         answer(machine, events.OffsetsCommitted, {A[0]: 16})
@@ -485,10 +504,10 @@ def test_a_release_gives_its_commit_up_in_time(state: State) -> None:
         assert kinds(given) == []
         given = answer(machine, events.OffsetsCommitted, {A[0]: 16})
     told = "offsets are not stored: a-0: NOT_COORDINATOR (16)"
-    assert commands.Report("commit-failed", told) in given
-    assert commands.NotifyReleasing in kinds(given)
+    assert Report("commit-failed", told) in given
+    assert NotifyReleasing in kinds(given)
     assert commands.FindCoordinator in kinds(given), "while the listener works"
-    answer(machine, events.ListenerDone)
+    answer(machine, ListenerDone)
     assert not machine.held
     assert machine.state is State.FINDING
 
@@ -497,42 +516,42 @@ def test_the_last_commit_of_a_member_that_leaves_has_its_session_timeout() -> No
     """``shutdown`` waits for little more than that, so it can report what is not stored. A member
     that is asked to leave during a release has no more time either."""
     machine = stable()
-    tell(machine, events.CloseRequested())
-    answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
+    tell(machine, CloseRequested())
+    answer(machine, FetchingStopped, {A[0]: 9, A[1]: 2})
     assert limit_of(answer(machine, events.OffsetsCommitted, {A[0]: 16, A[1]: 0})) == 10.0
     resume(machine, 16)
     committing(machine, 20, 16)
     fire(machine, "release")
     given = answer(machine, events.OffsetsCommitted, {A[0]: 16})
-    assert kinds(given)[:2] == [commands.Report, commands.NotifyReleasing]
+    assert kinds(given)[:2] == [Report, NotifyReleasing]
     machine = stable()
     beat(machine, 27)
-    answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
+    answer(machine, FetchingStopped, {A[0]: 9, A[1]: 2})
     committing(machine, 1, 16)
-    assert limit_of(tell(machine, events.CloseRequested())) == 10.0
+    assert limit_of(tell(machine, CloseRequested())) == 10.0
 
 
 def test_a_later_release_has_a_limit_of_its_own() -> None:
     """A late timer of one release does not end the commit of the next one."""
     machine = stable()
     beat(machine, 27)
-    answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
+    answer(machine, FetchingStopped, {A[0]: 9, A[1]: 2})
     committing(machine, 1, 16)
     old = machine._timers["release"]
     answer(machine, events.OffsetsCommitted, {A[0]: 0})
-    answer(machine, events.ListenerDone)
+    answer(machine, ListenerDone)
     answer(machine, events.TopicsLoaded, {"a": 2})
     answer(machine, events.Joined, "m1", 2, "other", "range")
     answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
     answer(machine, events.OffsetsFetched, {A[0]: 9, A[1]: 2})
-    answer(machine, events.ListenerDone)
-    answer(machine, events.FetchingStarted)
+    answer(machine, ListenerDone)
+    answer(machine, FetchingStarted)
     beat(machine, 0)  # sent to the coordinator in the generation before
     beat(machine, 27)
-    answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
-    tell(machine, events.TimerFired(old, "release"))
+    answer(machine, FetchingStopped, {A[0]: 9, A[1]: 2})
+    tell(machine, TimerFired(old, "release"))
     committing(machine, 10, 16)
-    tell(machine, events.TimerFired(old, "release"))
+    tell(machine, TimerFired(old, "release"))
     committing(machine, 10, 16)
 
 
@@ -540,7 +559,7 @@ def wait_in(state: State) -> MembershipMachine:
     """A member with a generation that waits in ``state`` for its application or its fetchers."""
     machine = stable(cooperative=True)
     if state in (State.STOPPING, State.NOTIFYING_RELEASE):
-        tell(machine, events.CloseRequested())
+        tell(machine, CloseRequested())
     else:
         beat(machine, 27)
         answer(machine, events.TopicsLoaded, {"a": 3})
@@ -548,9 +567,9 @@ def wait_in(state: State) -> MembershipMachine:
         answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:3]))))
         answer(machine, events.OffsetsFetched, {A[2]: 5})
     if state is State.NOTIFYING_RELEASE:
-        answer(machine, events.FetchingStopped, {})
+        answer(machine, FetchingStopped, {})
     elif state is State.STARTING:
-        answer(machine, events.ListenerDone)
+        answer(machine, ListenerDone)
     assert machine.state is state
     return machine
 
@@ -564,18 +583,18 @@ def test_a_coordinator_lost_meanwhile_is_looked_for(state: State) -> None:
     commit is sent."""
     machine = wait_in(state)
     awaited = machine._awaited
-    (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}, strict=True))
+    (commit,) = tell(machine, CommitRequested(1, {A[0]: 7}, strict=True))
     (find,) = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 16}))
     assert isinstance(find, commands.FindCoordinator)
     (pause,) = tell(machine, events.RequestFailed(find.token, 15))
     assert (pause.name, pause.seconds) == ("search", 0.1)
-    (find,) = tell(machine, events.TimerFired(pause.token, "search"))
+    (find,) = tell(machine, TimerFired(pause.token, "search"))
     beats, again = tell(machine, events.CoordinatorFound(find.token))
     assert isinstance(beats, commands.Heartbeat)
     assert isinstance(again, commands.CommitOffsets)
     assert again.positions == commit.positions
     (told,) = tell(machine, events.OffsetsCommitted(again.token, {A[0]: 0}))
-    assert told == commands.AnswerCommit(1, ())
+    assert told == AnswerCommit(1, ())
     assert (machine.state, machine._awaited) == (state, awaited)
     tell(machine, events.HeartbeatAnswered(beats.token, 0))
     assert kinds(beat(machine, 0)) == []
@@ -585,8 +604,8 @@ def test_it_is_looked_for_once() -> None:
     """The listener returns during the search. The member waits for its end before it continues."""
     machine = wait_in(State.NOTIFYING_START)
     (find,) = (one for one in beat(machine, -1) if isinstance(one, commands.FindCoordinator))
-    answer(machine, events.ListenerDone)
-    assert kinds(answer(machine, events.FetchingStarted)) == []
+    answer(machine, ListenerDone)
+    assert kinds(answer(machine, FetchingStarted)) == []
     assert machine.state is State.FINDING
     assert kinds(tell(machine, events.CoordinatorFound(find.token))) == [commands.Heartbeat]
     assert machine.state is State.STABLE
@@ -597,7 +616,7 @@ def test_a_refused_member_ends(code: int) -> None:
     """The partitions are dropped, and the streams end with the error."""
     machine = stable()
     given = beat(machine, code)
-    assert kinds(given) == [commands.Drop, commands.Fail]
+    assert kinds(given) == [Drop, Fail]
     assert machine.state is State.FAILED
 
 
@@ -605,24 +624,24 @@ def test_a_commit_is_sent_again_when_the_coordinator_loads() -> None:
     """COORDINATOR_LOAD_IN_PROGRESS: the same commit is sent after the pause. Then the caller is
     told that all is stored."""
     machine = stable()
-    (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}))
+    (commit,) = tell(machine, CommitRequested(1, {A[0]: 7}))
     given = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 14}))
     assert kinds(given) == []
-    (again,) = tell(machine, events.TimerFired(machine._timers["commit"], "commit"))
+    (again,) = tell(machine, TimerFired(machine._timers["commit"], "commit"))
     assert again.positions == {A[0]: 7}
     (told,) = tell(machine, events.OffsetsCommitted(again.token, {A[0]: 0}))
-    assert told == commands.AnswerCommit(1, ())
+    assert told == AnswerCommit(1, ())
 
 
 def test_who_is_out_hears_at_once_that_nothing_is_stored() -> None:
     """A commit of a member that has left by itself is refused without waiting for the group. Its
     caller may be busy with the very message that keeps the member out."""
     machine = stable()
-    assert commands.Drop in kinds(tell(machine, events.PollExpired()))
-    (told,) = tell(machine, events.CommitRequested(1, {A[0]: 7}, strict=True))
-    assert isinstance(told, commands.AnswerCommit)
+    assert Drop in kinds(tell(machine, events.PollExpired()))
+    (told,) = tell(machine, CommitRequested(1, {A[0]: 7}, strict=True))
+    assert isinstance(told, AnswerCommit)
     assert "not in the group" in told.faults[0]
-    assert tell(machine, events.CommitRequested(2, {})) == [commands.AnswerCommit(2, ())]
+    assert tell(machine, CommitRequested(2, {})) == [AnswerCommit(2, ())]
 
 
 def test_no_commit_is_sent_without_a_generation() -> None:
@@ -630,7 +649,7 @@ def test_no_commit_is_sent_without_a_generation() -> None:
     as one of a group without members."""
     machine = stable()
     machine.generation = -1
-    machine._commits.add(events.CommitRequested(1, {A[0]: 7}))
+    machine._commits.add(CommitRequested(1, {A[0]: 7}))
     assert commands.CommitOffsets not in kinds(tell(machine, events.PollResumed()))
     machine.generation = 1
     assert commands.CommitOffsets in kinds(tell(machine, events.PollResumed()))
@@ -639,24 +658,24 @@ def test_no_commit_is_sent_without_a_generation() -> None:
 def test_a_member_signs_off_when_it_is_shut_down() -> None:
     """Stop, commit, listener, LeaveGroup with its id, and the end when that is answered."""
     machine = stable()
-    assert kinds(tell(machine, events.CloseRequested())) == [commands.StopFetching]
-    answer(machine, events.FetchingStopped, {A[0]: 9})
+    assert kinds(tell(machine, CloseRequested())) == [StopFetching]
+    answer(machine, FetchingStopped, {A[0]: 9})
     answer(machine, events.OffsetsCommitted, {A[0]: 0})
-    forget, leave = answer(machine, events.ListenerDone)
-    assert isinstance(forget, commands.Forget)
+    forget, leave = answer(machine, ListenerDone)
+    assert isinstance(forget, Forget)
     assert isinstance(leave, commands.LeaveGroup)
     assert leave.member_id == "m1"
     assert machine.state is State.LEAVING
-    assert tell(machine, events.Left(leave.token)) == [commands.Close(())]
+    assert tell(machine, events.Left(leave.token)) == [Close(())]
 
 
 def test_a_static_member_does_not_sign_off() -> None:
     """Its partitions wait for its return."""
     machine = stable(instance="static")
-    tell(machine, events.CloseRequested())
-    answer(machine, events.FetchingStopped, {A[0]: 9})
+    tell(machine, CloseRequested())
+    answer(machine, FetchingStopped, {A[0]: 9})
     answer(machine, events.OffsetsCommitted, {A[0]: 0})
-    assert kinds(answer(machine, events.ListenerDone)) == [commands.Forget, commands.Close]
+    assert kinds(answer(machine, ListenerDone)) == [Forget, Close]
 
 
 def test_what_was_announced_is_taken_back() -> None:
@@ -664,14 +683,14 @@ def test_what_was_announced_is_taken_back() -> None:
     told that they are lost."""
     machine = stable()
     beat(machine, 27)
-    answer(machine, events.FetchingStopped, {})
-    answer(machine, events.ListenerDone)
+    answer(machine, FetchingStopped, {})
+    answer(machine, ListenerDone)
     answer(machine, events.TopicsLoaded, {"a": 2})
     answer(machine, events.Joined, "m1", 2, "other", "range")
     answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:1]))))
     (told,) = answer(machine, events.OffsetsFetched, {A[0]: 5})
-    assert isinstance(told, commands.NotifyStarting)
-    given = [order for order in beat(machine, 25) if isinstance(order, commands.NotifyLost)]
+    assert isinstance(told, NotifyStarting)
+    given = [order for order in beat(machine, 25) if isinstance(order, NotifyLost)]
     assert [order.partitions for order in given] == [frozenset(A[:1])]
 
 
@@ -681,18 +700,18 @@ def test_a_restarted_static_member_follows_its_topic() -> None:
     for instance, expected in (("one", True), (None, False)):
         machine = stable(instance=instance)
         machine._round.leads = False
-        tell(machine, events.TimerFired(machine._timers["reread"], "reread"))
+        tell(machine, TimerFired(machine._timers["reread"], "reread"))
         assert machine._reread is not None
         given = tell(machine, events.TopicsLoaded(machine._reread, {"a": 4}))
-        assert (commands.StopFetching in kinds(given)) is expected
+        assert (StopFetching in kinds(given)) is expected
 
 
 def join_again(machine: MembershipMachine, generation: int, mine: list[TopicPartition]) -> None:
     """From the stop before JoinGroup to the next generation, led by this member."""
     if machine.state is State.STOPPING:
-        answer(machine, events.FetchingStopped, dict.fromkeys(machine.held, 9))
+        answer(machine, FetchingStopped, dict.fromkeys(machine.held, 9))
         answer(machine, events.OffsetsCommitted, dict.fromkeys(machine.held, 0))
-        answer(machine, events.ListenerDone)
+        answer(machine, ListenerDone)
     answer(machine, events.TopicsLoaded, {"a": 2})
     state = MemberState("c", {"a": 1}, frozenset(machine.held), generation - 1)
     told = GroupMember("m1", None, machine.spec.strategies[0].subscribe(state))
@@ -705,11 +724,11 @@ def test_a_heartbeat_of_an_earlier_generation_says_nothing_about_this_one() -> N
     machine = stable()
     (old,) = fire(machine, "heartbeat")
     (load,) = (one for one in fire(machine, "reread") if isinstance(one, commands.LoadTopics))
-    assert commands.StopFetching in kinds(tell(machine, events.TopicsLoaded(load.token, {"a": 3})))
+    assert StopFetching in kinds(tell(machine, events.TopicsLoaded(load.token, {"a": 3})))
     join_again(machine, 2, A[:2])
     answer(machine, events.OffsetsFetched, {A[0]: 9, A[1]: 9})
-    answer(machine, events.ListenerDone)
-    answer(machine, events.FetchingStarted)
+    answer(machine, ListenerDone)
+    answer(machine, FetchingStarted)
     assert (machine.state, machine.generation) == (State.STABLE, 2)
     for code in (22, 25, 27):
         assert kinds(tell(machine, events.HeartbeatAnswered(old.token, code))) == []
@@ -722,23 +741,23 @@ def test_a_cooperative_member_joins_again_after_it_gave_partitions_up() -> None:
     beat(machine, 27)
     join_again(machine, 2, A[:1])
     assert machine.state is State.STOPPING
-    answer(machine, events.FetchingStopped, {A[1]: 9})
+    answer(machine, FetchingStopped, {A[1]: 9})
     answer(machine, events.OffsetsCommitted, {A[1]: 0})
-    assert kinds(answer(machine, events.ListenerDone)) == [commands.Forget, commands.LoadTopics]
+    assert kinds(answer(machine, ListenerDone)) == [Forget, commands.LoadTopics]
     assert set(machine.held) == set(A[:1])
 
 
 def test_a_commit_is_given_up_after_so_many_attempts() -> None:
     """Each attempt follows a pause. Then the caller is told why."""
     machine = stable()
-    given = tell(machine, events.CommitRequested(1, {A[0]: 7}))
+    given = tell(machine, CommitRequested(1, {A[0]: 7}))
     for attempt in range(machine.spec.commit_attempts):
         if attempt:
             given = fire(machine, "commit")
         (commit,) = given
         given = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 14}))
         assert commands.CommitOffsets not in kinds(given), "without a pause"
-    (told,) = (one for one in given if isinstance(one, commands.AnswerCommit))
+    (told,) = (one for one in given if isinstance(one, AnswerCommit))
     assert "COORDINATOR_LOAD_IN_PROGRESS" in told.faults[0]
 
 
@@ -758,9 +777,9 @@ def test_a_commit_of_a_generation_that_is_over_drops_at_once(code: int) -> None:
     """The group has assigned the partitions to others. The answer to a commit shows this as well as
     the answer to a heartbeat."""
     machine = stable()
-    (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}))
+    (commit,) = tell(machine, CommitRequested(1, {A[0]: 7}))
     given = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: code}))
-    assert commands.Drop in kinds(given)
+    assert Drop in kinds(given)
     assert not machine.held
 
 
@@ -768,8 +787,8 @@ def test_a_leader_watches_topics_that_do_not_exist_yet() -> None:
     """Another member wants one. When it is created, only the leader can notice."""
     machine = stable()
     beat(machine, 27)
-    answer(machine, events.FetchingStopped, {})
-    answer(machine, events.ListenerDone)
+    answer(machine, FetchingStopped, {})
+    answer(machine, ListenerDone)
     answer(machine, events.TopicsLoaded, {"a": 2})
     told = tuple(
         GroupMember(
@@ -783,9 +802,9 @@ def test_a_leader_watches_topics_that_do_not_exist_yet() -> None:
     answer(machine, events.TopicsLoaded, {"a": 2})
     answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
     answer(machine, events.OffsetsFetched, {A[0]: 9, A[1]: 9})
-    answer(machine, events.ListenerDone)
-    answer(machine, events.FetchingStarted)
+    answer(machine, ListenerDone)
+    answer(machine, FetchingStarted)
     (load,) = (one for one in fire(machine, "reread") if isinstance(one, commands.LoadTopics))
     assert load.topics == ("a", "new")
     given = tell(machine, events.TopicsLoaded(load.token, {"a": 2, "new": 1}))
-    assert commands.StopFetching in kinds(given)
+    assert StopFetching in kinds(given)

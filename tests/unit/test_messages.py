@@ -10,13 +10,8 @@ import struct
 import pytest
 
 from zkconsumer import TimestampType
-from zkconsumer.broker.records import COMPILED, DecodedMessage, MessageDecoder
-from zkconsumer.runtime.messages import (
-    MessageAndMetadata,
-    integer_decoder,
-    long_decoder,
-    message_decoder,
-)
+from zkconsumer.broker.records import COMPILED, DecodedMessage, MessageAndMetadata, MessageDecoder
+from zkconsumer.runtime.messages import integer_decoder, long_decoder, message_decoder
 
 RECORD = ("t", 3, 1 << 40, b"k", b"v", 77, TimestampType.CREATE_TIME, (("h", b"x"), ("n", None)))
 

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from zkconsumer import Metrics, TopicPartition
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.common.commands import StartFetching, StopFetching
 from zkconsumer.core.coordinator import states as coordinator_states
 from zkconsumer.core.zookeeper import commands, states as zookeeper_states
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
@@ -147,7 +148,7 @@ def test_rebalances_are_those_that_move_partitions() -> None:
         counts.stepped(state, following)
         clock.now += seconds
 
-    start = commands.StartFetching(1, {})
+    start = StartFetching(1, {})
     step(State.REGISTERING)
     step(State.VIEWING)
     step(State.CLAIMING)
@@ -159,13 +160,13 @@ def test_rebalances_are_those_that_move_partitions() -> None:
     step(State.VIEWING)
     step(State.RESTING)
     assert counts.count == 1
-    step(State.STOPPING, commands.StopFetching(2, frozenset()))
+    step(State.STOPPING, StopFetching(2, frozenset()))
     step(State.FAILED)
     assert (counts.count, counts.seconds) == (2, 10.0)
     assert counts.last_seconds == 1.0
     for cut in (State.SESSIONLESS, State.CLOSING_STOP):
         step(State.STARTING, start)
-        step(cut, commands.StopFetching(3, frozenset()))
+        step(cut, StopFetching(3, frozenset()))
         step(State.VIEWING)
         step(State.RESTING)
     assert counts.count == 2

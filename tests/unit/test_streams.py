@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from zkconsumer.broker.records import PythonDecoder, Record
+from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.errors import (
     ConsumerTimeoutError,
     InvalidMessageError,
@@ -21,12 +21,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
-from zkconsumer.runtime.messages import (
-    MessageAndMetadata,
-    integer_decoder,
-    long_decoder,
-    string_decoder,
-)
+from zkconsumer.runtime.messages import integer_decoder, long_decoder, string_decoder
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.runtime.undisturbed import Alarm

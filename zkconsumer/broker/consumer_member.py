@@ -27,6 +27,8 @@ from zkconsumer.broker.messages import MetadataRequest, MetadataResponse
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.core.coordinator.commands import CommitOffsets, LeaveGroup
+from zkconsumer.core.coordinator.events import Left, OffsetsCommitted, OffsetsFetched, RequestFailed
 from zkconsumer.core.coordinator.reactions import UNREACHABLE
 from zkconsumer.core.zookeeper.ops import Permission, always
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError
@@ -74,16 +76,16 @@ class ConsumerGroupClient(GroupClient):
                     return self._read_names(command)
                 case commands.FetchMemberOffsets():
                     return self._fetch_as_member(command)
-                case commands.CommitOffsets():
+                case CommitOffsets():
                     return self._commit_as_member(command)
-                case commands.LeaveGroup():
+                case LeaveGroup():
                     return self._leave_as_member(command)
         except UnsupportedBrokerError as error:
-            return events.RequestFailed(command.token, 35, str(error))
+            return RequestFailed(command.token, 35, str(error))
         except BrokerError as error:
             if isinstance(command, commands.MemberHeartbeat):
                 return events.MemberHeartbeatAnswered(command.token, UNREACHABLE, str(error))
-            return events.RequestFailed(command.token, UNREACHABLE, str(error))
+            return RequestFailed(command.token, UNREACHABLE, str(error))
         return super().execute(command, permission)
 
     def _check_protocol(self, connection: BrokerConnection) -> None:
@@ -141,11 +143,11 @@ class ConsumerGroupClient(GroupClient):
             self._ask,
         )
         if code:
-            return events.RequestFailed(command.token, code, str(error_from_code(code, what)))
+            return RequestFailed(command.token, code, str(error_from_code(code, what)))
         offsets = {tp: stored[tp].offset if tp in stored else None for tp in command.partitions}
-        return events.OffsetsFetched(command.token, offsets)
+        return OffsetsFetched(command.token, offsets)
 
-    def _commit_as_member(self, command: commands.CommitOffsets) -> events.OffsetsCommitted:
+    def _commit_as_member(self, command: CommitOffsets) -> OffsetsCommitted:
         codes = commit_as_member(
             self._to_coordinator(),
             self._group,
@@ -155,9 +157,9 @@ class ConsumerGroupClient(GroupClient):
             self._instance_id,
             self._ask,
         )
-        return events.OffsetsCommitted(command.token, codes)
+        return OffsetsCommitted(command.token, codes)
 
-    def _leave_as_member(self, command: commands.LeaveGroup) -> events.Left:
+    def _leave_as_member(self, command: LeaveGroup) -> Left:
         heartbeat(
             self._to_coordinator(),
             self._group,
@@ -166,7 +168,7 @@ class ConsumerGroupClient(GroupClient):
             instance_id=self._instance_id,
             ask=self._ask,
         )
-        return events.Left(command.token)
+        return Left(command.token)
 
     def _ask(
         self, connection: BrokerConnection, request: Any, response: type[Any], version: int

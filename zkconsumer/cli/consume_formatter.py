@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Final
 
+from zkconsumer.broker.records import Decode, MessageAndMetadata
 from zkconsumer.cli.consume_output import Format, as_json, as_value
 from zkconsumer.cli.consume_properties import line_format
 from zkconsumer.errors import ConfigError
-from zkconsumer.runtime.messages import Decode, MessageAndMetadata
 
 _KAFKA: Final = "org.apache.kafka.common.serialization."
 

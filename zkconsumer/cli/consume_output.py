@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import BinaryIO
 
+from zkconsumer.broker.records import MessageAndMetadata
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.streams import KafkaStream
 
 Format = Callable[[MessageAndMetadata], bytes]

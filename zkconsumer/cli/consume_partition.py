@@ -13,7 +13,7 @@ from zkconsumer.broker.cluster import ClusterReader
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetch import BrokerFetcher
 from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
-from zkconsumer.broker.records import PythonDecoder, scan
+from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, scan
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import Want
 from zkconsumer.config.coordinator import CoordinatorConfig
@@ -24,7 +24,6 @@ from zkconsumer.errors import (
     ConsumerTimeoutError,
     LeaderUnavailableError,
 )
-from zkconsumer.runtime.messages import MessageAndMetadata
 
 _CLIENT: Final = "zkconsumer-console"
 _TIMEOUT: Final = 10.0

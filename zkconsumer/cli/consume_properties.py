@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from zkconsumer.broker.records import TimestampType
+from zkconsumer.broker.records import MessageAndMetadata, TimestampType
 from zkconsumer.errors import ConfigError
-from zkconsumer.runtime.messages import MessageAndMetadata
 
 _FLAGS: Final = {
     "print.timestamp": False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from zkconsumer.core.common.commands import Drop, Forget, StartFetching
 from zkconsumer.core.coordinator import commands as group_commands, events as group_events
 from zkconsumer.core.zookeeper.commands import Command
 from zkconsumer.core.zookeeper.events import Event
@@ -65,10 +66,10 @@ class GroupCounter:
         """Follow ownership."""
         now, ownership = self._now_us(), self._tally.ownership
         match command:
-            case group_commands.StartFetching(_, partitions):
+            case StartFetching(_, partitions):
                 for tp in partitions:
                     ownership.took(now, tp, self._member)
-            case group_commands.Forget(gone) | group_commands.Drop(gone):
+            case Forget(gone) | Drop(gone):
                 for tp in gone:
                     ownership.lost(now, tp, self._member)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from zkconsumer.core.common.commands import Report, SetTimer
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.commands import Command, Scope
@@ -146,10 +147,10 @@ class Tally:
         if isinstance(command, commands.LoadView):
             if command.scope is not Scope.GROUP:
                 self.member(member).attempts += 1
-        elif isinstance(command, commands.SetTimer):
+        elif isinstance(command, SetTimer):
             if command.name == "backoff":
                 self.member(member).failed_attempts += 1
-        elif isinstance(command, commands.Report) and command.event == "rebalance-failed":
+        elif isinstance(command, Report) and command.event == "rebalance-failed":
             self.member(member).failed_attempts += 1
             self.member(member).gave_up += 1
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from zkconsumer.core.common.commands import Close, Fail, Forget, NotifyLost
 from zkconsumer.core.consumer_group import commands as member_commands, events as member_events
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.commands import Command
@@ -112,15 +113,15 @@ def _describe(what: Any, entry: Entry) -> None:
         case (
             commands.FetchOffsets(_, partitions)
             | member_commands.FetchMemberOffsets(partitions=partitions)
-            | commands.NotifyLost(_, partitions)
+            | NotifyLost(_, partitions)
         ):
             more["partitions"] = [str(tp) for tp in sorted(partitions)]
-        case commands.Forget(partitions):
+        case Forget(partitions):
             more["partitions"] = [str(tp) for tp in sorted(partitions)]
         case commands.JoinGroup(_, name, protocols):
             more["detail"] = f"{name or 'no member id'}: {', '.join(n for n, _ in protocols)}"
-        case commands.Fail(code, text):
+        case Fail(code, text):
             more |= {"result": name_of(code), "detail": text}
-        case commands.Close(faults):
+        case Close(faults):
             more["detail"] = "; ".join(faults)
     entry |= {name: value for name, value in more.items() if value or value == 0}

@@ -11,6 +11,24 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any, Final, Protocol
 
+from zkconsumer.core.common.commands import (
+    AnswerCommit,
+    AnswerStart,
+    Close,
+    Drop,
+    NotifyReleasing,
+    Report,
+    SetTimer,
+    StartFetching,
+    StopFetching,
+)
+from zkconsumer.core.common.events import (
+    CommitRequested,
+    Dropped,
+    FetchingStopped,
+    ListenerDone,
+    TimerFired,
+)
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.commands import Command
@@ -224,7 +242,7 @@ def describe(what: object, entry: Entry) -> None:
     match what:
         case events.Changed(path):
             more["path"] = path
-        case events.TimerFired(_, name) | commands.SetTimer(_, name):
+        case TimerFired(_, name) | SetTimer(_, name):
             more["detail"] = name
         case events.ScriptFailed(_, code, path):
             more |= {"path": path, "result": code.value, "detail": what.text}
@@ -247,15 +265,15 @@ def describe(what: object, entry: Entry) -> None:
             more["detail"] = f"fenced: {' '.join(_names(fenced))}" if fenced else ""
         case events.OwnersChecked(_, foreign) | events.Released(_, foreign):
             more["partitions"] = _names(foreign)
-        case events.FetchingStopped(_, positions) | events.CommitRequested(_, positions):
+        case FetchingStopped(_, positions) | CommitRequested(_, positions):
             more["offsets"] = {str(tp): at for tp, at in sorted(positions.items())}
-        case events.Dropped(positions):
+        case Dropped(positions):
             more["offsets"] = {str(tp): at for tp, at in sorted(positions.items())}
         case events.OffsetReset(tp, old, new):
             more["partitions"] = [str(tp)]
             more["replaced"] = {} if old is None else {str(tp): old}
             more["offsets"] = {} if new is None else {str(tp): new}
-        case events.ListenerDone(_, error):
+        case ListenerDone(_, error):
             more["detail"] = error or ""
         case events.RegistrationRefused(_, owner):
             more["detail"] = f"registered by session {session_text(owner)}"
@@ -265,26 +283,26 @@ def describe(what: object, entry: Entry) -> None:
             more["partitions"] = _names(claims)
         case commands.ClaimPartitions(_, _, wanted):
             more["partitions"] = _names(wanted)
-        case commands.StartFetching(_, partitions):
+        case StartFetching(_, partitions):
             more["partitions"] = _names(partitions)
             more["offsets"] = {
                 str(tp): start for tp, (_, start) in sorted(partitions.items()) if start is not None
             }
         case (
-            commands.StopFetching(_, partitions)
+            StopFetching(_, partitions)
             | commands.CheckOwners(_, partitions)
-            | commands.NotifyReleasing(_, partitions)
+            | NotifyReleasing(_, partitions)
             | commands.WatchBlockers(_, partitions)
         ):
             more["partitions"] = _names(partitions)
-        case commands.Drop(partitions):
+        case Drop(partitions):
             more["partitions"] = _names(partitions)
         case commands.LoadView(_, scope):
             more["detail"] = scope.value
-        case commands.AnswerStart(outcome, detail):
+        case AnswerStart(outcome, detail):
             more |= {"result": outcome.value, "detail": detail}
-        case commands.Report(event, text):
+        case Report(event, text):
             more |= {"result": event, "detail": text}
-        case commands.Close(faults) | commands.AnswerCommit(_, faults):
+        case Close(faults) | AnswerCommit(_, faults):
             more["detail"] = "; ".join(faults)
     entry |= {name: value for name, value in more.items() if value or value == 0}

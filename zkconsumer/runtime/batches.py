@@ -10,10 +10,10 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from zkconsumer.broker.records import MessageAndMetadata
 from zkconsumer.errors import UsageError
 from zkconsumer.runtime.consumer_iterator import ConsumerIterator, RecordBatch
 from zkconsumer.runtime.handout import HandOut
-from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.undisturbed import Undisturbed
 
 

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, Self
 from urllib.parse import quote
 
+from zkconsumer.broker.records import Decode
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common import events
@@ -60,7 +61,7 @@ from zkconsumer.runtime.health import (
 )
 from zkconsumer.runtime.listener import GroupListener, ListenerCalls
 from zkconsumer.runtime.loop import MachineT, MemberLoop
-from zkconsumer.runtime.messages import Decode, bytes_decoder
+from zkconsumer.runtime.messages import bytes_decoder
 from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.runtime.threads import MemberThread

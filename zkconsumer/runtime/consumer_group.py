@@ -11,6 +11,7 @@ from typing import Any
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
+from zkconsumer.core.coordinator.events import RequestFailed
 from zkconsumer.core.coordinator.reactions import UNREACHABLE
 from zkconsumer.runtime.coordinator import BrokerCoordination
 
@@ -27,7 +28,7 @@ class ConsumerGroupCoordination(BrokerCoordination):
 
     def _answered(self, command: Any, event: Any, sent: float, sent_us: int) -> None:
         if isinstance(command, commands.MemberHeartbeat):
-            if isinstance(event, events.RequestFailed):
+            if isinstance(event, RequestFailed):
                 code = event.code or UNREACHABLE
                 event = events.MemberHeartbeatAnswered(command.token, code, event.detail)
             self._host.post(lambda: self._beaten(command, event, sent, sent_us))

@@ -26,7 +26,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Any, Final
 
-from zkconsumer.broker.records import MessageDecoder
+from zkconsumer.broker.records import MessageAndMetadata, MessageDecoder
 from zkconsumer.errors import (
     CodecUnavailableError,
     ConsumerTimeoutError,
@@ -38,7 +38,6 @@ from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate, clock_gettime
 from zkconsumer.runtime.handout import HandOut
 from zkconsumer.runtime.in_use import InUseError, is_refusal, refuse
-from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.partition_info import PartitionTopicInfo, Run
 from zkconsumer.runtime.undisturbed import Lock
 

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from zkconsumer.broker.records import (
-    Decode as Decode,
-    Decoder,
-    MessageAndMetadata as MessageAndMetadata,
-    MessageDecoder,
-)
+from zkconsumer.broker.records import Decode, Decoder, MessageDecoder
 
 
 def bytes_decoder(data: bytes) -> bytes:

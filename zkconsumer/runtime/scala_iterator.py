@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import islice
 
+from zkconsumer.broker.records import MessageAndMetadata
 from zkconsumer.runtime.chunk_queue import Chunk
 from zkconsumer.runtime.consumer_iterator import ConsumerIterator, Found
-from zkconsumer.runtime.messages import MessageAndMetadata
 
 
 class ScalaConsumerIterator(ConsumerIterator):

@@ -21,20 +21,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from zkconsumer.broker.records import Decoder
+from zkconsumer.broker.records import Decode, Decoder, MessageAndMetadata
 from zkconsumer.runtime.batches import ArrowIterator, BatchIterator, check_most
 from zkconsumer.runtime.chunk_queue import ChunkQueue
 from zkconsumer.runtime.consumer_iterator import (
-    ConsumerIterator as ConsumerIterator,
+    ConsumerIterator,
     RecordBatch,
 )
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.messages import (
-    Decode,
-    MessageAndMetadata,
-    bytes_decoder,
-    message_decoder,
-)
+from zkconsumer.runtime.messages import bytes_decoder, message_decoder
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.scala_iterator import ScalaConsumerIterator
 from zkconsumer.runtime.undisturbed import Lock, lend

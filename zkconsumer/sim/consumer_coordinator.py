@@ -20,6 +20,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator import events as group_events
+from zkconsumer.core.coordinator.commands import CommitOffsets, LeaveGroup
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.sim.coordinator import GroupWatch
 from zkconsumer.sim.group_roster import Protocols
@@ -123,14 +124,14 @@ class ConsumerGroupCoordinator:
                 reply(events.TopicNamesRead(token, names, self._brokers()))
             case commands.MemberHeartbeat():
                 reply(self._beat(command, spec))
-            case commands.LeaveGroup(_, name):
+            case LeaveGroup(_, name):
                 self._leave(name, spec)
                 reply(group_events.Left(token))
             case commands.FetchMemberOffsets(_, name, epoch, wanted):
                 code = self._may_fetch(name, epoch)
                 found = {tp: self.offsets.get(tp) for tp in wanted}
                 reply(refusal(command, code) if code else group_events.OffsetsFetched(token, found))
-            case commands.CommitOffsets(_, name, epoch, positions):
+            case CommitOffsets(_, name, epoch, positions):
                 code = self._may_commit(name, epoch, positions)
                 if not code:
                     for tp, offset in positions.items():
@@ -426,6 +427,6 @@ def refusal(command: Any, code: int) -> Any:
     """The answer to ``command`` with error ``code``."""
     if isinstance(command, commands.MemberHeartbeat):
         return events.MemberHeartbeatAnswered(command.token, code)
-    if isinstance(command, commands.CommitOffsets):
+    if isinstance(command, CommitOffsets):
         return group_events.OffsetsCommitted(command.token, dict.fromkeys(command.positions, code))
     return group_events.RequestFailed(command.token, code)

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable
 
 from tests.sim.runs.broker_log import STAMP, PartitionLog, SimBrokers
+from zkconsumer.broker.records import MessageAndMetadata
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 
 

@@ -18,13 +18,12 @@ from typing import Final
 from tests.sim.runs.broker_log import SimBrokers
 from tests.sim.runs.fetch_judge import Claim, Judge
 from tests.sim.runs.fetching import SimConfig, SimFetching
-from zkconsumer.broker.records import PythonDecoder, Record
+from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import MessageSizeTooLargeError
 from zkconsumer.runtime.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.sim.invariants import Violation
 from zkconsumer.sim.kernel import Kernel

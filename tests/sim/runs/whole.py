@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests.sim.runs.broker_log import STAMP
 from tests.sim.runs.fetch_judge import Claim, Judge
 from tests.sim.runs.fetching import SimFetching
-from zkconsumer.broker.records import PythonDecoder, Record
+from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
     ConsumerThreadId,
@@ -23,7 +23,6 @@ from zkconsumer.core.common.types import (
 )
 from zkconsumer.runtime.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
-from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.sim.invariants import Violation
 from zkconsumer.sim.kernel import Kernel

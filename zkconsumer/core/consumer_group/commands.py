@@ -8,30 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zkconsumer.core.common.commands import (
-    AnswerCommit as AnswerCommit,
-    AnswerStart as AnswerStart,
-    Close as Close,
-    CommonCommand,
-    Drop as Drop,
-    Fail as Fail,
-    Forget as Forget,
-    NotifyLost as NotifyLost,
-    NotifyReleasing as NotifyReleasing,
-    NotifyStarting as NotifyStarting,
-    Outcome as Outcome,
-    Report as Report,
-    SetBrokers as SetBrokers,
-    SetTimer as SetTimer,
-    StartFetching as StartFetching,
-    StopFetching as StopFetching,
-)
+from zkconsumer.core.common.commands import CommonCommand
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator.commands import (
-    CommitOffsets as CommitOffsets,
-    FindCoordinator as FindCoordinator,
-    LeaveGroup as LeaveGroup,
-)
+from zkconsumer.core.coordinator.commands import CommitOffsets, FindCoordinator, LeaveGroup
 
 
 @dataclass(frozen=True, slots=True)

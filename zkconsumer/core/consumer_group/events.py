@@ -8,27 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zkconsumer.core.common.events import (
-    CloseRequested as CloseRequested,
-    CommitAbandoned as CommitAbandoned,
-    CommitRequested as CommitRequested,
-    CommonEvent,
-    Dropped as Dropped,
-    FetchingStarted as FetchingStarted,
-    FetchingStopped as FetchingStopped,
-    ListenerDone as ListenerDone,
-    TimerFired as TimerFired,
-)
+from zkconsumer.core.common.events import CommonEvent
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.coordinator.events import (
-    CoordinatorFound as CoordinatorFound,
-    Left as Left,
-    OffsetsCommitted as OffsetsCommitted,
-    OffsetsFetched as OffsetsFetched,
-    PollExpired as PollExpired,
-    PollResumed as PollResumed,
-    RequestFailed as RequestFailed,
-    Started as Started,
+    CoordinatorFound,
+    Left,
+    OffsetsCommitted,
+    OffsetsFetched,
+    PollExpired,
+    PollResumed,
+    RequestFailed,
+    Started,
 )
 
 

@@ -20,14 +20,18 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 from uuid import NAMESPACE_OID, uuid5
 
+from zkconsumer.core.common.commands import AnswerStart, Outcome, SetBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.events import TimerFired
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.reactions import HINTS, ROWS, ROWS_OF_MEMBERS
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator.base import GroupMachine
+from zkconsumer.core.coordinator.commands import LeaveGroup
 from zkconsumer.core.coordinator.data import Goal, Purpose
+from zkconsumer.core.coordinator.events import CoordinatorFound, RequestFailed
 from zkconsumer.core.coordinator.reactions import Reaction, Request, Row, name_of
 from zkconsumer.core.coordinator.states import State
 from zkconsumer.core.coordinator.strategies import assign_to_streams
@@ -97,7 +101,7 @@ class ConsumerGroupMachine(GroupMachine):
         self._starting = {}
         self._forget_group()
         token = self._await(State.LEAVING)
-        self._emit(commands.LeaveGroup(token, self.member_id))
+        self._emit(LeaveGroup(token, self.member_id))
 
     def _lose(self, expelled: bool) -> None:
         self._forget_group()
@@ -143,7 +147,7 @@ class ConsumerGroupMachine(GroupMachine):
         super()._found(event)
 
     def _search_done(self, event: Any) -> None:
-        if isinstance(event, events.CoordinatorFound):
+        if isinstance(event, CoordinatorFound):
             self._unanswered()
         super()._search_done(event)
 
@@ -229,7 +233,7 @@ class ConsumerGroupMachine(GroupMachine):
         text = f"the coordinator does not let member {old} join again: joining as {self.member_id}"
         self._report("new-member-id", text)
         self._entered = False
-        self._emit(commands.LeaveGroup(self._await(State.LEAVING), old))
+        self._emit(LeaveGroup(self._await(State.LEAVING), old))
 
     def _wait_anew(self) -> None:
         """A coordinator that takes over counts the session timeout of all members from then on."""
@@ -241,7 +245,7 @@ class ConsumerGroupMachine(GroupMachine):
         parts = [name_of(event.code), event.detail, hint or ""]
         self._fail(event.code, ": ".join(part for part in parts if part))
 
-    def _timer_fired(self, event: events.TimerFired) -> None:
+    def _timer_fired(self, event: TimerFired) -> None:
         current = self._timers.get(event.name) == event.token
         if current and event.name == "instance":
             self._unreleased = self._token
@@ -282,7 +286,7 @@ class ConsumerGroupMachine(GroupMachine):
             return
         if not self._answered_start:
             self._answered_start = True
-            self._emit(commands.AnswerStart(commands.Outcome.SETTLED))
+            self._emit(AnswerStart(Outcome.SETTLED))
 
     def _is_target(self, tp: TopicPartition) -> bool:
         return tp.partition in self._target.get(self._ids[tp], ())
@@ -297,12 +301,12 @@ class ConsumerGroupMachine(GroupMachine):
         self._learn(event)
         self._go(Goal.REST)
 
-    def _names_failed(self, event: events.RequestFailed) -> None:
+    def _names_failed(self, event: RequestFailed) -> None:
         self._lookup.known = False  # whom we asked is gone: begin with the next broker
         self._back_off(Goal.REST)
 
     def _learn(self, event: events.TopicNamesRead) -> None:
-        self._emit(commands.SetBrokers(event.brokers))
+        self._emit(SetBrokers(event.brokers))
         self._names.update(event.names)
         self._nameless = frozenset(self._target.keys() - self._names.keys())
         if self._nameless:  # created or deleted a moment ago
@@ -333,6 +337,6 @@ class ConsumerGroupMachine(GroupMachine):
         **GroupMachine.ANSWERS,
         State.LOADING: {
             events.TopicNamesRead: _names_read,
-            events.RequestFailed: _names_failed,
+            RequestFailed: _names_failed,
         },
     }

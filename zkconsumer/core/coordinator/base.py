@@ -18,6 +18,31 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from zkconsumer.core.common.commands import (
+    AnswerCommit,
+    AnswerStart,
+    Close,
+    Drop,
+    Fail,
+    Forget,
+    NotifyLost,
+    NotifyReleasing,
+    NotifyStarting,
+    Outcome,
+    Report,
+    StartFetching,
+    StopFetching,
+)
+from zkconsumer.core.common.events import (
+    CloseRequested,
+    CommitAbandoned,
+    CommitRequested,
+    Dropped,
+    FetchingStarted,
+    FetchingStopped,
+    ListenerDone,
+    TimerFired,
+)
 from zkconsumer.core.common.machine import Handler, Machine
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.coordinator import commands, events
@@ -131,11 +156,11 @@ class GroupMachine(Machine[State, Any, Any]):
     def _ended(self, event: Any) -> bool:
         if self.state not in ENDED:
             return False
-        if isinstance(event, events.CommitRequested) and event.request is not None:
+        if isinstance(event, CommitRequested) and event.request is not None:
             failed = self.state is State.FAILED
             why = "the member has failed" if failed else "the connector is shut down"
-            self._emit(commands.AnswerCommit(event.request, (why,)))
-        elif isinstance(event, events.CloseRequested) and self.state is State.FAILED:
+            self._emit(AnswerCommit(event.request, (why,)))
+        elif isinstance(event, CloseRequested) and self.state is State.FAILED:
             self._close()
         return True
 
@@ -151,7 +176,7 @@ class GroupMachine(Machine[State, Any, Any]):
         return True
 
     def _report(self, event: str, text: str) -> None:
-        self._emit(commands.Report(event, text))
+        self._emit(Report(event, text))
 
     # -- finding the coordinator, pauses -----------------------------------------------------------
 
@@ -237,7 +262,7 @@ class GroupMachine(Machine[State, Any, Any]):
         else:
             self._go(goal)
 
-    def _timer_fired(self, event: events.TimerFired) -> None:
+    def _timer_fired(self, event: TimerFired) -> None:
         if self._timers.get(event.name) != event.token:
             return
         if event.name == "heartbeat":
@@ -298,27 +323,27 @@ class GroupMachine(Machine[State, Any, Any]):
     def _offsets_fetched(self, event: events.OffsetsFetched) -> None:
         self._offsets = event.offsets
         assignment = dict(self._starting)
-        self._notify(State.NOTIFYING_START, lambda of: commands.NotifyStarting(of, assignment))
+        self._notify(State.NOTIFYING_START, lambda of: NotifyStarting(of, assignment))
 
-    def _start_announced(self, event: events.ListenerDone) -> None:
+    def _start_announced(self, event: ListenerDone) -> None:
         self._listener_error(event)
         token = self._await(State.STARTING)
         self.held.update(self._starting)
         self._emit(
-            commands.StartFetching(
+            StartFetching(
                 token, {tp: (of, self._offsets.get(tp)) for tp, of in self._starting.items()}
             )
         )
         self._starting = {}
 
-    def _fetching(self, event: events.FetchingStarted) -> None:
+    def _fetching(self, event: FetchingStarted) -> None:
         self._go(Goal.REST)
 
     def _rest(self) -> None:
         self.state = State.STABLE
         if not self._answered_start:
             self._answered_start = True
-            self._emit(commands.AnswerStart(commands.Outcome.SETTLED))
+            self._emit(AnswerStart(Outcome.SETTLED))
         if self._rejoin_wanted:
             self._rejoin()
 
@@ -327,12 +352,12 @@ class GroupMachine(Machine[State, Any, Any]):
     def _release(self, partitions: frozenset[TopicPartition], purpose: Purpose) -> None:
         self._releasing = Release(partitions, purpose)
         self._timers.pop("release", None)
-        self._emit(commands.StopFetching(self._await(State.STOPPING), partitions))
+        self._emit(StopFetching(self._await(State.STOPPING), partitions))
 
     def _limit_release(self) -> None:
         self._timer("release", self.spec.release_timeout(self.closing))
 
-    def _stopped(self, event: events.FetchingStopped) -> None:
+    def _stopped(self, event: FetchingStopped) -> None:
         releasing = self._releasing
         releasing.stopped_at = {
             tp: offset for tp, offset in event.positions.items() if tp in releasing.partitions
@@ -387,24 +412,24 @@ class GroupMachine(Machine[State, Any, Any]):
         partitions, leaving = self._releasing.partitions, self.closing
         self._notify(
             State.NOTIFYING_RELEASE,
-            lambda token: commands.NotifyReleasing(token, partitions, leaving),
+            lambda token: NotifyReleasing(token, partitions, leaving),
         )
 
     def _notify(self, state: State, call: Callable[[int], Any]) -> None:
         """Call the listener and wait for it, unless it waits for this member to leave."""
         token = self._await(state)
         if self._in_listener:
-            self._answer(token, events.ListenerDone(token))
+            self._answer(token, ListenerDone(token))
         else:
             self._emit(call(token))
 
-    def _release_announced(self, event: events.ListenerDone) -> None:
+    def _release_announced(self, event: ListenerDone) -> None:
         self._listener_error(event)
         released, self._releasing = self._releasing, Release()
         for tp in released.partitions:
             self.held.pop(tp, None)
         self._commits.forget(released.partitions)
-        self._emit(commands.Forget(released.partitions))
+        self._emit(Forget(released.partitions))
         if self.closing:
             self._finish_closing()
         elif released.purpose is Purpose.SHRINK:
@@ -425,7 +450,7 @@ class GroupMachine(Machine[State, Any, Any]):
             self._after_loss()
             return
         self._report("lost", f"{len(lost)} partitions were lost")
-        self._notify(State.NOTIFYING_LOST, lambda token: commands.NotifyLost(token, lost))
+        self._notify(State.NOTIFYING_LOST, lambda token: NotifyLost(token, lost))
 
     def _drop_all(self) -> frozenset[TopicPartition]:
         """Drop all held partitions; return them and those that the listener expects to be
@@ -438,10 +463,10 @@ class GroupMachine(Machine[State, Any, Any]):
         self._commits.forget(held)
         self._starting = {}
         if held:
-            self._emit(commands.Drop(held))
+            self._emit(Drop(held))
         return held | announced
 
-    def _loss_announced(self, event: events.ListenerDone) -> None:
+    def _loss_announced(self, event: ListenerDone) -> None:
         self._listener_error(event)
         self._after_loss()
 
@@ -453,10 +478,10 @@ class GroupMachine(Machine[State, Any, Any]):
         else:
             self._go(Goal.LOAD)
 
-    def _dropped(self, event: events.Dropped) -> None:
+    def _dropped(self, event: Dropped) -> None:
         pass  # where they stood does not matter: nothing of it may be committed
 
-    def _listener_error(self, event: events.ListenerDone) -> None:
+    def _listener_error(self, event: ListenerDone) -> None:
         if event.error is not None:
             self._report("listener-error", event.error)
 
@@ -478,7 +503,7 @@ class GroupMachine(Machine[State, Any, Any]):
 
     def _announce_loss(self) -> None:
         lost, self._releasing = self._releasing.partitions, Release()
-        self._notify(State.NOTIFYING_LOST, lambda token: commands.NotifyLost(token, lost))
+        self._notify(State.NOTIFYING_LOST, lambda token: NotifyLost(token, lost))
 
     def _poll_resumed(self, event: events.PollResumed) -> None:
         self._outside = False
@@ -487,7 +512,7 @@ class GroupMachine(Machine[State, Any, Any]):
 
     # -- commits that were asked for ---------------------------------------------------------------
 
-    def _commit_requested(self, event: events.CommitRequested) -> None:
+    def _commit_requested(self, event: CommitRequested) -> None:
         if not event.strict:  # positions read before the partitions stopped are out of date
             last = self._releasing.stopped_at
             event = replace(
@@ -549,13 +574,13 @@ class GroupMachine(Machine[State, Any, Any]):
 
     # -- the end -----------------------------------------------------------------------------------
 
-    def _close_requested(self, event: events.CloseRequested) -> None:
+    def _close_requested(self, event: CloseRequested) -> None:
         if self.closing:
             return
         self.closing, self._in_listener = True, event.in_listener
         in_call = self.state in (State.NOTIFYING_RELEASE, State.NOTIFYING_LOST)
         if self._in_listener and in_call and self._awaited is not None:
-            self._answer(self._awaited, events.ListenerDone(self._awaited))
+            self._answer(self._awaited, ListenerDone(self._awaited))
             return
         if self._releasing.partitions:
             if "release" in self._timers:
@@ -582,14 +607,14 @@ class GroupMachine(Machine[State, Any, Any]):
     def _close(self) -> None:
         self.state, self._awaited, self.generation = State.CLOSED, None, -1
         self._refuse_commits("the connector is shut down")
-        self._emit(commands.Close(tuple(self._faults)))
+        self._emit(Close(tuple(self._faults)))
 
     def _fail(self, code: int, text: str) -> None:
         self._drop_all()
         self._releasing = Release()
         self.state, self._awaited, self.generation = State.FAILED, None, -1
         self._commits.refuse(text)
-        self._emit(commands.Fail(code, text))
+        self._emit(Fail(code, text))
         if self.closing:
             self._close()
 
@@ -599,26 +624,26 @@ class GroupMachine(Machine[State, Any, Any]):
         events.Started: _start,
         events.PollExpired: _poll_expired,
         events.PollResumed: _poll_resumed,
-        events.TimerFired: _timer_fired,
-        events.Dropped: _dropped,
-        events.CommitRequested: _commit_requested,
-        events.CommitAbandoned: Machine._commit_abandoned,
-        events.CloseRequested: _close_requested,
+        TimerFired: _timer_fired,
+        Dropped: _dropped,
+        CommitRequested: _commit_requested,
+        CommitAbandoned: Machine._commit_abandoned,
+        CloseRequested: _close_requested,
     }
     ANSWERS: ClassVar[Mapping[State, Mapping[type, Handler]]] = {
         State.FINDING: {events.CoordinatorFound: _found, events.RequestFailed: _find_failed},
-        State.STOPPING: {events.FetchingStopped: _stopped},
+        State.STOPPING: {FetchingStopped: _stopped},
         State.COMMITTING: {
             events.OffsetsCommitted: _release_committed,
             events.RequestFailed: _release_committed,
         },
-        State.NOTIFYING_RELEASE: {events.ListenerDone: _release_announced},
+        State.NOTIFYING_RELEASE: {ListenerDone: _release_announced},
         State.FETCHING_OFFSETS: {
             events.OffsetsFetched: _offsets_fetched,
             events.RequestFailed: _offsets_failed,
         },
-        State.NOTIFYING_START: {events.ListenerDone: _start_announced},
-        State.STARTING: {events.FetchingStarted: _fetching},
-        State.NOTIFYING_LOST: {events.ListenerDone: _loss_announced},
+        State.NOTIFYING_START: {ListenerDone: _start_announced},
+        State.STARTING: {FetchingStarted: _fetching},
+        State.NOTIFYING_LOST: {ListenerDone: _loss_announced},
         State.LEAVING: {events.Left: _left, events.RequestFailed: _left},
     }

@@ -8,24 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zkconsumer.core.common.commands import (
-    AnswerCommit as AnswerCommit,
-    AnswerStart as AnswerStart,
-    Close as Close,
-    CommonCommand,
-    Drop as Drop,
-    Fail as Fail,
-    Forget as Forget,
-    NotifyLost as NotifyLost,
-    NotifyReleasing as NotifyReleasing,
-    NotifyStarting as NotifyStarting,
-    Outcome as Outcome,
-    Report as Report,
-    SetBrokers as SetBrokers,
-    SetTimer as SetTimer,
-    StartFetching as StartFetching,
-    StopFetching as StopFetching,
-)
+from zkconsumer.core.common.commands import CommonCommand
 from zkconsumer.core.common.types import TopicPartition
 
 

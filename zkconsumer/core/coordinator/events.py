@@ -8,17 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zkconsumer.core.common.events import (
-    CloseRequested as CloseRequested,
-    CommitAbandoned as CommitAbandoned,
-    CommitRequested as CommitRequested,
-    CommonEvent,
-    Dropped as Dropped,
-    FetchingStarted as FetchingStarted,
-    FetchingStopped as FetchingStopped,
-    ListenerDone as ListenerDone,
-    TimerFired as TimerFired,
-)
+from zkconsumer.core.common.events import CommonEvent
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 
 

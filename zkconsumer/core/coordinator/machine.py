@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from zkconsumer.core.common.commands import SetBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import TopicPartition
@@ -40,7 +41,7 @@ class MembershipMachine(GroupMachine):
         self._emit(commands.LoadTopics(self._await(State.LOADING), self.spec.topics_to_load))
 
     def _loaded(self, event: events.TopicsLoaded) -> None:
-        self._emit(commands.SetBrokers(event.brokers))
+        self._emit(SetBrokers(event.brokers))
         self._known = dict(event.partitions)
         denied = self._look_for_obstacle(event)
         topics = self._subscribed(self._known)
@@ -184,7 +185,7 @@ class MembershipMachine(GroupMachine):
     def _reread_done(self, event: Any) -> None:
         if not isinstance(event, events.TopicsLoaded):
             return
-        self._emit(commands.SetBrokers(event.brokers))
+        self._emit(SetBrokers(event.brokers))
         self._look_for_obstacle(event)
         topics = self._subscribed(event.partitions)
         if self.state is not State.STABLE or topics is None:

@@ -14,6 +14,12 @@ from functools import partial
 from typing import Any, Final
 
 from zkconsumer.core.common import commands, events
+from zkconsumer.core.common.events import (
+    CloseRequested,
+    FetchingStarted,
+    FetchingStopped,
+    ListenerDone,
+)
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator import commands as group_commands, events as group_events
 from zkconsumer.core.coordinator.states import ENDED
@@ -248,7 +254,7 @@ class LiveMember:
         ):
             return False
         self._giving_back = None
-        self._todo.append(lambda: self._to_group(group_events.FetchingStopped(token, {})))
+        self._todo.append(lambda: self._to_group(FetchingStopped(token, {})))
         return True
 
     def _acknowledge(self) -> bool:
@@ -334,7 +340,7 @@ class LiveMember:
                 if self.group.state in ENDED:
                     self._out.append(command)
                 else:
-                    closing = group_events.CloseRequested()
+                    closing = CloseRequested()
                     self._todo.append(partial(self._to_group, closing))
             else:
                 self._out.append(command)
@@ -352,13 +358,13 @@ class LiveMember:
             case commands.StopFetching(token, partitions):
                 self._giving_back = (token, partitions)
             case commands.StartFetching(token, _):
-                answer = group_events.FetchingStarted(token)
+                answer = FetchingStarted(token)
             case (
                 commands.NotifyStarting(token, _)
                 | commands.NotifyLost(token, _)
                 | commands.NotifyReleasing(token, _, _)
             ):
-                answer = group_events.ListenerDone(token)
+                answer = ListenerDone(token)
             case commands.SetTimer(token, name, seconds, jitter):
                 self._out.append(commands.SetTimer(token, _GROUP + name, seconds, jitter))
             case commands.Fail(code, text):

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
+from zkconsumer.core.common.commands import Drop
+from zkconsumer.core.common.events import ListenerDone
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.migration.commands import RulesChanged, TakenBack
 from zkconsumer.core.migration.group import LiveMembership
 from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.modes import RULES, Follows, Mode
-from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec
@@ -72,7 +74,7 @@ class LiveRebalance(RebalanceMachine):
         self._unknown_claims.update(taken)
         if self.state is State.RELEASING:
             self._taken_late.update(taken)
-        self._emit(commands.Drop(frozenset(taken)))
+        self._emit(Drop(frozenset(taken)))
         self._pull_trigger()
 
     def _claimed(self, event: events.Claimed) -> None:
@@ -81,7 +83,7 @@ class LiveRebalance(RebalanceMachine):
             self._due.group = True  # those others stay claims to be released
         super()._claimed(replace(event, claims=allowed))
 
-    def _start_announced(self, event: events.ListenerDone) -> None:
+    def _start_announced(self, event: ListenerDone) -> None:
         for tp in sorted(self.held.keys() - self.fetching):
             if not self._live.may_claim(tp):
                 self._unknown_claims[tp] = self.held.pop(tp).thread

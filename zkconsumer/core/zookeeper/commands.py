@@ -10,24 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from zkconsumer.core.common.commands import (
-    AnswerCommit as AnswerCommit,
-    AnswerStart as AnswerStart,
-    Close as Close,
-    CommonCommand,
-    Drop as Drop,
-    Fail as Fail,
-    Forget as Forget,
-    NotifyLost as NotifyLost,
-    NotifyReleasing as NotifyReleasing,
-    NotifyStarting as NotifyStarting,
-    Outcome as Outcome,
-    Report as Report,
-    SetBrokers as SetBrokers,
-    SetTimer as SetTimer,
-    StartFetching as StartFetching,
-    StopFetching as StopFetching,
-)
+from zkconsumer.core.common.commands import CommonCommand
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.known import NOTHING, Known

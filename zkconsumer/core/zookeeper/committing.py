@@ -9,6 +9,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from zkconsumer.core.common.commands import AnswerCommit, Drop, Report
+from zkconsumer.core.common.events import CommitRequested
 from zkconsumer.core.common.machine import Machine
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
@@ -49,8 +51,8 @@ class Committing(Machine[State, Event, Command]):
     def _ended(self, event: Event) -> bool:
         if self.state is not State.CLOSED:
             return False
-        if isinstance(event, events.CommitRequested) and event.request is not None:
-            self._emit(commands.AnswerCommit(event.request, ("the connector is shut down",)))
+        if isinstance(event, CommitRequested) and event.request is not None:
+            self._emit(AnswerCommit(event.request, ("the connector is shut down",)))
         return True
 
     def _unexpected(self, event: Event) -> bool:
@@ -72,8 +74,8 @@ class Committing(Machine[State, Event, Command]):
         for tp in sorted(partitions):
             self.held.pop(tp, None)
             self.fetching.discard(tp)
-            self._emit(commands.Report(event, f"{tp}: {reason}"))
-        self._emit(commands.Drop(partitions))
+            self._emit(Report(event, f"{tp}: {reason}"))
+        self._emit(Drop(partitions))
 
     def _remember(
         self, tp: TopicPartition, position: int, claim: Claim, sent: int | None = None
@@ -107,13 +109,13 @@ class Committing(Machine[State, Event, Command]):
             if self._commits.token is not None:  # its positions are from before the reset
                 self._reset_meanwhile.add(event.partition)
 
-    def _commit_requested(self, event: events.CommitRequested) -> None:
+    def _commit_requested(self, event: CommitRequested) -> None:
         if self.state in CLOSING or self._registration.session is None:
             if event.request is not None:
                 reason = "there is no ZooKeeper session"
                 if self.state in CLOSING:
                     reason = "the connector is shutting down"
-                self._emit(commands.AnswerCommit(event.request, (reason,)))
+                self._emit(AnswerCommit(event.request, (reason,)))
             return
         self._commits.add(event)
 
@@ -149,7 +151,7 @@ class Committing(Machine[State, Event, Command]):
             self.stale_answers += 1
             return
         if self._commits.automatic and faults:
-            self._emit(commands.Report("commit-failed", "; ".join(faults)))
+            self._emit(Report("commit-failed", "; ".join(faults)))
         self._commits.settle(faults)
         self._answer_commits()
         if self._after_commit is not None:
@@ -165,9 +167,9 @@ class Committing(Machine[State, Event, Command]):
                 self.held[tp] = replace(claim, invalidated=True) if reset else claim
         self._reset_meanwhile.clear()
         for tp in sorted(event.foreign):
-            self._emit(commands.Report("foreign-commit", f"{tp}: another process wrote its offset"))
+            self._emit(Report("foreign-commit", f"{tp}: another process wrote its offset"))
         for reason in event.broken.values():
-            self._emit(commands.Report("broken-offset", reason))
+            self._emit(Report("broken-offset", reason))
         faults = [f"{tp}: owned by another member now" for tp in sorted(event.fenced)]
         faults += event.broken.values()
         self._take_away(event.fenced & self.held.keys(), "fenced", "another member owns it")

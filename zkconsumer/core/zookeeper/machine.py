@@ -25,7 +25,28 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from zkconsumer.core.common.commands import Outcome
+from zkconsumer.core.common.commands import (
+    AnswerStart,
+    Close,
+    Drop,
+    NotifyReleasing,
+    NotifyStarting,
+    Outcome,
+    Report,
+    SetBrokers,
+    StartFetching,
+    StopFetching,
+)
+from zkconsumer.core.common.events import (
+    CloseRequested,
+    CommitAbandoned,
+    CommitRequested,
+    Dropped,
+    FetchingStarted,
+    FetchingStopped,
+    ListenerDone,
+    TimerFired,
+)
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
@@ -119,7 +140,7 @@ class RebalanceMachine(Committing):
         # DEVIATION-10: the JVM forgets what it owned and read, and reads on meanwhile.
         if not self.spec.scala and self.held:
             self._lost = {tp: (claim, sent.get(tp)) for tp, claim in self.held.items()}
-            self._emit(commands.Drop(frozenset(self.held)))
+            self._emit(Drop(frozenset(self.held)))
             self.fetching.clear()
         self.held.clear()
         self._unknown_claims.clear()
@@ -131,7 +152,7 @@ class RebalanceMachine(Committing):
         self._due.group = self._due.claims = False
         self.state = State.SESSIONLESS
 
-    def _dropped(self, event: events.Dropped) -> None:
+    def _dropped(self, event: Dropped) -> None:
         for tp, position in event.positions.items():
             if tp in self._lost:
                 self._remember(tp, position, *self._lost.pop(tp))
@@ -158,7 +179,7 @@ class RebalanceMachine(Committing):
                 "consumer.id, or leave the key out"
             )
             self._answer_start(Outcome.DUPLICATE_ID, text)
-            self._emit(commands.Report("duplicate-id", text))
+            self._emit(Report("duplicate-id", text))
             self._registration.refusals = 0
         self._timer("register", REGISTER_RETRY)
 
@@ -197,7 +218,7 @@ class RebalanceMachine(Committing):
     def _set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
         if brokers != self._brokers.known:
             self._brokers.known = brokers
-            self._emit(commands.SetBrokers(brokers))
+            self._emit(SetBrokers(brokers))
 
     def _pull_trigger(self) -> None:
         self._due.group = True
@@ -210,7 +231,7 @@ class RebalanceMachine(Committing):
             wait = 0.0 if self.spec.scala else self.spec.coalesce
             self._timer("coalesce", wait, wait)
 
-    def _timer_fired(self, event: events.TimerFired) -> None:
+    def _timer_fired(self, event: TimerFired) -> None:
         if self._timers.get(event.name) != event.token:
             return
         del self._timers[event.name]
@@ -259,9 +280,7 @@ class RebalanceMachine(Committing):
             if self.spec.scala:
                 self._attempt_failed()
             else:
-                self._emit(
-                    commands.Report("registration-gone", "the member's registration is missing")
-                )
+                self._emit(Report("registration-gone", "the member's registration is missing"))
                 self._register()
             return
         if self._brokers.changed:
@@ -300,11 +319,11 @@ class RebalanceMachine(Committing):
         ):
             for path, reason in now.items():
                 if before.get(path) != reason:
-                    self._emit(commands.Report(event, reason))
+                    self._emit(Report(event, reason))
         self.quarantined, self.doubtful = view.quarantined, view.doubtful
         found = obstacle(view, self.spec)
         if found and found != self.obstacle:
-            self._emit(commands.Report("unassignable", found))
+            self._emit(Report("unassignable", found))
         self.obstacle = found
 
     def _owners_checked(self, event: events.OwnersChecked) -> None:
@@ -336,9 +355,9 @@ class RebalanceMachine(Committing):
     def _stop(self, partitions: frozenset[TopicPartition]) -> None:
         self._releasing.partitions = partitions
         token = self._await(State.STOPPING)
-        self._emit(commands.StopFetching(token, partitions))
+        self._emit(StopFetching(token, partitions))
 
-    def _fetching_stopped(self, event: events.FetchingStopped) -> None:
+    def _fetching_stopped(self, event: FetchingStopped) -> None:
         self.fetching -= self._releasing.partitions
         positions = {tp: at for tp, at in event.positions.items() if tp in self.held}
         if not self.spec.scala or self._closing.wanted:
@@ -347,7 +366,7 @@ class RebalanceMachine(Committing):
         # Those stopped by an attempt that failed are not among the answer's.
         self._releasing.positions = {**self._resumed(self._releasing.partitions), **positions}
         if self._closing.wanted:
-            self._close_requested(events.CloseRequested())
+            self._close_requested(CloseRequested())
         elif self.spec.auto_commit and self._releasing.positions:
             self._when_no_commit_runs(self._commit_before_release)
         else:
@@ -366,9 +385,9 @@ class RebalanceMachine(Committing):
 
     def _announce_release(self) -> None:
         token = self._await(State.NOTIFYING_RELEASE)
-        self._emit(commands.NotifyReleasing(token, self._releasing.partitions & self.held.keys()))
+        self._emit(NotifyReleasing(token, self._releasing.partitions & self.held.keys()))
 
-    def _release_announced(self, event: events.ListenerDone) -> None:
+    def _release_announced(self, event: ListenerDone) -> None:
         if self._listener_failed(event):
             return
         self._when_no_commit_runs(self._release)
@@ -430,14 +449,14 @@ class RebalanceMachine(Committing):
         for tp in (*event.claims, *event.blocked):
             self._unknown_claims.pop(tp, None)
         for reason in event.broken.values():
-            self._emit(commands.Report("broken-offset", reason))
+            self._emit(Report("broken-offset", reason))
         for tp in sorted(event.outdated):
             text = (
                 f"{self.spec.paths.offset(tp)}: was stored before topic {tp.topic} was created, so "
                 "it is an offset of an earlier topic of that name: messages may be skipped; "
                 "correct it with zkconsumer offsets, or delete it"
             )
-            self._emit(commands.Report("outdated-offset", text))
+            self._emit(Report("outdated-offset", text))
         if event.unregistered:
             self._register()
         elif self.spec.scala and self.blocked:
@@ -451,17 +470,17 @@ class RebalanceMachine(Committing):
         if any(self._known_blockers.get(tp) != owner for tp, owner in found.items()):
             named = "; ".join(f"{tp}, owned by {owner}" for tp, owner in sorted(found.items())[:3])
             more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
-            self._emit(commands.Report("blocked", f"assigned to this member: {named}{more}"))
+            self._emit(Report("blocked", f"assigned to this member: {named}{more}"))
         self._known_blockers = found
 
     def _start(self) -> None:
         if self.spec.scala or self.held.keys() - self.fetching:
             token = self._await(State.NOTIFYING_START)
-            self._emit(commands.NotifyStarting(token, self.decision.assignment))
+            self._emit(NotifyStarting(token, self.decision.assignment))
         else:
             self._finish()
 
-    def _start_announced(self, event: events.ListenerDone) -> None:
+    def _start_announced(self, event: ListenerDone) -> None:
         if self._listener_failed(event):
             return
         starting = {
@@ -470,24 +489,24 @@ class RebalanceMachine(Committing):
         }
         self.fetching.update(starting)
         token = self._await(State.STARTING)
-        self._emit(commands.StartFetching(token, starting))
+        self._emit(StartFetching(token, starting))
 
     def _start_offset(self, tp: TopicPartition) -> int | None:
         position = self._resumed_at(tp)
         self._remembered.pop(tp, None)
         return self.held[tp].committed if position is None else position
 
-    def _listener_failed(self, event: events.ListenerDone) -> bool:
+    def _listener_failed(self, event: ListenerDone) -> bool:
         """A raising listener fails the attempt in the JVM; by default it is reported."""
         if event.error is None:
             return False
-        self._emit(commands.Report("listener-error", event.error))
+        self._emit(Report("listener-error", event.error))
         # DEVIATION-17: in the JVM a listener that raises fails the attempt.
         if self.spec.scala:
             self._attempt_failed()
         return self.spec.scala
 
-    def _started(self, _event: events.FetchingStarted) -> None:
+    def _started(self, _event: FetchingStarted) -> None:
         self._finish()
 
     def _finish(self) -> None:
@@ -518,7 +537,7 @@ class RebalanceMachine(Committing):
     def _script_failed(self, event: events.ScriptFailed) -> None:
         text = event.text
         if event.code is not Code.SESSION_EXPIRED:
-            self._emit(commands.Report("refused", text))
+            self._emit(Report("refused", text))
         if self.state in CLOSING:
             self._closing.faults.append(text)
             self._close()
@@ -536,7 +555,7 @@ class RebalanceMachine(Committing):
         if self.spec.scala and self._attempt >= self.spec.max_attempts:
             self.state = State.FAILED
             text = f"{self.spec.consumer_id} can't rebalance after {self._attempt} attempts"
-            self._emit(commands.Report("rebalance-failed", text))
+            self._emit(Report("rebalance-failed", text))
             self._answer_start(Outcome.REBALANCE_FAILED, text)
             if self._due.group:
                 self._schedule_attempt()
@@ -547,11 +566,11 @@ class RebalanceMachine(Committing):
     def _answer_start(self, outcome: Outcome, detail: str = "") -> None:
         if not self._start_answered:
             self._start_answered = True
-            self._emit(commands.AnswerStart(outcome, detail))
+            self._emit(AnswerStart(outcome, detail))
 
     # -- leaving -------------------------------------------------------------------------------
 
-    def _close_requested(self, _event: events.CloseRequested) -> None:
+    def _close_requested(self, _event: CloseRequested) -> None:
         if self.state in CLOSING:
             return
         if self.state is State.STOPPING and self._awaited is not None:
@@ -563,9 +582,9 @@ class RebalanceMachine(Committing):
             self._close()
             return
         token = self._await(State.CLOSING_STOP)
-        self._emit(commands.StopFetching(token, frozenset(self.held) | self.fetching))
+        self._emit(StopFetching(token, frozenset(self.held) | self.fetching))
 
-    def _closing_stopped(self, event: events.FetchingStopped) -> None:
+    def _closing_stopped(self, event: FetchingStopped) -> None:
         self.fetching.clear()
         self._releasing.positions = {**self._resumed(self.held), **event.positions}
         self._when_no_commit_runs(self._closing_commit)
@@ -616,7 +635,7 @@ class RebalanceMachine(Committing):
         self.held.clear()
         self._unknown_claims.clear()
         self.fetching.clear()
-        self._emit(commands.Close(tuple(self._closing.faults)))
+        self._emit(Close(tuple(self._closing.faults)))
 
     # -- which event is legal where --------------------------------------------------------------
 
@@ -625,12 +644,12 @@ class RebalanceMachine(Committing):
         events.SessionResumed: _session_resumed,
         events.SessionLost: _session_lost,
         events.Changed: _changed,
-        events.TimerFired: _timer_fired,
-        events.Dropped: _dropped,
+        TimerFired: _timer_fired,
+        Dropped: _dropped,
         events.OffsetReset: Committing._offset_reset,
-        events.CommitRequested: Committing._commit_requested,
-        events.CommitAbandoned: Committing._commit_abandoned,
-        events.CloseRequested: _close_requested,
+        CommitRequested: Committing._commit_requested,
+        CommitAbandoned: Committing._commit_abandoned,
+        CloseRequested: _close_requested,
         events.BrokersLoaded: _brokers_loaded,
     }
     # ``ScriptFailed`` with the awaited token is handled in each of these states.
@@ -641,16 +660,16 @@ class RebalanceMachine(Committing):
         },
         State.VIEWING: {events.ViewLoaded: _view_loaded},
         State.CHECKING: {events.OwnersChecked: _owners_checked},
-        State.STOPPING: {events.FetchingStopped: _fetching_stopped},
+        State.STOPPING: {FetchingStopped: _fetching_stopped},
         State.COMMITTING: {events.Committed: _committed_before_release},
-        State.NOTIFYING_RELEASE: {events.ListenerDone: _release_announced},
+        State.NOTIFYING_RELEASE: {ListenerDone: _release_announced},
         State.RELEASING: {events.Released: _released},
         State.REVIEWING: {events.ViewLoaded: _reviewed},
         State.CLAIMING: {events.Claimed: _claimed},
-        State.NOTIFYING_START: {events.ListenerDone: _start_announced},
-        State.STARTING: {events.FetchingStarted: _started},
+        State.NOTIFYING_START: {ListenerDone: _start_announced},
+        State.STARTING: {FetchingStarted: _started},
         State.WATCHING: {events.BlockersWatched: _blockers_watched},
-        State.CLOSING_STOP: {events.FetchingStopped: _closing_stopped},
+        State.CLOSING_STOP: {FetchingStopped: _closing_stopped},
         State.CLOSING_COMMIT: {events.Committed: _closing_committed},
         State.CLOSING_RELEASE: {events.Released: _closing_released},
         State.CLOSING_DEREGISTER: {events.Deregistered: _closing_deregistered},
