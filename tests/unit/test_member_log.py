@@ -13,7 +13,7 @@ from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import SessionEvent
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.health import PATIENCE, HealthMonitor, Membership, Sources
+from zkconsumer.runtime.health import MIN_SECONDS, HealthMonitor, Membership, Sources
 from zkconsumer.runtime.member_log import partitions_text
 from zkconsumer.testing import wait_until
 
@@ -135,7 +135,7 @@ def test_a_problem_that_lasts_is_logged_once_and_so_is_its_end() -> None:
             monitor.look()
             now[0] += 1
 
-    pass_time(PATIENCE)
+    pass_time(MIN_SECONDS)
     assert lines == []
     pass_time(60)
     assert [level for level, _ in lines] == [logging.WARNING, logging.WARNING]
@@ -143,7 +143,7 @@ def test_a_problem_that_lasts_is_logged_once_and_so_is_its_end() -> None:
         "not healthy for 30 s: t-3 is assigned to this member: g_alien-0 (session 0x17) has had it "
         "for 30 s"
     )
-    assert "has had it for 90 s" in str(monitor.read(PATIENCE).reasons[0])
+    assert "has had it for 90 s" in str(monitor.read(MIN_SECONDS).reasons[0])
     del lines[:]
     state[0] = Membership("R", "resting", True, True, 1, 1)
     pass_time(2)
