@@ -364,3 +364,32 @@ def test_a_member_that_registers_during_a_reset_is_named(simulated: Simulated) -
     assert ran.status == 3
     assert "g_new registered meanwhile and may have read the old ones" in ran.err
     assert simulated.held("g", "t")[0] == {0: 0}
+
+
+def test_a_complete_move_records_misplaced_offsets_that_members_have_passed(
+    simulated: Simulated,
+) -> None:
+    """Later commands know them, and do not treat them as commits of an old consumer."""
+    group(simulated)
+    simulated.in_zookeeper("g", "t", 30, where="offset")
+    to(simulated, Mode.OPEN)
+    assert simulated.run("live", "complete", "g", "--execute", "--wait", "0").status == 0
+    assert simulated.run("status", "--group", "g").status == 0
+    assert plan(simulated)["verdict"] == "moved"
+    assert simulated.run("assess", "--group", "g", "--fail-if-left").status == 0
+
+
+@pytest.mark.parametrize("step", ["prepare", "lock"])
+def test_a_refused_start_changes_nothing(simulated: Simulated, step: str) -> None:
+    """A group with offsets that a live move would leave behind keeps its znodes and its ACL."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 40)
+    simulated.in_zookeeper("g", "t", 41, where="offset")
+    simulated.zk.set(GROUP.ids)
+    before = simulated.zxid()
+    ran = simulated.run("live", step, "g", "--execute", "--wait", "0")
+    assert (ran.status, ran.rows[0]["outcome"]) == (1, "refused")
+    assert "higher than those below offsets, where members read: t-0" in ran.rows[0]["why"]
+    assert simulated.zxid() == before
+    simulated.in_zookeeper("g", "t", 41)
+    assert simulated.run("live", step, "g", "--execute", "--wait", "0").status == 0

@@ -54,7 +54,7 @@ class Operators:
         self.stores: Any = SimpleNamespace(
             zk=self.zk,
             fetch=lambda group, known: {},
-            kafka=SimpleNamespace(members=lambda group: []),
+            kafka=SimpleNamespace(members=lambda group: [], hidden=lambda topics: frozenset()),
         )
         self.zk.run(ensure_path(set(), IDS))
         self.zk.run(attempt(SetData(IDS, b"theirs", 0)))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.migration.gates import Facts, may_pass, obstacles
+from zkconsumer.core.migration.gates import Facts, may_pass, obstacles, start_obstacles
 from zkconsumer.core.migration.modes import Mode
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -151,6 +151,44 @@ def test_offsets_of_an_earlier_use_keep_a_group_from_being_locked() -> None:
     assert "higher in Kafka than in ZooKeeper" in found
     assert "offsets.storage=kafka" in found
     assert "delete" not in found
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"misplaced": {P0: 6, P1: 0}}, "below offsets, where members read: t-0: if they"),
+        ({"foreign": frozenset({"/consumers/g/partition_0"})}, "layout: /consumers/g/partition_0:"),
+        ({"hidden": frozenset({"t"}), "in_kafka": {}}, "hide offsets in Kafka: t: allow"),
+    ],
+    ids=["misplaced", "foreign", "hidden"],
+)
+def test_a_live_move_starts_only_if_all_offsets_are_known(
+    changes: dict[str, Any], expected: str
+) -> None:
+    """Offsets that members do not read, or the tool cannot see, would stay behind or be passed
+    over. Waiting does not help."""
+    why = obstacles(replace(READY, **changes), Mode.LOCKED)
+    (found,) = why
+    assert expected in found
+    assert not may_pass(why)
+    assert start_obstacles(replace(READY, **changes)) == [found]
+
+
+def test_misplaced_offsets_that_members_have_passed_are_no_obstacle() -> None:
+    """They are of the past. Nothing would be read again, and nothing skipped."""
+    assert obstacles(replace(READY, misplaced={P0: 5}), Mode.LOCKED) == ()
+
+
+@pytest.mark.parametrize(
+    ("mode", "target"), [(Mode.KAFKA, Mode.OPEN), (Mode.LOCKED, Mode.ZOOKEEPER)]
+)
+def test_stores_are_compared_only_if_all_offsets_are_shown(mode: Mode, target: Mode) -> None:
+    """The offsets in Kafka of a topic that may not be described look as if there were none: no
+    progress of the members would be seen on the way back."""
+    why = obstacles(replace(READY, mode=mode, hidden=frozenset({"t"}), in_kafka={}), target)
+    (found,) = why
+    assert "the broker's access lists hide offsets in Kafka: t: allow" in found
+    assert not may_pass(why)
 
 
 def test_many_members_are_counted() -> None:

@@ -17,7 +17,12 @@ from zkmigrate.apply.change import Change, Held
 from zkmigrate.errors import in_use, refused
 from zkmigrate.model import KafkaOffset, LogRange, Store, TopicState, number
 from zkmigrate.stores import migration_marker
-from zkmigrate.stores.offset_znodes import misplaced_offsets, offset_in, offset_partitions
+from zkmigrate.stores.offset_znodes import (
+    misplaced_offsets,
+    misplaced_path,
+    offset_in,
+    offset_partitions,
+)
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import show, shown
 
@@ -233,7 +238,7 @@ class Checks:
         found = self._stores.zk.run(misplaced_offsets(change.group))
         for tp, node in sorted(found.items()):
             planned = change.misplaced.get(tp)
-            offset = offset_in(node, f"/consumers/{change.group}/offset/{tp.topic}/{tp.partition}")
+            offset = offset_in(node, misplaced_path(change.group, tp))
             if offset not in (None, planned) and not change.leaves_out(tp):
                 assert offset is not None
                 yield tp, offset, planned

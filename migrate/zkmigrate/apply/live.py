@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from zkconsumer.admin.reads import children
+from zkconsumer.admin.snapshot import read_group
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.gates import (
     Facts,
-    ahead_in_kafka,
-    lower,
     may_pass,
     obstacles,
+    start_obstacles,
 )
 from zkconsumer.core.migration.modes import Mode, has_reached, neighbours
 from zkconsumer.core.migration.scripts import read_mode, write_mode
@@ -44,8 +44,16 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths, is_ours
 from zkmigrate.apply import guard
 from zkmigrate.apply.guard import Guard
 from zkmigrate.model import Store
+from zkmigrate.plan.layout import is_foreign_layout
 from zkmigrate.stores import migration_marker
-from zkmigrate.stores.offset_znodes import offset_in, offset_partitions
+from zkmigrate.stores.group_states import foreign_znodes
+from zkmigrate.stores.offset_znodes import (
+    misplaced_offsets,
+    misplaced_path,
+    numbered,
+    offset_in,
+    offset_partitions,
+)
 from zkmigrate.stores.sessions import Stores
 
 _POLL: Final = 0.2
@@ -64,6 +72,8 @@ class InZooKeeper(NamedTuple):
     member_ids: frozenset[str]
     locked: bool
     offsets: Mapping[TopicPartition, int]
+    misplaced: Mapping[TopicPartition, int]
+    foreign: frozenset[str]
 
 
 def look(stores: Stores, group: str) -> Facts:
@@ -90,6 +100,9 @@ def look(stores: Stores, group: str) -> Facts:
         found.offsets,
         before if back else after,
         frozenset(former),
+        found.misplaced,
+        found.foreign,
+        stores.kafka.hidden({tp.topic for tp in found.offsets}),
     )
 
 
@@ -146,9 +159,9 @@ class LiveMove:
         if moved:
             return Step(mode, False, moved)
         facts = look(self._stores, self._group)
-        ahead = lower(facts.in_zookeeper, facts.in_kafka)
-        if ahead and mode is Mode.ZOOKEEPER:
-            return Step(mode, False, (ahead_in_kafka(ahead),))
+        why = start_obstacles(facts)
+        if why and mode is Mode.ZOOKEEPER:
+            return Step(mode, False, tuple(why))
         changed = version < 0 and zk.run(write_mode(self._paths, Mode.ZOOKEEPER, -1))
         deadline = time.monotonic() + self._wait
         while True:
@@ -175,7 +188,7 @@ class LiveMove:
         if moved:
             return Step(facts.mode, False, moved)
         first = self.check(Mode.LOCKED)
-        if any("not migratable" in text or "higher in Kafka" in text for text in first.why):
+        if not may_pass(first.why):
             return first
         was = facts.ids_locked
         fault = self._keep_out()
@@ -241,7 +254,9 @@ class LiveMove:
         facts = look(self._stores, self._group)  # as no member can register any more
         why = _unfinished(facts)
         if not why:
-            after = migration_marker.encode(Store.KAFKA, now_ms, facts.in_zookeeper)
+            after = migration_marker.encode(
+                Store.KAFKA, now_ms, facts.in_zookeeper, misplaced=facts.misplaced
+            )
             if zk.run(_complete(paths, facts.version, marker is not None, after)):
                 self._say("the group is recorded as moved to Kafka")
                 return Step(Mode.ZOOKEEPER, True)
@@ -386,7 +401,30 @@ def _in_zookeeper(group: str) -> Script[InZooKeeper]:
         offset = offset_in(node, paths.offset(tp))
         if offset is not None:
             offsets[tp] = offset
-    return InZooKeeper(mode, version, ids, members, frozenset(member_ids), locked, offsets)
+    misplaced = {}
+    for tp, node in (yield from misplaced_offsets(group)).items():
+        offset = offset_in(node, misplaced_path(group, tp))
+        if offset is not None:
+            misplaced[tp] = offset
+    foreign = (yield from _foreign(group)) if mode is Mode.ZOOKEEPER else frozenset()
+    return InZooKeeper(
+        mode, version, ids, members, frozenset(member_ids), locked, offsets, misplaced, foreign
+    )
+
+
+def _foreign(group: str) -> Script[frozenset[str]]:
+    """Return the znodes of another client's layout, without those of members that run."""
+    snapshot = yield from read_group(group)
+    if snapshot is None:
+        return frozenset()
+    paths = snapshot.paths
+    kept = [
+        path
+        for path in foreign_znodes(snapshot)
+        if not path.startswith((f"{paths.ids}/", f"{paths.owners}/"))
+    ]
+    foreign = is_foreign_layout(group, kept, any(numbered(snapshot.offsets)))
+    return frozenset(kept if foreign else ())
 
 
 def _host_of(group: str, consumer_id: str) -> str:

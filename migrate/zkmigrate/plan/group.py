@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Final
 
-from zkconsumer.admin.snapshot import CHILDREN, CONSUMERS
 from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkmigrate.model import Direction, GroupState, Retention, Store
 from zkmigrate.plan.findings import Findings, problem
+from zkmigrate.plan.layout import is_foreign_layout
 from zkmigrate.plan.left_out import LeftOut
 from zkmigrate.plan.options import Options, OtherZnodes, covers
 from zkmigrate.plan.partition import PartitionRules
@@ -20,8 +19,6 @@ from zkmigrate.text import Note, day
 
 DAY_MS: Final = 86_400_000
 SOON_DAYS: Final = 3
-_STORM: Final = re.compile(r"partition_[0-9]+")
-"""Where storm-kafka stores offsets in a group's znode."""
 
 
 def plan_group(
@@ -221,7 +218,7 @@ class _Planner:
 
     def _layout(self) -> None:
         foreign = self.state.foreign
-        if foreign and (not self.state.zk or not all(map(self._is_other, foreign))):
+        if is_foreign_layout(self.state.group, foreign, bool(self.state.zk)):
             self._refuse(
                 Kind.FOREIGN_LAYOUT,
                 "not in the JVM consumer's format: ",
@@ -239,12 +236,6 @@ class _Planner:
             )
         for fault in self.state.faults:
             self._refuse(Kind.UNKNOWN, fault, "make it available again, then plan again")
-
-    def _is_other(self, path: str) -> bool:
-        """Whether a znode is next to those of a JVM consumer, and not where Storm has offsets."""
-        parent, _, name = path.rpartition("/")
-        own = name in CHILDREN or _STORM.fullmatch(name)
-        return parent == f"{CONSUMERS}/{self.state.group}" and not own
 
     def _other_group(self) -> None:
         """Refuse a new name under which the target store has another group.

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple
 
-from zkconsumer.admin.snapshot import MISPLACED, GroupSnapshot, interpret, read_group
+from zkconsumer.admin.snapshot import GroupSnapshot, interpret, read_group
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.verify import Kind as Finding, verify
 from zkconsumer.broker.coordinator_calls import PendingOffsetsError
@@ -29,6 +29,7 @@ from zkmigrate.plan.values import GroupPlan, Kind, Problem
 from zkmigrate.stores import migration_marker
 from zkmigrate.stores.offset_znodes import (
     misplaced_offsets,
+    misplaced_path,
     numbered,
     offset_in,
     offset_partitions,
@@ -128,7 +129,7 @@ def read_offsets(
             below = {
                 tp: offset
                 for tp, node in others.items()
-                if (offset := offset_in(node, _misplaced_path(plan.group, tp))) is not None
+                if (offset := offset_in(node, misplaced_path(plan.group, tp))) is not None
             }
             committed = stores.fetch(plan.in_kafka, [entry.tp for entry in plan.entries])
         except ZnodeFormatError as fault:
@@ -162,10 +163,6 @@ def _nodes(group: str) -> Script[tuple[_Nodes, Node | None, _Nodes]]:
     return {tp: node for tp, node in pairs if node is not None}, marker, others
 
 
-def _misplaced_path(group: str, tp: TopicPartition) -> str:
-    return f"{GroupPaths(group).root}/{MISPLACED}/{tp.topic}/{tp.partition}"
-
-
 def _learn(stores: Stores, topics: Iterable[Iterable[str]]) -> None:
     """Find out about the topics of many groups at once."""
     stores.logs.of({topic for some in topics for topic in some})
@@ -195,6 +192,15 @@ def _partitions(stores: Stores, snapshot: GroupSnapshot) -> list[TopicPartition]
     return sorted(found)
 
 
+def foreign_znodes(snapshot: GroupSnapshot) -> tuple[str, ...]:
+    """Return the paths of znodes in another client's layout, also those of its live members."""
+    return tuple(
+        finding.where
+        for finding in verify(snapshot, interpret(snapshot, ()), {}, {})
+        if finding.kind is Finding.FOREIGN_LAYOUT
+    )
+
+
 def _state(
     stores: Stores,
     snapshot: GroupSnapshot,
@@ -203,18 +209,13 @@ def _state(
     from_file: Mapping[TopicPartition, int] | None,
     hidden: frozenset[str],
 ) -> GroupState:
-    foreign = tuple(
-        finding.where
-        for finding in verify(snapshot, interpret(snapshot, ()), {}, {})
-        if finding.kind is Finding.FOREIGN_LAYOUT
-    )
     zk: dict[TopicPartition, ZkOffset] = {}
     for tp, node in numbered(snapshot.offsets):
         zk[tp] = zk_offset(snapshot.paths.offset(tp), node)
     misplaced: dict[TopicPartition, int] = {}
     faults: list[str] = []
     for tp, node in numbered(snapshot.misplaced):
-        where = _misplaced_path(snapshot.group, tp)
+        where = misplaced_path(snapshot.group, tp)
         try:
             offset = offset_in(node, where)
         except ZnodeFormatError as fault:
@@ -250,7 +251,7 @@ def _state(
         ranges=ranges,
         topics=topics,
         misplaced=misplaced,
-        foreign=foreign,
+        foreign=foreign_znodes(snapshot),
         marker=marker,
         faults=tuple(faults),
         hidden=hidden,

@@ -27,6 +27,11 @@ def offset_partitions(group: str) -> Script[list[TopicPartition]]:
     ]
 
 
+def misplaced_path(group: str, tp: TopicPartition) -> str:
+    """Return the path of an offset below ``offset``."""
+    return f"{GroupPaths(group).root}/{MISPLACED}/{tp.topic}/{tp.partition}"
+
+
 def misplaced_offsets(group: str) -> Script[dict[TopicPartition, Node]]:
     """Return the offset znodes below ``offset``, where a 1.1.0 broker stores them by mistake."""
     root = f"{GroupPaths(group).root}/{MISPLACED}"
@@ -38,7 +43,7 @@ def misplaced_offsets(group: str) -> Script[dict[TopicPartition, Node]]:
         for number in map(partition_number, names)
         if number is not None
     ]
-    nodes = yield from read_many([f"{root}/{tp.topic}/{tp.partition}" for tp in wanted])
+    nodes = yield from read_many([misplaced_path(group, tp) for tp in wanted])
     return {tp: node for tp, node in zip(wanted, nodes, strict=True) if node is not None}
 
 

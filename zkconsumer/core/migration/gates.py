@@ -7,7 +7,7 @@ the version of these facts. Anything that the tool does not know is an obstacle,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
@@ -32,6 +32,10 @@ class Facts:
             as its last incarnation, which stays there until its session ends.
         in_zookeeper: committed offsets in ZooKeeper.
         in_kafka: committed offsets in Kafka.
+        misplaced: offsets below ``offset``, where members do not read.
+        foreign: znodes in another client's layout, which may hold offsets. Only known in mode
+            ``zookeeper``.
+        hidden: topics with offsets in ZooKeeper whose offsets in Kafka the brokers do not show.
     """
 
     mode: Mode
@@ -43,6 +47,9 @@ class Facts:
     in_zookeeper: Mapping[TopicPartition, int]
     in_kafka: Mapping[TopicPartition, int]
     former: frozenset[str] = frozenset()
+    misplaced: Mapping[TopicPartition, int] = field(default_factory=dict)
+    foreign: frozenset[str] = frozenset()
+    hidden: frozenset[str] = frozenset()
 
 
 def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
@@ -78,19 +85,20 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
                 f"members that are not migratable: {_named(legacy)}: restart these as such"
             )
     if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
-        ahead = lower(facts.in_zookeeper, facts.in_kafka)
-        if ahead:
-            found.append(ahead_in_kafka(ahead))
+        found += start_obstacles(facts)
     elif target is Mode.KAFKA and facts.mode is Mode.OPEN:
         found += _others(facts)
     elif target is Mode.OPEN:
-        behind = lower(facts.in_kafka, facts.in_zookeeper)
+        found += _hidden(facts)
+        shown = {tp: n for tp, n in facts.in_zookeeper.items() if tp.topic not in facts.hidden}
+        behind = lower(facts.in_kafka, shown)
         if behind:
             found.append(
                 f"offsets are lower in Kafka than in ZooKeeper: {_named(behind)}: {_until(facts)}"
             )
     elif target is Mode.ZOOKEEPER:
         found += _others(facts)
+        found += _hidden(facts)
         behind = lower(facts.in_zookeeper, facts.in_kafka)
         if behind:
             found.append(
@@ -113,6 +121,29 @@ def _others(facts: Facts) -> list[str]:
     return found
 
 
+def start_obstacles(facts: Facts) -> list[str]:
+    """Return why a live move must not start from the offsets that members have in ZooKeeper."""
+    found = []
+    ahead = lower(facts.in_zookeeper, facts.in_kafka)
+    if ahead:
+        found.append(ahead_in_kafka(ahead))
+    found += _hidden(facts)
+    below = lower(facts.in_zookeeper, facts.misplaced)
+    if below:
+        found.append(
+            "offsets that a 1.1.0 broker has stored below offset are higher than those below "
+            f"offsets, where members read: {_named(below)}: if they are right, stop the members "
+            "and set them with zkmigrate reset --store zookeeper; if not, delete their znodes"
+        )
+    if facts.foreign:
+        found.append(
+            f"znodes in another client's layout: {_named(facts.foreign)}: a live move leaves their "
+            "offsets behind, so move the group with that client's tools; delete these znodes if no "
+            "client uses them"
+        )
+    return found
+
+
 def ahead_in_kafka(partitions: Set[str]) -> str:
     """Return the obstacle that only Kafka has the newest offsets of a group in ZooKeeper.
 
@@ -124,6 +155,16 @@ def ahead_in_kafka(partitions: Set[str]) -> str:
         "if they are from an earlier use of the group, stop the members and set these offsets with "
         "zkmigrate reset --store kafka"
     )
+
+
+def _hidden(facts: Facts) -> list[str]:
+    """Return the obstacle that the offsets of both stores cannot be compared."""
+    if not facts.hidden:
+        return []
+    return [
+        f"the broker's access lists hide offsets in Kafka: {_named(facts.hidden)}: allow zkmigrate "
+        "to describe these topics"
+    ]
 
 
 def may_pass(why: Sequence[str]) -> bool:
