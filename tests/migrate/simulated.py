@@ -36,6 +36,7 @@ from zkconsumer.core.zookeeper.cluster import (
 from zkconsumer.core.zookeeper.ops import (
     Create,
     Delete,
+    GetAcl,
     GetMany,
     Multi,
     Node,
@@ -274,8 +275,13 @@ class Simulated:
     """One cluster with a broker, and the commands that are run on it.
 
     ``ends``: first and next offset of each partition; a test may set them while a command runs.
-    ``asked``: the partitions whose ranges were read, in order.
+    ``asked``: the partitions whose ranges were read, in order. ``group``, ``renamed`` and
+    ``topic_name``: the names that ``matrix`` uses.
     """
+
+    group = "g"
+    renamed = "new"
+    topic_name = "t"
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.folder = folder
@@ -359,6 +365,17 @@ class Simulated:
         """Return ZooKeeper's last transaction."""
         return self.zk.zk.zxid
 
+    def znodes(self, group: str) -> dict[str, object]:
+        """Return data, version and access list of all znodes of a group."""
+        found: dict[str, object] = {}
+        paths = [GroupPaths(group).root]
+        for path in paths:
+            node = self.zk.zk.get(path)
+            if node is not None:
+                found[path] = (node.data, node.stat.version, self.zk.do(GetAcl(path)))
+                paths += [f"{path}/{name}" for name in self.zk.zk.children(path)]
+        return found
+
     def hide(self, topic: str) -> None:
         """Do not allow zkmigrate to describe a topic."""
         self.kafka.denied.add(topic)
@@ -371,8 +388,9 @@ class Simulated:
         return zk, {tp.partition: one.offset for tp, one in kafka.items() if tp.topic == topic}
 
     def _metadata(self, _connection: object, topics: Collection[str]) -> Any:
-        leaders = {tp: 0 for tp in self.ends if tp not in self.without_leader}
-        return SimpleNamespace(leaders={tp: n for tp, n in leaders.items() if tp.topic in topics})
+        shown = set(topics) - self.kafka.denied
+        led = {tp: 0 for tp in self.ends if tp not in self.without_leader and tp.topic in shown}
+        return SimpleNamespace(leaders=led)
 
     def _list_offsets(
         self, _connection: object, partitions: Collection[TopicPartition], which: int

@@ -1,0 +1,350 @@
+"""Every command on a group in every state: the one allowed answer.
+
+``STATES`` build a group, with the product's own commands where that is possible. ``COMMANDS`` run
+one command on it and say in a few words what it answered: the exit status, and the kinds, verdicts
+or outcomes of its rows. ``matrix.csv`` has a row for each state and a column for each command. All
+cells are checked on a simulated cluster, and some on real servers. To add a state or a command, add
+its function, print the table, and judge each new cell:
+
+    python -m tests.migrate.matrix > new.csv
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pytest
+
+from tests.migrate.simulated import Ran, Simulated
+from zkconsumer.cli.main import run as run_zkconsumer
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+
+DO: Final = ("--execute", "--parallel", "1")
+TABLE: Final = Path(__file__).with_name("matrix.csv")
+
+
+class Cluster(Protocol):
+    """A cluster with one group: ``Simulated``, or real servers.
+
+    ``group``, ``renamed`` and ``topic_name`` are names that no other group has.
+    """
+
+    connect: str
+    group: str
+    renamed: str
+    topic_name: str
+
+    def topic(self, name: str, *ends: tuple[int, int]) -> None: ...
+    def in_zookeeper(
+        self, group: str, topic: str, *offsets: int | None, where: str = "offsets"
+    ) -> None: ...
+    def in_kafka(self, group: str, topic: str, *offsets: int | None) -> None: ...
+    def forget(self, group: str, *gone: TopicPartition) -> None: ...
+    def znode(self, path: str, data: bytes = b"") -> None: ...
+    def znodes(self, group: str) -> Mapping[str, object]: ...
+    def hide(self, topic: str) -> None: ...
+    def held(self, group: str, topic: str) -> tuple[dict[int, int], dict[int, int]]: ...
+    def run(self, *words: str) -> Ran: ...
+    def file(self, name: str) -> str: ...
+
+
+# -- states --------------------------------------------------------------------------------------
+
+
+def untouched(one: Cluster) -> None:
+    """The group has offsets 100 and 50 in ZooKeeper."""
+    one.topic(one.topic_name, (0, 1000), (0, 1000))
+    one.znode(GroupPaths(one.group).ids)
+    one.in_zookeeper(one.group, one.topic_name, 100, 50)
+
+
+def moved(one: Cluster, *words: str) -> None:
+    """It was moved to Kafka, and no consumer has run since."""
+    untouched(one)
+    good(one.run("plan", "--group", one.group, "--out", one.file("move"), *words))
+    good(one.run("apply", one.file("move"), *DO))
+
+
+def used(one: Cluster) -> None:
+    """New consumers have committed since the move."""
+    moved(one)
+    one.in_kafka(one.group, one.topic_name, 500, 501)
+
+
+def expired(one: Cluster) -> None:
+    """Kafka has deleted all of the moved offsets."""
+    moved(one)
+    one.forget(one.group, TopicPartition(one.topic_name, 0), TopicPartition(one.topic_name, 1))
+
+
+def expired_in_part(one: Cluster) -> None:
+    """Kafka has deleted one of them. Consumers have committed the other."""
+    used(one)
+    one.forget(one.group, TopicPartition(one.topic_name, 1))
+
+
+def late_commit(one: Cluster) -> None:
+    """An old consumer has committed to ZooKeeper since the move."""
+    moved(one)
+    one.in_zookeeper(one.group, one.topic_name, 101)
+
+
+def rolled_back(one: Cluster) -> None:
+    """The move was undone."""
+    moved(one)
+    good(one.run("rollback", one.file("move"), *DO))
+
+
+def moved_back(one: Cluster) -> None:
+    """The group was moved to ZooKeeper again, after it was used in Kafka."""
+    used(one)
+    way = ("--direction", "kafka-to-zk")
+    good(one.run("plan", "--group", one.group, "--out", one.file("back"), *way))
+    good(one.run("apply", one.file("back"), *DO))
+
+
+def renamed(one: Cluster) -> None:
+    """It was moved to a group of another name."""
+    moved(one, "--rename", f"{one.group}={one.renamed}")
+
+
+def in_kafka(one: Cluster) -> None:
+    """Its offsets are in Kafka already (``offsets.storage=kafka``)."""
+    one.topic(one.topic_name, (0, 1000), (0, 1000))
+    one.znode(GroupPaths(one.group).ids)
+    one.in_kafka(one.group, one.topic_name, 100, 50)
+
+
+def other_layout(one: Cluster) -> None:
+    """Another client keeps its offsets beside the group's."""
+    untouched(one)
+    one.znode(f"/consumers/{one.group}/partition_0", b"4711")
+
+
+def misplaced(one: Cluster) -> None:
+    """A 1.1.0 broker has stored an offset below ``offset``."""
+    untouched(one)
+    one.in_zookeeper(one.group, one.topic_name, 200, where="offset")
+
+
+def hidden(one: Cluster) -> None:
+    """zkmigrate may not describe the topic, so brokers do not show its offsets in Kafka."""
+    untouched(one)
+    one.hide(one.topic_name)
+
+
+def hidden_in_kraft(one: Simulated) -> None:
+    """The same, after the change to KRaft: brokers do not list the topic either."""
+    hidden(one)
+    one.leave_zookeeper()
+
+
+def unreadable(one: Cluster) -> None:
+    """An offset is not a number."""
+    untouched(one)
+    one.znode(GroupPaths(one.group).offset(TopicPartition(one.topic_name, 1)), b"x")
+
+
+def prepared(one: Cluster) -> None:
+    """A live move is prepared; the mode is ``zookeeper``."""
+    untouched(one)
+    good(one.run("live", "prepare", one.group, "--execute", "--wait", "0"))
+
+
+def live_locked(one: Cluster) -> None:
+    """The mode of the live move is ``locked``."""
+    prepared(one)
+    good(one.run("live", "lock", one.group, "--execute", "--wait", "0"))
+
+
+def live_kafka(one: Cluster) -> None:
+    """The mode of the live move is ``kafka``; members have committed in both stores."""
+    live_locked(one)
+    good(one.run("live", "to-kafka", one.group, "--execute", "--wait", "0"))
+    one.in_kafka(one.group, one.topic_name, 100, 50)
+
+
+def live_open(one: Cluster) -> None:
+    """The mode of the live move is ``open``, and plain consumers have committed since."""
+    live_kafka(one)
+    good(one.run("live", "finalize", one.group, "--execute", "--wait", "0"))
+    one.in_kafka(one.group, one.topic_name, 500, 501)
+
+
+def live_finished(one: Cluster) -> None:
+    """The live move is complete."""
+    live_open(one)
+    good(one.run("live", "complete", one.group, "--execute", "--wait", "0"))
+
+
+STATES: Final[tuple[Callable[[Any], None], ...]] = (
+    untouched, moved, used, expired, expired_in_part, late_commit, rolled_back, moved_back, renamed,
+    in_kafka, other_layout, misplaced, hidden, hidden_in_kraft, unreadable, prepared, live_locked,
+    live_kafka, live_open, live_finished,
+)  # fmt: skip
+
+
+def good(ran: Ran) -> None:
+    """Check that a step of a state succeeded."""
+    assert ran.status == 0, ran
+
+
+# -- commands: each returns the exit status and what it says of the group ------------------------
+
+
+def said(ran: Ran, *columns: str) -> str:
+    """Return the status, and the columns of the group's rows, each once."""
+    words = [str(row[name]) for row in ran.rows for name in columns if row.get(name)]
+    return " ".join([str(ran.status), *dict.fromkeys(words)]) if words else f"{ran.status} error"
+
+
+def gate(one: Cluster) -> str:
+    """The check before ZooKeeper is switched off."""
+    ran = one.run("assess", "--group", one.group, "--fail-if-left")
+    return f"{ran.status} {'left' if ran.rows[0]['left'] else 'nothing'}"
+
+
+def plan(one: Cluster) -> str:
+    """A plan to Kafka; ``assess`` must say the same."""
+    found = said(one.run("plan", "--group", one.group, "--out", one.file("p")), "kind", "verdict")
+    assert said(one.run("assess", "--group", one.group), "kind", "verdict") == found
+    return found
+
+
+def plan_back(one: Cluster) -> str:
+    """A plan to ZooKeeper."""
+    words = ("--direction", "kafka-to-zk", "--out", one.file("p"))
+    name = one.renamed if one.held(one.renamed, one.topic_name)[1] else one.group
+    return said(one.run("plan", "--group", name, *words), "kind", "verdict")
+
+
+def apply(one: Cluster) -> str:
+    """The plan to Kafka that ``plan`` makes."""
+    one.run("plan", "--group", one.group, "--out", one.file("p"))
+    return said(one.run("apply", one.file("p"), *DO), "outcome")
+
+
+def apply_again(one: Cluster) -> str:
+    """The plan by which the group was moved."""
+    return with_plan(one, "apply", *DO)
+
+
+def rollback(one: Cluster) -> str:
+    """Of the plan by which the group was moved."""
+    return with_plan(one, "rollback", *DO)
+
+
+def verify(one: Cluster) -> str:
+    """The plan by which the group was moved."""
+    return with_plan(one, "verify")
+
+
+def with_plan(one: Cluster, command: str, *words: str) -> str:
+    """Run a command with the plan by which the group was moved; ``-`` without one."""
+    if not Path(one.file("move")).exists():
+        return "-"
+    ran = one.run(command, one.file("move"), *words)
+    return said(ran, "outcome", "kind") if ran.rows else f"{ran.status} as planned"
+
+
+def status(one: Cluster) -> str:
+    """Which store is current, and whether something needs attention."""
+    ran = one.run("status", "--group", one.group)
+    row = ran.rows[0]
+    return f"{ran.status} {row['truth']}{'!' if row['attention'] else ''} {row['locked']}"
+
+
+def guard(one: Cluster) -> str:
+    """Locks a group that was moved."""
+    return said(one.run("guard", "--group", one.group, "--execute"), "outcome")
+
+
+def release(one: Cluster) -> str:
+    """Lifts the lock."""
+    return said(one.run("release", "--group", one.group, "--execute"), "outcome")
+
+
+def reset(one: Cluster) -> str:
+    """Sets offsets in the store that is current."""
+    ran = one.run("reset", "--group", one.group, "--all-topics", "--to-earliest", "--execute")
+    return said(ran, "store")
+
+
+def offsets_import(one: Cluster) -> str:
+    """``zkconsumer offsets import``."""
+    Path(one.file("jvm")).write_text(f"/consumers/{one.group}/offsets/{one.topic_name}/0:7\n")
+    return zkconsumer(one, "offsets", "import", one.file("jvm"))
+
+
+def groups_delete(one: Cluster) -> str:
+    """``zkconsumer groups delete``."""
+    return zkconsumer(one, "groups", "delete", one.group)
+
+
+def zkconsumer(one: Cluster, *words: str) -> str:
+    """Run a command of zkconsumer; return its status, and whether the group has changed."""
+    before = one.znodes(one.group)
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        code = run_zkconsumer([*words, "--execute", "--zookeeper", one.connect])
+    return f"{code} {'changed' if one.znodes(one.group) != before else 'unchanged'}"
+
+
+def live_step(name: str) -> Callable[[Cluster], str]:
+    """A step of a live move."""
+
+    def step(one: Cluster) -> str:
+        return said(one.run("live", name, one.group, "--execute", "--wait", "0"), "outcome")
+
+    step.__name__ = f"live_{name.replace('-', '_')}"
+    return step
+
+
+COMMANDS: Final[tuple[Callable[[Cluster], str], ...]] = (
+    gate, plan, plan_back, apply, apply_again, rollback, verify, status, guard, release, reset,
+    offsets_import, groups_delete,
+    *map(live_step, ("prepare", "lock", "to-kafka", "finalize", "complete", "to-zookeeper",
+                     "unlock")),
+)  # fmt: skip
+
+
+def cells() -> Iterator[tuple[str, str, str]]:
+    """Yield state, command and answer of each cell of the table."""
+    with TABLE.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            state = row.pop("state")
+            yield from ((state, command, answer) for command, answer in row.items())
+
+
+def answer_of(one: Cluster, state: str, command: str) -> str:
+    """Build a state and return the answer of a command."""
+    by_name: dict[str, Callable[[Any], str | None]] = {
+        step.__name__: step for step in (*STATES, *COMMANDS)
+    }
+    by_name[state](one)
+    return str(by_name[command](one))
+
+
+def main() -> None:
+    """Print the table with the answers of now."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["state", *(one.__name__ for one in COMMANDS)])
+    for state in STATES:
+        answers = []
+        for command in COMMANDS:
+            cell = (state.__name__, command.__name__)
+            with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+                found = answer_of(Simulated(patch, Path(folder)), *cell)
+            answers.append(found)
+        writer.writerow([state.__name__, *answers])
+
+
+if __name__ == "__main__":
+    main()
