@@ -374,6 +374,12 @@ def test_a_partition_that_occurs_twice_is_refused() -> None:
         offset_csv.parse("file", b"g,t,0,1\ng,t,0,2\n")
 
 
+def test_a_quoted_line_with_a_carriage_return_is_refused() -> None:
+    """Python's CSV reader raises an error of its own for it."""
+    with pytest.raises(OffsetsFileError, match="file:1: is not group,topic,partition,offset"):
+        offset_csv.parse("file", b'"g"\rx,t,0,1\n')
+
+
 def test_changed_files_of_offsets_never_crash() -> None:
     """10,000 files with changed bytes each give offsets or one refusal."""
     seed = int(os.environ.get("FILES_SEED", str(random.randrange(10**6))))

@@ -78,7 +78,10 @@ def _csv_rows(text: str, group: str | None) -> Iterable[tuple[int, list[str]]]:
     for number, line in enumerate(text.split("\n"), 1):
         row = line.removesuffix("\r")
         if row:  # Java's own export ends with an empty line
-            cells = next(csv.reader([row])) if '"' in row else row.split(",")
+            try:
+                cells = next(csv.reader([row])) if '"' in row else row.split(",")
+            except csv.Error:  # a carriage return inside the line
+                cells = []
             yield number, [group, *cells] if len(cells) == 3 and group is not None else cells
 
 
