@@ -106,6 +106,7 @@ class MigrationMarker:
     offsets that were moved. ``moved_to`` is ``None`` after a rollback, which ended ``at_ms``.
     ``kafka_group``: the group's name in Kafka, if it differs. ``left``: offsets of the source store
     that the plan left out. ``misplaced``: what a move from ZooKeeper found below ``offset``.
+    ``kept``: offsets that only the target had, as with ``offsets.storage=kafka``.
     """
 
     moved_to: Store | None
@@ -115,6 +116,12 @@ class MigrationMarker:
     kafka_group: str = ""
     left: Mapping[TopicPartition, int] = field(default_factory=dict)
     misplaced: Mapping[TopicPartition, int] = field(default_factory=dict)
+    kept: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def in_target(self) -> Mapping[TopicPartition, int]:
+        """The offsets that the target had after the move, as far as they were known then."""
+        return {**self.kept, **self.values}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +165,7 @@ class GroupState:
 
     @property
     def expired(self) -> frozenset[TopicPartition]:
-        """The partitions whose offset was moved to the store that is current, and is gone there.
+        """The partitions whose offset was in the current store after the move, and is gone there.
 
         Kafka deletes offsets that are not committed again for some days. In ZooKeeper another
         client has deleted them. Partitions that do not exist any more are left out.
@@ -168,7 +175,7 @@ class GroupState:
             return frozenset()
         return frozenset(
             tp
-            for tp in marker.values
+            for tp in marker.in_target
             if not self._holds(marker.moved_to, tp)
             and (topic := self.topics.get(tp.topic)) is not None
             and tp.partition in topic.partitions

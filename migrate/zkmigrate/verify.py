@@ -73,7 +73,7 @@ def compare(
     moved = marker is not None and marker.moved_to is direction.target
     if marker is not None and moved:
         since = "the move"
-        if marker.values or marker.misplaced:
+        if marker.in_target or marker.misplaced:
             before, once = dict(marker.values), dict(marker.misplaced)
     else:
         yield about_group(plan, NOT_MOVED, "apply the plan, or make a new one")

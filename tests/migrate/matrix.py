@@ -123,6 +123,19 @@ def in_kafka(one: Cluster) -> None:
     one.in_kafka(one.group, one.topic_name, 100, 50)
 
 
+def was_in_kafka(one: Cluster) -> None:
+    """Such a group was moved, which only records and locks it."""
+    in_kafka(one)
+    good(one.run("plan", "--group", one.group, "--out", one.file("move")))
+    good(one.run("apply", one.file("move"), *DO))
+
+
+def was_in_kafka_expired(one: Cluster) -> None:
+    """Kafka has deleted one of the offsets, which no other store has."""
+    was_in_kafka(one)
+    one.forget(one.group, TopicPartition(one.topic_name, 1))
+
+
 def other_layout(one: Cluster) -> None:
     """Another client keeps its offsets beside the group's."""
     untouched(one)
@@ -187,8 +200,8 @@ def live_finished(one: Cluster) -> None:
 
 STATES: Final[tuple[Callable[[Any], None], ...]] = (
     untouched, moved, used, expired, expired_in_part, late_commit, rolled_back, moved_back, renamed,
-    in_kafka, other_layout, misplaced, hidden, hidden_in_kraft, unreadable, prepared, live_locked,
-    live_kafka, live_open, live_finished,
+    in_kafka, was_in_kafka, was_in_kafka_expired, other_layout, misplaced, hidden, hidden_in_kraft,
+    unreadable, prepared, live_locked, live_kafka, live_open, live_finished,
 )  # fmt: skip
 
 

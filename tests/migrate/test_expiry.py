@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 
 import pytest
@@ -203,19 +205,101 @@ def test_days_are_counted_from_zookeepers_time(
         assert found.rows[0]["moved"] == f"kafka {day(simulated.now_ms)}"
 
 
-def test_a_group_that_had_its_offsets_in_kafka_before(simulated: Simulated) -> None:
-    """Its marker names no offset, but the move said that Kafka's count."""
-    simulated.topic("t", (0, 1000))
+@pytest.fixture
+def planned_in_kafka(simulated: Simulated) -> Simulated:
+    """A group with ``offsets.storage=kafka``, at 7 and 8, and a plan to Kafka."""
+    simulated.topic("t", (0, 1000), (0, 1000))
     simulated.zk.set("/consumers/g/ids")
-    simulated.in_kafka("g", "t", 7)
-    simulated.run("plan", "--all", "--out", simulated.file("plan"))
+    simulated.in_kafka("g", "t", 7, 8)
+    assert simulated.run("plan", "--all", "--out", simulated.file("plan")).status == 0
+    return simulated
+
+
+@pytest.fixture
+def was_in_kafka(planned_in_kafka: Simulated) -> Simulated:
+    """This group, after the move."""
+    simulated = planned_in_kafka
     assert simulated.run("apply", simulated.file("plan"), *DO).status == 0
     assert simulated.run("status", "--all").status == 0
+    return simulated
+
+
+@pytest.mark.parametrize("gone", [(T0, T1), (T1,)], ids=["all", "some"])
+def test_a_group_that_had_its_offsets_in_kafka_before(
+    was_in_kafka: Simulated, gone: tuple[TopicPartition, ...]
+) -> None:
+    """The marker records the offsets that only Kafka had. If they are gone, every command that
+    looks at the group shows it."""
+    expire(was_in_kafka, *gone)
+    found = was_in_kafka.run("status", "--all")
+    assert found.status == 4
+    names = ", ".join(map(str, gone))
+    assert (
+        f"gone from kafka: make a new plan, which shows what to decide ({names})"
+        in (found.rows[0]["attention"])
+    )
+    assert was_in_kafka.run("verify", was_in_kafka.file("plan")).status == 4
+    again = was_in_kafka.run("apply", was_in_kafka.file("plan"), *DO)
+    assert f"{gone[0]}: kafka holds none, less than " in again.rows[0]["why"]
+
+
+@pytest.mark.parametrize("rule", ["moved", "earliest", "latest"])
+def test_an_expired_offset_that_only_kafka_had_is_decided_like_others(
+    was_in_kafka: Simulated, rule: str
+) -> None:
+    """A plan asks what to do, and a decision is carried out."""
+    expire(was_in_kafka, T1)
+    way = Direction.ZK_TO_KAFKA
+    asked = planned(was_in_kafka, "asked", way)
+    assert [(row["kind"], row["verdict"]) for row in asked.rows] == [
+        ("expired", "needs a decision")
+    ]
+    assert "t-1: 8 at the move to kafka, zookeeper holds none" in asked.rows[0]["what"]
+    assert planned(was_in_kafka, "again", way, "--expired-offsets", rule).status == 0
+    assert was_in_kafka.run("apply", was_in_kafka.file("again"), *DO).status == 0
+    to = {"moved": 8, "earliest": 0, "latest": 1000}[rule]
+    assert was_in_kafka.held("g", "t") == ({}, {0: 7, 1: to})
+    assert was_in_kafka.run("status", "--all").status == 0
+
+
+@pytest.mark.parametrize("gone", [(), (T0, T1), (T1,)], ids=["nothing", "all", "some"])
+def test_a_rollback_does_not_pass_over_an_offset_that_only_kafka_had(
+    was_in_kafka: Simulated, gone: tuple[TopicPartition, ...]
+) -> None:
+    """No store has it any more, so the old consumers would start elsewhere."""
+    expire(was_in_kafka, *gone)
+    done = was_in_kafka.run("rollback", was_in_kafka.file("plan"), *DO)
+    if gone:
+        assert (done.status, done.rows[0]["outcome"]) == (3, "refused")
+        assert f"{gone[0]}: kafka holds none, not " in done.rows[0]["why"]
+    else:
+        assert (done.status, done.rows[0]["outcome"]) == (0, "done")
+
+
+def test_a_late_commit_to_zookeeper_of_a_group_that_was_in_kafka(was_in_kafka: Simulated) -> None:
+    """An old consumer of the other storage runs: ``status`` names the partition."""
+    was_in_kafka.in_zookeeper("g", "t", 9)
+    found = was_in_kafka.run("status", "--all")
+    assert found.status == 8
+    assert "zookeeper has changed since the move" in found.rows[0]["attention"]
+
+
+def test_a_plan_of_format_1_finds_its_marker_again(planned_in_kafka: Simulated) -> None:
+    """An older version has moved the group. Its marker does not name the offsets in Kafka."""
+    simulated = planned_in_kafka
+    plan = (simulated.folder / "plan").read_text().splitlines(keepends=True)[:-1]
+    plan[0] = plan[0].replace('{"zkmigrate": 2', '{"zkmigrate": 1')
+    digest = hashlib.sha256("".join(plan).encode()).hexdigest()
+    plan.append(json.dumps({"groups": 1, "partitions": 2, "sha256": digest}) + "\n")
+    (simulated.folder / "old").write_text("".join(plan))
+    assert simulated.run("apply", simulated.file("old"), *DO).status == 0
+    marker = json.loads(simulated.zk.text("/consumers/g/migration") or b"")
+    assert marker.keys() == {"version", "moved_to", "at_ms", "offsets"}
+    again = simulated.run("apply", simulated.file("old"), *DO)
+    assert again.rows[0]["outcome"] == "was done before"
     simulated.kafka.committed.clear()
     found = simulated.run("status", "--all")
     assert (found.status, found.rows[0]["attention"]) == (
         4,
         "kafka has no offset of the group, so auto.offset.reset decides",
     )
-    again = simulated.run("apply", simulated.file("plan"), *DO)
-    assert "t-0: kafka holds none, less than 7" in again.rows[0]["why"]

@@ -80,6 +80,12 @@ def test_a_migration_marker_is_read_or_refused() -> None:
     assert (found.moved_to, found.at_ms, found.values) == (Store.KAFKA, 17, values)
     many = {TopicPartition("t" * 200, number): 2**62 for number in range(100_000)}
     assert len(migration_marker.encode(Store.KAFKA, 17, many)) < migration_marker.MAX_BYTES
+    without = migration_marker.encode(Store.KAFKA, 17, values, kept=many)
+    assert without == data  # those in the target are left out first
+    kept = migration_marker.decode(
+        "path", node(migration_marker.encode(Store.KAFKA, 17, {}, kept=values))
+    )
+    assert (kept.values, kept.kept, kept.in_target) == ({}, values, values)
     rolled_back = migration_marker.decode("path", node(b""))
     assert (rolled_back.moved_to, rolled_back.at_ms, rolled_back.values) == (None, 17, {})
     for bad in (b" ", b"x", b"{}", data[:-1], data.replace(b"17", b"-1"), b"[" * 100_000):

@@ -14,6 +14,7 @@ from zkmigrate.commands import guard as guard_command
 
 from tests.migrate.simulated import Simulated, simulated
 from zkconsumer.admin.tools import GroupTools
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import LivePaths, encode_member, encode_mode
 from zkconsumer.core.zookeeper.ops import AclEntry, GetAcl, Multi, Ok, SetAcl
@@ -377,6 +378,23 @@ def test_a_complete_move_records_misplaced_offsets_that_members_have_passed(
     assert simulated.run("status", "--group", "g").status == 0
     assert plan(simulated)["verdict"] == "moved"
     assert simulated.run("assess", "--group", "g", "--fail-if-left").status == 0
+
+
+def test_a_complete_move_records_offsets_that_only_kafka_has(simulated: Simulated) -> None:
+    """Plain consumers have committed them in mode ``open``. If they expire, ``status`` shows it."""
+    group(simulated)
+    to(simulated, Mode.OPEN)
+    simulated.topic("t", (0, 100), (0, 100))
+    simulated.in_kafka("g", "t", None, 7)
+    assert simulated.run("live", "complete", "g", "--execute", "--wait", "0").status == 0
+    assert simulated.run("status", "--group", "g").status == 0
+    simulated.forget("g", TopicPartition("t", 1))
+    found = simulated.run("status", "--group", "g")
+    assert found.status == 4
+    assert (
+        "gone from kafka: make a new plan, which shows what to decide (t-1)"
+        in (found.rows[0]["attention"])
+    )
 
 
 @pytest.mark.parametrize("step", ["prepare", "lock"])

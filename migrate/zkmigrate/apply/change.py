@@ -63,7 +63,9 @@ class Change:
         allowed = {number(held.get(tp))}
         if resumed and store is self.target and tp in self.to:
             allowed.add(number(self.to[tp]))
-        if self.may_have_expired and store is Store.KAFKA:
+        # Not an offset that only Kafka had: nothing restores it.
+        safe = tp in self.to or number(self.zk.get(tp)) is not None
+        if self.may_have_expired and store is Store.KAFKA and safe:
             allowed.add(None)
         return allowed
 
@@ -75,7 +77,13 @@ def forward(plan: PlanFile, group: GroupPlan) -> Change:
     left = {one.tp: one.offset for one in group.stays if one.offset is not None}
     misplaced = group.misplaced()
     after = migration_marker.encode(
-        plan.direction.target, made_ms, values, group.kafka_group, left, misplaced
+        plan.direction.target,
+        made_ms,
+        values,
+        group.kafka_group,
+        left,
+        misplaced,
+        group.kept(plan.direction),
     )
     return Change(
         group.group,

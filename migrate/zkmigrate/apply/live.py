@@ -254,8 +254,9 @@ class LiveMove:
         facts = look(self._stores, self._group)  # as no member can register any more
         why = _unfinished(facts)
         if not why:
+            kept = {tp: n for tp, n in facts.in_kafka.items() if tp not in facts.in_zookeeper}
             after = migration_marker.encode(
-                Store.KAFKA, now_ms, facts.in_zookeeper, misplaced=facts.misplaced
+                Store.KAFKA, now_ms, facts.in_zookeeper, misplaced=facts.misplaced, kept=kept
             )
             if zk.run(_complete(paths, facts.version, marker is not None, after)):
                 self._say("the group is recorded as moved to Kafka")

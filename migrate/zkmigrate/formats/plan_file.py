@@ -26,7 +26,8 @@ from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem, StaysBehind, 
 
 FORMAT: Final = 2
 """Raised whenever a key is added that changes what ``apply`` does, so that no older version applies
-the plan without it. Format 2 has ``decided``, ``misplaced`` and ``ignored``."""
+the plan without it. Format 2 has ``decided``, ``misplaced`` and ``ignored``, and its marker names
+offsets that only the target has."""
 READABLE: Final = (1, FORMAT)
 _HEAD: Final = frozenset({"zkmigrate", "direction", "made_ms", "cluster", "made_with", "at_apply"})
 _GROUP: Final = frozenset(
@@ -229,6 +230,7 @@ class _Reader:
                 f"is a plan in format {found}, which this zkmigrate does not know: use the version "
                 "that made it, or make a new plan"
             )
+        self._format = found
         self.known(head, _HEAD)
         try:
             self.direction = Direction(head.get("direction"))
@@ -367,6 +369,7 @@ class _Reader:
             moved=moved,
             kafka_group=renamed,
             ignored=self.text(line, "ignored") if "ignored" in line else "",
+            names_kept=self._format > 1,
         )
         if plan.ignored and (entries or found):
             self.refuse(f"group {group!a} is ignored, but has partitions or problems")

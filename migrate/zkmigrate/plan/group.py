@@ -151,7 +151,7 @@ class _Planner:
     def _moved_unseen(self) -> Iterable[TopicPartition]:
         """Partitions that were moved once, in topics whose offsets in Kafka we may not see now."""
         marker = self.state.marker
-        return [tp for tp in marker.values if tp.topic in self.state.hidden] if marker else []
+        return [tp for tp in marker.in_target if tp.topic in self.state.hidden] if marker else []
 
     def _refuse(self, kind: Kind, text: str, advice: str, names: Iterable[str] = ()) -> None:
         self.problems.append(problem(kind, text, advice, names))

@@ -52,7 +52,8 @@ def what_is_left(state: GroupState) -> Left:
 
     Offsets of topics do not count if a broker says that there is no such topic, or ZooKeeper, as
     long as the cluster uses it. An offset that was moved or left behind by a plan, and has not
-    changed since, is safe, whatever the group has committed to Kafka after the move.
+    changed since, is safe, whatever the group has committed to Kafka after the move. An offset that
+    is gone from Kafka since counts, because the marker in ZooKeeper may be its last record.
     """
     lost: set[TopicPartition] = set()
     hidden: set[TopicPartition] = set()
@@ -85,10 +86,13 @@ def what_is_left(state: GroupState) -> Left:
             decided.add(tp)  # skipped, or found below ``offset`` and ignored
         elif moved is None or was != offset or held is None:
             lost.add(tp)
+    gone = state.expired - lost if moved is not None else frozenset()
     newest = max((node.mtime_ms for node in state.zk.values()), default=None)
     reasons = []
     if lost:
         reasons.append(f"{len(lost)} offsets are only in ZooKeeper")
+    if gone:
+        reasons.append(f"{len(gone)} offsets that were moved are gone from Kafka")
     if hidden:
         reasons.append(
             f"{len(hidden)} offsets are of topics that zkmigrate may not describe: allow it to "
@@ -106,7 +110,7 @@ def what_is_left(state: GroupState) -> Left:
     return Left(
         state.group,
         bool(reasons),
-        len(lost | hidden),
+        len(lost | hidden | gone),
         len(decided - lost),
         len(state.foreign),
         len(state.members),

@@ -109,7 +109,7 @@ class PartitionRules:
         marker = self.state.marker
         assert marker is not None
         assert marker.moved_to is not None
-        moved = marker.values[tp]
+        moved = marker.in_target[tp]
         in_kafka = found.kafka.offset if found.kafka else None
         other = zk if marker.moved_to is Store.KAFKA else in_kafka
         rule = self._options(tp).expired_offsets
@@ -194,7 +194,7 @@ class PartitionRules:
         moved_here = marker is not None and marker.moved_to is self.direction.target
         both = f": zookeeper {zk}, kafka {kafka}"
         if marker is not None and moved_here:
-            then = show(marker.values.get(tp)) if marker.values else "not known"
+            then = show(marker.values.get(tp)) if marker.in_target else "not known"
             both += f" ({from_name} at the move: {then})"
         match self._options(tp).on_conflict:
             case OnConflict.REFUSE:

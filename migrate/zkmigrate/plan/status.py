@@ -64,7 +64,7 @@ def status_of(
     attention: list[str] = []
     used = gone = 0
     changed: list[TopicPartition] = []
-    if marker is not None and moved_to is not None and (marker.values or marker.misplaced):
+    if marker is not None and moved_to is not None and (marker.in_target or marker.misplaced):
         source = kafka if moved_to is Store.ZOOKEEPER else zk
         then = {**marker.left, **marker.values}
         late = {tp for tp, offset in source.items() if then.get(tp) != offset}
@@ -106,9 +106,9 @@ def status_of(
     elif (
         marker
         and moved_to is Store.KAFKA
-        and not (kafka or state.hidden or marker.values or marker.left or marker.misplaced)
+        and not (kafka or state.hidden or marker.in_target or marker.left or marker.misplaced)
     ):
-        # as with offsets.storage=kafka: the marker does not name what was there
+        # as with offsets.storage=kafka: a marker of an older version does not name what was there
         attention.append("kafka has no offset of the group, so auto.offset.reset decides")
         gone = GONE
     beyond = _beyond(state, truth, zk, kafka)

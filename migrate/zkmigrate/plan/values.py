@@ -170,6 +170,8 @@ class GroupPlan:
     """The group's name in Kafka, if it differs."""
     ignored: str = ""
     """Why an operator decided to leave the group as it is."""
+    names_kept: bool = True
+    """Whether the marker names the offsets that only the target has. Not in plans of format 1."""
 
     @property
     def in_kafka(self) -> str:
@@ -202,6 +204,15 @@ class GroupPlan:
             for entry in self.entries
         }
         return {tp: offset for tp, offset in held.items() if offset is not None}
+
+    def kept(self, direction: Direction) -> dict[TopicPartition, int]:
+        """Return the offsets that only the target store has, which the migration marker records."""
+        if not self.names_kept:
+            return {}
+        source = self.source_offsets(direction)
+        to_kafka = direction is Direction.ZK_TO_KAFKA
+        held = {entry.tp: number(entry.kafka) if to_kafka else entry.zk for entry in self.entries}
+        return {tp: at for tp, at in held.items() if at is not None and tp not in source}
 
     def misplaced(self) -> dict[TopicPartition, int]:
         """Return the offsets below ``offset``, which the migration marker records."""

@@ -235,7 +235,7 @@ def _state(
             mode = decode_mode(LivePaths.of(snapshot.group).mode, snapshot.mode.data)
         except ZnodeFormatError as fault:
             faults.append(str(fault))
-    names = {tp.topic for tp in (*kafka, *(from_file or ()), *(marker.values if marker else ()))}
+    names = {tp.topic for tp in (*kafka, *(from_file or ()), *(marker.in_target if marker else ()))}
     names |= {*snapshot.offsets, *snapshot.misplaced}
     topics, ranges = stores.logs.of(names)
     faults += [why for name, why in sorted(stores.logs.unreadable.items()) if name in names]

@@ -2,10 +2,11 @@
 
 Content: JSON with the store that the group was moved to, the moment of the plan, the source store's
 offsets at that moment, those that the plan left out, those that a 1.1.0 broker stored below
-``offset``, and the group's name in Kafka if it differs. A later plan compares the moved offsets
-with the current ones in the store. The time of the move is that of the znode, by ZooKeeper's clock:
-the plan may be old, and an operator's clock wrong. After a rollback of the first move the znode is
-empty, and its time is the moment when offsets were restored, which gave them new times.
+``offset``, those that only the target had, and the group's name in Kafka if it differs. A later
+plan compares the moved offsets with the current ones in the store. The time of the move is that of
+the znode, by ZooKeeper's clock: the plan may be old, and an operator's clock wrong. After a
+rollback of the first move the znode is empty, and its time is the moment when offsets were
+restored, which gave them new times.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ FORMAT: Final = 1
 """Not raised for a new key: a reader refuses keys that it does not know, and the markers that the
 plans of older versions wrote must be found again byte for byte."""
 _KEYS: Final = frozenset(
-    {"version", "moved_to", "at_ms", "offsets", "left", "misplaced", "kafka_group"}
+    {"version", "moved_to", "at_ms", "offsets", "left", "misplaced", "kept", "kafka_group"}
 )
 MAX_BYTES: Final = 900 * 1024
 """ZooKeeper takes 1 MiB in one request; a longer list of offsets is left out."""
@@ -51,11 +52,13 @@ def encode(
     kafka_group: str = "",
     left: Mapping[TopicPartition, int] | None = None,
     misplaced: Mapping[TopicPartition, int] | None = None,
+    kept: Mapping[TopicPartition, int] | None = None,
 ) -> bytes:
     """Return a marker's content.
 
     ``kafka_group``: the group's name in Kafka, if it differs. ``left``: offsets of the source store
-    that were not moved. ``misplaced``: those found below ``offset``.
+    that were not moved. ``misplaced``: those found below ``offset``. ``kept``: those that only the
+    target had.
     """
     document: dict[str, object] = {
         "version": FORMAT,
@@ -67,15 +70,23 @@ def encode(
         document["left"] = _by_topic(left)
     if misplaced:
         document["misplaced"] = _by_topic(misplaced)
+    if kept:
+        document["kept"] = _by_topic(kept)
     if kafka_group:
         document["kafka_group"] = kafka_group
-    data = json.dumps(document, separators=(",", ":")).encode()
+    data = _json(document)
+    if len(data) > MAX_BYTES and document.pop("kept", None):
+        data = _json(document)
     if len(data) > MAX_BYTES:
         document["offsets"] = {}
         document.pop("left", None)
         document.pop("misplaced", None)
-        data = json.dumps(document, separators=(",", ":")).encode()
+        data = _json(document)
     return data
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
@@ -114,12 +125,12 @@ def decode(where: str, node: Node) -> MigrationMarker:
         if found["version"] != FORMAT or type(found["at_ms"]) is not int or found["at_ms"] < 0:
             raise ValueError
         values, left = _offsets(found["offsets"]), _offsets(found.get("left", {}))
-        misplaced = _offsets(found.get("misplaced", {}))
+        misplaced, kept = _offsets(found.get("misplaced", {})), _offsets(found.get("kept", {}))
         renamed = found.get("kafka_group", "")
         if not isinstance(renamed, str):
             raise ValueError
         to = Store(found["moved_to"])
-        return MigrationMarker(to, node.stat.mtime_ms, values, data, renamed, left, misplaced)
+        return MigrationMarker(to, node.stat.mtime_ms, values, data, renamed, left, misplaced, kept)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ZnodeFormatError(
             where, "is not a migration marker of zkmigrate; delete it if nothing else needs it"
