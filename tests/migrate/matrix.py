@@ -320,9 +320,19 @@ def live_step(name: str) -> Callable[[Cluster], str]:
     return step
 
 
+def live_status(one: Cluster) -> str:
+    """The mode, and the modes that may be next."""
+    ran = one.run("live", "status", one.group)
+    row = ran.rows[0]
+    gates = [gate.split(": ") for gate in row["gates"].split(" | ")]
+    after = [name for name, *why in gates if why == ["open"]]
+    return f"{ran.status} {row['mode'] or 'error'} before {' or '.join(after) or 'nothing'}"
+
+
 COMMANDS: Final[tuple[Callable[[Cluster], str], ...]] = (
     gate, plan, plan_back, apply, apply_again, rollback, verify, status, guard, release, reset,
     offsets_import, groups_delete,
+    live_status,
     *map(live_step, ("prepare", "lock", "to-kafka", "finalize", "complete", "to-zookeeper",
                      "unlock")),
 )  # fmt: skip

@@ -106,6 +106,12 @@ def look(stores: Stores, group: str) -> Facts:
     )
 
 
+def before_stage(facts: Facts, target: Mode) -> tuple[str, ...]:
+    """Return the obstacles before a mode, without the lock that its stage sets itself."""
+    why = obstacles(facts, target)
+    return tuple(text for text in why if "lock the group's ids" not in text)
+
+
 class Step(NamedTuple):
     """The result of one step. ``why``: what prevents it; empty if the step is done."""
 
@@ -139,7 +145,7 @@ class LiveMove:
     def check(self, target: Mode, back: bool = False) -> Step:
         """Only check the gate before ``target``. ``back``: towards ZooKeeper."""
         facts = look(self._stores, self._group)
-        moved = self._moved(facts.mode)
+        moved = self.moved(facts.mode)
         if moved:
             return Step(facts.mode, False, moved)
         if facts.mode is target:
@@ -147,15 +153,14 @@ class LiveMove:
         if has_reached(facts.mode, target, back):
             return Step(facts.mode, False)
         over = target is Mode.LOCKED and facts.mode is Mode.OPEN
-        why = obstacles(facts, Mode.KAFKA if over else target)  # ``back`` goes over it
-        why = tuple(text for text in why if "lock the group's ids" not in text)  # the stage does
+        why = before_stage(facts, Mode.KAFKA if over else target)  # ``back`` goes over it
         return Step(facts.mode, False, why)
 
     def prepare(self) -> Step:
         """Give the group a mode. Members that are not migratable are named in the result."""
         zk = self._stores.zk
         mode, version = zk.run(read_mode(self._paths))
-        moved = self._moved(mode)
+        moved = self.moved(mode)
         if moved:
             return Step(mode, False, moved)
         facts = look(self._stores, self._group)
@@ -184,7 +189,7 @@ class LiveMove:
         facts = look(self._stores, self._group)
         if facts.mode not in (Mode.ZOOKEEPER, Mode.LOCKED):
             return self.go(Mode.LOCKED)
-        moved = self._moved(facts.mode)
+        moved = self.moved(facts.mode)
         if moved:
             return Step(facts.mode, False, moved)
         first = self.check(Mode.LOCKED)
@@ -207,7 +212,7 @@ class LiveMove:
         Not in a group that was moved while it was stopped: its lock is that of the move.
         """
         mode = self._stores.zk.run(read_mode(self._paths))[0]
-        moved = self._moved(mode)
+        moved = self.moved(mode)
         if moved:
             return Step(mode, False, moved)
         step = self.go(Mode.ZOOKEEPER, back=True)
@@ -224,7 +229,7 @@ class LiveMove:
     def back(self) -> Step:
         """Go back to ``locked``, over ``kafka`` where the group is ``open``."""
         mode = self._stores.zk.run(read_mode(self._paths))[0]
-        moved = self._moved(mode)
+        moved = self.moved(mode)
         if moved:
             return Step(mode, False, moved)
         if mode is Mode.OPEN:
@@ -322,7 +327,7 @@ class LiveMove:
         script = guard.unlock(self._group, guard.may_unlock(self._group))
         return bool(self._stores.zk.run(script))
 
-    def _moved(self, mode: Mode) -> tuple[str, ...]:
+    def moved(self, mode: Mode) -> tuple[str, ...]:
         """Return why a group that was moved while it was stopped cannot be moved while it runs."""
         marker = self._stores.zk.run(migration_marker.read(self._group))
         if mode is Mode.ZOOKEEPER and marker is not None and marker.moved_to is Store.KAFKA:

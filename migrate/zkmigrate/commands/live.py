@@ -221,9 +221,12 @@ def status(
     With --all-ready: every group that has migratable members. The exit status is 1 if a group
     could not be read.
     """
-    from zkconsumer.core.migration.gates import obstacles
-    from zkmigrate.apply.live import look
+    from zkmigrate.apply.live import LiveMove, before_stage, look
     from zkmigrate.apply.parallel import Parallel
+
+    def work(stores: Stores, name: str) -> tuple[Facts, tuple[str, ...]]:
+        facts = look(stores, name)
+        return facts, LiveMove(stores, name, 0, lambda _text: None).moved(facts.mode)
 
     _check_choice(groups, all_ready)
     found: dict[str, tuple[object, ...]] = {}
@@ -232,18 +235,19 @@ def status(
         names = _names(stores, groups, all_ready)
         progress.total = len(names)
         pool = Parallel(stores.each_thread(parallel), Event(), stores.kafka.stop_waiting)
-        with closing(pool.each(names, look)) as ended:
-            for name, facts in ended:
-                progress.group(name, not isinstance(facts, ZkConsumerError))
-                if isinstance(facts, ZkConsumerError):
+        with closing(pool.each(names, work)) as ended:
+            for name, result in ended:
+                progress.group(name, not isinstance(result, ZkConsumerError))
+                if isinstance(result, ZkConsumerError):
                     good = False
-                    found[name] = (name, None, None, None, None, None, None, str(facts))
+                    found[name] = (name, None, None, None, None, None, None, str(result))
                     continue
+                facts, moved = result
                 if all_ready and not facts.members:
                     continue
                 acked = sum(number == facts.version for number in facts.members.values())
                 after = [
-                    f"{mode.value}: {'; '.join(obstacles(facts, mode)) or 'open'}"
+                    f"{mode.value}: {'; '.join(moved or before_stage(facts, mode)) or 'open'}"
                     for mode in neighbours(facts.mode)
                 ]
                 legacy = len(facts.registered - facts.members.keys())
