@@ -78,9 +78,9 @@ test-coordinator: setup browser ## the tests on the broker's group coordinator, 
 test-migrate: setup ## all tests of zkmigrate
 	$(BIN)/pytest $(BY_FILE) tests/migrate
 
-test-migrate-all: setup ## zkmigrate killed at every point, and 1,000 round trips (half an hour)
-	CRASH_POINTS=all ROUND_TRIP_GROUPS=1000 $(BIN)/pytest tests/migrate/test_crash.py \
-	    tests/migrate/test_round_trip.py
+test-migrate-all: setup ## zkmigrate killed at every point, 1,000 round trips, and every command in every state (half an hour)
+	CRASH_POINTS=all ROUND_TRIP_GROUPS=1000 MATRIX=all $(BIN)/pytest tests/migrate/test_crash.py \
+	    tests/migrate/test_round_trip.py tests/migrate/test_matrix_on_servers.py
 
 test-zombies: setup ## a suspended consumer of the JVM wakes up at 50 moments of a move (15 minutes)
 	JVM_MOMENTS=25 $(BIN)/pytest -s tests/migrate/test_late_writers.py -k wakes_up
