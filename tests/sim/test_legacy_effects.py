@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.runs.at_rest import no_orphan
 from tests.sim.runs.scenario import World
 from tests.sim.runs.zk_member import WholeMember
 from zkconsumer.core.common.commands import Outcome
@@ -15,7 +16,6 @@ from zkconsumer.core.zookeeper.ops import Create, Delete
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.sim.host import Habits
-from zkconsumer.sim.invariants import no_orphan
 from zkconsumer.sim.kernel import Kernel
 
 BOTH = pytest.mark.parametrize("scala", [True, False], ids=["scala", "default"])

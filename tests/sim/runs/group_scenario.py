@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
+from tests.sim.runs.at_rest import no_orphan
 from tests.sim.runs.cluster import SimCluster
 from tests.sim.runs.either_group import EitherGroup
 from tests.sim.runs.result import EVENTS, Result
@@ -32,7 +33,7 @@ from zkconsumer.sim.coordinator import GroupCoordinator
 from zkconsumer.sim.group_judge import GroupJudge
 from zkconsumer.sim.group_member import Brokers, SimGroupMember
 from zkconsumer.sim.host import Habits
-from zkconsumer.sim.invariants import Observer, Violation, no_orphan
+from zkconsumer.sim.invariants import Observer, Violation
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.process import ANSWER_S
 

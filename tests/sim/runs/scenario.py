@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from tests.sim.runs.at_rest import no_lost_trigger, no_member_without_share, no_orphan
 from tests.sim.runs.cluster import SimCluster
 from tests.sim.runs.offset_store import SimOffsets
 from tests.sim.runs.result import EVENTS, Result
@@ -30,14 +31,7 @@ from zkconsumer.core.zookeeper.znodes import (
 )
 from zkconsumer.sim import world as sim_world
 from zkconsumer.sim.host import Habits
-from zkconsumer.sim.invariants import (
-    MemberAtRest,
-    Observer,
-    Violation,
-    no_lost_trigger,
-    no_member_without_share,
-    no_orphan,
-)
+from zkconsumer.sim.invariants import MemberAtRest, Observer, Violation
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.process import ANSWER_S
 from zkconsumer.sim.world import GROUP, NEVER
