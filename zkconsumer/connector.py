@@ -23,7 +23,6 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.journal.recorder import MemberRecorder, Sink
 from zkconsumer.runtime import snapshot
 from zkconsumer.runtime.cluster import ClusterDirectory
-from zkconsumer.runtime.cluster_worker import ClusterWorker
 from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
@@ -32,7 +31,6 @@ from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.health import Membership
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import Metrics
-from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.other_store import OFFSETS_TOPIC, warn_of_offsets_in_kafka
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.runtime.threads import start_new
@@ -94,9 +92,8 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._session_timeout,
             protocol=self.config.security_protocol,
         )
-        self._cluster: ClusterWorker | None = None
         if self.config.bootstrap_servers:
-            self._cluster = self._learn_from_brokers()
+            self._learn_from_brokers()
         self._coordination.zk = self._zk = ZkDriver(
             self.config.zookeeper_hosts,
             self.config.zookeeper_chroot,
@@ -106,12 +103,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._host.crash,
             security=self._zk_security,
         )
-        try:
-            self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)
-        except BaseException:
-            if self._cluster is not None:
-                self._cluster.close()
-            raise
+        self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)
 
     def _make_gate(self, config: ConsumerConfig) -> DeliveryGate:
         return DeliveryGate(always_open=config.profile == "scala")
@@ -125,20 +117,17 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     def _zk_security(self) -> ZkSecurity:
         return ZkSecurity(self.config)
 
-    def _learn_from_brokers(self) -> ClusterWorker:
+    def _learn_from_brokers(self) -> None:
         """Let the coordination ask brokers for the content of ``/brokers``, or use brokers
         alone."""
         config, coordination = self.config, self._coordination
         timeout = min(config.socket_timeout_ms / 1000, _CLUSTER_SECONDS)
         reader = ClusterReader(config.bootstrap_servers, config.client_id, timeout, self._security)
-        worker = ClusterWorker(reader, f"{self.consumer_id}_cluster")
+        line = self._line(reader, "cluster")
         ids_only = config.brokers == "zookeeper"
-        directory = ClusterDirectory(self._host, worker, ids_only, coordination.on_watch)
-        coordination.directory = directory
+        coordination.directory = ClusterDirectory(self._host, line, ids_only, coordination.on_watch)
         coordination.directory_interval = config.reread_interval_ms / 3000
-        self._checks.append(worker.check)
         self._servers += f", and brokers at {config.bootstrap_servers}"
-        return worker
 
     def _last_fault(self) -> str:
         """See ``StreamConnector``."""
@@ -184,8 +173,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     ) -> MemberLoop[RebalanceMachine]:
         spec = self._member_spec(subscription)
         if spec.kafka_storage:
-            self._coordination.offsets = worker = self._offset_worker(plane)
-            self._checks.append(worker.check)
+            self._coordination.offsets = self._line(self._offset_coordinator(plane), "offsets")
         self._checks.append(self._zk.check)
         machine = RebalanceMachine(spec)
         self._coordination.observer = self._observer(machine)
@@ -239,10 +227,6 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         recorder.made(machine, "zookeeper")
         return recorder
 
-    def _offset_worker(self, plane: DataPlane) -> OffsetWorker:
-        coordinator = self._offset_coordinator(plane)
-        return OffsetWorker(coordinator, self._offset_patience, f"{self.consumer_id}_offsets")
-
     def _offset_coordinator(self, plane: DataPlane) -> OffsetCoordinator:
         config = self.config
         return OffsetCoordinator(
@@ -252,6 +236,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             config.offsets_channel_socket_timeout_ms / 1000,
             config.offsets_channel_backoff_ms / 1000,
             self._security,
+            self._offset_patience,
         )
 
     @property

@@ -43,7 +43,6 @@ from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.health import Membership
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import Metrics, RebalanceCounts
-from zkconsumer.runtime.requests import RequestWorker
 from zkconsumer.runtime.streams import KafkaStream
 
 
@@ -125,11 +124,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
             kind = BrokerCoordination
             clients = [self._client(brokers, seconds) for seconds in (patient, quick)]
         name, observer = self.consumer_id, self._observer(machine)
-        requests, heartbeats = (
-            RequestWorker(client, f"{name}_{what}")
-            for client, what in zip(clients, ("requests", "heartbeat"), strict=True)
-        )
-        self._checks += [requests.check, heartbeats.check]
+        requests, heartbeats = map(self._line, clients, ("requests", "heartbeat"))
         self._coordination = kind(
             machine.spec,
             self._host,

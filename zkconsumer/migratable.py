@@ -37,7 +37,6 @@ from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.live import DualGate, LiveCoordination, LiveOffsets
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import Metrics
-from zkconsumer.runtime.requests import RequestWorker
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.runtime.zookeeper import rebalance_counts
 from zkconsumer.zk.security import ZkSecurity
@@ -131,10 +130,10 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
         brokers = KnownBrokers(servers, fetchers.requests_to)
         timeout = keys.socket_timeout_ms / 1000
         short = min(timeout, self._group_timeout)
-        requests = RequestWorker(self._client(brokers, timeout), f"{name}_requests")
-        heartbeats = RequestWorker(self._client(brokers, short), f"{name}_heartbeat")
-        offsets = RequestWorker(self._client(brokers, short), f"{name}_offsets")
-        self._checks += [requests.check, heartbeats.check, offsets.check, self._zk.check]
+        requests = self._line(self._client(brokers, timeout), "requests")
+        heartbeats = self._line(self._client(brokers, short), "heartbeat")
+        offsets = self._line(self._client(brokers, short), "offsets")
+        self._checks.append(self._zk.check)
         calls = self._listener_calls(newer=False)
         self._coordination.offsets = commits = LiveOffsets(
             self._host, group, offsets, requests, spec.backoff, self._group_timeout

@@ -416,7 +416,7 @@ def beats_on_the_line_of_requests(patch: Patch) -> None:
 
     def carry_out(self: BrokerCoordination, command: Any) -> None:
         if isinstance(command, commands.Heartbeat):
-            self._requests.submit(command)
+            self._send(self._requests, command)
         else:
             right(self, command)
 

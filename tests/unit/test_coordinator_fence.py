@@ -22,7 +22,7 @@ from zkconsumer.core.coordinator.strategies import RangeStrategy
 from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
-from zkconsumer.runtime.requests import RequestWorker
+from zkconsumer.runtime.line import ServerLine
 from zkconsumer.runtime.threads import MemberThread
 
 P0 = TopicPartition("t", 0)
@@ -56,7 +56,7 @@ def test_answers_that_ask_to_rejoin_keep_the_gate_open_for_the_rebalance_timeout
         rebalance_timeout=12.0,
         timeout=1.0,
     )
-    line = RequestWorker(client, "c_requests")
+    line = ServerLine(client, "c_requests", host.crash)
     coordination = BrokerCoordination(SPEC, host, gate, line, line, [], None)
     now = time.clock_gettime(CLOCK)
     coordination.confirm(now, 27)

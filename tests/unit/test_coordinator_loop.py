@@ -62,11 +62,9 @@ class Line:
     def __init__(self) -> None:
         self.sent: list[Any] = []
 
-    def start(self, on_answer: Callable[..., object], on_crash: Callable[..., object]) -> None:
-        self._on_answer = on_answer
-
-    def submit(self, command: Any, permission: object = None) -> None:
+    def submit(self, command: Any, on_answer: Callable[..., object]) -> None:
         self.sent.append(command)
+        self._on_answer = on_answer
 
     def interrupt(self) -> None:
         pass
@@ -77,7 +75,7 @@ class Line:
     def answer(self, kind: type, event: Callable[[int], Any]) -> None:
         """Answer the last request, which is of this kind."""
         assert isinstance(self.sent[-1], kind)
-        self._on_answer(self.sent[-1], event(self.sent[-1].token), 0.0, 0)
+        self._on_answer(event(self.sent[-1].token), 0.0, 0)
 
 
 def test_a_member_that_became_slow_while_joining_leaves_and_comes_back() -> None:
@@ -161,7 +159,7 @@ def test_a_commit_does_not_wait_for_join_group() -> None:
         bench.coordination.carry_out(command)
     assert bench.requests.sent == [first, join]
     assert bench.heartbeats.sent == [second]
-    bench.requests._on_answer(join, events.Joined(2, "m", 2, "m", "range"), 0.0, 0)
+    bench.requests._on_answer(events.Joined(2, "m", 2, "m", "range"), 0.0, 0)
     bench.kernel.run(until=1)
     bench.coordination.carry_out(third)
     assert bench.requests.sent[-1] is third

@@ -24,8 +24,8 @@ from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.gate import CLOCK, LEASE, DeliveryGate
+from zkconsumer.runtime.line import ServerLine
 from zkconsumer.runtime.live import DualGate, Lease
-from zkconsumer.runtime.requests import RequestWorker
 from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
 
 SESSION = 6.0
@@ -230,7 +230,7 @@ class GroupBench:
             "g", "c", None, subscription, True, strategies, True, SESSION, 60, 1, 0.1, 30
         )
         self.asked: list[Any] = []
-        line: Any = SimpleNamespace(submit=self.asked.append)
+        line: Any = SimpleNamespace(submit=lambda command, _: self.asked.append(command))
         self.coordination = BrokerCoordination(spec, host, gate, line, line, [], None)  # type: ignore[arg-type]
         self.taken: list[Any] = []
         self.coordination._member = SimpleNamespace(  # type: ignore[assignment]
@@ -326,13 +326,12 @@ class SlowClient:
 def test_a_request_was_sent_before_its_answer_was_waited_for() -> None:
     """The time that counts for the lease is taken before the request is carried out."""
     client: Any = SlowClient()
-    worker = RequestWorker(client, "requests")
     answers: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
-    worker.start(lambda *answer: answers.put(answer), lambda error: answers.put((error,)))
-    worker.submit("beat")
-    command, answer, sent, _ = answers.get(timeout=10)
-    worker.close()
-    assert (command, answer) == ("beat", "BEAT")
+    line = ServerLine(client, "requests", lambda error: answers.put((error,)))
+    line.submit("beat", lambda *answer: answers.put(answer))
+    answer, sent, _ = answers.get(timeout=10)
+    line.close()
+    assert answer == "BEAT"
     assert sent <= client.executing_since
 
 

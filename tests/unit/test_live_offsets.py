@@ -39,11 +39,9 @@ class Line:
         self.sent: list[Any] = []
         self.answer: Callable[..., object] = lambda *_: None
 
-    def start(self, on_answer: Callable[..., object], on_crash: Callable[..., object]) -> None:
-        self.answer = on_answer
-
-    def submit(self, command: Any, _permission: object) -> None:
+    def submit(self, command: Any, on_answer: Callable[..., object], _permission: object) -> None:
         self.sent.append(command)
+        self.answer = on_answer
 
     def interrupt(self) -> None:
         self.interrupts += 1
@@ -66,7 +64,6 @@ class Commits:
         self.offsets = LiveOffsets(host, self.group, line, line, 0.5, 10.0)
         self.departed = 0
         self.offsets.departures = lambda: self.departed
-        self.offsets.begin()
         self.permit = Permit.GRANTED
         op = StoreOffsets(((TP, 14),))
         self.offsets.submit(op, self.replies.append, lambda: self.permit)
@@ -75,7 +72,7 @@ class Commits:
         """The coordinator refuses the last commit."""
         command = self.line.sent[-1]
         assert isinstance(command, commands.CommitOffsets)
-        self.line.answer(command, events.RequestFailed(command.token, code), 0.0, 0)
+        self.line.answer(events.RequestFailed(command.token, code), 0.0, 0)
 
     def again(self) -> None:
         """The time for the retry has come."""
@@ -154,12 +151,12 @@ def test_a_commit_of_a_lost_session_is_not_sent_again(tried: Commits) -> None:
 
 def test_a_request_of_a_lost_session_is_interrupted(tried: Commits) -> None:
     """Only if it is still in flight."""
-    tried.offsets.interrupt()
+    tried.offsets.interrupt_ended()
     assert tried.line.interrupts == 0
     tried.permit = Permit.ENDED
-    tried.offsets.interrupt()
+    tried.offsets.interrupt_ended()
     assert tried.line.interrupts == 1
     tried.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     tried.again()
-    tried.offsets.interrupt()
+    tried.offsets.interrupt_ended()
     assert tried.line.interrupts == 1

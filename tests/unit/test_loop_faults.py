@@ -16,22 +16,19 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from zkconsumer.broker.offset_coordinator import OffsetCoordinator
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
-    Code,
     Failed,
     FetchOffsets,
-    Ok,
-    Reply,
     StoreOffsets,
     always,
 )
 from zkconsumer.errors import (
-    BrokerError,
     CommitFailedError,
     ConfigError,
     ConnectorClosedError,
@@ -41,9 +38,9 @@ from zkconsumer.errors import (
     ZkUnavailableError,
 )
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.line import ServerLine
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import RebalanceCounts
-from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.testing import wait_until
 
@@ -417,41 +414,42 @@ def test_a_commit_that_no_server_answers_is_answered_in_time(
         assert "no answer from" in str(error)
 
 
-class FaultyCoordinator:
-    """An offset coordinator that fails unexpectedly, once for each operation."""
+class FaultyClient:
+    """A client with a fault."""
 
-    def __init__(self) -> None:
-        self.faults: list[BaseException] = [KeyError("host"), SystemExit(1), BrokerError("refused")]
+    def __init__(self, fault: BaseException) -> None:
+        self._fault = fault
 
-    def fetch(self, partitions: tuple[TopicPartition, ...], _patience: float, _: object) -> object:
-        if self.faults:
-            raise self.faults.pop(0)
-        return dict.fromkeys(partitions, 7)
-
-    def commit(self, _positions: object, _patience: float, _: object) -> dict[Any, object]:
-        raise self.faults.pop(0)
+    def execute(self, _request: object, _permission: object) -> object:
+        raise self._fault
 
     def close(self) -> None:
         """There is no connection."""
 
 
-def test_the_offset_worker_always_answers() -> None:
-    """Whatever an operation in Kafka raises, it is answered, and so are later ones."""
-    faulty: Any = FaultyCoordinator()
-    worker = OffsetWorker(faulty, 1.0, "offsets")
-    answers: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-    for op in (FetchOffsets((P0,)), StoreOffsets(((P0, 3),)), *[FetchOffsets((P0,))] * 2):
-        worker.submit(op, answers.put, always)
-    found = [answers.get(timeout=SOON) for _ in range(4)]
-    worker.close()
-    failed = [answer.detail for answer in found if isinstance(answer, Failed)]
-    assert failed == [
-        "offsets in Kafka: KeyError('host')",
-        "offsets in Kafka: SystemExit(1)",
-        "refused",
-    ]
-    assert all(answer.code is Code.OTHER for answer in found[:3] if isinstance(answer, Failed))
-    assert found[3] == Ok((7,))
+@pytest.mark.parametrize("fault", [KeyError("host"), SystemExit(1)])
+def test_an_unexpected_error_of_a_line_reaches_the_member(fault: BaseException) -> None:
+    """No answer will follow, so the member fails. The watchdog sees that the thread has ended."""
+    client: Any = FaultyClient(fault)
+    crashes: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    line = ServerLine(client, "c_requests", crashes.put)
+    line.check()
+    line.submit("request", lambda *_: None)
+    assert crashes.get(timeout=SOON) is fault
+    line._thread.join(SOON)
+    with pytest.raises(RuntimeError, match="c_requests has ended unexpectedly"):
+        line.check()
+    line.close()
+    line.check()
+
+
+def test_an_offset_coordinator_answers_when_no_broker_does() -> None:
+    """Without an answer the member would wait indefinitely."""
+    nowhere = OffsetCoordinator("g", "c", lambda: [], 1.0, 0.0)
+    for op in (FetchOffsets((P0,)), StoreOffsets(((P0, 3),))):
+        reply = nowhere.execute(op, always)
+        assert isinstance(reply, Failed)
+        assert "no broker is registered in ZooKeeper" in reply.detail
 
 
 def test_many_filters_on_many_topics_do_not_stop_the_heartbeat(switch: Switch) -> None:

@@ -33,7 +33,7 @@ from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.offset_worker import OffsetWorker
+from zkconsumer.runtime.line import ServerLine
 from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
 
 TP = TopicPartition("t", 0)
@@ -76,6 +76,10 @@ class Coordinator:
         """There is no connection."""
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 class Bench:
     """A member that owns ``TP`` in session 1, and stores offsets in Kafka on the real thread."""
 
@@ -85,11 +89,13 @@ class Bench:
         self.coordination = ZooKeeperCoordination(self.host, self.gate, SESSION)  # type: ignore[arg-type]
         self.coordination.zk = self.zk  # type: ignore[assignment]
         broker: Any = self.broker
-        self.offsets = OffsetCoordinator("g", "c", lambda: [broker.endpoint], 5.0, 0.01)
+        self.offsets = OffsetCoordinator(
+            "g", "c", lambda: [broker.endpoint], 5.0, 0.01, patience=SOON
+        )
         self.offsets._coordinator = lambda: broker  # type: ignore[method-assign]
         self.offsets._connection = self.offsets._latest = broker
-        self.worker = OffsetWorker(self.offsets, SOON, "offsets")
-        self.coordination.offsets = self.worker
+        self.line = ServerLine(self.offsets, "offsets", _raise)
+        self.coordination.offsets = self.line
         spec = MemberSpec(
             GroupPaths("g"), "c", Subscription(Pattern.STATIC, {"t": 1}), kafka_storage=True
         )
@@ -115,7 +121,7 @@ class Bench:
         self.coordination.on_session(SessionEvent.LOST, 1)
 
     def next_session(self) -> None:
-        """The member is in a new session, and the worker has done what it had to do before."""
+        """The member is in a new session, and earlier requests have ended."""
         self.coordination.on_session(SessionEvent.OPENED, 2)
         self.zk.pings.pop()()
         self.commit(500)
@@ -130,7 +136,7 @@ def bench() -> Iterator[Bench]:
     """A member with a session."""
     made = Bench()
     yield made
-    made.worker.close()
+    made.line.close()
 
 
 def test_a_commit_is_not_repeated_after_its_session(bench: Bench) -> None:

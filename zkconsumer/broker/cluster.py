@@ -19,6 +19,7 @@ from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.addresses import split_servers
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.zookeeper.cluster import ClusterView, PartitionView, TopicView
+from zkconsumer.core.zookeeper.ops import Permission
 from zkconsumer.errors import BrokerError, BrokerUnavailableError, ConfigError
 
 _TAGGED = 10
@@ -80,15 +81,26 @@ class ClusterReader:
             f"listener that offers {self._security.protocol}?"
         )
 
+    def execute(self, _request: None, _permission: Permission) -> ClusterView | str:
+        """As ``read``; return the error's text."""
+        try:
+            return self.read()
+        except BrokerError as error:
+            return str(error)
+
     def disconnect(self) -> None:
         """Close the connection; the next ``read`` opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def abort(self) -> None:
+    def close(self) -> None:
         """Wake the reading thread; later reads fail too. Any thread."""
         self._closed = True
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Wake the reading thread, which asks another broker. Any thread."""
         connection = self._connection
         if connection is not None:
             connection.abort()

@@ -27,7 +27,16 @@ from zkconsumer.broker.coordinator_calls import (
 )
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.zookeeper.ops import Permission, always
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Failed,
+    FetchOffsets,
+    OffsetOp,
+    Ok,
+    Permission,
+    Reply,
+    always,
+)
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
 _NO_SUCH_BROKER: Final = "no broker is registered in ZooKeeper"
@@ -44,6 +53,7 @@ class OffsetCoordinator:
         brokers: called for the brokers registered now.
         timeout: seconds for connecting and for each answer (``offsets.channel.socket.timeout.ms``).
         backoff: seconds between attempts (``offsets.channel.backoff.ms``).
+        patience: seconds after which ``execute`` ends.
     """
 
     def __init__(
@@ -54,7 +64,9 @@ class OffsetCoordinator:
         timeout: float,
         backoff: float,
         security: KafkaSecurity | None = None,
+        patience: float = 0.0,
     ) -> None:
+        self._patience = patience
         self._group = group
         self._client_id = client_id
         self._brokers = brokers
@@ -82,6 +94,17 @@ class OffsetCoordinator:
         connection = self._latest
         if connection is not None:
             connection.abort(discard=True)
+
+    def execute(self, op: OffsetOp, permission: Permission) -> Reply:
+        """Carry out an operation; return its reply. A BrokerError becomes ``Failed``."""
+        try:
+            if isinstance(op, FetchOffsets):
+                found = self.fetch(op.partitions, self._patience, permission)
+                return Ok(tuple(found[tp] for tp in op.partitions))
+            refused = self.commit(dict(op.positions), self._patience, permission)
+            return Ok(tuple(str(refused[tp]) if tp in refused else None for tp, _ in op.positions))
+        except BrokerError as error:
+            return Failed(Code.OTHER, detail=str(error))
 
     def fetch(
         self,

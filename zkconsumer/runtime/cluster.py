@@ -27,10 +27,10 @@ _RETRY: Final = 1.0
 
 
 class ClusterPort(Protocol):
-    """Asks the brokers (``zkconsumer.runtime.cluster_worker``)."""
+    """Asks the brokers (``zkconsumer.runtime.line``)."""
 
-    def read(self, on_answer: Callable[[ClusterView | str], object]) -> None:
-        """Call ``on_answer`` once, on any thread: with the cluster, or the reason why not."""
+    def submit(self, request: None, on_answer: Callable[..., object]) -> None:
+        """Call ``on_answer`` once, on any thread: first the cluster, or the reason why not."""
 
     def close(self) -> None:
         """Abandon the request in progress."""
@@ -81,7 +81,9 @@ class ClusterDirectory:
         """Ask the brokers, unless a request is in progress."""
         if not self._asking:
             self._asking = True
-            self._port.read(lambda found: self._host.post(partial(self._answered, found)))
+            self._port.submit(
+                None, lambda found, *_sent: self._host.post(partial(self._answered, found))
+            )
 
     def close(self) -> None:
         """Abandon the request in progress."""

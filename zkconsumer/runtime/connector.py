@@ -59,6 +59,7 @@ from zkconsumer.runtime.health import (
     in_a_fork,
     without_streams,
 )
+from zkconsumer.runtime.line import Client, ServerLine
 from zkconsumer.runtime.listener import GroupListener, ListenerCalls
 from zkconsumer.runtime.loop import MachineT, MemberLoop
 from zkconsumer.runtime.messages import bytes_decoder
@@ -188,6 +189,12 @@ class StreamConnector(ABC, Generic[MachineT]):
         if self._closed or monitor is None:
             return without_streams(self._closed)
         return monitor.read(min_seconds)
+
+    def _line(self, client: Client, what: str) -> ServerLine:
+        """A line to a server, which the member depends on."""
+        line = ServerLine(client, f"{self.consumer_id}_{what}", self._host.crash)
+        self._checks.append(line.check)
+        return line
 
     def _make_monitor(
         self, loop: MemberLoop[MachineT], plane: DataPlane, streams: Sequence[KafkaStream]

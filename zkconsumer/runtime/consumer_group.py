@@ -22,7 +22,7 @@ class ConsumerGroupCoordination(BrokerCoordination):
     def carry_out(self, command: Any) -> None:
         """Send a request."""
         if isinstance(command, commands.MemberHeartbeat):
-            self._heartbeats.submit(command)
+            self._send(self._heartbeats, command)
         else:
             super().carry_out(command)
 

@@ -30,23 +30,22 @@ _AWAY: Final = ENDED | {State.OUTSIDE}
 
 
 class RequestLine(Protocol):
-    """One connection to the coordinator (``zkconsumer.runtime.requests.RequestWorker``)."""
-
-    def start(
-        self,
-        on_answer: Callable[[Any, Any, float, int], object],
-        on_crash: Callable[[BaseException], object],
-    ) -> None:
-        """Begin. ``on_answer`` takes command, event, and when it was sent: seconds on the lease's
-        clock, microseconds since 1970. Both may be called on any thread."""
+    """One connection to the coordinator (``zkconsumer.runtime.line.ServerLine``)."""
 
     coordinator: Any
     """Where requests to the group's coordinator are sent: found by one line, given to the other."""
 
-    def submit(self, command: Any, permission: Permission = always) -> None:
+    def submit(
+        self,
+        command: Any,
+        on_answer: Callable[[Any, float, int], object],
+        permission: Permission = always,
+    ) -> None:
         """Carry out ``command`` after those submitted before.
 
-        A commit asks ``permission`` right before it is sent.
+        ``on_answer`` takes the event, and when the request was sent: seconds on the lease's clock,
+        microseconds since 1970. Any thread may call it. A commit asks ``permission`` right before
+        it is sent.
         """
 
     def interrupt(self) -> None:
@@ -139,8 +138,6 @@ class BrokerCoordination:
     def begin(self, member: MemberLoop[GroupMachine]) -> None:
         """See ``Coordination``: the member joins."""
         self._member = member
-        for line in (self._requests, self._heartbeats):
-            line.start(self._answered, self._crashed)
         if self._streams or self._listener is not None:
             member.every(min(1.0, self._spec.rebalance_timeout / 5), self._watch_progress)
         member.take(events.Started())
@@ -159,26 +156,29 @@ class BrokerCoordination:
         """Send a request."""
         match command:
             case commands.Heartbeat():
-                self._heartbeats.submit(command)
+                self._send(self._heartbeats, command)
                 return
             case commands.FindCoordinator() | commands.LeaveGroup():
                 self._requests.interrupt()  # the answer under way is of no use any more
                 self._heartbeats.interrupt()
             case commands.CommitOffsets() if self._joining is not None:
                 # JoinGroup may wait for other members for minutes.
-                self._heartbeats.submit(command)
+                self._send(self._heartbeats, command)
                 return
             case commands.LoadTopics() if self._member.machine.state is State.LOADING:
                 # As the Java consumer does. This commit is answered before JoinGroup is sent.
                 self._host.post(self._member.commit_consumed)
             case commands.JoinGroup():
                 self._joining = command.token
-        self._requests.submit(command)
+        self._send(self._requests, command)
 
     def close(self, timeout: float) -> None:
         """See ``Coordination``. Does not wait."""
         self._requests.close()
         self._heartbeats.close()
+
+    def _send(self, line: RequestLine, command: Any) -> None:
+        line.submit(command, partial(self._answered, command))
 
     def _take_answer(self, command: Any, event: Any, sent_us: int) -> None:
         failed = isinstance(event, events.RequestFailed)
@@ -249,7 +249,7 @@ class BrokerCoordination:
         settled = (beat.member_id, beat.generation) == self._synced
         if settled and self._proof is None:
             self._proof = commands.SyncGroup(0, beat.member_id, beat.generation, {})
-            self._heartbeats.submit(self._proof)
+            self._send(self._heartbeats, self._proof)
 
     def confirm(self, sent: float, code: int) -> None:
         """The coordinator treated this member as live when it got the request sent at ``sent``.
@@ -261,9 +261,3 @@ class BrokerCoordination:
             self._settled_at = max(self._settled_at, sent)
         until = sent + self._spec.session_timeout * LEASE
         self._gate.extend(min(until, self._settled_at + self._spec.rebalance_timeout))
-
-    def _crashed(self, error: BaseException) -> None:
-        def crash() -> None:
-            raise error
-
-        self._host.post(crash)

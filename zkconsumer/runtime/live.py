@@ -134,17 +134,6 @@ class LiveOffsets:
         self._number = 0
         self._closed = False
 
-    def begin(self) -> None:
-        """The member begins."""
-
-        def crash(error: BaseException) -> None:
-            def again() -> None:
-                raise error
-
-            self._host.post(again)
-
-        self._line.start(self._answered, crash)
-
     def submit(
         self, op: OffsetOp, on_reply: Callable[[Reply], object], permission: Permission
     ) -> None:
@@ -155,7 +144,7 @@ class LiveOffsets:
         until = self._host.now() + self._patience
         self._send(_Job(op, on_reply, until, permission, self.departures()))
 
-    def interrupt(self) -> None:
+    def interrupt_ended(self) -> None:
         """End the attempt in progress if it is no longer permitted."""
         if any(job.permission() is Permit.ENDED for job in self._jobs.values()):
             self._line.interrupt()
@@ -191,10 +180,11 @@ class LiveOffsets:
             command = commands.CommitOffsets(number, group.member_id, group.generation, positions)
         self._jobs[number] = job
         self._line.coordinator = self._requests.coordinator
-        self._line.submit(command, job.permission)
 
-    def _answered(self, command: Any, event: Any, _sent: float, _sent_us: int) -> None:
-        self._host.post(partial(self._take, command.token, event))
+        def answered(event: Any, *_sent: float) -> None:
+            self._host.post(partial(self._take, number, event))
+
+        self._line.submit(command, answered, job.permission)
 
     def _take(self, number: int, event: Any) -> None:
         job = self._jobs.pop(number)
@@ -280,7 +270,6 @@ class LiveCoordination:
 
     def begin(self, member: MemberLoop[LiveMember]) -> None:
         """See ``Coordination``."""
-        self._offsets.begin()
         self.zookeeper.begin(cast(Any, member))
         self.group.begin(cast(Any, _GroupSide(member)))
 

@@ -63,18 +63,15 @@ class ZkPort(Protocol):
 
 
 class OffsetPort(Protocol):
-    """The part of Kafka's offset store that a member needs
-    (``zkconsumer.runtime.offset_worker``)."""
+    """The part of Kafka's offset store that a member needs (``zkconsumer.runtime.line``)."""
 
-    def submit(
-        self, op: OffsetOp, on_reply: Callable[[Reply], object], permission: Permission
-    ) -> None:
-        """Carry out ``op``; call ``on_reply`` once, on any thread.
+    def submit(self, op: OffsetOp, on_reply: Callable[..., object], permission: Permission) -> None:
+        """Carry out ``op``; call ``on_reply`` once, on any thread, with the reply first.
 
         ``permission`` is asked right before each attempt is sent.
         """
 
-    def interrupt(self) -> None:
+    def interrupt_ended(self) -> None:
         """End the attempt in progress if it is no longer permitted."""
 
     def close(self) -> None:
@@ -242,7 +239,7 @@ class ZooKeeperCoordination:
             self._log(f"ZooKeeper session {session_text(self.session_id)} lost after {lived:.1f} s")
             self._context = None
             if self.offsets is not None:
-                self.offsets.interrupt()
+                self.offsets.interrupt_ended()
             for running in self._scripts.values():
                 running.script.close()
             self._scripts.clear()
@@ -321,7 +318,7 @@ class ZooKeeperCoordination:
             self._submit(number, position, running, one)
 
     def _submit(self, number: int, position: int, running: Running, op: ZkOp | OffsetOp) -> None:
-        def answered(reply: Reply) -> None:
+        def answered(reply: Reply, *_sent: float) -> None:
             self._host.post(partial(self._answered, number, position, reply))
 
         if self.directory is not None and self.directory.takes(op):

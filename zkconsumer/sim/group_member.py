@@ -164,7 +164,7 @@ class Brokers:
         self.kernel.schedule(seconds, elected)
 
 
-OnAnswer = Callable[[Any, Any, float, int], object]
+OnAnswer = Callable[[Any, float, int], object]
 
 
 class Line:
@@ -174,24 +174,19 @@ class Line:
         self.coordinator = 0
         """The broker that it regards as the coordinator."""
         self._member = member
-        self._on_answer: OnAnswer
-        self._waiting: deque[tuple[Any, Permission]] = deque()
+        self._waiting: deque[tuple[Any, OnAnswer, Permission]] = deque()
         self._number = 0
-        self._busy: tuple[int, Any, int] | None = None
+        self._busy: tuple[int, Any, OnAnswer, int] | None = None
 
-    def start(self, on_answer: OnAnswer, on_crash: Callable[[BaseException], object]) -> None:
-        """See ``RequestLine``. A failure ends the whole run."""
-        self._on_answer = on_answer
-
-    def submit(self, command: Any, permission: Permission = always) -> None:
+    def submit(self, command: Any, on_answer: OnAnswer, permission: Permission = always) -> None:
         """See ``RequestLine``."""
-        self._waiting.append((command, permission))
+        self._waiting.append((command, on_answer, permission))
         self._next()
 
     def interrupt(self) -> None:
         """The connection breaks: requests in flight get no answer."""
         if self._busy is not None:
-            number, command, _ = self._busy
+            number, command, *_ = self._busy
             self._member.host.post(partial(self._arrived, number, failure(command, UNREACHABLE)))
 
     def close(self) -> None:
@@ -203,10 +198,10 @@ class Line:
         member = self._member
         if self._busy is not None or not self._waiting or not member.alive:
             return
-        command, permission = self._waiting.popleft()
+        command, on_answer, permission = self._waiting.popleft()
         brokers, kernel = member.cluster, member.cluster.kernel
         self._number += 1
-        self._busy = self._number, command, kernel.now_us
+        self._busy = self._number, command, on_answer, kernel.now_us
         later = partial(self._after, self._number)
         commits = isinstance(command, commands.CommitOffsets)
         if member.is_cut or (commits and permission() is not Permit.GRANTED):
@@ -235,12 +230,12 @@ class Line:
     def _arrived(self, number: int, event: Event) -> None:
         if self._busy is None or self._busy[0] != number:
             return  # the connection broke before
-        _, command, sent_us = self._busy
+        _, command, on_answer, sent_us = self._busy
         self._busy = None
         if isinstance(event, events.CoordinatorFound):
             self.coordinator = self._member.cluster.home
         self._member.heard(command, event, sent_us / 1e6)
-        self._on_answer(command, event, sent_us / 1e6, sent_us)
+        on_answer(event, sent_us / 1e6, sent_us)
         self._next()
 
 

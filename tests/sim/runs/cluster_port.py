@@ -33,7 +33,7 @@ class SimClusterPort:
         self._zk = zk
         self._host = host
 
-    def read(self, on_answer: Callable[[ClusterView | str], object]) -> None:
+    def submit(self, request: None, on_answer: Callable[[ClusterView | str], object]) -> None:
         """See ``ClusterPort``: the answer is as old as the way back is long."""
         host = self._host
         if host.random.random() < _SILENT:

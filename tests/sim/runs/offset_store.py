@@ -97,7 +97,7 @@ class SimOffsetPort:
         self._waiting.append(_Job(op, self._session(), on_reply, permission))
         self._next()
 
-    def interrupt(self) -> None:
+    def interrupt_ended(self) -> None:
         """See ``OffsetPort``."""
         job = self._job
         if job is not None and job.permission() is Permit.ENDED:
