@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 
 from zkconsumer.broker.cluster import ClusterReader
-from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.broker.offset_client import MemberOffsets
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import Subscription
@@ -158,7 +158,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
 
         def answered(reply: Reply) -> None:
             if isinstance(reply, Ok) and reply.value is not None:
-                found = self._offset_coordinator(plane)
+                found = self._kafka_offsets(plane)
                 start_new(name, lambda: warn_of_offsets_in_kafka(group, found, fresh))
 
         if fresh:
@@ -173,7 +173,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     ) -> MemberLoop[RebalanceMachine]:
         spec = self._member_spec(subscription)
         if spec.kafka_storage:
-            self._coordination.offsets = self._line(self._offset_coordinator(plane), "offsets")
+            self._coordination.offsets = self._line(self._kafka_offsets(plane), "offsets")
         self._checks.append(self._zk.check)
         machine = RebalanceMachine(spec)
         self._coordination.observer = self._observer(machine)
@@ -227,16 +227,16 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         recorder.made(machine, "zookeeper")
         return recorder
 
-    def _offset_coordinator(self, plane: DataPlane) -> OffsetCoordinator:
+    def _kafka_offsets(self, plane: DataPlane) -> MemberOffsets:
         config = self.config
-        return OffsetCoordinator(
+        return MemberOffsets(
             config.group_id,
             config.client_id,
             lambda: plane.brokers,
             config.offsets_channel_socket_timeout_ms / 1000,
+            self._offset_patience,
             config.offsets_channel_backoff_ms / 1000,
             self._security,
-            self._offset_patience,
         )
 
     @property

@@ -13,13 +13,13 @@ import pytest
 from kafka import KafkaProducer
 from kazoo.client import KazooClient
 
+from tests.integration.kafka_offsets import kafka_offsets
 from zkconsumer.admin.describe import GroupRow
 from zkconsumer.admin.offset_files import render
 from zkconsumer.admin.tools import GroupTools
-from zkconsumer.broker.offset_coordinator import OffsetCoordinator
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.assign import RoundRobinHash
-from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.errors import GroupActiveError
 from zkconsumer.testing import LocalCluster, fetch_jars, java, wait_until
@@ -84,13 +84,6 @@ def our_member(
         yield member, Reader(member.create_message_streams({topic: streams})[topic])
 
 
-def kafka_offsets(cluster: LocalCluster, group: str) -> OffsetCoordinator:
-    """The group's offsets in Kafka."""
-    host, _, port = cluster.bootstrap.partition(":")
-    endpoint = BrokerEndpoint(0, host, int(port))
-    return OffsetCoordinator(group, "tests", lambda: [endpoint], 5.0, 0.1)
-
-
 def test_the_jvm_tools_accept_a_group_of_ours(
     cluster: LocalCluster, messages: str, group: str, tmp_path: Path
 ) -> None:
@@ -116,7 +109,7 @@ def test_the_jvm_tools_accept_a_group_of_ours(
         first.commit_offsets()
         watch.client.set(f"{watch.paths.offsets_topic(topic)}/1", b"15")
         stored = TopicPartition(topic, 2)
-        assert kafka_offsets(cluster, group).commit({stored: 13}, 30) == {}
+        assert kafka_offsets(cluster, group).commit({stored: 13}) == {}
         running = [
             start("1.1", COMMAND, "--zookeeper", zookeeper, "--describe", "--group", group),
             start("1.1", COMMAND, "--zookeeper", zookeeper, "--list"),

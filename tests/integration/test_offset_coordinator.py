@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from tests.integration.kafka_offsets import KafkaOffsets, kafka_offsets
 from zkconsumer.broker.api_versions import OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.coordinator_calls import FetchedOffsets, StoredOffset, fetch_offsets
-from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.broker.offset_client import MemberOffsets
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.ops import Failed, FetchOffsets, Reply, always
 from zkconsumer.errors import BrokerError, LeaderUnavailableError
 from zkconsumer.testing import LocalCluster
 
@@ -27,35 +29,31 @@ def cluster_of(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def coordinator(cluster: LocalCluster, group: str) -> OffsetCoordinator:
-    """The coordinator of ``group``, found through the cluster's broker."""
-    host, _, port = cluster.bootstrap.partition(":")
-    endpoint = BrokerEndpoint(0, host, int(port))
-    return OffsetCoordinator(group, "tests", lambda: [endpoint], 5.0, 0.1)
-
-
 def test_offsets_are_stored_and_survive_a_broker_restart(cluster_of: LocalCluster) -> None:
     """Committed offsets can be read back, also after the coordinator was away. A missing offset
     stays missing."""
-    offsets = coordinator(cluster_of, "stored")
-    assert offsets.fetch(TPS, 30) == dict.fromkeys(TPS)
-    assert offsets.commit({TPS[0]: 5, TPS[1]: 0}, 30) == {}
-    assert offsets.fetch(TPS, 30) == {TPS[0]: 5, TPS[1]: 0, TPS[2]: None}
-    other = coordinator(cluster_of, "other")
-    assert other.fetch(TPS, 30) == dict.fromkeys(TPS)
+    offsets = kafka_offsets(cluster_of, "stored")
+    assert offsets.fetch(TPS) == dict.fromkeys(TPS)
+    assert offsets.commit({TPS[0]: 5, TPS[1]: 0}) == {}
+    assert offsets.fetch(TPS) == {TPS[0]: 5, TPS[1]: 0, TPS[2]: None}
+    other = kafka_offsets(cluster_of, "other")
+    assert other.fetch(TPS) == dict.fromkeys(TPS)
 
     server = cluster_of.broker_servers[0]
+    endpoints = [BrokerEndpoint(0, "127.0.0.1", server.port)]
     server.kill()
     started = time.monotonic()
+    hasty = KafkaOffsets("stored", endpoints, patience=1.0)
     with pytest.raises(BrokerError, match="group stored did not answer within 1 s"):
-        offsets.commit({TPS[0]: 6}, 1)
+        hasty.commit({TPS[0]: 6})
     assert time.monotonic() - started < 4
+    hasty.close()
 
     restart = threading.Thread(target=lambda: (server.start(), server.wait_ready()))
     restart.start()
-    assert offsets.commit({TPS[0]: 8}, 60) == {}
+    assert offsets.commit({TPS[0]: 8}) == {}
     restart.join()
-    assert offsets.fetch(TPS, 30) == {TPS[0]: 8, TPS[1]: 0, TPS[2]: None}
+    assert offsets.fetch(TPS) == {TPS[0]: 8, TPS[1]: 0, TPS[2]: None}
     offsets.close()
     other.close()
 
@@ -63,36 +61,30 @@ def test_offsets_are_stored_and_survive_a_broker_restart(cluster_of: LocalCluste
 def test_refusals_name_the_partition(cluster: LocalCluster, group: str) -> None:
     """If the broker refuses one partition, the error names it, and the others are reported as
     stored."""
-    host, _, port = cluster.bootstrap.partition(":")
-    endpoint = BrokerEndpoint(0, host, int(port))
-    offsets = OffsetCoordinator(group, "tests", lambda: [endpoint], 5.0, 0.1)
+    offsets = kafka_offsets(cluster, group)
     cluster.create_topic(group, 1)
     good, bad = TopicPartition(group, 0), TopicPartition(f"{group}-missing", 0)
-    refused = offsets.commit({good: 3, bad: 4}, 30)
+    refused = offsets.commit({good: 3, bad: 4})
     assert list(refused) == [bad]
     assert isinstance(refused[bad], LeaderUnavailableError)
     assert str(bad) in str(refused[bad])
-    assert offsets.fetch([good, bad], 30) == {good: 3, bad: None}
+    assert offsets.fetch([good, bad]) == {good: 3, bad: None}
     offsets.close()
 
 
 def test_closing_ends_the_wait(group: str) -> None:
     """If there is no broker, a search stops when it is closed, long before its timeout."""
-    offsets = OffsetCoordinator(group, "tests", lambda: [], 5.0, 30.0)
-    failures: list[BaseException] = []
-
-    def search() -> None:
-        try:
-            offsets.fetch(TPS, 600)
-        except BrokerError as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=search)
+    offsets = MemberOffsets(group, "tests", lambda: [], 5.0, 600.0, 30.0)
+    replies: list[Reply] = []
+    thread = threading.Thread(
+        target=lambda: replies.append(offsets.execute(FetchOffsets(tuple(TPS)), always))
+    )
     thread.start()
     offsets.close()
     thread.join(10)
     assert not thread.is_alive()
-    assert "no broker is registered" in str(failures[0])
+    assert isinstance(replies[0], Failed)
+    assert "no broker is registered" in replies[0].detail
 
 
 def fetched_from(broker: BrokerEndpoint, group: str, versions: Mapping[int, int]) -> FetchedOffsets:
@@ -121,26 +113,24 @@ def test_a_coordinator_that_moves_is_found_again() -> None:
             BrokerEndpoint(index, *_address(server.address))
             for index, server in enumerate(cluster.broker_servers)
         ]
-        offsets = OffsetCoordinator("moving", "tests", lambda: endpoints, 5.0, 0.1)
-        assert offsets.commit({TPS[0]: 5}, 30) == {}
-        assert offsets.endpoint is not None
-        (other,) = [one for one in endpoints if one.port != offsets.endpoint.port]
+        offsets = KafkaOffsets("moving", endpoints, patience=60.0)
+        assert offsets.commit({TPS[0]: 5}) == {}
+        home = offsets.client.coordinator("moving")
+        (other,) = [one for one in endpoints if one.port != home.port]
         for versions in ({}, {OFFSET_FETCH: 2}, {OFFSET_FETCH: 1}):
             assert fetched_from(other, "moving", versions).code in (15, 16), versions
-            assert fetched_from(offsets.endpoint, "moving", versions) == FetchedOffsets(
+            assert fetched_from(home, "moving", versions) == FetchedOffsets(
                 0, "stored offsets of group moving", {TPS[0]: StoredOffset(5)}
             )
         (first,) = [
-            index
-            for index, server in enumerate(cluster.broker_servers)
-            if offsets.endpoint is not None and offsets.endpoint.port == server.port
+            index for index, server in enumerate(cluster.broker_servers) if home.port == server.port
         ]
         cluster.broker_servers[first].kill()
-        assert offsets.fetch(TPS[:1], 60) == {TPS[0]: 5}
-        assert offsets.commit({TPS[0]: 6}, 60) == {}
-        assert offsets.fetch(TPS[:1], 60) == {TPS[0]: 6}
-        assert offsets.endpoint is not None
-        assert offsets.endpoint.port == cluster.broker_servers[1 - first].port
+        assert offsets.fetch(TPS[:1]) == {TPS[0]: 5}
+        assert offsets.commit({TPS[0]: 6}) == {}
+        assert offsets.fetch(TPS[:1]) == {TPS[0]: 6}
+        home = offsets.client.coordinator("moving")
+        assert home.port == cluster.broker_servers[1 - first].port
         offsets.close()
 
 

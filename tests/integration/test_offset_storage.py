@@ -7,20 +7,18 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
+from tests.integration.kafka_offsets import KafkaOffsets, kafka_offsets
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.broker.offset_coordinator import OffsetCoordinator
-from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import CommitFailedError, ZkConsumerError
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.produce import send
 
 
 @pytest.fixture
-def coordinator(cluster: LocalCluster, group: str) -> Iterator[OffsetCoordinator]:
+def coordinator(cluster: LocalCluster, group: str) -> Iterator[KafkaOffsets]:
     """An independent reader and writer of the group's offsets in Kafka."""
-    host, _, port = cluster.bootstrap.partition(":")
-    endpoint = BrokerEndpoint(0, host, int(port))
-    offsets = OffsetCoordinator(group, "tests", lambda: [endpoint], 5.0, 0.1)
+    offsets = kafka_offsets(cluster, group)
     yield offsets
     offsets.close()
 
@@ -73,7 +71,7 @@ def stored(znodes: KazooClient, group: str, topic: str) -> int | None:
 @pytest.mark.parametrize("profile", ["default", "scala"])
 def test_dual_commit_writes_both_and_reads_the_larger(
     cluster: LocalCluster,
-    coordinator: OffsetCoordinator,
+    coordinator: KafkaOffsets,
     znodes: KazooClient,
     group: str,
     topic: str,
@@ -86,25 +84,25 @@ def test_dual_commit_writes_both_and_reads_the_larger(
     settings = config(cluster, group, zkconsumer_profile=profile)
     with ZookeeperConsumerConnector(settings) as member:
         assert take(member, topic, 4) == [0, 1, 2, 3]
-    assert coordinator.fetch([tp], 30) == {tp: 4}
+    assert coordinator.fetch([tp]) == {tp: 4}
     assert stored(znodes, group, topic) == 4
 
-    assert coordinator.commit({tp: 6}, 30) == {}
+    assert coordinator.commit({tp: 6}) == {}
     with ZookeeperConsumerConnector(settings) as member:
         assert take(member, topic, 1) == [6]
-    assert coordinator.fetch([tp], 30) == {tp: 7}
+    assert coordinator.fetch([tp]) == {tp: 7}
     assert stored(znodes, group, topic) == 7
 
     znodes.set(f"/consumers/{group}/offsets/{topic}/0", b"9")
     with ZookeeperConsumerConnector(settings) as member:
         assert take(member, topic, 1) == [9]
-    assert coordinator.fetch([tp], 30) == {tp: 10}
+    assert coordinator.fetch([tp]) == {tp: 10}
 
 
 @pytest.mark.parametrize("profile", ["default", "scala"])
 def test_kafka_alone_does_not_fall_back_to_zookeeper(
     cluster: LocalCluster,
-    coordinator: OffsetCoordinator,
+    coordinator: KafkaOffsets,
     znodes: KazooClient,
     group: str,
     topic: str,
@@ -118,13 +116,13 @@ def test_kafka_alone_does_not_fall_back_to_zookeeper(
     settings = config(cluster, group, dual_commit_enabled=False, zkconsumer_profile=profile)
     with ZookeeperConsumerConnector(settings) as member:
         assert take(member, topic, 3) == [0, 1, 2]
-    assert coordinator.fetch([tp], 30) == {tp: 3}
+    assert coordinator.fetch([tp]) == {tp: 3}
     assert stored(znodes, group, topic) == 8
 
 
 def test_kafka_alone_commits_only_what_is_owned(
     cluster: LocalCluster,
-    coordinator: OffsetCoordinator,
+    coordinator: KafkaOffsets,
     znodes: KazooClient,
     group: str,
     topic: str,
@@ -140,12 +138,12 @@ def test_kafka_alone_commits_only_what_is_owned(
         znodes.create(f"/consumers/{group}/owners/{topic}/0", b"somebody-else-0")
         with pytest.raises(CommitFailedError, match="owned by another member"):
             member.commit_offsets()
-        assert coordinator.fetch([tp], 30) == {tp: None}
+        assert coordinator.fetch([tp]) == {tp: None}
         znodes.delete(f"/consumers/{group}/owners/{topic}/0")
 
 
 def test_unchanged_offsets_are_sent_again(
-    cluster: LocalCluster, coordinator: OffsetCoordinator, group: str, topic: str
+    cluster: LocalCluster, coordinator: KafkaOffsets, group: str, topic: str
 ) -> None:
     """KAFKA-1510: all offsets go to Kafka at every commit, so that none expires there."""
     cluster.create_topic(topic, 1)
@@ -154,9 +152,9 @@ def test_unchanged_offsets_are_sent_again(
     settings = config(cluster, group, dual_commit_enabled=False)
     with ZookeeperConsumerConnector(settings) as member:
         take(member, topic, 2)
-        wait_until(lambda: coordinator.fetch([tp], 30) == {tp: 2}, 20, "first commit")
-        assert coordinator.commit({tp: 1}, 30) == {}
-        wait_until(lambda: coordinator.fetch([tp], 30) == {tp: 2}, 20, "sent again")
+        wait_until(lambda: coordinator.fetch([tp]) == {tp: 2}, 20, "first commit")
+        assert coordinator.commit({tp: 1}) == {}
+        wait_until(lambda: coordinator.fetch([tp]) == {tp: 2}, 20, "sent again")
 
 
 def test_a_coordinator_that_is_away_is_waited_for_to_a_deadline(topic: str, group: str) -> None:

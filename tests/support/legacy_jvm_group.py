@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from kafka import KafkaProducer
 from kazoo.exceptions import NoNodeError
 
-from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.broker.offset_client import OffsetClient
 from zkconsumer.core.common.assign import (
     RoundRobinHash,
     assign_range,
@@ -379,13 +379,13 @@ class MixedGroup:
         if self.store == "zookeeper":
             return znodes
         broker = BrokerEndpoint(0, "127.0.0.1", self.cluster.broker_servers[0].port)
-        coordinator = OffsetCoordinator(self.group, "watch", lambda: [broker], 10.0, 0.1)
+        client = OffsetClient("watch", lambda: [broker], patience=SETTLE_SECONDS, backoff=0.1)
         try:
             every = [TopicPartition(t, p) for t, n in self.partitions.items() for p in range(n)]
-            answer = coordinator.fetch(every, SETTLE_SECONDS)
+            answer = client.stored(self.group, every)
         finally:
-            coordinator.close()
-        kafka = {tp: offset for tp, offset in answer.items() if offset is not None}
+            client.close()
+        kafka = {tp: stored.offset for tp, stored in answer.items()}
         wanted = kafka if self.store == "dual" else {}
         assert znodes == wanted, f"in ZooKeeper: {znodes}, in Kafka: {kafka}"
         return kafka

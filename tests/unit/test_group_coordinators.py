@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.broker import group_coordinators
+from zkconsumer.broker import offset_client
 from zkconsumer.broker.coordinator_calls import TryAgainError
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import BrokerEndpoint
@@ -53,8 +53,8 @@ class Brokers:
                 raise TryAgainError(LeaderUnavailableError("no coordinator"))
             return SILENT if group.startswith("s") else GOOD
 
-        monkeypatch.setattr(group_coordinators, "BrokerConnection", Connection)
-        monkeypatch.setattr(group_coordinators, "find_coordinator", find)
+        monkeypatch.setattr(offset_client, "BrokerConnection", Connection)
+        monkeypatch.setattr(offset_client, "find_coordinator", find)
         self.coordinators = GroupCoordinators(
             "tests",
             lambda: [GOOD, SILENT],

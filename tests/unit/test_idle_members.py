@@ -13,6 +13,7 @@ import pytest
 
 from tests.sim.runs.scenario import JVM_REGISTRATION
 from zkconsumer import Trouble
+from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common import name_sets
@@ -312,13 +313,13 @@ def test_offsets_in_the_other_store_are_named_at_the_start(
     class Coordinator:
         def __init__(self, *_: object) -> None: ...
 
-        def fetch(self, partitions: Iterable[TopicPartition], _: float) -> dict[Any, int | None]:
+        def stored(self, _: str, partitions: Iterable[TopicPartition]) -> dict[Any, StoredOffset]:
             asked.append(list(partitions))
-            return {TopicPartition("t", 0): 123}
+            return {TopicPartition("t", 0): StoredOffset(123)}
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr("zkconsumer.connector.OffsetCoordinator", Coordinator)
+    monkeypatch.setattr("zkconsumer.connector.MemberOffsets", Coordinator)
     with caplog.at_level(logging.WARNING, "zkconsumer.member"):
         member = ZookeeperConsumerConnector({"group.id": "g", "zookeeper.connect": "nowhere:1"})
         if has_topic:

@@ -16,7 +16,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.broker.offset_client import MemberOffsets
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.error_codes import ErrorCode
@@ -443,9 +443,9 @@ def test_an_unexpected_error_of_a_line_reaches_the_member(fault: BaseException) 
     line.check()
 
 
-def test_an_offset_coordinator_answers_when_no_broker_does() -> None:
+def test_an_operation_on_offsets_is_answered_when_no_broker_is() -> None:
     """Without an answer the member would wait indefinitely."""
-    nowhere = OffsetCoordinator("g", "c", lambda: [], 1.0, 0.0)
+    nowhere = MemberOffsets("g", "c", lambda: [], 1.0, 0.0, 0.0)
     for op in (FetchOffsets((P0,)), StoreOffsets(((P0, 3),))):
         reply = nowhere.execute(op, always)
         assert isinstance(reply, Failed)

@@ -17,7 +17,7 @@ import pytest
 
 from tests.unit.test_leases import SESSION, HandHost, LateZk
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.broker.offset_client import MemberOffsets
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
@@ -89,12 +89,11 @@ class Bench:
         self.coordination = ZooKeeperCoordination(self.host, self.gate, SESSION)  # type: ignore[arg-type]
         self.coordination.zk = self.zk  # type: ignore[assignment]
         broker: Any = self.broker
-        self.offsets = OffsetCoordinator(
-            "g", "c", lambda: [broker.endpoint], 5.0, 0.01, patience=SOON
-        )
-        self.offsets._coordinator = lambda: broker  # type: ignore[method-assign]
-        self.offsets._connection = self.offsets._latest = broker
-        self.line = ServerLine(self.offsets, "offsets", _raise)
+        offsets = MemberOffsets("g", "c", lambda: [broker.endpoint], 5.0, SOON, 0.01)
+        offsets._connections[broker.endpoint] = broker
+        offsets._coordinators["g"] = broker.endpoint
+        offsets._forget = lambda: None  # type: ignore[method-assign]
+        self.line = ServerLine(offsets, "offsets", _raise)
         self.coordination.offsets = self.line
         spec = MemberSpec(
             GroupPaths("g"), "c", Subscription(Pattern.STATIC, {"t": 1}), kafka_storage=True

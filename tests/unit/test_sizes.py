@@ -14,15 +14,20 @@ import pytest
 from tests.unit.test_scripts import MINE, PATHS, registered
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.admin import change, log_ends
-from zkconsumer.broker import connection as connections, group_coordinators, offset_times
+from zkconsumer.broker import (
+    connection as connections,
+    group_coordinators,
+    offset_client,
+    offset_times,
+)
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.group_coordinators import GroupCoordinators
-from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.broker.offset_client import MemberOffsets
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
-from zkconsumer.core.zookeeper.ops import Create, Multi, ZkOp
+from zkconsumer.core.zookeeper.ops import Create, Failed, Multi, Ok, StoreOffsets, ZkOp, always
 from zkconsumer.core.zookeeper.scripts import common
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
@@ -123,7 +128,8 @@ class Broker:
 
 def coordinators(monkeypatch: pytest.MonkeyPatch, broker: Any) -> GroupCoordinators:
     """A tool's access to the coordinator, with three partitions in a request."""
-    monkeypatch.setattr(group_coordinators, "_BATCH", 3)
+    monkeypatch.setattr(group_coordinators, "BATCH", 3)
+    monkeypatch.setattr(offset_client, "BATCH", 3)
     made = GroupCoordinators("tests", lambda: [HERE], patience=0.05, backoff=0.01)
     monkeypatch.setattr(made, "_find", lambda group: HERE)
     monkeypatch.setattr(made, "_connection", lambda endpoint: broker)
@@ -173,15 +179,16 @@ def test_every_topic_of_a_large_cluster_is_asked_for(monkeypatch: pytest.MonkeyP
 def test_an_offset_that_no_coordinator_took_is_not_stored(stored: int) -> None:
     """The coordinator stores some partitions, asks to try the others again, and is gone."""
     broker: Any = Broker(1, TPS[stored:])
-    offsets = OffsetCoordinator("g", "tests", lambda: [HERE], 1.0, 0.01)
-    offsets._coordinator = lambda: broker  # type: ignore[method-assign]
-    positions = dict.fromkeys(TPS, 5)
+    offsets = MemberOffsets("g", "tests", lambda: [HERE], 1.0, 0.05, 0.01)
+    offsets._find = lambda group: HERE  # type: ignore[method-assign]
+    offsets._connection = lambda endpoint: broker  # type: ignore[method-assign]
+    reply = offsets.execute(StoreOffsets(tuple((tp, 5) for tp in TPS)), always)
     if stored:
-        refused = offsets.commit(positions, 0.05)
-        assert set(refused) == set(TPS[stored:])
+        assert isinstance(reply, Ok)
+        assert isinstance(reply.value, tuple)
+        assert [fault is None for fault in reply.value] == [tp in TPS[:stored] for tp in TPS]
     else:
-        with pytest.raises(BrokerError):
-            offsets.commit(positions, 0.05)
+        assert isinstance(reply, Failed)
     assert set(broker.stored) == set(TPS[:stored])
 
 

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from zkconsumer.admin.log_ends import CLIENT_ID
-from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.broker.offset_client import OffsetClient
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
 
 _THREADS = 8
-_BACKOFF = 0.2
 
 
 def fetch_stored(
@@ -30,16 +29,14 @@ def fetch_stored(
     """
 
     def ask(group: str) -> tuple[dict[TopicPartition, int], str | None]:
-        offsets = OffsetCoordinator(
-            group, CLIENT_ID, lambda: endpoints, timeout, _BACKOFF, security
-        )
+        client = OffsetClient(CLIENT_ID, lambda: endpoints, timeout, timeout, security=security)
         try:
-            found = offsets.fetch(wanted[group], timeout)
+            found = client.stored(group, wanted[group])
         except BrokerError as error:
             return {}, f"{error}: offsets of {group} in Kafka are not known"
         finally:
-            offsets.close()
-        return {tp: offset for tp, offset in found.items() if offset is not None}, None
+            client.close()
+        return {tp: stored.offset for tp, stored in found.items()}, None
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="zkconsumer-stored") as pool:
         answers = list(pool.map(ask, wanted))

@@ -7,16 +7,14 @@ deadline.
 
 from __future__ import annotations
 
-import random
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from zkconsumer.broker import offset_times
 from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
@@ -26,11 +24,6 @@ from zkconsumer.broker.coordinator_calls import (
     StoredOffset,
     TryAgainError,
     check,
-    commit,
-    fetch_offsets,
-    find_coordinator,
-    settle,
-    until,
 )
 from zkconsumer.broker.describe_groups import DescribedGroup, describe_groups, undeletable
 from zkconsumer.broker.messages import (
@@ -42,6 +35,7 @@ from zkconsumer.broker.messages import (
     OffsetDeleteResponse,
 )
 from zkconsumer.broker.metadata import fetch_metadata
+from zkconsumer.broker.offset_client import BATCH, OffsetClient, fetch_stored, name_of
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.error_codes import ErrorCode
@@ -51,7 +45,6 @@ from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,
     CommitFailedError,
-    GroupActiveError,
     UnsupportedBrokerError,
 )
 
@@ -62,28 +55,21 @@ _BROKER_RESOURCE: Final = 4
 _RETENTION: Final = "offsets.retention.minutes"
 _DAY_MINUTES: Final = 1440
 _NONE: Final = -1
-_BATCH: Final = 2000
 
 T = TypeVar("T")
 
 
-class GroupCoordinators:
+class GroupCoordinators(OffsetClient):
     """Sends requests to the coordinators of any groups. Use as a context manager.
 
     Args:
-        client_id: sent with every request.
-        brokers: called for the brokers registered now.
-        timeout: seconds for connecting and for each answer.
-        patience: seconds to wait for a coordinator that moves, loads or does not answer.
-        backoff: seconds between attempts.
-        place: returns a key that all groups of the same coordinator share.
         on_wait: called with the reason for each wait, once.
+
+    The other arguments are those of ``OffsetClient``.
 
     A coordinator that did not answer is not asked again for ``patience`` seconds: operations on its
     other groups fail at once. Operations on groups of other coordinators meanwhile wait for a tenth
     of the time, because coordinators usually fail together.
-
-    Every method raises BrokerError: no coordinator answered in time, or it refuses.
     """
 
     def __init__(
@@ -97,20 +83,10 @@ class GroupCoordinators:
         on_wait: Callable[[str], object] = lambda _what: None,
         security: KafkaSecurity | None = None,
     ) -> None:
-        self._client_id = client_id
-        self._brokers = brokers
-        self._timeout = timeout
-        self._patience = patience
-        self._backoff = backoff
-        self._security = security
-        self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
-        self._place = place
+        super().__init__(client_id, brokers, timeout, patience, backoff, security, place)
         self._on_wait = on_wait
-        self._coordinators: dict[Hashable, BrokerEndpoint] = {}
-        """By place."""
         self._given_up: dict[Hashable, tuple[float, str]] = {}
         """Places and brokers that did not answer: until when they are skipped, and why."""
-        self._closed = threading.Event()
 
     def __enter__(self) -> Self:
         return self
@@ -123,33 +99,15 @@ class GroupCoordinators:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close all connections."""
-        self._closed.set()
-        self._forget()
-
     def another(self) -> Self:
         """Return an equal object for another thread, with its own connections.
 
-        Both share the list of known coordinators, and of those that did not answer.
+        Both share the list of known coordinators, and of those that did not answer, and what
+        ``stop_waiting`` does.
         """
         other = copy(self)
         other._connections = {}
         return other
-
-    def stop_waiting(self) -> None:
-        """Make this object and all from ``another`` fail instead of waiting. Any thread."""
-        self._closed.set()
-
-    def _forget(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
-        self._coordinators.clear()
-
-    def coordinator(self, group: str) -> BrokerEndpoint:
-        """Return the group's coordinator, if it was found already."""
-        return self._until(lambda: self._find(group), f"the offset coordinator of group {group}")
 
     # -- groups --------------------------------------------------------------------------------
 
@@ -226,15 +184,7 @@ class GroupCoordinators:
         that may not be described are left out without an error: see ``hidden``. Brokers before
         0.10.2 cannot return all offsets: they are asked for ``partitions``.
         """
-
-        def ask(connection: BrokerConnection) -> dict[TopicPartition, StoredOffset]:
-            code, what, offsets = fetch_offsets(
-                connection, group, partitions, all_stored=True, stable=True
-            )
-            check(code, what)
-            return offsets
-
-        return self._at_coordinator(group, ask)
+        return self._at_coordinator(group, partial(fetch_stored, group, list(partitions), True))
 
     def hidden(self, topics: Iterable[str]) -> frozenset[str]:
         """Return which of the topics may not be described, so that their offsets are not visible.
@@ -255,8 +205,8 @@ class GroupCoordinators:
 
         def ask() -> list[ClusterMetadata]:
             connection = self._connection(self._any_broker())
-            starts = range(0, len(wanted), _BATCH)
-            return [fetch_metadata(connection, wanted[at : at + _BATCH]) for at in starts]
+            starts = range(0, len(wanted), BATCH)
+            return [fetch_metadata(connection, wanted[at : at + BATCH]) for at in starts]
 
         return self._until(ask, "the broker")
 
@@ -270,40 +220,6 @@ class GroupCoordinators:
                 return False
 
         return self._at_coordinator(group, ask)
-
-    def commit(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, StoredOffset],
-        permit: Callable[[], object] = lambda: None,
-    ) -> dict[TopicPartition, BrokerError]:
-        """Store offsets; return the refused ones, by partition.
-
-        ``permit`` is called right before each request; what it raises ends the operation. The
-        leader epoch is stored by brokers since 2.1. Raises GroupActiveError when the coordinator
-        refuses because the group has members.
-        """
-        refused: dict[TopicPartition, BrokerError] = {}
-        left = dict(offsets)
-
-        def tell(connection: BrokerConnection) -> None:
-            def ask(request: Any, response: type[Any], version: int) -> Any:
-                permit()
-                return connection.call(request, response, version)
-
-            for batch in _batches(left):
-                some = {tp: left[tp] for tp in batch}
-                codes = commit(connection, group, some, 6, 2, 1, ask=ask)
-                if ErrorCode.UNKNOWN_MEMBER_ID in codes.values():
-                    raise GroupActiveError(
-                        f"the coordinator refuses commits to group {group} because consumers "
-                        "have joined it: stop them first"
-                    )
-                settle(codes, left, refused)
-
-        if left:
-            self._at_coordinator(group, tell)
-        return refused
 
     def log_end(self, group: str, partition: int) -> int:
         """Return where the next commit goes in the group's ``partition`` of the commits' log."""
@@ -409,39 +325,11 @@ class GroupCoordinators:
 
     # -- connections ---------------------------------------------------------------------------
 
-    def _connection(self, endpoint: BrokerEndpoint) -> BrokerConnection:
-        if endpoint not in self._connections:
-            self._connections[endpoint] = BrokerConnection(
-                endpoint, self._client_id, self._timeout, 0, self._security
-            )
-        return self._connections[endpoint]
-
-    def _any_broker(self) -> BrokerEndpoint:
-        """A broker that a connection can be made to."""
-        error: BrokerError = BrokerUnavailableError("no broker is registered in ZooKeeper")
-        brokers = list(self._brokers())
-        random.shuffle(brokers)  # one of them may be silent
-        brokers.sort(key=lambda endpoint: self._why_given_up(endpoint) is not None)
-        for endpoint in brokers:
-            try:
-                self._connection(endpoint).open()
-            except BrokerUnavailableError as failure:
-                error = failure
-            else:
-                return endpoint
-        raise error
-
-    def _find(self, group: str) -> BrokerEndpoint:
-        place = self._place(group)
-        known = self._coordinators.get(place)
-        if known is not None:
-            return known
-        found = find_coordinator(self._connection(self._any_broker()), group)
-        self._coordinators[place] = found
-        return found
+    def _order(self, brokers: Sequence[BrokerEndpoint]) -> list[BrokerEndpoint]:
+        return sorted(super()._order(brokers), key=lambda one: self._why_given_up(one) is not None)
 
     def _at_coordinator(self, group: str, once: Callable[[BrokerConnection], T]) -> T:
-        what = f"the offset coordinator of group {group}"
+        what = name_of(group)
         asked: list[BrokerEndpoint] = []
 
         def ask() -> T:
@@ -483,15 +371,17 @@ class GroupCoordinators:
     def _until(self, once: Callable[[], T], what: str, patience: float | None = None) -> T:
         waiting = False
 
-        def forget() -> None:
+        def noted() -> T:
             nonlocal waiting
-            self._forget()
-            if not waiting:
-                waiting = True
-                self._on_wait(what)
+            try:
+                return once()
+            except (TryAgainError, BrokerUnavailableError):
+                if not waiting:
+                    waiting = True
+                    self._on_wait(what)
+                raise
 
-        limit = self._patience if patience is None else patience
-        return until(once, forget, limit, self._backoff, self._closed, what)
+        return super()._until(noted, what, patience)
 
 
 class _GivenUpError(CommitFailedError):
@@ -510,8 +400,3 @@ def _members(groups: list[str], connection: BrokerConnection) -> dict[str, tuple
         )
         for group, described in found.items()
     }
-
-
-def _batches(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
-    wanted = sorted(partitions)
-    return [wanted[start : start + _BATCH] for start in range(0, len(wanted), _BATCH)]

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.broker.offset_client import OffsetClient
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Exists
 from zkconsumer.core.zookeeper.znodes import BROKER_TOPICS
@@ -21,23 +21,21 @@ logger = logging.getLogger("zkconsumer.member")
 
 OFFSETS_TOPIC: Final = Exists(f"{BROKER_TOPICS}/__consumer_offsets")
 """Without this topic no offset is in Kafka, and to ask for one would create it."""
-_PATIENCE_S: Final = 10.0
 _MOST: Final = 1_000
 """Partitions that are asked for."""
 
 
 def warn_of_offsets_in_kafka(
-    group: str, coordinator: OffsetCoordinator, partitions: Iterable[TopicPartition]
+    group: str, client: OffsetClient, partitions: Iterable[TopicPartition]
 ) -> None:
     """Warn if the group has offsets of ``partitions`` in Kafka; they have none in ZooKeeper."""
     try:
-        found = coordinator.fetch(sorted(partitions)[:_MOST], _PATIENCE_S)
+        stored = client.stored(group, sorted(partitions)[:_MOST])
     except ZkConsumerError as error:
         logger.info("offsets of group %s in Kafka are not known: %s", group, error)
         return
     finally:
-        coordinator.close()
-    stored = {tp: offset for tp, offset in found.items() if offset is not None and offset >= 0}
+        client.close()
     if stored:
         first = min(stored)
         logger.warning(
@@ -47,5 +45,5 @@ def warn_of_offsets_in_kafka(
             group,
             len(stored),
             first,
-            stored[first],
+            stored[first].offset,
         )
