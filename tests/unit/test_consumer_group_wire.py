@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.consumer_group import (
     JOIN,
     LEAVE,
@@ -48,6 +49,8 @@ class Broker:
     def exchange(self, _key: int, _version: int, body: bytes) -> memoryview:
         self.sent = body
         return memoryview(self.answer)
+
+    decode, call = BrokerConnection.decode, BrokerConnection.call
 
 
 def test_a_heartbeat_of_a_member_at_rest_names_only_the_member() -> None:

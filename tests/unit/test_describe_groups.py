@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.broker.api_versions import CONSUMER_GROUP_DESCRIBE
+from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.describe_groups import (
     DescribedGroup,
     DescribedMember,
@@ -40,7 +41,12 @@ class Broker:
             raise UnsupportedBrokerError("as before 4.0")
         return wanted[0]
 
-    def call(self, request: Any, _response: object, _version: int) -> Any:
+    decode = BrokerConnection.decode
+
+    def call(self, request: Any, response: type[Any], version: int) -> Any:
+        if response is ConsumerGroupDescribeResponse:
+            broker: Any = self
+            return BrokerConnection.call(broker, request, response, version)
         fields = {"group_state": "Dead", "protocol_type": "", "protocol_data": "", "members": []}
         return SimpleNamespace(
             groups=[SimpleNamespace(group_id=one, error_code=0, **fields) for one in request.groups]

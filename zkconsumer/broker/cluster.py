@@ -10,11 +10,9 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zkconsumer.broker.api_versions import METADATA
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
 from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.broker.messages import MetadataRequest, MetadataResponse
-from zkconsumer.broker.metadata import check_brokers
+from zkconsumer.broker.metadata import ask_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.addresses import split_servers
 from zkconsumer.core.common.types import BrokerEndpoint
@@ -125,27 +123,16 @@ def read_cluster(connection: BrokerConnection) -> ClusterView:
 
     Raises the errors of ``BrokerConnection.exchange``.
     """
-    version = connection.version(METADATA, _TAGGED, 4, 0)
-    request = MetadataRequest(topics=[] if version == 0 else None, allow_auto_topic_creation=False)
-    if version == _TAGGED:
-        with mapped_errors(connection.endpoint):
-            # The header's own tagged fields, of which there are none, come first.
-            body = b"\0" + bytes(request.encode(version=version))
-        reply = connection.exchange(METADATA, version, body)[1:]
-        found = connection.decode(MetadataResponse, reply, version)
-    else:
-        found = connection.call(request, MetadataResponse, version)
-    check_brokers(connection, found)
+    found = ask_metadata(connection, None, versions=(_TAGGED, 4, 0))
+    tagged = found.version >= _TAGGED
     with mapped_errors(connection.endpoint):
-        nodes = sorted(found.brokers, key=lambda one: one.node_id)
-        brokers = tuple(BrokerEndpoint(one.node_id, one.host, one.port) for one in nodes)
         topics = {
             topic.name: TopicView(
-                _id_text(topic.topic_id) if version >= _TAGGED else "",
+                _id_text(topic.topic_id) if tagged else "",
                 {
                     part.partition_index: PartitionView(
                         part.leader_id,
-                        part.leader_epoch if version >= _TAGGED else -1,
+                        part.leader_epoch if tagged else -1,
                         tuple(part.replica_nodes),
                         tuple(part.isr_nodes),
                     )
@@ -155,7 +142,7 @@ def read_cluster(connection: BrokerConnection) -> ClusterView:
             for topic in sorted(found.topics, key=lambda one: one.name)
             if topic.error_code == 0 or topic.partitions
         }
-        return ClusterView(found.cluster_id if version else None, brokers, topics)
+        return ClusterView(found.cluster_id, found.brokers, topics)
 
 
 def _id_text(topic_id: object) -> str:

@@ -255,13 +255,20 @@ class BrokerConnection:
             raise
 
     def call(self, request: ApiMessage, response: type[ApiMessage], version: int) -> Any:
-        """Send a message object of kafka-python in a version without tagged fields.
+        """Send a message object of kafka-python; return the decoded response object.
 
-        Returns the decoded response object. Raises the errors of ``exchange``.
+        Raises the errors of ``exchange``, and ``BrokerError`` for an answer that cannot be read.
         """
+        # Of the headers, only the tagged fields are added and removed here. Both are empty.
+        flexible = request.flexible_version_q(version)
         with mapped_errors(self.endpoint):
-            body = request.encode(version=version)
+            body = (b"\0" if flexible else b"") + request.encode(version=version)
         answer = self.exchange(request.API_KEY, version, body)
+        if flexible:
+            with mapped_errors(self.endpoint):
+                if answer[0] != 0:
+                    raise ValueError("the header has tagged fields")
+            answer = answer[1:]
         return self.decode(response, answer, version)
 
     def decode(self, response: type[ApiMessage], answer: memoryview, version: int) -> Any:

@@ -10,29 +10,26 @@ Kafka 4.0. Topics are named by id in heartbeats, and by name in version 9 of the
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from zkconsumer.broker.api_versions import (
     CONSUMER_GROUP_HEARTBEAT,
-    METADATA,
     OFFSET_COMMIT,
     OFFSET_FETCH,
 )
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
-from zkconsumer.broker.coordinator_calls import FetchedOffsets, StoredOffset, call_flexible
+from zkconsumer.broker.coordinator_calls import Ask, FetchedOffsets, StoredOffset
 from zkconsumer.broker.messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    MetadataRequest,
-    MetadataResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from zkconsumer.broker.metadata import check_brokers
+from zkconsumer.broker.metadata import ask_metadata
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator.wire import by_topic
@@ -49,9 +46,6 @@ _BY_ID: Final = 12
 """A version of Metadata that finds topics by id."""
 _WITH_EPOCH: Final = 9
 """The first version of OffsetCommit and OffsetFetch that knows member epochs."""
-
-Ask = Callable[[BrokerConnection, Any, type[Any], int], Any]
-"""Sends a request in a version and returns the answer, as ``call_flexible`` does."""
 
 Partitions = Mapping[uuid.UUID, tuple[int, ...]]
 """Partition numbers by topic id."""
@@ -97,7 +91,7 @@ def heartbeat(
     instance_id: str | None = None,
     subscription: Subscription | None = None,
     owned: Partitions | None = None,
-    ask: Ask = call_flexible,
+    ask: Ask | None = None,
 ) -> HeartbeatAnswer:
     """Send one heartbeat: join (``JOIN``), acknowledge, stay, or leave (``LEAVE``).
 
@@ -142,7 +136,7 @@ def heartbeat(
         ],
         **wanted,
     )
-    answer = ask(connection, request, ConsumerGroupHeartbeatResponse, version)
+    answer = (ask or connection.call)(request, ConsumerGroupHeartbeatResponse, version)
     with mapped_errors(connection.endpoint):
         assigned = answer.assignment
         return HeartbeatAnswer(
@@ -161,28 +155,20 @@ def heartbeat(
 
 
 def topic_names(
-    connection: BrokerConnection, ids: Iterable[uuid.UUID], ask: Ask = call_flexible
+    connection: BrokerConnection, ids: Iterable[uuid.UUID], ask: Ask | None = None
 ) -> tuple[dict[uuid.UUID, str], tuple[BrokerEndpoint, ...]]:
     """Ask for the names of topics; return those that exist, and all brokers.
 
     Metadata 12 finds topics by id. Raises the errors of ``BrokerConnection.exchange``.
     """
-    connection.version(METADATA, _BY_ID)
-    kind = MetadataRequest.MetadataRequestTopic
-    request = MetadataRequest(
-        topics=[kind(topic_id=one, name=None, version=_BY_ID) for one in ids],
-        allow_auto_topic_creation=False,
-    )
-    answer = ask(connection, request, MetadataResponse, _BY_ID)
-    check_brokers(connection, answer)
+    answer = ask_metadata(connection, list(ids), ask, (_BY_ID,))
     with mapped_errors(connection.endpoint):
         names = {
             uuid.UUID(str(topic.topic_id)): str(topic.name)
             for topic in answer.topics
             if topic.name and topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID
         }
-        nodes = sorted(answer.brokers, key=lambda one: one.node_id)
-        return names, tuple(BrokerEndpoint(one.node_id, one.host, one.port) for one in nodes)
+    return names, answer.brokers
 
 
 def commit_as_member(
@@ -192,7 +178,7 @@ def commit_as_member(
     epoch: int,
     offsets: Mapping[TopicPartition, StoredOffset],
     instance_id: str | None = None,
-    ask: Ask = call_flexible,
+    ask: Ask | None = None,
 ) -> dict[TopicPartition, int]:
     """Commit with OffsetCommit 9; return the code for each partition.
 
@@ -229,7 +215,7 @@ def commit_as_member(
             for name, indexes in by_topic(offsets).items()
         ],
     )
-    answer = ask(connection, request, OffsetCommitResponse, _WITH_EPOCH)
+    answer = (ask or connection.call)(request, OffsetCommitResponse, _WITH_EPOCH)
     with mapped_errors(connection.endpoint):
         codes = {
             TopicPartition(entry.name, one.partition_index): one.error_code
@@ -245,7 +231,7 @@ def fetch_as_member(
     member_id: str,
     epoch: int,
     partitions: Iterable[TopicPartition],
-    ask: Ask = call_flexible,
+    ask: Ask | None = None,
 ) -> FetchedOffsets:
     """Request stored offsets with OffsetFetch 9, which fails for a member with an old epoch.
 
@@ -274,7 +260,7 @@ def fetch_as_member(
         ],
         require_stable=True,
     )
-    answer = ask(connection, request, OffsetFetchResponse, _WITH_EPOCH)
+    answer = (ask or connection.call)(request, OffsetFetchResponse, _WITH_EPOCH)
     offsets: dict[TopicPartition, StoredOffset] = {}
     code = 0
     with mapped_errors(connection.endpoint):

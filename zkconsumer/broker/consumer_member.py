@@ -7,6 +7,7 @@ this module as an exception.
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import Any
 
 from zkconsumer.broker.api_versions import CONSUMER_GROUP_HEARTBEAT
@@ -20,7 +21,7 @@ from zkconsumer.broker.consumer_group import (
     heartbeat,
     topic_names,
 )
-from zkconsumer.broker.coordinator_calls import StoredOffset, call_flexible
+from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.group import GroupClient, OnExchange
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.messages import MetadataRequest, MetadataResponse
@@ -105,16 +106,17 @@ class ConsumerGroupClient(GroupClient):
             ) from None
 
     def _beat(self, command: commands.MemberHeartbeat) -> events.MemberHeartbeatAnswered:
+        connection = self._to_coordinator()
         owned = command.owned
         answer = heartbeat(
-            self._to_coordinator(),
+            connection,
             self._group,
             command.member_id,
             command.epoch,
             instance_id=self._instance_id,
             subscription=self._subscription if command.full else None,
             owned=None if owned is None else {uuid.UUID(one): n for one, n in owned.items()},
-            ask=self._ask,
+            ask=partial(self._call, connection),
         )
         given = answer.assignment
         return events.MemberHeartbeatAnswered(
@@ -127,20 +129,22 @@ class ConsumerGroupClient(GroupClient):
         )
 
     def _read_names(self, command: commands.ReadTopicNames) -> events.TopicNamesRead:
+        connection = self._to_coordinator()
         ids = map(uuid.UUID, command.ids)
-        names, brokers = topic_names(self._to_coordinator(), ids, self._ask)
+        names, brokers = topic_names(connection, ids, partial(self._call, connection))
         self._brokers.learn(brokers)
         found = {str(one): name for one, name in names.items()}
         return events.TopicNamesRead(command.token, found, brokers)
 
     def _fetch_as_member(self, command: commands.FetchMemberOffsets) -> Any:
+        connection = self._to_coordinator()
         code, what, stored = fetch_as_member(
-            self._to_coordinator(),
+            connection,
             self._group,
             command.member_id,
             command.epoch,
             command.partitions,
-            self._ask,
+            partial(self._call, connection),
         )
         if code:
             return RequestFailed(command.token, code, str(error_from_code(code, what)))
@@ -148,33 +152,26 @@ class ConsumerGroupClient(GroupClient):
         return OffsetsFetched(command.token, offsets)
 
     def _commit_as_member(self, command: CommitOffsets) -> OffsetsCommitted:
+        connection = self._to_coordinator()
         codes = commit_as_member(
-            self._to_coordinator(),
+            connection,
             self._group,
             command.member_id,
             command.generation,
             {tp: StoredOffset(offset) for tp, offset in command.positions.items()},
             self._instance_id,
-            self._ask,
+            partial(self._call, connection),
         )
         return OffsetsCommitted(command.token, codes)
 
     def _leave_as_member(self, command: LeaveGroup) -> Left:
+        connection = self._to_coordinator()
         heartbeat(
-            self._to_coordinator(),
+            connection,
             self._group,
             command.member_id,
             LEAVE if self._instance_id is None else LEAVE_STATIC,
             instance_id=self._instance_id,
-            ask=self._ask,
+            ask=partial(self._call, connection),
         )
         return Left(command.token)
-
-    def _ask(
-        self, connection: BrokerConnection, request: Any, response: type[Any], version: int
-    ) -> Any:
-        answer = call_flexible(connection, request, response, version)
-        self._brokers.answered(connection.endpoint)
-        if self._on_exchange is not None:
-            self._on_exchange(connection.endpoint, request, answer)
-        return answer

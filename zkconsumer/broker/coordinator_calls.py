@@ -37,7 +37,7 @@ _AGAIN: Final = frozenset(
     }
 )
 
-_FLEXIBLE: Final = 7
+_STABLE: Final = 7
 """The version of OffsetFetch that supports transactions."""
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ def fetch_offsets(
     # DEVIATION-29: since version 2 a failure stands once for the whole answer. A broker of 3.9 that
     # is not the coordinator answers version 1 without a failure, and names no partition at all:
     # that is no "nothing stored".
-    version = connection.version(OFFSET_FETCH, *((7,) if stable else ()), 5, 2, 1)
+    version = connection.version(OFFSET_FETCH, *((_STABLE,) if stable else ()), 5, 2, 1)
     everything = all_stored and version > 1
     left = set() if everything else set(partitions)
     topic = OffsetFetchRequest.OffsetFetchRequestTopic
@@ -174,12 +174,9 @@ def fetch_offsets(
     request = OffsetFetchRequest(
         group_id=group,
         topics=topics or None,
-        **({"require_stable": True} if version == _FLEXIBLE else {}),
+        **({"require_stable": True} if version == _STABLE else {}),
     )
-    if version == _FLEXIBLE:
-        answer = call_flexible(connection, request, OffsetFetchResponse, version)
-    else:
-        answer = (ask or connection.call)(request, OffsetFetchResponse, version)
+    answer = (ask or connection.call)(request, OffsetFetchResponse, version)
     code, what = (answer.error_code if version > 1 else 0), f"stored offsets of group {group}"
     offsets: dict[TopicPartition, StoredOffset] = {}
     with mapped_errors(connection.endpoint):
@@ -197,19 +194,6 @@ def fetch_offsets(
     if left and not code:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return FetchedOffsets(code, what, offsets)
-
-
-def call_flexible(
-    connection: BrokerConnection, request: Any, response: type[Any], version: int
-) -> Any:
-    """Like ``call``, in a version whose headers have tagged fields. Both are empty."""
-    with mapped_errors(connection.endpoint):
-        body = b"\0" + request.encode(version=version)
-    answer = connection.exchange(request.API_KEY, version, body)
-    with mapped_errors(connection.endpoint):
-        if answer[0] != 0:
-            raise ValueError("the header has tagged fields")
-        return response.decode(bytes(answer[1:]), version=version)
 
 
 def commit(

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from zkconsumer.broker.api_versions import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
-from zkconsumer.broker.coordinator_calls import call_flexible, check
+from zkconsumer.broker.coordinator_calls import check
 from zkconsumer.broker.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -116,7 +116,7 @@ def _by_kip_848(groups: Sequence[str], connection: BrokerConnection) -> dict[str
     request = ConsumerGroupDescribeRequest(
         group_ids=list(groups), include_authorized_operations=False
     )
-    answer = call_flexible(connection, request, ConsumerGroupDescribeResponse, version)
+    answer = connection.call(request, ConsumerGroupDescribeResponse, version)
     unknown = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
     with mapped_errors(connection.endpoint):
         found: dict[str, DescribedGroup] = {}

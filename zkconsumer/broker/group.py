@@ -206,7 +206,6 @@ class GroupClient:
         connection = self._to_coordinator()
         answer = ask_metadata(connection, command.topics, partial(self._call, connection))
         with mapped_errors(connection.endpoint):
-            brokers = tuple(BrokerEndpoint(n.node_id, n.host, n.port) for n in answer.brokers)
             partitions = {
                 topic.name: len(topic.partitions)
                 for topic in answer.topics
@@ -214,9 +213,9 @@ class GroupClient:
             }
             wanted = command.topics or ()
             errors = {one.name: one.error_code for one in answer.topics if one.name in wanted}
-        self._brokers.learn(brokers)
+        self._brokers.learn(answer.brokers)
         refused = {topic: code for topic, code in errors.items() if code}
-        return events.TopicsLoaded(command.token, partitions, brokers, refused)
+        return events.TopicsLoaded(command.token, partitions, answer.brokers, refused)
 
     # -- the coordinator -------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ class KnownBrokers:
 
     def learn(self, brokers: Sequence[BrokerEndpoint]) -> None:
         """Store the brokers of the cluster, as one of them listed them."""
-        self._learnt = tuple(brokers) or self._learnt
+        self._learnt = tuple(brokers)
 
     def failed(self, broker: BrokerEndpoint) -> None:
         """It cannot be reached, or did not answer."""

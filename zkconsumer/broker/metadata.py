@@ -5,8 +5,9 @@ Stateless; runs on the leader finder's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 from zkconsumer.broker.api_versions import METADATA
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
@@ -17,43 +18,53 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
 
+class Metadata(NamedTuple):
+    """A broker's answer. ``brokers`` is sorted and never empty; ``topics`` are kafka-python's."""
+
+    version: int
+    cluster_id: str | None
+    brokers: tuple[BrokerEndpoint, ...]
+    topics: list[Any]
+
+
 def ask_metadata(
     connection: BrokerConnection,
-    topics: Collection[str] | None,
+    topics: Collection[str] | Collection[uuid.UUID] | None,
     ask: Callable[[Any, type[Any], int], Any] | None = None,
-) -> Any:
-    """Return the answer about ``topics``, ``None`` for all, as kafka-python's object.
+    versions: Sequence[int] = (4, 0),
+) -> Metadata:
+    """Return the answer about ``topics``, by name or by id, ``None`` for all.
 
     Since 0.11 the request says that topics must not be created. Older brokers would create a named
     topic, so they are asked for all topics instead, which creates none. ``ask`` sends a request,
-    ``connection.call`` by default.
+    ``connection.call`` by default; ``versions`` in order of preference.
 
-    Raises the errors of ``BrokerConnection.exchange``.
+    Raises the errors of ``BrokerConnection.exchange``, and BrokerUnavailableError if the answer
+    names no broker: one that is starting knows neither brokers nor topics. Java's client ignores
+    such answers.
     """
-    version = connection.version(METADATA, 4, 0)
-    if version:
-        topic = MetadataRequest.MetadataRequestTopic
-        named = [topic(name=name, version=version) for name in sorted(topics or ())]
-        request = MetadataRequest(
-            topics=None if topics is None else named, allow_auto_topic_creation=False
-        )
-    else:
-        request = MetadataRequest(topics=[])
+    version = connection.version(METADATA, *versions)
+    topic = MetadataRequest.MetadataRequestTopic
+    wanted = [
+        topic(name=one, version=version)
+        if isinstance(one, str)
+        else topic(topic_id=one, name=None, version=version)
+        for one in sorted(topics or ())
+        if version
+    ]
+    request = MetadataRequest(
+        topics=None if version and topics is None else wanted, allow_auto_topic_creation=False
+    )
     answer = (ask or connection.call)(request, MetadataResponse, version)
-    check_brokers(connection, answer)
-    return answer
-
-
-def check_brokers(connection: BrokerConnection, answer: Any) -> None:
-    """Raise BrokerUnavailableError if an answer names no broker.
-
-    A broker that is starting knows neither brokers nor topics. Java's client ignores such answers.
-    """
+    at = connection.endpoint
     if not answer.brokers:
-        at = connection.endpoint
         raise BrokerUnavailableError(
             f"broker {at.broker_id} at {at.host}:{at.port} does not know its cluster yet"
         )
+    with mapped_errors(at):
+        nodes = sorted(answer.brokers, key=lambda one: one.node_id)
+        brokers = tuple(BrokerEndpoint(one.node_id, one.host, one.port) for one in nodes)
+        return Metadata(version, answer.cluster_id if version else None, brokers, answer.topics)
 
 
 def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> ClusterMetadata:
@@ -65,10 +76,7 @@ def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> Clu
     absent: set[str] = set()
     errors: dict[str, BrokerError] = {}
     with mapped_errors(connection.endpoint):
-        brokers = {
-            node.node_id: BrokerEndpoint(node.node_id, node.host, node.port)
-            for node in response.brokers
-        }
+        brokers = {broker.broker_id: broker for broker in response.brokers}
         for entry in response.topics:
             if entry.name not in wanted:
                 continue
