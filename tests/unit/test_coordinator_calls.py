@@ -164,12 +164,12 @@ def test_a_commit_names_its_generation() -> None:
     assert (request.generation_id_or_member_epoch, request.member_id) == (7, "m")
 
 
-def test_a_heartbeat_without_an_answer_confirms_nothing() -> None:
+def test_a_heartbeat_without_an_answer_fails() -> None:
     """The coordinator may be gone."""
     bench = Bench(None)
     bench.client.coordinator = None
     found = bench.client.execute(commands.Heartbeat(1, "m", 7))
-    assert found == events.HeartbeatAnswered(1, UNREACHABLE)
+    assert found == events.RequestFailed(1, UNREACHABLE, "the coordinator is not known")
 
 
 def test_a_client_that_was_closed_connects_no_more() -> None:

@@ -16,6 +16,7 @@ from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.coordinator import commands
 from zkconsumer.core.coordinator.events import HeartbeatAnswered, RequestFailed, Synced
+from zkconsumer.core.coordinator.reactions import UNREACHABLE
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.strategies import RangeStrategy
 from zkconsumer.core.zookeeper import commands as zookeeper, events
@@ -305,6 +306,18 @@ def test_nothing_is_proved_in_a_generation_without_an_assignment() -> None:
     bench.host.time += SESSION
     bench.beat(27)
     assert bench.gate.is_open, "a loading coordinator does not answer like this"
+
+
+def test_a_heartbeat_without_an_answer_confirms_nothing() -> None:
+    """The coordinator may be gone."""
+    bench = GroupBench()
+    bench.synced()
+    until = bench.gate.valid_until
+    bench.host.time += 1
+    command = commands.Heartbeat(1, "m", 1)
+    bench.coordination._answered(command, RequestFailed(1, UNREACHABLE), bench.host.time, 0)
+    assert bench.taken == [HeartbeatAnswered(1, UNREACHABLE)]
+    assert bench.gate.valid_until == until
 
 
 class SlowClient:

@@ -24,15 +24,12 @@ from zkconsumer.broker.consumer_group import (
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.group import GroupClient, OnExchange
 from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.broker.messages import MetadataRequest, MetadataResponse
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator.commands import CommitOffsets, LeaveGroup
 from zkconsumer.core.coordinator.events import Left, OffsetsCommitted, OffsetsFetched, RequestFailed
-from zkconsumer.core.coordinator.reactions import UNREACHABLE
-from zkconsumer.core.zookeeper.ops import Permission, always
-from zkconsumer.errors import BrokerError, UnsupportedBrokerError
+from zkconsumer.core.zookeeper.ops import Permission
 
 _SUPPORTED = 1
 """Version of ConsumerGroupHeartbeat in Kafka 4.0; 0 was a preview."""
@@ -67,43 +64,29 @@ class ConsumerGroupClient(GroupClient):
             spec.topics_named, spec.rebalance_timeout, spec.regex, spec.assignor, spec.rack
         )
 
-    def execute(self, command: Any, permission: Permission = always) -> Any:
-        """See ``GroupClient``."""
-        try:
-            match command:
-                case commands.MemberHeartbeat():
-                    return self._beat(command)
-                case commands.ReadTopicNames():
-                    return self._read_names(command)
-                case commands.FetchMemberOffsets():
-                    return self._fetch_as_member(command)
-                case CommitOffsets():
-                    return self._commit_as_member(command)
-                case LeaveGroup():
-                    return self._leave_as_member(command)
-        except UnsupportedBrokerError as error:
-            return RequestFailed(command.token, 35, str(error))
-        except BrokerError as error:
-            if isinstance(command, commands.MemberHeartbeat):
-                return events.MemberHeartbeatAnswered(command.token, UNREACHABLE, str(error))
-            return RequestFailed(command.token, UNREACHABLE, str(error))
-        return super().execute(command, permission)
+    def _answer(self, command: Any, permission: Permission) -> Any:
+        match command:
+            case commands.MemberHeartbeat():
+                return self._beat(command)
+            case commands.ReadTopicNames():
+                return self._read_names(command)
+            case commands.FetchMemberOffsets():
+                return self._fetch_as_member(command)
+            case CommitOffsets():
+                return self._commit_as_member(command)
+            case LeaveGroup():
+                return self._leave_as_member(command)
+            case _:
+                return super()._answer(command, permission)
 
     def _check_protocol(self, connection: BrokerConnection) -> None:
-        where = f"{connection.endpoint.host}:{connection.endpoint.port}"
-        try:
-            connection.version(CONSUMER_GROUP_HEARTBEAT, _SUPPORTED)
-        except UnsupportedBrokerError:
-            # See GroupClient: one that is on its way up may have closed the connection.
-            connection.close()
-            self._call(connection, MetadataRequest(topics=[]), MetadataResponse, 0)
-        try:
-            connection.version(CONSUMER_GROUP_HEARTBEAT, _SUPPORTED)
-        except UnsupportedBrokerError:
-            raise UnsupportedBrokerError(
-                f"the broker at {where} is older than 4.0 and does not know "
-                "group.protocol=consumer: set group.protocol=classic"
-            ) from None
+        self._require(
+            connection,
+            CONSUMER_GROUP_HEARTBEAT,
+            _SUPPORTED,
+            "is older than 4.0 and does not know group.protocol=consumer: set "
+            "group.protocol=classic",
+        )
 
     def _beat(self, command: commands.MemberHeartbeat) -> events.MemberHeartbeatAnswered:
         connection = self._to_coordinator()

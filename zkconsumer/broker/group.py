@@ -50,17 +50,6 @@ SYNC_GROUP: Final = 14
 _GRACE: Final = 10.0
 """Seconds that JoinGroup may take beyond the rebalance timeout."""
 
-RequestCommand = (
-    commands.FindCoordinator
-    | commands.LoadTopics
-    | commands.JoinGroup
-    | commands.SyncGroup
-    | commands.Heartbeat
-    | commands.LeaveGroup
-    | commands.FetchOffsets
-    | commands.CommitOffsets
-)
-
 OnExchange = Callable[[BrokerEndpoint, Any, Any], object]
 """Called with each request and its answer, as kafka-python's objects; on the client's thread."""
 
@@ -118,35 +107,36 @@ class GroupClient:
         self._closed = True
         self.interrupt()
 
-    def execute(self, command: RequestCommand, permission: Permission = always) -> Event:
+    def execute(self, command: Any, permission: Permission = always) -> Any:
         """Carry out ``command``; return the answer, or ``RequestFailed``. Raises nothing.
 
         A commit asks ``permission`` right before it is sent.
         """
         try:
-            match command:
-                case commands.FindCoordinator():
-                    return self._find(command)
-                case commands.LoadTopics():
-                    return self._load_topics(command)
-                case commands.JoinGroup():
-                    return self._join(command)
-                case commands.SyncGroup():
-                    return self._sync(command)
-                case commands.Heartbeat():
-                    return self._heartbeat(command)
-                case commands.LeaveGroup():
-                    return self._leave(command)
-                case commands.FetchOffsets():
-                    return self._fetch(command)
-                case commands.CommitOffsets():
-                    return self._commit(command, permission)
+            return self._answer(command, permission)
         except UnsupportedBrokerError as error:
             return events.RequestFailed(command.token, ErrorCode.UNSUPPORTED_VERSION, str(error))
         except BrokerError as error:
-            if isinstance(command, commands.Heartbeat):
-                return events.HeartbeatAnswered(command.token, UNREACHABLE)
             return events.RequestFailed(command.token, UNREACHABLE, str(error))
+
+    def _answer(self, command: Any, permission: Permission) -> Any:
+        match command:
+            case commands.FindCoordinator():
+                return self._find(command)
+            case commands.LoadTopics():
+                return self._load_topics(command)
+            case commands.JoinGroup():
+                return self._join(command)
+            case commands.SyncGroup():
+                return self._sync(command)
+            case commands.Heartbeat():
+                return self._heartbeat(command)
+            case commands.LeaveGroup():
+                return self._leave(command)
+            case commands.FetchOffsets():
+                return self._fetch(command)
+            case commands.CommitOffsets():
+                return self._commit(command, permission)
 
     # -- any broker ------------------------------------------------------------------------------
 
@@ -178,29 +168,38 @@ class GroupClient:
         return failed
 
     def _check_protocol(self, connection: BrokerConnection) -> None:
-        where = f"{connection.endpoint.host}:{connection.endpoint.port}"
-        try:
-            connection.version(JOIN_GROUP, 1)
-        except UnsupportedBrokerError:
-            # One that is on its way up or down, or a proxy before it, may have closed the
-            # connection as an old broker does: an old one answers this.
-            connection.close()
-            self._call(connection, MetadataRequest(topics=[]), MetadataResponse, 0)
-        try:
-            connection.version(JOIN_GROUP, 1)
-        except UnsupportedBrokerError:
-            raise UnsupportedBrokerError(
-                f"the broker at {where} is older than 0.10.1 and cannot coordinate this group: "
-                "use ZookeeperConsumerConnector"
-            ) from None
+        self._require(
+            connection,
+            JOIN_GROUP,
+            1,
+            "is older than 0.10.1 and cannot coordinate this group: use ZookeeperConsumerConnector",
+        )
         if self._instance_id is not None:
-            try:
-                connection.version(JOIN_GROUP, 5)
-            except UnsupportedBrokerError:
-                raise UnsupportedBrokerError(
-                    f"group.instance.id: the broker at {where} is older than 2.3 and does not "
-                    "support static members: leave the key out"
-                ) from None
+            self._require(
+                connection,
+                JOIN_GROUP,
+                5,
+                "is older than 2.3 and does not support static members: leave group.instance.id "
+                "out",
+            )
+
+    def _require(self, connection: BrokerConnection, key: int, version: int, lack: str) -> None:
+        """Raise UnsupportedBrokerError if the broker does not know a version of a request.
+
+        A broker that is on its way up or down, or a proxy before it, may have closed the connection
+        as an old broker does. An old one answers Metadata.
+        """
+        try:
+            connection.version(key, version)
+            return
+        except UnsupportedBrokerError:
+            connection.close()
+        self._call(connection, MetadataRequest(topics=[]), MetadataResponse, 0)
+        try:
+            connection.version(key, version)
+        except UnsupportedBrokerError:
+            at = connection.endpoint
+            raise UnsupportedBrokerError(f"the broker at {at.host}:{at.port} {lack}") from None
 
     def _load_topics(self, command: commands.LoadTopics) -> Event:
         connection = self._to_coordinator()
