@@ -11,7 +11,7 @@ import pytest
 
 import zkconsumer
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.consumer import examine_mapping
+from zkconsumer.config.consumer import examine_consumer
 from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.config.keys import KEYS, SECURITY
 from zkconsumer.config.migratable import MigratableConfig
@@ -350,8 +350,9 @@ def test_a_configuration_cannot_be_changed() -> None:
 
 def test_examine_reports_faults_and_warnings_together() -> None:
     """Warnings are not lost when there are faults."""
-    found = examine_mapping({**BASE, "groop.id": "x", "auto.offset.reset": "latest"})
-    assert found.config is None
+    found = examine_consumer({**BASE, "groop.id": "x", "auto.offset.reset": "latest"})
+    with pytest.raises(ConfigError):
+        found.arguments()
     assert len(found.faults) == len(found.warnings) == 1
 
 

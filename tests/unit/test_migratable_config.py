@@ -45,6 +45,19 @@ def test_a_file_does_as_well(tmp_path: Path) -> None:
     assert MigratableConfig.parse(file) == MigratableConfig.parse(NEEDED)
 
 
+def test_faults_of_a_file_name_the_line(tmp_path: Path) -> None:
+    """Also those of keys with another name on one side."""
+    file = tmp_path / "member.properties"
+    more = {"zkconsumer.live.strategies": "fair", "fetch.max.wait.ms": "x"}
+    file.write_text("".join(f"{key}={value}\n" for key, value in {**NEEDED, **more}.items()))
+    with pytest.raises(ConfigError) as caught:
+        MigratableConfig.parse(file)
+    assert sorted(fault.partition("=")[0] for fault in caught.value.faults) == [
+        f"{file}:4: zkconsumer.live.strategies",
+        f"{file}:5: fetch.wait.max.ms",
+    ]
+
+
 @pytest.mark.parametrize(
     ("more", "named"),
     [

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from zkconsumer.cli.exclusive import no_effect, only_with
 from zkconsumer.config import render
-from zkconsumer.config.consumer import examine_properties
+from zkconsumer.config.consumer import examine_consumer
 from zkconsumer.config.keys import KEYS
 from zkconsumer.config.parse import nearest_key
 from zkconsumer.config.rules import RENAMED
@@ -53,7 +53,7 @@ def config(
 
 def _check(file: str, strict: bool) -> int:
     try:
-        found = examine_properties(file, strict)
+        found = examine_consumer(file, strict)
     except ConfigError as error:
         click.echo(f"error: {error}", err=True)
         return ConfigError.exit_code

@@ -30,7 +30,7 @@ from zkconsumer.cli.exclusive import at_most_one, no_effect, only_with
 from zkconsumer.cli.signals import EXIT_SIGNAL, SignalledError, signals_raise
 from zkconsumer.cli.times import duration_option
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.consumer import examine_mapping, examine_properties
+from zkconsumer.config.consumer import examine_consumer
 from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.config.properties import read_properties
 from zkconsumer.config.security import SECRETS
@@ -465,13 +465,8 @@ def configure(
                 ]
             )
         overrides["auto.offset.reset"] = "smallest"
-    if file is not None:
-        found = examine_properties(file, strict, overrides)
-    else:
-        found = examine_mapping(overrides, strict)
-    if found.config is None:
-        raise ConfigError(found.faults)
-    return found.config, agreed is None
+    found = examine_consumer({} if file is None else file, strict, overrides)
+    return ConsumerConfig(**found.arguments()), agreed is None
 
 
 def key_values(pairs: Sequence[str]) -> dict[str, str]:

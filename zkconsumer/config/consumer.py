@@ -5,18 +5,15 @@ Immutable; any thread may read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from os import PathLike, fspath
-from typing import Any, NamedTuple
+from os import PathLike
 
 from zkconsumer.config.addresses import split_connect
+from zkconsumer.config.examine import Examined, Source, examine, given_in
 from zkconsumer.config.keys import KEYS, ConsumerKeys
-from zkconsumer.config.parse import parse
-from zkconsumer.config.properties import read_properties
-from zkconsumer.config.rules import RENAMED, RULES, check_rules
+from zkconsumer.config.rules import RENAMED, RULES
 from zkconsumer.config.security import RENAMED as SECURITY_NAMES, RULES as SECURITY_RULES
-from zkconsumer.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +44,7 @@ class ConsumerConfig(ConsumerKeys):
         A value of None counts as not given. Raises ConfigError with all faults; with ``strict``
         unknown keys are faults too.
         """
-        return _need(examine_mapping(mapping, strict))
+        return cls.parse(mapping, strict)
 
     @classmethod
     def from_properties(cls, path: str | PathLike[str], strict: bool = False) -> ConsumerConfig:
@@ -56,87 +53,23 @@ class ConsumerConfig(ConsumerKeys):
         Raises ConfigError if the file cannot be read, or with all faults, each with file and line.
         If a key occurs twice, the last value counts, as in Java, and a warning is added.
         """
-        return _need(examine_properties(path, strict))
+        return cls.parse(path, strict)
 
     @classmethod
-    def parse(
-        cls,
-        config: ConsumerConfig | Mapping[str, object] | str | PathLike[str],
-        strict: bool = False,
-    ) -> ConsumerConfig:
+    def parse(cls, config: ConsumerConfig | Source, strict: bool = False) -> ConsumerConfig:
         """Return the given configuration, or create one from a mapping or the path of a file."""
         if isinstance(config, ConsumerConfig):
             return config
-        if isinstance(config, Mapping):
-            return cls.from_mapping(config, strict)
-        return cls.from_properties(config, strict)
+        return cls(**examine_consumer(config, strict).arguments())
 
 
-class Examination(NamedTuple):
-    """Faults and warnings of a configuration; ``config`` is None if there are faults."""
+def examine_consumer(
+    source: Source, strict: bool = False, overrides: Mapping[str, object] | None = None
+) -> Examined:
+    """Check keys and values. With ``strict`` unknown keys are faults.
 
-    config: ConsumerConfig | None
-    faults: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-
-def examine_mapping(mapping: Mapping[str, object], strict: bool = False) -> Examination:
-    """Check keys and values without raising. With ``strict`` unknown keys are faults."""
-    return _examine(mapping, strict, lambda _: "", ())
-
-
-def examine_properties(
-    path: str | PathLike[str],
-    strict: bool = False,
-    overrides: Mapping[str, object] | None = None,
-) -> Examination:
-    """Check a Java ``.properties`` file. Raises ConfigError only if the file cannot be read.
-
-    ``overrides`` are keys and values that take precedence over the file's.
+    ``overrides`` are keys and values that take precedence. Raises ConfigError only if a file cannot
+    be read.
     """
-    values: dict[str, object] = {}
-    lines: dict[str, int] = {}
-    repeated: list[str] = []
-    name = fspath(path)
-    entries, malformed = read_properties(path)
-    for key_, value, line in entries:
-        if key_ in lines:
-            repeated.append(f"{name}:{line}: {key_} replaces its value of line {lines[key_]}")
-        values[key_], lines[key_] = value, line
-    for key_, override in (overrides or {}).items():
-        values[key_] = override
-        lines.pop(key_, None)
-
-    def place(key_: str) -> str:
-        if key_ in lines:
-            return f"{name}:{lines[key_]}: "
-        return "" if overrides and key_ in overrides else f"{name}: "
-
-    found = _examine(values, strict, place, tuple(repeated))
-    if malformed:
-        return Examination(None, (*malformed, *found.faults), found.warnings)
-    return found
-
-
-def _examine(
-    given: Mapping[str, object],
-    strict: bool,
-    place: Callable[[str], str],
-    notes: tuple[str, ...],
-) -> Examination:
-    parsed = parse(KEYS, given, place=place, renamed=RENAMED | SECURITY_NAMES)
-    faults, warnings = list(parsed.faults), [*notes, *parsed.warnings]
-    (faults if strict else warnings).extend(parsed.unknown)
-    broken, odd = check_rules(RULES + SECURITY_RULES, parsed, place)
-    faults += broken
-    warnings += odd
-    if faults:
-        return Examination(None, tuple(faults), tuple(warnings))
-    values: dict[str, Any] = dict(parsed.values)
-    return Examination(ConsumerConfig(**values, warnings=tuple(warnings)), (), tuple(warnings))
-
-
-def _need(examined: Examination) -> ConsumerConfig:
-    if examined.config is None:
-        raise ConfigError(examined.faults)
-    return examined.config
+    given = given_in(source, overrides)
+    return examine(KEYS, RULES + SECURITY_RULES, RENAMED | SECURITY_NAMES, given, strict)

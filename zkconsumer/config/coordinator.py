@@ -6,19 +6,16 @@ is an alias of the other. Immutable; any thread may read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from os import PathLike, fspath
 from typing import Any, Final
 
 from zkconsumer.config.addresses import split_servers
+from zkconsumer.config.examine import Given, Source, examine, given_in
 from zkconsumer.config.keys import SECURITY, ConsumerKeys, servers_fault
-from zkconsumer.config.parse import parse
-from zkconsumer.config.properties import read_properties
-from zkconsumer.config.rules import FETCH_WAIT, Rule, check_rules
+from zkconsumer.config.rules import FETCH_WAIT, Rule
 from zkconsumer.config.security import RENAMED as SECURITY_NAMES, RULES as SECURITY_RULES
 from zkconsumer.config.table import REQUIRED, Check, Row, at_least, key, rows_of
-from zkconsumer.errors import ConfigError
 
 STRATEGIES: Final = (
     "range",
@@ -347,45 +344,36 @@ class CoordinatorConfig(CoordinatorKeys):
         return [name.strip() for name in self.partition_assignment_strategy.split(",")]
 
     @classmethod
-    def parse(
-        cls, config: CoordinatorConfig | Mapping[str, object] | str | PathLike[str]
-    ) -> CoordinatorConfig:
+    def parse(cls, config: CoordinatorConfig | Source) -> CoordinatorConfig:
         """Make a configuration from another one, a mapping, or the path of a ``.properties`` file.
 
         Raises ConfigError with all faults.
         """
         if isinstance(config, CoordinatorConfig):
             return config
-        if isinstance(config, Mapping):
-            return _examine(config, lambda _: "")
-        entries, malformed = read_properties(config)
-        if malformed:
-            raise ConfigError(malformed)
-        lines = {name: line for name, _, line in entries}
+        given = translated(given_in(config))
+        values = dict(given.values)
+        if str(values.get("group.protocol", "")).strip().lower() == "consumer":
+            # The broker's time has nothing to do with that of a session in ZooKeeper.
+            values.setdefault("session.timeout.ms", _CONSUMER_SESSION_MS)
+        if (session := values.get("zookeeper.session.timeout.ms")) is not None:
+            values.setdefault("session.timeout.ms", session)
+        rules = RULES + SECURITY_RULES
+        found = examine(KEYS, rules, SECURITY_NAMES, given._replace(values=values)).arguments()
+        quiet = "zookeeper.connect has no effect"
+        found["warnings"] = tuple(text for text in found["warnings"] if quiet not in text)
+        return cls(**found)
 
-        def place(name: str) -> str:
-            return f"{fspath(config)}:{lines[name]}: " if name in lines else f"{fspath(config)}: "
 
-        return _examine({name: value for name, value, _ in entries}, place)
-
-
-def _examine(given: Mapping[str, object], place: Callable[[str], str]) -> CoordinatorConfig:
-    present = {name: value for name, value in given.items() if value is not None}
-    by_broker = str(present.get("group.protocol", "")).strip().lower() == "consumer"
-    if by_broker:  # the broker's time has nothing to do with that of a session in ZooKeeper
-        present.setdefault("session.timeout.ms", _CONSUMER_SESSION_MS)
+def translated(given: Given) -> Given:
+    """Return the keys with the names and values of the table instead of the newer consumer's."""
+    values, former = dict(given.values), dict[str, str]()
     for alias, name in ALIASES.items():
-        if alias in present:
-            value = present[alias] if alias.startswith("zookeeper.") else present.pop(alias)
-            present.setdefault(name, value)
+        if alias in values and not alias.startswith("zookeeper."):
+            value = values.pop(alias)
+            if name not in values:
+                values[name], former[name] = value, alias
     for name, words in VALUES.items():
-        if (old := present.get(name)) in words:
-            present[name] = words[str(old)]
-    parsed = parse(KEYS, present, place=place, renamed=SECURITY_NAMES)
-    broken, odd = check_rules(RULES + SECURITY_RULES, parsed, place)
-    if faults := [*parsed.faults, *broken]:
-        raise ConfigError(faults)
-    quiet = ("zookeeper.connect has no effect",)
-    warnings = [text for text in parsed.warnings if not any(part in text for part in quiet)]
-    values: dict[str, Any] = dict(parsed.values)
-    return CoordinatorConfig(**values, warnings=(*warnings, *odd, *parsed.unknown))
+        if (old := values.get(name)) in words:
+            values[name] = words[str(old)]
+    return given._replace(values=values, place=lambda name: given.place(former.get(name, name)))

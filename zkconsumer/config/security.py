@@ -9,19 +9,17 @@ thread may read it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
+from zkconsumer.config.examine import Given, examine, given_in
 from zkconsumer.config.jaas import DIGEST, OAUTH, PLAIN, SCRAM, JaasEntry, parse_jaas
-from zkconsumer.config.parse import parse
 from zkconsumer.config.password import Password
-from zkconsumer.config.properties import read_properties
-from zkconsumer.config.rules import Rule, check_rules
+from zkconsumer.config.rules import Rule
 from zkconsumer.config.table import Check, Row, key, one_of, rows_of
-from zkconsumer.errors import ConfigError
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final[Mapping[str, str]] = {
@@ -540,33 +538,17 @@ class SecurityConfig(SecurityKeys):
         Keys that are not about security are ignored. An unknown key that resembles one of security
         causes a warning. Raises ConfigError with all faults.
         """
-        entries, malformed = read_properties(path)
-        lines = {entry.key: entry.line for entry in entries}
-
-        def place(name: str) -> str:
-            return f"{fspath(path)}:{lines[name]}: " if name in lines else f"{fspath(path)}: "
-
-        return cls._examined({one.key: one.value for one in entries}, place, malformed)
+        return cls._of(given_in(path))
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Self:
         """As ``from_properties``, from keys and values."""
-        return cls._examined(mapping, lambda _: "", ())
+        return cls._of(given_in(mapping))
 
     @classmethod
-    def _examined(
-        cls,
-        given: Mapping[str, object],
-        place: Callable[[str], str],
-        malformed: Sequence[str],
-    ) -> Self:
-        near = {name: value for name, value in given.items() if is_security(name)}
-        parsed = parse(KEYS, near, place=place, renamed=RENAMED)
-        broken, odd = check_rules(RULES, parsed, place)
-        if faults := [*malformed, *parsed.faults, *broken]:
-            raise ConfigError(faults)
-        values: dict[str, Any] = dict(parsed.values)
-        return cls(**values, warnings=(*parsed.warnings, *odd, *parsed.unknown))
+    def _of(cls, given: Given) -> Self:
+        near = {name: value for name, value in given.values.items() if is_security(name)}
+        return cls(**examine(KEYS, RULES, RENAMED, given._replace(values=near)).arguments())
 
 
 RENAMED: Final[dict[str, str]] = {
