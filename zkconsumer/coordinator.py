@@ -10,10 +10,12 @@ import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from typing import Any
 
 from zkconsumer.broker.consumer_member import ConsumerGroupClient
 from zkconsumer.broker.group import GroupClient, OnExchange
 from zkconsumer.broker.known_brokers import KnownBrokers
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
@@ -98,32 +100,23 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         fetchers: ConsumerFetcherManager,
     ) -> MemberLoop[GroupMachine]:
         config = self.config
-        servers = [BrokerEndpoint(-1 - n, *one) for n, one in enumerate(config.servers)]
-        brokers = KnownBrokers(servers, fetchers.requests_to)
-        timeout = config.socket_timeout_ms / 1000
         calls = self._listener_calls(newer=True)
-        patient, quick = timeout, min(timeout, self._session_timeout)
         machine: GroupMachine
         kind: type[BrokerCoordination]
         if config.group_protocol == "consumer":
-            member = self._consumer_spec(subscription)
-            machine, kind = ConsumerGroupMachine(member), ConsumerGroupCoordination
-            clients: list[GroupClient] = [
-                ConsumerGroupClient(
-                    member,
-                    config.client_id,
-                    brokers,
-                    timeout=seconds,
-                    on_exchange=self._on_exchange,
-                    security=self._security,
-                )
-                for seconds in (patient, quick)
-            ]
+            machine = ConsumerGroupMachine(self._consumer_spec(subscription))
+            kind = ConsumerGroupCoordination
         else:
-            machine = MembershipMachine(self._classic_spec(subscription))
+            hash_form = RoundRobinHash(config.roundrobin_hash)
+            strategies = [make_strategy(name, hash_form) for name in config.strategies]
+            machine = MembershipMachine(
+                classic_spec(config, self.consumer_id, subscription, *strategies)
+            )
             kind = BrokerCoordination
-            clients = [self._client(brokers, seconds) for seconds in (patient, quick)]
         name, observer = self.consumer_id, self._observer(machine)
+        clients = group_clients(
+            config, machine.spec, fetchers, self._security, 2, self._on_exchange
+        )
         requests, heartbeats = map(self._line, clients, ("requests", "heartbeat"))
         self._coordination = kind(
             machine.spec,
@@ -152,25 +145,6 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
             observer=observer,
         )
 
-    def _classic_spec(self, subscription: Subscription) -> GroupSpec:
-        config = self.config
-        hash_form = RoundRobinHash(config.roundrobin_hash)
-        return GroupSpec(
-            group=config.group_id,
-            consumer_id=self.consumer_id,
-            instance_id=config.group_instance_id,
-            subscription=subscription,
-            exclude_internal=config.exclude_internal_topics,
-            strategies=tuple(make_strategy(one, hash_form) for one in config.strategies),
-            auto_commit=config.auto_commit_enable,
-            session_timeout=self._session_timeout,
-            rebalance_timeout=config.max_poll_interval_ms / 1000,
-            heartbeat_interval=config.heartbeat_interval_ms / 1000,
-            backoff=max(config.rebalance_backoff_ms, 1) / 1000,
-            reread=config.reread_interval_ms / 1000,
-            commit_attempts=config.offsets_commit_max_retries + 1,
-        )
-
     def _consumer_spec(self, subscription: Subscription) -> ConsumerGroupSpec:
         config = self.config
         if subscription.pattern is Pattern.BLACK_LIST:
@@ -181,21 +155,10 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
                 ]
             )
         return ConsumerGroupSpec(
-            group=config.group_id,
+            **_shared(config, self.consumer_id, subscription),
             member_id=str(uuid.uuid4()),
-            consumer_id=self.consumer_id,
-            instance_id=config.group_instance_id,
-            subscription=subscription,
-            exclude_internal=config.exclude_internal_topics,
             assignor=config.group_remote_assignor,
             rack=config.client_rack,
-            auto_commit=config.auto_commit_enable,
-            session_timeout=self._session_timeout,
-            rebalance_timeout=config.max_poll_interval_ms / 1000,
-            heartbeat_interval=config.heartbeat_interval_ms / 1000,
-            backoff=max(config.rebalance_backoff_ms, 1) / 1000,
-            reread=config.reread_interval_ms / 1000,
-            commit_attempts=config.offsets_commit_max_retries + 1,
         )
 
     def _last_fault(self) -> str:
@@ -212,20 +175,6 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
     def _journal_settings(self) -> dict[str, object]:
         config = self.config
         return {"group.id": config.group_id, "bootstrap.servers": config.bootstrap_servers}
-
-    def _client(self, brokers: KnownBrokers, timeout: float) -> GroupClient:
-        config = self.config
-        return GroupClient(
-            config.group_id,
-            config.client_id,
-            config.group_instance_id,
-            brokers,
-            session_timeout=self._session_timeout,
-            rebalance_timeout=config.max_poll_interval_ms / 1000,
-            timeout=timeout,
-            on_exchange=self._on_exchange,
-            security=self._security,
-        )
 
     def _membership(self, loop: MemberLoop[GroupMachine]) -> Membership:
         machine = loop.machine
@@ -255,6 +204,69 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         if loop is None or plane is None:
             return Metrics(state="CLOSED" if self._closed else "NEW")
         return snapshot.of_group_member(self._gate, loop, self._coordination.committed, plane)
+
+
+def classic_spec(
+    config: CoordinatorConfig, consumer_id: str, subscription: Subscription, *strategies: Strategy
+) -> GroupSpec:
+    """Return the specification of a member of the classic protocol."""
+    return GroupSpec(**_shared(config, consumer_id, subscription), strategies=strategies)
+
+
+def _shared(
+    config: CoordinatorConfig, consumer_id: str, subscription: Subscription
+) -> dict[str, Any]:
+    """The part of a specification that both protocols have."""
+    return {
+        "group": config.group_id,
+        "consumer_id": consumer_id,
+        "instance_id": config.group_instance_id,
+        "subscription": subscription,
+        "exclude_internal": config.exclude_internal_topics,
+        "auto_commit": config.auto_commit_enable,
+        "session_timeout": config.session_timeout_ms / 1000,
+        "rebalance_timeout": config.max_poll_interval_ms / 1000,
+        "heartbeat_interval": config.heartbeat_interval_ms / 1000,
+        "backoff": max(config.rebalance_backoff_ms, 1) / 1000,
+        "reread": config.reread_interval_ms / 1000,
+        "commit_attempts": config.offsets_commit_max_retries + 1,
+    }
+
+
+def group_clients(
+    config: CoordinatorConfig,
+    spec: GroupSpec | ConsumerGroupSpec,
+    fetchers: ConsumerFetcherManager,
+    security: KafkaSecurity,
+    count: int,
+    on_exchange: OnExchange | None = None,
+) -> list[GroupClient]:
+    """Return clients for the lines of one member. All but the first answer within the session
+    timeout."""
+    servers = [BrokerEndpoint(-1 - n, *server) for n, server in enumerate(config.servers)]
+    brokers = KnownBrokers(servers, fetchers.requests_to)
+    timeout = config.socket_timeout_ms / 1000
+    quick = min(timeout, spec.session_timeout)
+
+    def client(timeout: float) -> GroupClient:
+        settings: dict[str, Any] = {
+            "timeout": timeout,
+            "on_exchange": on_exchange,
+            "security": security,
+        }
+        if isinstance(spec, ConsumerGroupSpec):
+            return ConsumerGroupClient(spec, config.client_id, brokers, **settings)
+        return GroupClient(
+            spec.group,
+            config.client_id,
+            spec.instance_id,
+            brokers,
+            session_timeout=spec.session_timeout,
+            rebalance_timeout=spec.rebalance_timeout,
+            **settings,
+        )
+
+    return [client(timeout), *(client(quick) for _ in range(count - 1))]
 
 
 def make_strategy(name: str, hash_form: RoundRobinHash) -> Strategy:

@@ -12,15 +12,12 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any, cast
 
-from zkconsumer.broker.group import GroupClient
-from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.migratable import MigratableConfig
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.coordinator import make_strategy
+from zkconsumer.coordinator import classic_spec, group_clients, make_strategy
 from zkconsumer.core.common.assign import RoundRobinHash
-from zkconsumer.core.common.types import BrokerEndpoint, Subscription
-from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.migration.group import LiveMembership, OwnStrategy
 from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.member import LiveMember
@@ -107,32 +104,18 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
     ) -> MemberLoop[RebalanceMachine]:
         config, keys, name = self.config, self._both.coordinator, self.consumer_id
         hash_form = RoundRobinHash(config.roundrobin_hash)
-        spec = GroupSpec(
-            group=config.group_id,
-            consumer_id=name,
-            instance_id=None,
-            subscription=subscription,
-            exclude_internal=config.exclude_internal_topics,
-            strategies=(OwnStrategy(config.partition_assignment_strategy, hash_form),),
-            auto_commit=config.auto_commit_enable,
-            session_timeout=self._group_timeout,
-            rebalance_timeout=keys.max_poll_interval_ms / 1000,
-            heartbeat_interval=keys.heartbeat_interval_ms / 1000,
-            backoff=max(keys.rebalance_backoff_ms, 1) / 1000,
-            reread=keys.reread_interval_ms / 1000,
+        spec = classic_spec(
+            keys, name, subscription, OwnStrategy(config.partition_assignment_strategy, hash_form)
         )
         gate = cast(DualGate, self._gate)
         live, group, paths = LiveMachine(), LiveMembership(spec), LivePaths.of(config.group_id)
         rebalance = LiveRebalance(self._member_spec(subscription), live, group)
         usual = tuple(make_strategy(one, hash_form) for one in keys.strategies)
         machine = LiveMember(rebalance, group, live, paths.mode, usual)
-        servers = [BrokerEndpoint(-1 - n, *one) for n, one in enumerate(keys.servers)]
-        brokers = KnownBrokers(servers, fetchers.requests_to)
-        timeout = keys.socket_timeout_ms / 1000
-        short = min(timeout, self._group_timeout)
-        requests = self._line(self._client(brokers, timeout), "requests")
-        heartbeats = self._line(self._client(brokers, short), "heartbeat")
-        offsets = self._line(self._client(brokers, short), "offsets")
+        clients = group_clients(keys, spec, fetchers, self._security, 3)
+        requests, heartbeats, offsets = map(
+            self._line, clients, ("requests", "heartbeat", "offsets")
+        )
         self._checks.append(self._zk.check)
         calls = self._listener_calls(newer=False)
         self._coordination.offsets = commits = LiveOffsets(
@@ -185,17 +168,4 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
             mode_acknowledged=int(live.mode is not None and live.acknowledged == live.version),
             moving_partitions=len(live.giving_up),
             pause_seconds={tp: pauses[tp] for tp in list(machine.held) if tp in pauses},
-        )
-
-    def _client(self, brokers: KnownBrokers, timeout: float) -> GroupClient:
-        keys = self._both.coordinator
-        return GroupClient(
-            keys.group_id,
-            keys.client_id,
-            None,
-            brokers,
-            session_timeout=self._group_timeout,
-            rebalance_timeout=keys.max_poll_interval_ms / 1000,
-            timeout=timeout,
-            security=self._security,
         )
