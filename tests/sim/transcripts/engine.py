@@ -465,7 +465,7 @@ def _text(name: str, value: Any) -> str:
         case int():
             return str(value) if name in ("generation", "request", "owner") else ""
         case bytes():
-            return ",".join(map(str, decode_assignment(value).partitions))
+            return ",".join(sorted(map(str, decode_assignment(value).partitions)))
         case str():
             return value.replace(f"{GROUP}_", "")
         case frozenset() | set():
