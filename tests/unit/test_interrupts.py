@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -49,12 +49,18 @@ SECONDS = float(os.environ.get("ZKC_INTERRUPT_SECONDS", "1.5"))
 """How long real signals interrupt each way to read."""
 
 
+HANG_S = 100 + SECONDS
+"""A test that makes no progress for so long ends the process, and shows where."""
+
+
 @pytest.fixture(autouse=True)
-def no_collection() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """No garbage of other tests is collected at a point: it would run their code there."""
     gc.collect()
     gc.disable()
+    faulthandler.dump_traceback_later(HANG_S, exit=True)
     yield
+    faulthandler.cancel_dump_traceback_later()
     gc.enable()
 
 
@@ -216,12 +222,20 @@ def is_free(lock: Any) -> bool:
     return found[0]
 
 
-def points(count: int, *what: object) -> list[int]:
-    """The points to raise at, of ``count``."""
-    if ALL or count <= SAMPLE:
-        return list(range(1, count + 1))
-    sys.stdout.write(f"a sample of {count} points; repeat it with ZKC_SEED={SEED}\n")
-    return sorted(random.Random(f"{SEED} {what}").sample(range(1, count + 1), SAMPLE))
+def points(count: int, *what: object, every: int = 1) -> Iterator[int]:
+    """The points to raise at, of ``count``. ``every``: of a sample, only each of so many.
+
+    Garbage is collected between them, because all points of a large call leave gigabytes.
+    """
+    tried: Sequence[int] = range(1, count + 1)
+    if not (ALL or count <= SAMPLE):
+        sys.stdout.write(f"a sample of {count} points; repeat it with ZKC_SEED={SEED}\n")
+        tried = sorted(random.Random(f"{SEED} {what}").sample(tried, SAMPLE))
+    for number, at in enumerate(tried if ALL else tried[::every], 1):
+        faulthandler.dump_traceback_later(HANG_S, exit=True)
+        if number % 500 == 0:
+            gc.collect()
+        yield at
 
 
 @pytest.mark.parametrize("then", ["continue", "commit", "shut down"])
@@ -315,20 +329,11 @@ class Application:
             sys.settrace(None)
 
 
-@pytest.fixture
-def in_time() -> Iterator[None]:
-    """A test that hangs ends the process, and shows where."""
-    faulthandler.dump_traceback_later(100, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
-
-
 KINDS = ("zookeeper", "coordinator")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", [StopNow, TimeLimitError])
-@pytest.mark.usefixtures("in_time")
 def test_an_exception_inside_commit_offsets(
     switch: Switch, kind: str, error: type[BaseException]
 ) -> None:
@@ -356,7 +361,6 @@ def test_an_exception_inside_commit_offsets(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", [StopNow, TimeLimitError])
-@pytest.mark.usefixtures("in_time")
 def test_an_exception_inside_shutdown(
     switch: Switch, kind: str, error: type[BaseException]
 ) -> None:
@@ -367,7 +371,7 @@ def test_an_exception_inside_shutdown(
     application.read(3)
     application.call(application.member.shutdown, counting)
     assert counting.points > 50
-    for at in points(counting.points, kind, error)[:: 1 if ALL else 3]:
+    for at in points(counting.points, kind, error, every=3):
         interrupter = Interrupter(error, at)
         application = Application(kind)
         application.read(3)
@@ -401,7 +405,6 @@ class Caller(Interrupter):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("in_time")
 def test_a_signal_handler_may_shut_down(switch: Switch, kind: str) -> None:
     """Wherever it interrupts the reading thread, the member leaves in time. At most the message
     that was being handed out is delivered afterwards, and it does not count as consumed."""
@@ -409,7 +412,7 @@ def test_a_signal_handler_may_shut_down(switch: Switch, kind: str) -> None:
     application = Application(kind)
     application.read(6, counting)
     application.member.shutdown()
-    for at in points(counting.points, kind)[:: 1 if ALL else 3]:
+    for at in points(counting.points, kind, every=3):
         application = Application(kind)
         delivered: list[int] = []
 
@@ -435,7 +438,6 @@ def test_a_signal_handler_may_shut_down(switch: Switch, kind: str) -> None:
     "call", ["mark_consumed", "health", "commit_offsets", "commit_offsets_async"]
 )
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("in_time")
 def test_a_signal_handler_may_call(switch: Switch, kind: str, call: str) -> None:
     """Wherever it interrupts the reading thread, the call returns and nothing is lost."""
     application = Application(kind)
@@ -554,7 +556,6 @@ class Reader:
 
 
 @pytest.mark.parametrize("way", ["next", "batches", "arrow_batches", "try_next"])
-@pytest.mark.usefixtures("in_time")
 def test_real_signals_lose_nothing(way: str) -> None:
     """A timer interrupts the reading thread again and again, and its handler raises. The loop is
     resumed. Nothing is lost, and no commit covers what was not handed out."""
@@ -604,7 +605,6 @@ def test_real_signals_lose_nothing(way: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("in_time")
 def test_shutdown_in_the_handler_of_a_real_signal(switch: Switch, kind: str) -> None:
     """What everybody writes for SIGTERM. It returns in time, and the loop that it interrupts
     ends."""
