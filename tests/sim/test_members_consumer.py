@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.sim.runs.group_scenario import World
 from tests.sim.runs.run import run
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.consumer_group import commands
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.core.coordinator.commands import CommitOffsets, LeaveGroup
 from zkconsumer.core.coordinator.states import State
+from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
+from zkconsumer.sim.group_judge import GroupJudge
+from zkconsumer.sim.invariants import Observer
+from zkconsumer.sim.kernel import Kernel
 
 EVENTS = 60
 FIRST, COUNT = map(int, os.environ.get("ZKC_SEEDS", "0:300").split(":"))
@@ -50,3 +60,32 @@ def test_same_seed_same_history(seed: int) -> None:
     assert first is not None
     assert len(first) > 100
     assert first == second
+
+
+def test_a_static_member_that_returns_is_the_same_owner() -> None:
+    """It returns in the epoch of the group, without a new one. A commit in that epoch is its own,
+    also after the group has got another."""
+    kernel, observer = Kernel(1), Observer()
+    judge = GroupJudge(kernel, observer)
+    group = ConsumerGroupCoordinator(kernel, lambda: {"t": 1}, watch=judge)
+    spec = ConsumerGroupSpec(
+        *("g", "m", "c", "i", Subscription(Pattern.STATIC, {"t": 1})),
+        *(True, None, None, True, 45.0, 30.0, 5.0, 0.1, 30.0),
+    )
+    answers: list[Any] = []
+
+    def send(command: Any, of: ConsumerGroupSpec = spec) -> Any:
+        group.handle(command, of, answers.append)
+        return answers[-1]
+
+    epoch = send(commands.MemberHeartbeat(1, "m", 0, True, {})).epoch
+    send(LeaveGroup(2, "m"))
+    again = send(commands.MemberHeartbeat(3, "m", 0, True, {}))
+    assert (again.epoch, again.assignment) == (epoch, {"t#1": (0,)})
+    kernel.run(until=10)
+    other = replace(spec, member_id="n", instance_id="j")
+    send(commands.MemberHeartbeat(4, "n", 0, True, {}), other)
+    assert send(commands.MemberHeartbeat(5, "m", epoch, False, None)).epoch > epoch
+    tp = TopicPartition("t", 0)
+    assert send(CommitOffsets(6, "m", epoch, {tp: 1})).codes == {tp: 0}
+    assert observer.violations == []

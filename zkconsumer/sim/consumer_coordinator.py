@@ -206,7 +206,7 @@ class ConsumerGroupCoordinator:
             if before.epoch != AWAY:
                 return None
             target = self._target.get(holder)
-            self._forget(holder, left=False)
+            self._forget(holder, left=True)  # it has left in order: see ``_leave``
             seat.state, seat.assigned, seat.since = before.state, before.assigned, before.since
             if target is not None:
                 self._target[name] = target
