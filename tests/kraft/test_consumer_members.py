@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 from confluent_kafka import Consumer
 
+from zkconsumer import Trouble
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
@@ -237,6 +238,29 @@ def test_the_broker_evaluates_a_pattern(
         make(group_id=f"{group}-2").create_message_streams_by_filter(Whitelist("(?=a).*"))
     with pytest.raises(ConfigError, match="Blacklist"):
         make(group_id=f"{group}-3").create_message_streams_by_filter(Blacklist("a"))
+
+
+def test_a_topic_that_does_not_exist_is_the_reason_for_idleness(
+    kraft: LocalCluster, make: Make, topic: str
+) -> None:
+    """It is in the health until the topic is created. Asking for it creates no topic."""
+
+    def obstacles() -> list[str]:
+        reasons = member.health(0.0).reasons
+        return [reason.text for reason in reasons if reason.trouble is Trouble.UNASSIGNABLE]
+
+    member = make()
+    streams = member.create_message_streams({topic: 1})[topic]
+    text = f"topic {topic} does not exist, nor does any other that it names"
+    wait_until(lambda: obstacles() == [text], 30, "the reason is in the health")
+    time.sleep(1)
+    assert obstacles() == [text]
+    kraft.create_topic(topic, 1)
+    wait_until(lambda: len(held(member)) == 1, 30, "the member has the partition")
+    assert obstacles() == []
+    with Producer(kraft.bootstrap, topic, range(1)) as producer:
+        producer.send(1)
+        Reader(streams).wait(1)
 
 
 def test_an_unknown_assignor_is_named(kraft: LocalCluster, make: Make, topic: str) -> None:

@@ -155,7 +155,7 @@ FOUND: Mapping[str, Found] = {
     "counts_a_members_lease_from_the_answer": Found("consumer", 3, "lease"),
     "gives_up_before_it_has_stopped": Found("consumer", 0, "owned_before_fetch"),
     "looks_only_when_idle": Found("consumer", 43, "owned_before_fetch"),
-    "names_only_what_it_reads": Found("consumer", 39, "owned_before_fetch"),
+    "names_only_what_it_reads": Found("consumer", 52, "owned_before_fetch"),
     "never_leaves": Found("consumer", 4, "leaves_in_order"),
     "never_tells_what_it_has": Found("consumer", 1, "single_delivery"),
     "sends_a_stale_commit_never_again": Found("consumer", 9, "commits_answered"),

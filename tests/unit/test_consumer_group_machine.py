@@ -15,6 +15,7 @@ from zkconsumer.core.common.commands import (
     NotifyLost,
     NotifyReleasing,
     NotifyStarting,
+    Report,
     SetTimer,
     StartFetching,
     StopFetching,
@@ -29,10 +30,15 @@ from zkconsumer.core.common.events import (
 )
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.consumer_group import commands, events
-from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
+from zkconsumer.core.consumer_group.machine import IDLE_BEATS, ConsumerGroupMachine
 from zkconsumer.core.consumer_group.reactions import HINTS, TABLE
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator.commands import CommitOffsets, FindCoordinator, LeaveGroup
+from zkconsumer.core.coordinator.commands import (
+    CommitOffsets,
+    FindCoordinator,
+    LeaveGroup,
+    LoadTopics,
+)
 from zkconsumer.core.coordinator.events import (
     CoordinatorFound,
     Left,
@@ -40,6 +46,7 @@ from zkconsumer.core.coordinator.events import (
     OffsetsFetched,
     RequestFailed,
     Started,
+    TopicsLoaded,
 )
 from zkconsumer.core.coordinator.reactions import UNREACHABLE, Reaction, Request
 from zkconsumer.core.coordinator.states import State
@@ -370,3 +377,102 @@ def test_the_table_has_an_entry_for_each_request_that_can_get_the_code() -> None
         assert rows[code].keys() == set(Request) - {Request.SYNC}
     for code in (110, 113, 25):
         assert Reaction.FATAL not in rows[code].values()
+
+
+# -- a member without partitions ------------------------------------------------------------------
+
+
+def idle(**more: Any) -> Story:
+    """A member that was accepted, and that is still assigned nothing at the next heartbeat."""
+    story = Story(**more)
+    for _ in range(IDLE_BEATS):
+        assert not story.has(LoadTopics), "partitions may follow"
+        story.beat(given={})
+        story.fire("heartbeat")
+    story.beat()
+    return story
+
+
+def reports(story: Story) -> list[str]:
+    """Return the texts that were logged because nothing can be assigned."""
+    found = [one for one in story.done if isinstance(one, Report)]
+    return [one.text for one in found if one.event == "unassignable"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "text"),
+    [
+        ({"t": 3}, "topic t does not exist, nor does any other that it names"),
+        ({"t": 29}, "TOPIC_AUTHORIZATION_FAILED (29): this member's principal may not describe t"),
+    ],
+)
+def test_an_idle_member_says_why(errors: dict[str, int], text: str) -> None:
+    """It asks for its topics once, and again when it reads topics again. The reason is logged once,
+    and it is gone as soon as something is assigned."""
+    story = idle()
+    assert story.has(AnswerStart)
+    load = story.last(LoadTopics)
+    assert load.topics == ("t",)
+    story.tell(TopicsLoaded(load.token, {}, errors=errors))
+    assert story.machine.obstacle.startswith(text)
+    story.fire("heartbeat")
+    story.beat()
+    assert story.last(LoadTopics) is load
+    story.fire("reread")
+    again = story.last(LoadTopics)
+    assert again is not load
+    story.tell(TopicsLoaded(again.token, {}, errors=errors))
+    assert [one.startswith(text) for one in reports(story)] == [True]
+    story.fire("heartbeat")
+    story.beat(given={T: (0,)})
+    assert story.machine.obstacle == ""
+    story.beat()
+    story.start()
+    story.fire("reread")
+    assert story.last(commands.ReadTopicNames).ids == (T,)
+
+
+def test_an_idle_member_of_an_existing_topic_has_no_obstacle() -> None:
+    """The other members have all partitions."""
+    story = idle()
+    story.tell(TopicsLoaded(story.last(LoadTopics).token, {"t": 3}))
+    assert story.machine.obstacle == ""
+    assert reports(story) == []
+
+
+def test_an_answer_about_topics_that_is_late_is_no_obstacle() -> None:
+    """Partitions were assigned while the broker was asked. A failed request is repeated with the
+    next reading of topics."""
+    story = idle()
+    load = story.last(LoadTopics)
+    story.fire("heartbeat")
+    story.beat(given={T: (0,)})
+    story.tell(TopicsLoaded(load.token, {}, errors={"t": 3}))
+    assert story.machine.obstacle == ""
+    story = idle()
+    load = story.last(LoadTopics)
+    story.tell(RequestFailed(load.token, UNREACHABLE, "no answer"))
+    assert story.machine.obstacle == ""
+    story.fire("reread")
+    assert story.last(LoadTopics) is not load
+
+
+def test_a_member_that_joins_again_looks_for_the_obstacle_again() -> None:
+    """The topic may have been created and deleted meanwhile."""
+    story = idle()
+    load = story.last(LoadTopics)
+    story.tell(TopicsLoaded(load.token, {}, errors={"t": 3}))
+    story.fire("heartbeat")
+    story.beat(25)
+    for _ in range(IDLE_BEATS):
+        story.beat(given={})
+        story.fire("heartbeat")
+    assert story.last(LoadTopics) is not load
+
+
+def test_a_pattern_that_matches_nothing_is_no_obstacle() -> None:
+    """As in the other kinds of groups."""
+    story = idle(subscription=Subscription(Pattern.WHITE_LIST, {"x.*": 1}))
+    story.fire("reread")
+    assert not story.has(LoadTopics)
+    assert story.machine.obstacle == ""

@@ -20,7 +20,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator import events as group_events
-from zkconsumer.core.coordinator.commands import CommitOffsets, LeaveGroup
+from zkconsumer.core.coordinator.commands import CommitOffsets, LeaveGroup, LoadTopics
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.sim.coordinator import GroupWatch
 from zkconsumer.sim.group_roster import Protocols
@@ -122,6 +122,10 @@ class ConsumerGroupCoordinator:
             case commands.ReadTopicNames(_, ids):
                 names = {one: name for name, one in self._ids.items() if one in ids}
                 reply(events.TopicNamesRead(token, names, self._brokers()))
+            case LoadTopics(_, wanted):
+                topics = self._topics()
+                counts = {name: topics[name] for name in wanted or topics if name in topics}
+                reply(group_events.TopicsLoaded(token, counts, self._brokers()))
             case commands.MemberHeartbeat():
                 reply(self._beat(command, spec))
             case LeaveGroup(_, name):

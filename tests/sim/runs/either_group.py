@@ -342,7 +342,8 @@ class EitherGroup:
             if self._life == life:
                 reply(event)
 
-        if isinstance(command, member_commands.ReadTopicNames):
+        of_topics = member_commands.ReadTopicNames | commands.LoadTopics
+        if modern and isinstance(command, of_topics):
             self._mixed.handle(command, spec, answer)
         elif self.loading or isinstance(command, commands.LoadTopics):
             self._classic.loading = self.loading

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 from zkconsumer.core.common.commands import CommonCommand
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator.commands import CommitOffsets, FindCoordinator, LeaveGroup
+from zkconsumer.core.coordinator.commands import (
+    CommitOffsets,
+    FindCoordinator,
+    LeaveGroup,
+    LoadTopics,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ Command = (
     FindCoordinator
     | MemberHeartbeat
     | ReadTopicNames
+    | LoadTopics
     | FetchMemberOffsets
     | CommitOffsets
     | LeaveGroup

@@ -19,6 +19,7 @@ from zkconsumer.core.coordinator.events import (
     PollResumed,
     RequestFailed,
     Started,
+    TopicsLoaded,
 )
 
 
@@ -52,6 +53,7 @@ Event = (
     | CoordinatorFound
     | MemberHeartbeatAnswered
     | TopicNamesRead
+    | TopicsLoaded
     | OffsetsFetched
     | OffsetsCommitted
     | Left

@@ -29,9 +29,9 @@ from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.reactions import HINTS, ROWS, ROWS_OF_MEMBERS
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator.base import GroupMachine
-from zkconsumer.core.coordinator.commands import LeaveGroup
+from zkconsumer.core.coordinator.commands import LeaveGroup, LoadTopics
 from zkconsumer.core.coordinator.data import Goal, Purpose
-from zkconsumer.core.coordinator.events import CoordinatorFound, RequestFailed
+from zkconsumer.core.coordinator.events import CoordinatorFound, RequestFailed, TopicsLoaded
 from zkconsumer.core.coordinator.reactions import Reaction, Request, Row, name_of
 from zkconsumer.core.coordinator.states import State
 from zkconsumer.core.coordinator.strategies import assign_to_streams
@@ -44,6 +44,9 @@ FENCED_JOINS: Final = 2
 """A member whose join is fenced this many times takes another member id."""
 MAX_PAUSES: Final = 32
 """The longest pause between two joins, as a multiple of ``rebalance.backoff.ms``."""
+IDLE_BEATS: Final = 3
+"""A member that is still assigned nothing in the answer to this heartbeat asks for its topics. In
+answers to earlier ones that is normal: other members release partitions for it."""
 NAMES_AGAIN: Final = 1.0
 """Seconds until the name of an unknown topic id is requested again."""
 
@@ -66,6 +69,7 @@ class ConsumerGroupMachine(GroupMachine):
         self._beat: tuple[int, Owned] | None = None  # token, and what it named as owned
         self._beat_due = False  # another one, as soon as that is answered
         self._said: Owned | None = None  # what the coordinator surely knows; None: nothing
+        self._idle = 0  # heartbeats answered since nothing is assigned
         self._fenced = 0  # joins refused with FENCED_MEMBER_EPOCH, one after the other
         self._unreleased: int | None = None
         """Another member has the instance id. 0: waiting; else the last token before that was over,
@@ -112,6 +116,7 @@ class ConsumerGroupMachine(GroupMachine):
         self._nameless = frozenset()
         self._ids.clear()
         self.assigned = 0
+        self._idle = 0
 
     # -- heartbeats ------------------------------------------------------------------------------
 
@@ -201,6 +206,9 @@ class ConsumerGroupMachine(GroupMachine):
                 one: tuple(sorted(numbers)) for one, numbers in event.assignment.items()
             }
             self.assigned = sum(map(len, self._target.values()))
+            if self.assigned:
+                self.obstacle = ""
+        self._idle = 0 if self.assigned else self._idle + 1
         due = self._beat_due
         if self.state in (State.JOINING, State.STABLE):
             self._rest()
@@ -287,6 +295,10 @@ class ConsumerGroupMachine(GroupMachine):
         if not self._answered_start:
             self._answered_start = True
             self._emit(AnswerStart(Outcome.SETTLED))
+        named = self.spec.topics_named is not None
+        if named and self._idle == IDLE_BEATS and self._reread is None:
+            self._reread = self._next_token()
+            self._read_again(self._reread)
 
     def _is_target(self, tp: TopicPartition) -> bool:
         return tp.partition in self._target.get(self._ids[tp], ())
@@ -313,11 +325,19 @@ class ConsumerGroupMachine(GroupMachine):
             self._timer("names", NAMES_AGAIN)
 
     def _read_again(self, token: int) -> None:
-        self._emit(commands.ReadTopicNames(token, tuple(sorted(self._target))))
+        """The coordinator does not report why it assigns nothing: so topics are read by name."""
+        if self.assigned or self.spec.topics_named is None:
+            self._emit(commands.ReadTopicNames(token, tuple(sorted(self._target))))
+        else:
+            self._emit(LoadTopics(token, self.spec.topics_named))
 
     def _reread_done(self, event: Any) -> None:
         if isinstance(event, events.TopicNamesRead):
             self._learn(event)
+        elif isinstance(event, TopicsLoaded):
+            self._emit(SetBrokers(event.brokers))
+            if not self.assigned:
+                self._look_for_obstacle(event, self.spec.topics_named)
 
     def _ask_offsets(self, token: int, partitions: frozenset[TopicPartition]) -> None:
         self._emit(commands.FetchMemberOffsets(token, self.member_id, self.generation, partitions))

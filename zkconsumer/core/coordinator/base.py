@@ -33,6 +33,7 @@ from zkconsumer.core.common.commands import (
     StartFetching,
     StopFetching,
 )
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.events import (
     CloseRequested,
     CommitAbandoned,
@@ -304,6 +305,29 @@ class GroupMachine(Machine[State, Any, Any]):
                 self._lose(what is Reaction.EXPELLED)
             case Reaction.FATAL:
                 self._fail(event.code, event.detail)
+
+    def _look_for_obstacle(self, event: events.TopicsLoaded, named: tuple[str, ...] | None) -> bool:
+        """Note why nothing can be assigned; whether a topic may not be described.
+
+        ``named``: the topics subscribed to by name; ``None`` for a filter.
+        """
+        before, own = self.obstacle, named or ()
+        denied = [
+            topic
+            for topic in own
+            if event.errors.get(topic) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        ]
+        self.obstacle = ""
+        if denied:
+            self.obstacle = (
+                f"{name_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED)}: this member's principal may not "
+                f"describe {', '.join(denied[:3])}: allow it Describe and Read"
+            )
+        elif own and not any(topic in event.partitions for topic in own):
+            self.obstacle = f"topic {own[0]} does not exist, nor does any other that it names"
+        if self.obstacle and self.obstacle != before:
+            self._report("unassignable", self.obstacle)
+        return bool(denied)
 
     # -- starting partitions -----------------------------------------------------------------------
 

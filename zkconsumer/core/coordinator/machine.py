@@ -43,7 +43,7 @@ class MembershipMachine(GroupMachine):
     def _loaded(self, event: events.TopicsLoaded) -> None:
         self._emit(SetBrokers(event.brokers))
         self._known = dict(event.partitions)
-        denied = self._look_for_obstacle(event)
+        denied = self._look_for_obstacle(event, self.spec.topics_to_load)
         topics = self._subscribed(self._known)
         if topics is None:
             self._fail(UNREACHABLE, self.misread)
@@ -70,26 +70,6 @@ class MembershipMachine(GroupMachine):
             return kept
         self.misread = ""
         return topics
-
-    def _look_for_obstacle(self, event: events.TopicsLoaded) -> bool:
-        """Note why nothing can be assigned; whether a topic may not be described."""
-        before, own = self.obstacle, self.spec.topics_to_load or ()
-        denied = [
-            topic
-            for topic in own
-            if event.errors.get(topic) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        ]
-        self.obstacle = ""
-        if denied:
-            self.obstacle = (
-                f"{name_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED)}: this member's principal may not "
-                f"describe {', '.join(denied[:3])}: allow it Describe and Read"
-            )
-        elif own and not any(topic in event.partitions for topic in own):
-            self.obstacle = f"topic {own[0]} does not exist, nor does any other that it names"
-        if self.obstacle and self.obstacle != before:
-            self._report("unassignable", self.obstacle)
-        return bool(denied)
 
     def _join(self) -> None:
         self._rejoin_wanted = False
@@ -186,7 +166,7 @@ class MembershipMachine(GroupMachine):
         if not isinstance(event, events.TopicsLoaded):
             return
         self._emit(SetBrokers(event.brokers))
-        self._look_for_obstacle(event)
+        self._look_for_obstacle(event, self.spec.topics_to_load)
         topics = self._subscribed(event.partitions)
         if self.state is not State.STABLE or topics is None:
             return
