@@ -59,9 +59,10 @@ def test_a_refusal_reaches_everyone_who_asked() -> None:
         CommitRequested(1, {T0: 5}), CommitRequested(2, {}), CommitRequested(3, {T0: 6})
     )
     sent(commits)
+    commits.add(CommitRequested(4, {T0: 7}))
     commits.refuse("lost")
-    told = [AnswerCommit(2, ()), AnswerCommit(1, ("lost",)), AnswerCommit(3, ("lost",))]
-    assert commits.answers() == told
+    refused = [AnswerCommit(caller, ("lost",)) for caller in (1, 3, 4)]
+    assert commits.answers() == [AnswerCommit(2, ()), *refused]
     assert commits.answers() == []
 
 
