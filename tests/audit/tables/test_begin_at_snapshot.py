@@ -23,8 +23,8 @@ from tests.audit.corpus.held_out import HELD_OUT
 from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES, Corpus
 from tests.audit.corpus.judge import Verdict, compare
 from tests.audit.corpus.play import RECORDED
+from tests.audit.histories import History, found
 from tests.audit.snapshots import snapshot_after
-from tests.audit.tables.test_findings import History, found
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 

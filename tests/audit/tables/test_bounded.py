@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql import SparkSession, functions as F
 from zkaudit import schema
 from zkaudit.findings import load, ownership
 from zkaudit.findings.base import Tables
@@ -21,6 +21,8 @@ from zkaudit.history.staging import (
     stage,
 )
 from zkaudit.tables import catalog
+
+from tests.audit.histories import END, frame_of
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 
@@ -94,18 +96,10 @@ def test_writes_of_offsets_are_neither_shuffled_nor_joined(
             if "owners" not in (row.group, row.topic)}.items() <= known.items()  # fmt: skip
 
 
-def frame(spark: SparkSession, table: catalog.Table, rows: list[dict[str, Any]]) -> DataFrame:
-    """Rows of a table. Columns that a row does not name are null."""
-    names = [column.name for column in table.columns]
-    return spark.createDataFrame(
-        [tuple(row.get(name) for name in names) for row in rows], table.spark_type()
-    )
-
-
 def of(spark: SparkSession, **rows: list[dict[str, Any]]) -> Tables:
     """Tables of an audit that contain only these rows."""
-    made = {t.name: frame(spark, t, rows.get(t.name, [])) for t in catalog.TABLES}
-    end = spark.createDataFrame([(10_000, None)], "zxid long, time timestamp")
+    made = {t.name: frame_of(spark, t.spark_type(), rows.get(t.name, [])) for t in catalog.TABLES}
+    end = frame_of(spark, END, [{"zxid": 10_000}])
     names = Tables.__dataclass_fields__.keys() & made.keys()
     return Tables(**{name: made[name] for name in names}, end=end)
 
@@ -271,7 +265,7 @@ def test_partitions_that_no_member_ever_owned(spark: SparkSession) -> None:
                  "start_time": at(1), "end_zxid": 13, "end_time": at(2), "ended": "released"}
     ]  # fmt: skip
     tables = of(spark, registrations=registrations, partitions=partitions, ownership=owned)
-    end = spark.createDataFrame([(10_000, at(9_000))], "zxid long, time timestamp")
+    end = frame_of(spark, END, [{"zxid": 10_000, "time": at(9_000)}])
     rows = ownership.unclaimed(
         Tables(**{**{n: getattr(tables, n) for n in Tables.__dataclass_fields__}, "end": end}),
         Limits(),

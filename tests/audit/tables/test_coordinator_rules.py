@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType
 from zkaudit.findings.base import Tables
 from zkaudit.findings.coordinator import coordinator, two_owners
 from zkaudit.findings.limits import Limits
 from zkaudit.history.modes import Group
 from zkaudit.tables import catalog, timeline
 from zkaudit.tables.migrations import Moving
+
+from tests.audit.histories import END, frame_of, keep
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 START = datetime(2026, 11, 21, tzinfo=UTC)
@@ -23,7 +26,7 @@ FRAMES = [name for name, field in Tables.__dataclass_fields__.items() if field.d
 
 def tables_of(spark: SparkSession, **more: Any) -> Tables:
     """Tables that are empty but for ``more``; the history ends after a day."""
-    end = spark.createDataFrame([(99, START + timedelta(days=1))], "zxid long, time timestamp")
+    end = frame_of(spark, END, [{"zxid": 99, "time": START + timedelta(days=1)}])
     frames: dict[str, Any] = dict.fromkeys(FRAMES, end)
     return Tables(**frames | more)
 
@@ -51,11 +54,9 @@ class Log:
 
     def found(self, spark: SparkSession) -> dict[tuple[str, str], Any]:
         """The findings by group and kind."""
-        ddl = f"chroot string, {catalog.GENERATIONS.ddl}"
-        names = ["chroot", *[column.name for column in catalog.GENERATIONS.columns]]
-        values = [tuple(row.get(name) for name in names) for row in self.rows]
-        tables = tables_of(spark, generations=spark.createDataFrame(values, ddl))
-        parts = coordinator(tables, Limits(), lambda _, frame: frame)
+        columns = catalog.GENERATIONS.spark_type().add("chroot", StringType())
+        tables = tables_of(spark, generations=frame_of(spark, columns, self.rows))
+        parts = coordinator(tables, Limits(), keep)
         rows = [row for part in parts for row in part.collect()]
         by = {(row["group"], row["kind"]): row for row in rows}
         assert len(by) == len(rows)
@@ -138,11 +139,10 @@ def test_two_owners_of_a_group_that_was_stopped_and_moved(spark: SparkSession) -
     move, and a legacy member whose session had expired."""
 
     def piece(group: str, source: str, begin: float, end: float | None, **more: Any) -> Any:
-        row = {"chroot": "", "group": group, "topic": "t", "partition": 0, "source": source,
-               "member": f"{group}_{source[0]}", "start_time": START + timedelta(seconds=begin),
-               "end_time": end and START + timedelta(seconds=end), "ended": "released",
-               **more}  # fmt: skip
-        return tuple(row.get(column.name) for column in catalog.GROUP_OWNERSHIP.columns)
+        return {"chroot": "", "group": group, "topic": "t", "partition": 0, "source": source,
+                "member": f"{group}_{source[0]}", "start_time": START + timedelta(seconds=begin),
+                "end_time": end and START + timedelta(seconds=end), "ended": "released",
+                **more}  # fmt: skip
 
     znode = {"session": 5, "start_zxid": 9}
     rows = []
@@ -152,7 +152,7 @@ def test_two_owners_of_a_group_that_was_stopped_and_moved(spark: SparkSession) -
         rows.append(piece(group, "generation", begin, None, ended="still held"))
     rows.append(piece("late", "owner znode", 10, 20, session=5, start_zxid=3))
     rows.append(piece("late", "generation", 15, 30))
-    owned = spark.createDataFrame(rows, catalog.GROUP_OWNERSHIP.spark_type())
+    owned = frame_of(spark, catalog.GROUP_OWNERSHIP.spark_type(), rows)
     moving = Moving((Group("", "moves", ()),))
     tables = tables_of(spark, moving=moving, known=(5,))
     found = {row["group"]: row for row in two_owners(tables, owned, Limits()).collect()}

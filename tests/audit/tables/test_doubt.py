@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession, functions as F
-from zkaudit import schema
-from zkaudit.findings import rules
-from zkaudit.findings.limits import Limits
+from pyspark.sql.types import BooleanType, LongType, StructType
 from zkaudit.findings.places import located
 from zkaudit.history import committed, doubt
 
-from tests.audit.tables.test_findings import History, tables_of
+from tests.audit.histories import (
+    History,
+    findings_of,
+    frame_of,
+    kept,
+    logged,
+    tables_of,
+)
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 
@@ -78,16 +83,13 @@ class Ensemble:
         return [row | {"server": str(server)} for row in rows]
 
 
-def kept(
+def used(
     spark: SparkSession, ensemble: Ensemble, servers: str, voters: int | None
 ) -> list[dict[str, Any]]:
     """The rows that an audit of some servers' logs uses, each with ``confirmed``."""
     rows = [row for server in servers for row in ensemble.log(int(server))]
-    names = [c.name for c in schema.TXNLOG]
-    values = [tuple(row.get(name) for name in names) for row in rows]
-    frame = spark.createDataFrame(values, schema.spark_type(schema.TXNLOG))
     runs = [committed.Run(row["server"], row["zxid"], row["zxid"]) for row in rows]
-    plan = doubt.decided(frame, committed.plan(runs, voters))
+    plan = doubt.decided(logged(spark, rows), committed.plan(runs, voters))
     return [
         row | {"confirmed": not committed.within(row["zxid"], plan.unconfirmed)}
         for row in sorted(rows, key=lambda row: row["zxid"])
@@ -110,17 +112,17 @@ def findings(spark: SparkSession) -> dict[str, list[Any]]:
     h = History()
     for number, (rejoined, servers, voters) in enumerate(sorted(CASES, key=str)):
         chroot = f"/{'rejoined' if rejoined else 'dead'}-{servers}-{voters}"
-        for row in kept(spark, Ensemble(rejoined), servers, voters):
+        for row in used(spark, Ensemble(rejoined), servers, voters):
             h.zxid += 1
             path = row["path"] and chroot + row["path"]
             more = {"zxid": h.zxid, "path": path, "session": row["session"] + 1000 * number}
             h.rows.append(row | more)
     h.now = max(row["time"] for row in h.rows)
     made, _ = tables_of(spark, h)
-    found = rules.findings(made, Limits(), lambda _, frame: frame.localCheckpoint())
-    found = found.withColumn("number", F.monotonically_increasing_id()).localCheckpoint()
-    places = [(row["zxid"], row["confirmed"]) for row in h.rows]
-    transactions = spark.createDataFrame(places, "zxid long, confirmed boolean").selectExpr(
+    found = kept(findings_of(made).withColumn("number", F.monotonically_increasing_id()))
+    places = [{name: row[name] for name in ("zxid", "confirmed")} for row in h.rows]
+    columns = StructType().add("zxid", LongType()).add("confirmed", BooleanType())
+    transactions = frame_of(spark, columns, places).selectExpr(
         "'' as server", "'' as file", "0L as position", "*"
     )
     by: dict[str, list[Any]] = defaultdict(list)
@@ -167,11 +169,7 @@ def test_a_log_gap_hides_what_happened_to_a_znode(spark: SparkSession, gap: bool
     doubted = (h.zxid, h.zxid)
     h.zxid = 2 << 32 | 7
     h.commit("g", 0, 20, 1, version=3)
-    frame = spark.createDataFrame(
-        [tuple(row.get(c.name) for c in schema.TXNLOG) for row in h.rows],
-        schema.spark_type(schema.TXNLOG),
-    )
     gaps = ((2 << 32 | 3, 2 << 32 | 6),) if gap else ()
     plan = committed.History({"a": (doubted, (2 << 32 | 1, h.zxid))}, gaps, (), (doubted,))
-    plan = doubt.decided(frame, plan)
+    plan = doubt.decided(logged(spark, h.rows), plan)
     assert (plan.dropped, plan.unconfirmed) == (((), (doubted,)) if gap else ((doubted,), ()))

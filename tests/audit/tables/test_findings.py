@@ -4,85 +4,36 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from zkaudit import schema
 from zkaudit.findings.base import Tables
 from zkaudit.findings.journals import delivery_gaps, double_deliveries, offset_resets
 from zkaudit.findings.limits import Limits
 from zkaudit.findings.load import storms
 from zkaudit.findings.members import stalled
 from zkaudit.findings.ownership import unclaimed, unowned
-from zkaudit.findings.rules import findings
-from zkaudit.history import lifetimes as intervals, staging
+from zkaudit.history import lifetimes
 from zkaudit.job import audit as job, inputs
 from zkaudit.tables import build as tables_build, catalog as tables, journals
 
+from tests.audit.histories import (
+    END,
+    EPOCH,
+    History,
+    findings_of,
+    found,
+    frame_of,
+    kept,
+    registration,
+    tables_of,
+)
+
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
-EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
-REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
-
-
-class History:
-    """A log written by hand. Each step takes a second unless it says otherwise."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self.zxid = 0
-        self.now = EPOCH
-
-    def add(self, kind: str, session: int, path: str | None = None, **more: Any) -> None:
-        self.zxid += 1
-        self.now += timedelta(seconds=more.pop("seconds", 1))
-        self.rows.append(
-            {"server": "a", "file": "log.1", "position": self.zxid, "zxid": self.zxid, "idx": 0,
-             "size": 0, "time": self.now, "session": session, "cxid": 1, "type": kind,
-             "path": path, **more}
-        )  # fmt: skip
-
-    def join(
-        self, group: str, member: str, session: int, data: bytes = REGISTRATION, **more: Any
-    ) -> None:
-        path = f"/consumers/{group}/ids/{member}"
-        self.add("create", session, path, data=data, ephemeral=True, **more)
-
-    def topic(self, name: str, partitions: int) -> None:
-        numbers = {str(n): [0] for n in range(partitions)}
-        data = json.dumps({"version": 1, "partitions": numbers}).encode()
-        self.add("create", 7, f"/brokers/topics/{name}", data=data, ephemeral=False)
-
-    def move(self, group: str, store: str, session: int) -> None:
-        data = json.dumps({"version": 1, "moved_to": store, "at_ms": 1, "offsets": {}}).encode()
-        self.add("create", session, f"/consumers/{group}/migration", data=data, ephemeral=False)
-
-    def claim(
-        self, group: str, partition: int, member: str, session: int, topic: str = "t", **more: Any
-    ) -> None:
-        path = f"/consumers/{group}/owners/{topic}/{partition}"
-        self.add("create", session, path, data=f"{member}-0".encode(), ephemeral=True, **more)
-
-    def leave(self, group: str, member: str, session: int, **more: Any) -> None:
-        self.add("delete", session, f"/consumers/{group}/ids/{member}", **more)
-
-    def release(self, group: str, partition: int, session: int, **more: Any) -> None:
-        self.add("delete", session, f"/consumers/{group}/owners/t/{partition}", **more)
-
-    def commit(self, group: str, partition: int, offset: int, session: int, **more: Any) -> None:
-        path = f"/consumers/{group}/offsets/t/{partition}"
-        self.add("setData", session, path, data=str(offset).encode(), **more)
-
-
-def registration(pattern: str, name: str, streams: int = 1) -> bytes:
-    """A registration that subscribes to something other than topic t."""
-    return json.dumps(
-        {"version": 1, "subscription": {name: streams}, "pattern": pattern, "timestamp": "1"}
-    ).encode()
 
 
 class Journal:
@@ -184,81 +135,6 @@ def journals_of_members(folder: Path) -> None:
 
 MEASURED = 4_000
 """Seconds into the history at which a member joins the group whose members kept journals."""
-
-
-def tables_of(
-    spark: SparkSession,
-    history: History,
-    log_gaps: tuple[tuple[int, int], ...] = (),
-    journal: tuple[Path, ...] = (),
-    snapshots: Sequence[dict[str, Any]] = (),
-) -> tuple[Tables, staging.Stage]:
-    """All tables of a history. ``snapshots``: rows of ``schema.SNAPSHOT``."""
-    names = [c.name for c in schema.TXNLOG]
-    values = [tuple(row.get(name) for name in names) for row in history.rows]
-    frame = spark.createDataFrame(values, schema.spark_type(schema.TXNLOG))
-    shown = None
-    if snapshots:
-        names = [c.name for c in schema.SNAPSHOT]
-        values = [tuple(row.get(name) for name in names) for row in snapshots]
-        shown = spark.createDataFrame(values, schema.spark_type(schema.SNAPSHOT))
-    stage = staging.stage(frame, log_gaps, shown)
-    owned = intervals.owners(intervals.lifetimes(stage, "owners"))
-    registered = intervals.registrations(intervals.lifetimes(stage, "ids"))
-    end = spark.createDataFrame([(history.zxid, history.now)], "zxid bigint, time timestamp")
-
-    def kept(table: tables.Table, made: Any) -> Any:
-        return table.shape(made).localCheckpoint()
-
-    ownership = kept(tables.OWNERSHIP, owned)
-    members = kept(tables.REGISTRATIONS, registered)
-    known = inputs.known(log_gaps, {row["zxid"] for row in snapshots})
-    first = next((row for row in history.rows if row["zxid"] > (known[-1] or 0)), None)
-    steps = tables_build.steps(members, log_gaps, known)
-    changes = kept(tables.MEMBERSHIP, steps.where("change is not null"))
-    refused = kept(tables.FAILED_CLAIMS, tables_build.failed_claims(stage, members))
-    read = journals.read(spark, journal)
-    lines = journals.lines(read, members)
-    made = Tables(
-        registrations=members,
-        ownership=ownership,
-        commits=kept(tables.COMMITS, intervals.commits(stage, owned, known)),
-        membership=changes,
-        failed_claims=refused,
-        rebalances=kept(
-            tables.REBALANCES, tables_build.rebalances(ownership, changes, refused, 5_000)
-        ),
-        moves=kept(tables.MOVES, tables_build.moves(stage)),
-        partitions=kept(tables.PARTITIONS, tables_build.partitions(stage)),
-        herds=kept(tables.HERDS, journals.herds(steps, lines)),
-        deliveries=kept(tables.DELIVERIES, journals.deliveries(lines)),
-        views=kept(tables.VIEWS, journals.views(lines)),
-        end=end,
-        sessions=kept(tables.SESSIONS, tables_build.sessions(stage)),
-        known=known,
-        known_us=round(first["time"].timestamp() * 1e6) if known[-1] and first else None,
-        log_gaps=log_gaps,
-        foreign=intervals.lifetimes(stage, "foreign"),
-    )
-    return made, stage
-
-
-def found(
-    spark: SparkSession,
-    history: History,
-    log_gaps: tuple[tuple[int, int], ...] = (),
-    journal: tuple[Path, ...] = (),
-    limits: Limits | None = None,
-    snapshots: Sequence[dict[str, Any]] = (),
-) -> dict[tuple[str, str], list[Any]]:
-    """Findings by group and kind."""
-    made, _ = tables_of(spark, history, log_gaps, journal, snapshots)
-    by: dict[tuple[str, str], list[Any]] = {}
-    for row in findings(
-        made, limits or Limits(), lambda _, frame: frame.localCheckpoint()
-    ).collect():
-        by.setdefault((row["group"], row["kind"]), []).append(row)
-    return by
 
 
 @pytest.fixture(scope="module")
@@ -478,9 +354,9 @@ def test_resets_of_offsets(spark: SparkSession, tmp_path: Path) -> None:
     ]  # fmt: skip
     for journal in made:
         journal.write(tmp_path)
-    registered = spark.createDataFrame([], tables.REGISTRATIONS.spark_type())
+    registered = rows_of(spark, tables.REGISTRATIONS)
     lines = journals.lines(journals.read(spark, (tmp_path,)), registered)
-    deliveries = tables.DELIVERIES.shape(journals.deliveries(lines)).localCheckpoint()
+    deliveries = kept(tables.DELIVERIES.shape(journals.deliveries(lines)))
     periods = [
         (row["group"], row["ended"], row["start_offset"], row["end_offset"], row["reset"],
          row["reset_from"], row["reset_to"])
@@ -549,12 +425,14 @@ def test_nothing_is_claimed_beyond_a_log_gap(spark: SparkSession) -> None:
     }
 
 
-def frame_of(spark: SparkSession, table: tables.Table, *rows: dict[str, Any]) -> DataFrame:
-    """Rows of a table, written by hand. Columns that a row does not name are null."""
-    names = [column.name for column in table.columns]
-    assert all(row.keys() <= set(names) for row in rows)
-    values = [tuple(row.get(name) for name in names) for row in rows]
-    return spark.createDataFrame(values, table.spark_type())
+def rows_of(spark: SparkSession, table: tables.Table, *rows: dict[str, Any]) -> DataFrame:
+    """Rows of a table, written by hand."""
+    return frame_of(spark, table.spark_type(), rows)
+
+
+def end_at(spark: SparkSession, zxid: int, time: datetime) -> DataFrame:
+    """``Tables.end`` of a history that ends there."""
+    return frame_of(spark, END, [{"zxid": zxid, "time": time}])
 
 
 @dataclass
@@ -595,21 +473,21 @@ def test_no_unowned_interval_across_a_log_gap(
     owner = {**common, "topic": "t", "start_zxid": 2, "end_zxid": 3, "end_time": after(0)}
     claim = {**common, "topic": "t", "start_zxid": 14, "start_time": after(60)}
     few = Few(
-        frame_of(
+        rows_of(
             spark,
             tables.REGISTRATIONS,
             {**common, "start_zxid": 1, "subscription": {"t": 1}, "pattern": "static",
              "ended": "still held"},
         ),
-        frame_of(
+        rows_of(
             spark,
             tables.OWNERSHIP,
             {**owner, "partition": 0, "ended": "released"},
             {**claim, "partition": 0, "ended": "still held"},
             {**owner, "partition": 1, "ended": "released"},
         ),
-        partitions=frame_of(spark, tables.PARTITIONS),
-        end=spark.createDataFrame([(20, after(100))], "zxid bigint, time timestamp"),
+        partitions=rows_of(spark, tables.PARTITIONS),
+        end=end_at(spark, 20, after(100)),
         log_gaps=(log_gap,) if log_gap else (),
     )  # fmt: skip
     interval, orphan = unowned(cast(Tables, few), Limits())
@@ -636,20 +514,20 @@ def test_the_time_before_the_first_claim(
     ]  # fmt: skip
     claimed[-1]["start_idx"] = 2**31 - 1  # only a snapshot shows it
     few = Few(
-        frame_of(
+        rows_of(
             spark,
             tables.REGISTRATIONS,
             {**common, "start_zxid": 30, "start_time": after(20), "subscription": subscription,
              "pattern": "static", "ended": "still held"},
         ),
-        frame_of(spark, tables.OWNERSHIP, *claimed),
-        partitions=frame_of(
+        rows_of(spark, tables.OWNERSHIP, *claimed),
+        partitions=rows_of(
             spark,
             tables.PARTITIONS,
             *[{"chroot": "", "topic": topic, "partition": 0, "zxid": 20, "time": after(0),
                "created": topic != "old"} for topic in claims],
         ),
-        end=spark.createDataFrame([(50, after(100))], "zxid bigint, time timestamp"),
+        end=end_at(spark, 50, after(100)),
         known=(0, known),
         known_us=None if since is None else micros(since),
         log_gaps=((0, 10),),
@@ -683,8 +561,8 @@ def test_partitions_without_an_owner_when_the_logs_begin(
     members[5] |= {"start_zxid": 25, "start_time": after(20)}
     owner = {**common, "partition": 0, "member": "m", "start_zxid": 7, "start_time": after(1)}
     few = Few(
-        frame_of(spark, tables.REGISTRATIONS, *members),
-        frame_of(
+        rows_of(spark, tables.REGISTRATIONS, *members),
+        rows_of(
             spark,
             tables.OWNERSHIP,
             {**owner, "topic": "earlier", "ended": "unknown", "end_after_zxid": 9},
@@ -692,13 +570,13 @@ def test_partitions_without_an_owner_when_the_logs_begin(
             {**owner, "topic": "claimed", "start_zxid": 30, "start_time": after(60), "end_zxid": 31,
              "end_time": after(90), "ended": "released"},
         ),
-        partitions=frame_of(
+        partitions=rows_of(
             spark,
             tables.PARTITIONS,
             *[{"chroot": "", "topic": topic, "partition": 0, "zxid": 5, "time": after(0),
                "created": False} for topic in topics],
         ),
-        end=spark.createDataFrame([(50, after(100))], "zxid bigint, time timestamp"),
+        end=end_at(spark, 50, after(100)),
         known=(0, known),
         known_us=None if since is None else micros(since),
         log_gaps=((9, 12),) if known == 20 else ((0, 2),),
@@ -776,9 +654,9 @@ def test_an_owner_that_stops_committing(spark: SparkSession) -> None:
         if (row["group"], row["member"]) == ("lost", "a"):
             row.update(ended="expired", end_zxid=11_501, end_time=after(1_150))
     few = Few(
-        ownership=frame_of(spark, tables.OWNERSHIP, *owned),
-        commits=frame_of(spark, tables.COMMITS, *rows),
-        end=spark.createDataFrame([(99_999, after(7000))], "zxid bigint, time timestamp"),
+        ownership=rows_of(spark, tables.OWNERSHIP, *owned),
+        commits=rows_of(spark, tables.COMMITS, *rows),
+        end=end_at(spark, 99_999, after(7000)),
     )
     told = stalled(cast(Tables, few), Limits()).orderBy("group").collect()
     assert [(row["group"], row["member"]) for row in told] == [("continues", "a"), ("ends", "a")]
@@ -1092,7 +970,7 @@ def test_an_incident_in_logs_that_begin_late(spark: SparkSession) -> None:
     h.rows = [row for row in h.rows if row["zxid"] >= cut]
     made, _ = tables_of(spark, h, ((0, cut),))
     assert {row["members"] for row in made.membership.collect()} == {None}
-    rows = findings(made, Limits(), lambda _, frame: frame.localCheckpoint()).collect()
+    rows = findings_of(made).collect()
     told = [((row["kind"], row["partition"]), f"{row['severity']} {row['basis']}") for row in rows]
     expected = {
         **INCIDENT,
@@ -1141,9 +1019,8 @@ def test_members_are_counted_where_they_are_known(spark: SparkSession, tmp_path:
     h.leave("g", "a", 1)
     h.add("closeSession", 2)
     stage = tables_of(spark, h, ((2, 13),))[1]
-    members = tables.REGISTRATIONS.shape(
-        intervals.registrations(intervals.lifetimes(stage, "ids"))
-    ).localCheckpoint()
+    registered = lifetimes.registrations(lifetimes.lifetimes(stage, "ids"))
+    members = kept(tables.REGISTRATIONS.shape(registered))
 
     def counts(log_gaps: tuple[tuple[int, int], ...], snapshots: tuple[int, ...]) -> list[Any]:
         known = inputs.known(log_gaps, snapshots)
@@ -1178,8 +1055,8 @@ def test_findings_of_a_time(spark: SparkSession) -> None:
         {"kind": "zombie commit", "group": "once", "time": after(0)},
         {"kind": "zombie commit", "group": "later", "time": after(60)},
     ]
-    last = spark.createDataFrame([(20, after(100))], "zxid bigint, time timestamp")
-    wrong = frame_of(spark, tables.FINDINGS, *rows)
+    last = end_at(spark, 20, after(100))
+    wrong = rows_of(spark, tables.FINDINGS, *rows)
 
     def told(start: float | None, end: float | None) -> set[str]:
         times = [None if at is None else after(at).isoformat(" ") for at in (start, end)]
@@ -1211,8 +1088,8 @@ def test_a_storm_begins_with_its_first_rebalance(spark: SparkSession) -> None:
         for number, name in enumerate(["h-1700000000000-0a"] * 6 + ["b"] * 4)
     ]
     few = Few(
-        rebalances=frame_of(spark, tables.REBALANCES, *rows),
-        membership=frame_of(spark, tables.MEMBERSHIP, *joins),
+        rebalances=rows_of(spark, tables.REBALANCES, *rows),
+        membership=rows_of(spark, tables.MEMBERSHIP, *joins),
     )
     told = storms(cast(Tables, few), Limits()).orderBy("group", "zxid").collect()
     places = [(row["group"], row["zxid"], row["end_zxid"]) for row in told]

@@ -22,13 +22,17 @@ from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructType
 from zkaudit import schema
 from zkaudit.history import lifetimes as intervals, staging
 from zkaudit.history.staging import LogGap
 from zkaudit.schema import CREATES, DELETES
 
+from tests.audit.histories import frame_of, in_snapshots, keep, kept, logged
+
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 SEED = int(os.environ.get("AUDIT_SEED", "20261121"))
+PATHS = StructType().add("path", StringType())
 EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
 
 _PATH = re.compile(r"(?s)(.*?)/consumers/([^/]+)/(ids|owners|offsets)/(.+)")
@@ -339,30 +343,26 @@ def at(zxid: int) -> datetime:
 
 def frame(spark: SparkSession, rows: list[Row]) -> DataFrame:
     """The rows as the transaction log's data source gives them."""
-    columns = [c.name for c in schema.TXNLOG]
-    values = []
-    for row in rows:
-        known: dict[str, Any] = {
-            **row._asdict(), "time": at(row.zxid), "server": "a", "file": "log.1",
-            "position": row.zxid, "size": 0,
-        }  # fmt: skip
-        values.append(tuple(known.get(name) for name in columns))
-    return spark.createDataFrame(values, schema.spark_type(schema.TXNLOG))
+    place: dict[str, Any] = {"server": "a", "file": "log.1", "size": 0}
+    times = ({"time": at(row.zxid), "position": row.zxid} for row in rows)
+    return logged(
+        spark, [row._asdict() | place | time for row, time in zip(rows, times, strict=True)]
+    )
 
 
 def shown(spark: SparkSession, seen: list[InSnapshot]) -> DataFrame:
     """The rows as the snapshot data source gives them."""
-    columns = [c.name for c in schema.SNAPSHOT]
-    values = []
-    for row in seen:
-        known: dict[str, Any] = {
-            "server": "a", "file": "snapshot.1", "zxid": row.zxid, "path": row.path,
-            "data": row.data, "czxid": row.czxid, "ephemeral_owner": row.session,
-            "ctime": at(row.czxid), "mzxid": row.mzxid or row.czxid, "version": 0, "cversion": 0,
-            "aversion": 0, "pzxid": 0,
-        }  # fmt: skip
-        values.append(tuple(known.get(name) for name in columns))
-    return spark.createDataFrame(values, schema.spark_type(schema.SNAPSHOT))
+    fixed: dict[str, Any] = {"server": "a", "file": "snapshot.1"}
+    fixed |= dict.fromkeys(("version", "cversion", "aversion", "pzxid"), 0)
+    return in_snapshots(
+        spark,
+        [
+            fixed | {"zxid": row.zxid, "path": row.path, "data": row.data, "czxid": row.czxid,
+                     "ephemeral_owner": row.session, "ctime": at(row.czxid),
+                     "mzxid": row.mzxid or row.czxid}
+            for row in seen
+        ],
+    )  # fmt: skip
 
 
 class Ensemble:
@@ -522,10 +522,10 @@ def by_spark(
         frame(spark, rows),
         log_gaps,
         shown(spark, seen),
-        paths=spark.createDataFrame([(path,) for path in sorted(paths)], "path string"),
-        keep=lambda _, made: made.persist(),
+        paths=frame_of(spark, PATHS, [{"path": path} for path in sorted(paths)]),
+        keep=keep,
     )
-    owned = intervals.owners(intervals.lifetimes(stage, "owners"))
+    owned = kept(intervals.owners(intervals.lifetimes(stage, "owners")))
     lifetime = ["path", "session", "start_zxid", "start_idx", "end_zxid", "end_idx",
             "end_after_zxid", "ended", "ended_by"]  # fmt: skip
     lifetimes = [
@@ -639,7 +639,7 @@ def test_how_an_owner_ended(
         znode = path if kind == "delete" else None
         history.append(Row(2 + number, 0, session, kind, znode, None, None, cxid))
     assert [lifetime.ended for lifetime in replay(history, []).lifetimes] == [ended]
-    stage = staging.stage(frame(spark, history))
+    stage = staging.stage(frame(spark, history), keep=keep)
     assert [r.ended for r in intervals.lifetimes(stage, "owners").collect()] == [ended]
 
 
@@ -648,7 +648,7 @@ def test_the_first_end_of_a_session_counts(spark: SparkSession) -> None:
     path = "/consumers/g/owners/t/0"
     history = [Row(1, 0, 1, "create", path, b"g_c-0", True)]
     history += [Row(zxid, 0, 1, "closeSession", None) for zxid in (2, 3)]
-    stage = staging.stage(frame(spark, history))
+    stage = staging.stage(frame(spark, history), keep=keep)
     assert [row.end_zxid for row in intervals.lifetimes(stage, "owners").collect()] == [2]
 
 
@@ -669,8 +669,8 @@ def test_a_member_that_deletes_its_owner_znode_and_commits_in_one_multi(
     expected = [("owner", 1), ("none", None), ("unknown", None)]
     assert [(c.owner_state, c.owner and c.owner.session)
             for c in replay(history, [(0, 10)]).commits] == expected  # fmt: skip
-    stage = staging.stage(frame(spark, history), [(0, 10)])
-    owned = intervals.owners(intervals.lifetimes(stage, "owners"))
+    stage = staging.stage(frame(spark, history), [(0, 10)], keep=keep)
+    owned = kept(intervals.owners(intervals.lifetimes(stage, "owners")))
     found = intervals.commits(stage, owned).orderBy("zxid")
     assert [tuple(r) for r in found.select("owner_state", "owner_session").collect()] == expected
 
@@ -701,14 +701,14 @@ def test_a_group_named_offsets_that_only_a_snapshot_shows(spark: SparkSession) -
         InSnapshot(9, "/consumers/offsets/ids/offsets_c", 1, 5, b"{}"),
         InSnapshot(9, "/consumers/offsets/owners/t/0", 2, 5, b"offsets_c-0"),
     ]
-    stage = staging.stage(frame(spark, history), [(0, 10)], shown(spark, seen))
+    stage = staging.stage(frame(spark, history), [(0, 10)], shown(spark, seen), keep=keep)
     names = stage.names.select("path", "tree").collect()
     assert sorted(map(tuple, names)) == [
         ("/consumers/offsets/ids/offsets_c", "ids"),
         ("/consumers/offsets/offsets/t/0", "offsets"),
         ("/consumers/offsets/owners/t/0", "owners"),
     ]
-    owned = intervals.owners(intervals.lifetimes(stage, "owners"))
+    owned = kept(intervals.owners(intervals.lifetimes(stage, "owners")))
     assert [(r.start_zxid, r.member) for r in owned.collect()] == [(2, "offsets_c")]
     commits = intervals.commits(stage, owned).select("offset", "owner_session").collect()
     assert list(map(tuple, commits)) == [(7, 5)]

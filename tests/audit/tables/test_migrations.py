@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from pyspark.sql import DataFrame, SparkSession
-from zkaudit import schema
 from zkaudit.commands.findings import read
 from zkaudit.findings.base import Tables
 from zkaudit.findings.coordinator import coordinator, two_owners
@@ -33,6 +32,7 @@ from zkaudit.report.verdict import verdict
 from zkaudit.tables import catalog, migrations, timeline
 from zkmigrate.cli import run as migrate
 
+from tests.audit.histories import END, frame_of, in_snapshots, keep, logged
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import encode_member, encode_mode
@@ -286,7 +286,7 @@ def test_the_summary_and_the_report_name_moves(audited: Audited) -> None:
 
 def test_without_a_mode_nothing_is_planned(spark: SparkSession) -> None:
     """No group with a mode: no rule of moves is in the plan of the findings."""
-    empty = spark.createDataFrame([], "zxid long")
+    empty = frame_of(spark, END, [])
     frames: dict[str, Any] = dict.fromkeys(FRAMES, empty)
     tables = Tables(**frames)
     assert rules(tables, Limits()) == coordinator(tables, Limits(), lambda _, frame: frame) == []
@@ -295,7 +295,6 @@ def test_without_a_mode_nothing_is_planned(spark: SparkSession) -> None:
 def test_logs_that_begin_during_a_move(spark: SparkSession) -> None:
     """A snapshot shows the mode, its version, the members and what they have acknowledged."""
     root = "/kafka/consumers/g"
-    columns = [column.name for column in schema.SNAPSHOT]
     fixed = {"server": "a", "file": "snapshot.64", "zxid": 100, "complete_zxid": 110,
              "version": 0, "cversion": 0, "aversion": 0, "ephemeral_owner": 0, "pzxid": 0,
              "ctime": START, "mtime": START}  # fmt: skip
@@ -307,37 +306,26 @@ def test_logs_that_begin_during_a_move(spark: SparkSession) -> None:
         {"path": f"{root}/ids/g_a", "data": REGISTRATION, "czxid": 20, "mzxid": 20,
          "ephemeral_owner": 7},
     ]  # fmt: skip
-    snapshot = spark.createDataFrame(
-        [tuple((fixed | znode).get(name) for name in columns) for znode in znodes],
-        schema.spark_type(schema.SNAPSHOT),
-    )
-    logged = {"server": "a", "file": "log.65", "idx": 0, "size": 0, "cxid": 1, "type": "setData"}
+    snapshot = in_snapshots(spark, [fixed | znode for znode in znodes])
+    common = {"server": "a", "file": "log.65", "idx": 0, "size": 0, "cxid": 1, "type": "setData"}
     rows = [
-        logged | {"zxid": 120, "session": 3, "path": f"{root}/live/mode", "version": 2,
+        common | {"zxid": 120, "session": 3, "path": f"{root}/live/mode", "version": 2,
                   "data": encode_mode(Mode.KAFKA)},
-        logged | {"zxid": 121, "session": 7, "path": f"{root}/live/members/g_a", "version": 3,
+        common | {"zxid": 121, "session": 7, "path": f"{root}/live/members/g_a", "version": 3,
                   "data": encode_member(2, "id")},
     ]  # fmt: skip
-    names = [column.name for column in schema.TXNLOG]
     values = [
-        tuple(
-            (row | {"position": row["zxid"], "time": START + timedelta(seconds=row["zxid"])}).get(n)
-            for n in names
-        )
+        row | {"position": row["zxid"], "time": START + timedelta(seconds=row["zxid"])}
         for row in rows
     ]
     log_gaps = ((0, 101),)
-    frame = spark.createDataFrame(values, schema.spark_type(schema.TXNLOG))
-    stage = staging.stage(frame, log_gaps, snapshot, keep=lambda _, made: made.localCheckpoint())
+    stage = staging.stage(logged(spark, values), log_gaps, snapshot, keep=keep)
     assert migrations.count(stage) == (1, 1)
     member = {"chroot": "/kafka", "group": "g", "member": "g_a", "session": 7, "start_zxid": 20,
               "ended": "still held", "subscription": {"t": 1}}  # fmt: skip
-    registered = spark.createDataFrame(
-        [tuple(member.get(c.name) for c in catalog.REGISTRATIONS.columns)],
-        catalog.REGISTRATIONS.spark_type(),
-    )
-    sessions = spark.createDataFrame([], catalog.SESSIONS.spark_type())
-    last = spark.createDataFrame([(121, START)], "zxid long, time timestamp")
+    registered = frame_of(spark, catalog.REGISTRATIONS.spark_type(), [member])
+    sessions = frame_of(spark, catalog.SESSIONS.spark_type(), [])
+    last = frame_of(spark, END, [{"zxid": 121, "time": START}])
     moving = migrations.collect(stage, registered, sessions, last)
     first, second = migrations.rows(moving)
     assert (first["chroot"], first["mode"], first["version"]) == ("/kafka", "locked", 1)
@@ -354,10 +342,9 @@ def test_two_owners_during_a_move(spark: SparkSession) -> None:
 
     def piece(partition: int, source: str, member: str, *seconds: int, **more: Any) -> Any:
         begin, end = (START + timedelta(seconds=at) for at in seconds)
-        row = {"chroot": "", "group": "g", "topic": "t", "partition": partition, "member": member,
-               "source": source, "start_time": begin, "end_time": end, "ended": "released",
-               "coordination": "coordinator", **more}  # fmt: skip
-        return tuple(row.get(column.name) for column in catalog.GROUP_OWNERSHIP.columns)
+        return {"chroot": "", "group": "g", "topic": "t", "partition": partition, "member": member,
+                "source": source, "start_time": begin, "end_time": end, "ended": "released",
+                "coordination": "coordinator", **more}  # fmt: skip
 
     znode = {"session": 5, "start_zxid": 9}
     rows = [
@@ -371,8 +358,8 @@ def test_two_owners_during_a_move(spark: SparkSession) -> None:
         piece(3, "owner znode", "g_a", 25, 60, **znode),
         piece(3, "journal", "plain", 10, 60),
     ]
-    owned = spark.createDataFrame(rows, catalog.GROUP_OWNERSHIP.spark_type())
-    end = spark.createDataFrame([(99, START + timedelta(seconds=99))], "zxid long, time timestamp")
+    owned = frame_of(spark, catalog.GROUP_OWNERSHIP.spark_type(), rows)
+    end = frame_of(spark, END, [{"zxid": 99, "time": START + timedelta(seconds=99)}])
     frames: dict[str, Any] = dict.fromkeys(FRAMES, end)
     tables = Tables(**frames)
     found = two_owners(tables, owned, Limits()).orderBy("partition").collect()

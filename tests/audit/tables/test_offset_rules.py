@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.audit.tables.test_findings import History, found
+from tests.audit.histories import History, found
 from zkconsumer.admin.takeover import tool_name
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine

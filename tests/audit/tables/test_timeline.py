@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructType
 from zkaudit.history import staging
 from zkaudit.tables import catalog, timeline
 from zkaudit.tables.catalog import Table
 from zkaudit.tables.migrations import Moving
+
+from tests.audit.histories import frame_of, kept
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 START = datetime(2026, 11, 21, tzinfo=UTC)
@@ -22,9 +25,8 @@ def at(seconds: float | None) -> datetime | None:
 
 
 def frame(spark: SparkSession, table: Table, *rows: dict[str, Any]) -> DataFrame:
-    """Rows of a table; columns that are not named are null."""
-    values = [tuple(row.get(column.name) for column in table.columns) for row in rows]
-    return spark.createDataFrame(values, table.spark_type())
+    """Rows of a table."""
+    return frame_of(spark, table.spark_type(), rows)
 
 
 def znode(
@@ -46,8 +48,15 @@ def assigned(group: str, begin: float, end: float | None, generation: int = 1) -
 
 def owners(spark: SparkSession, *names: tuple[str, str]) -> DataFrame:
     """``Stage.names`` of groups that have an owner znode in these chroots."""
-    rows = [(chroot, group, "owners") for chroot, group in names]
-    return spark.createDataFrame(rows, "chroot string, `group` string, tree string")
+    return in_trees(spark, *((*name, "owners") for name in names))
+
+
+def in_trees(spark: SparkSession, *names: tuple[str, str, str]) -> DataFrame:
+    """``Stage.names``: chroot, group and tree."""
+    columns = StructType()
+    for column in ("chroot", "group", "tree"):
+        columns = columns.add(column, StringType())
+    return frame_of(spark, columns, [dict(zip(columns.names, name, strict=True)) for name in names])
 
 
 def test_one_history_of_a_group_that_was_stopped_and_moved(spark: SparkSession) -> None:
@@ -58,7 +67,7 @@ def test_one_history_of_a_group_that_was_stopped_and_moved(spark: SparkSession) 
     zookeeper = [("/kafka", "moved"), ("", "stays"), ("/a", "twice"), ("/b", "twice")]
     names = owners(spark, *zookeeper)
     stage = staging.Stage(names, *[names] * 7, log_gaps=())
-    chroots = timeline.chroots(stage).localCheckpoint()
+    chroots = kept(timeline.chroots(stage))
     assert {tuple(row) for row in chroots.collect()} == {
         ("moved", "/kafka"), ("stays", ""), ("twice", None)
     }  # fmt: skip
@@ -81,7 +90,7 @@ def test_one_history_of_a_group_that_was_stopped_and_moved(spark: SparkSession) 
         {"chroot": "", "group": "stays", "coordination": "zookeeper", **journal},
     )  # fmt: skip
     on_brokers = timeline.placed(every, chroots)
-    groups = timeline.groups(Moving(), on_brokers, delivered).localCheckpoint()
+    groups = kept(timeline.groups(Moving(), on_brokers, delivered))
     assert {tuple(row) for row in groups.collect()} == {
         ("/kafka", "moved", False), ("", "new", False), ("", "own", False), ("", "with-log", False)
     }  # fmt: skip
@@ -109,6 +118,6 @@ def test_one_history_of_a_group_that_was_stopped_and_moved(spark: SparkSession) 
 def test_a_group_with_a_mode_takes_precedence(spark: SparkSession) -> None:
     """Of several groups of one name, the coordinator's is the one that has a mode."""
     rows = [("/a", "g", "owners"), ("/b", "g", "mode"), ("/b", "g", "ids"), ("/c", "g", "lock")]
-    names = spark.createDataFrame(rows, "chroot string, `group` string, tree string")
+    names = in_trees(spark, *rows)
     stage = staging.Stage(names, *[names] * 7, log_gaps=())
     assert [tuple(row) for row in timeline.chroots(stage).collect()] == [("g", "/b")]

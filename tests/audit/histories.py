@@ -1,0 +1,197 @@
+"""Histories written by hand, their tables and their findings, without files.
+
+Frames are stored as an audit of little data stores its tables: Spark knows how many rows they have.
+What is computed from an empty frame is left out of later plans, and planning takes longer than all
+else here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, MapType, StructType, TimestampType
+from zkaudit import schema
+from zkaudit.findings.base import Tables
+from zkaudit.findings.limits import Limits
+from zkaudit.findings.ownership import wanted
+from zkaudit.findings.rules import parts, union
+from zkaudit.history import lifetimes, staging
+from zkaudit.job import inputs
+from zkaudit.job.audit import QUIET_MS
+from zkaudit.job.output import collected
+from zkaudit.tables import build, catalog, journals
+
+EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
+REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
+END = StructType().add("zxid", LongType()).add("time", TimestampType())
+"""Columns of ``Tables.end``."""
+
+
+def frame_of(spark: SparkSession, columns: StructType, rows: Iterable[dict[str, Any]]) -> DataFrame:
+    """Rows written by hand. Columns that a row does not name are null."""
+    values = list(rows)
+    assert all(row.keys() <= set(columns.names) for row in values), columns.names
+    maps = [field.name for field in columns if isinstance(field.dataType, MapType)]
+    for name in maps:  # Arrow takes maps as pairs
+        values = [
+            row | {name: list(row[name].items())} if row.get(name) is not None else row
+            for row in values
+        ]
+    return spark.createDataFrame(
+        pa.Table.from_pylist(values, schema=schema.arrow_of(columns)), columns
+    )
+
+
+def logged(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
+    """A transaction log, which may have more columns than the audit reads."""
+    names = [column.name for column in schema.TXNLOG]
+    values = [{name: row.get(name) for name in names} for row in rows]
+    return frame_of(spark, schema.spark_type(schema.TXNLOG), values)
+
+
+def in_snapshots(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
+    """What snapshots show."""
+    return frame_of(spark, schema.spark_type(schema.SNAPSHOT), rows)
+
+
+def kept(frame: DataFrame) -> DataFrame:
+    """Compute the rows of a frame once."""
+    return frame.sparkSession.createDataFrame(collected(frame))
+
+
+def keep(_: str, frame: DataFrame) -> DataFrame:
+    """``kept`` for functions that name what they store."""
+    return kept(frame)
+
+
+class History:
+    """A log written by hand. Each step takes a second unless it says otherwise."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.zxid = 0
+        self.now = EPOCH
+
+    def add(self, kind: str, session: int, path: str | None = None, **more: Any) -> None:
+        self.zxid += 1
+        self.now += timedelta(seconds=more.pop("seconds", 1))
+        self.rows.append(
+            {"server": "a", "file": "log.1", "position": self.zxid, "zxid": self.zxid, "idx": 0,
+             "size": 0, "time": self.now, "session": session, "cxid": 1, "type": kind,
+             "path": path, **more}
+        )  # fmt: skip
+
+    def join(
+        self, group: str, member: str, session: int, data: bytes = REGISTRATION, **more: Any
+    ) -> None:
+        path = f"/consumers/{group}/ids/{member}"
+        self.add("create", session, path, data=data, ephemeral=True, **more)
+
+    def topic(self, name: str, partitions: int) -> None:
+        numbers = {str(n): [0] for n in range(partitions)}
+        data = json.dumps({"version": 1, "partitions": numbers}).encode()
+        self.add("create", 7, f"/brokers/topics/{name}", data=data, ephemeral=False)
+
+    def move(self, group: str, store: str, session: int) -> None:
+        data = json.dumps({"version": 1, "moved_to": store, "at_ms": 1, "offsets": {}}).encode()
+        self.add("create", session, f"/consumers/{group}/migration", data=data, ephemeral=False)
+
+    def claim(
+        self, group: str, partition: int, member: str, session: int, topic: str = "t", **more: Any
+    ) -> None:
+        path = f"/consumers/{group}/owners/{topic}/{partition}"
+        self.add("create", session, path, data=f"{member}-0".encode(), ephemeral=True, **more)
+
+    def leave(self, group: str, member: str, session: int, **more: Any) -> None:
+        self.add("delete", session, f"/consumers/{group}/ids/{member}", **more)
+
+    def release(self, group: str, partition: int, session: int, **more: Any) -> None:
+        self.add("delete", session, f"/consumers/{group}/owners/t/{partition}", **more)
+
+    def commit(self, group: str, partition: int, offset: int, session: int, **more: Any) -> None:
+        path = f"/consumers/{group}/offsets/t/{partition}"
+        self.add("setData", session, path, data=str(offset).encode(), **more)
+
+
+def registration(pattern: str, name: str, streams: int = 1) -> bytes:
+    """A registration that subscribes to something other than topic t."""
+    return json.dumps(
+        {"version": 1, "subscription": {name: streams}, "pattern": pattern, "timestamp": "1"}
+    ).encode()
+
+
+def tables_of(
+    spark: SparkSession,
+    history: History,
+    log_gaps: tuple[tuple[int, int], ...] = (),
+    journal: tuple[Path, ...] = (),
+    snapshots: Sequence[dict[str, Any]] = (),
+) -> tuple[Tables, staging.Stage]:
+    """All tables of a history. ``snapshots``: rows of ``schema.SNAPSHOT``."""
+    shown = in_snapshots(spark, snapshots) if snapshots else None
+    stage = staging.stage(logged(spark, history.rows), log_gaps, shown, keep=keep)
+    owned = kept(lifetimes.owners(lifetimes.lifetimes(stage, "owners")))
+    registered = lifetimes.registrations(lifetimes.lifetimes(stage, "ids"))
+
+    def table(spec: catalog.Table, frame: DataFrame) -> DataFrame:
+        return kept(spec.shape(frame))
+
+    ownership = table(catalog.OWNERSHIP, owned)
+    members = table(catalog.REGISTRATIONS, registered)
+    known = inputs.known(log_gaps, {row["zxid"] for row in snapshots})
+    first = next((row for row in history.rows if row["zxid"] > (known[-1] or 0)), None)
+    steps = build.steps(members, log_gaps, known)
+    changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))
+    refused = table(catalog.FAILED_CLAIMS, build.failed_claims(stage, members))
+    lines = kept(journals.lines(kept(journals.read(spark, journal)), members))
+    last = {"zxid": history.zxid, "time": history.now}
+    made = Tables(
+        registrations=members,
+        ownership=ownership,
+        commits=table(catalog.COMMITS, lifetimes.commits(stage, owned, known)),
+        membership=changes,
+        failed_claims=refused,
+        rebalances=table(
+            catalog.REBALANCES, build.rebalances(ownership, changes, refused, QUIET_MS)
+        ),
+        moves=table(catalog.MOVES, build.moves(stage)),
+        partitions=table(catalog.PARTITIONS, build.partitions(stage)),
+        herds=table(catalog.HERDS, journals.herds(steps, lines)),
+        deliveries=table(catalog.DELIVERIES, journals.deliveries(lines)),
+        views=table(catalog.VIEWS, journals.views(lines)),
+        end=frame_of(spark, END, [last]),
+        sessions=table(catalog.SESSIONS, build.sessions(stage)),
+        known=known,
+        known_us=round(first["time"].timestamp() * 1e6) if known[-1] and first else None,
+        log_gaps=log_gaps,
+        foreign=kept(lifetimes.lifetimes(stage, "foreign")),
+    )
+    return replace(made, wanted=kept(wanted(made))), stage
+
+
+def findings_of(tables: Tables, limits: Limits | None = None) -> DataFrame:
+    """What all rules find. As in an audit of little data, each part is a job of its own."""
+    return union(kept(part()) for part in parts(tables, limits or Limits(), keep).values())
+
+
+def found(
+    spark: SparkSession,
+    history: History,
+    log_gaps: tuple[tuple[int, int], ...] = (),
+    journal: tuple[Path, ...] = (),
+    limits: Limits | None = None,
+    snapshots: Sequence[dict[str, Any]] = (),
+) -> dict[tuple[str, str], list[Any]]:
+    """Findings by group and kind."""
+    made, _ = tables_of(spark, history, log_gaps, journal, snapshots)
+    by: dict[tuple[str, str], list[Any]] = {}
+    for row in findings_of(made, limits).collect():
+        by.setdefault((row["group"], row["kind"]), []).append(row)
+    return by
