@@ -125,6 +125,7 @@ LARGE = {
     "spark.sql.adaptive.coalescePartitions.enabled": "false",
     "spark.sql.codegen.factoryMode": "FALLBACK",
     "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.constraintPropagation.enabled": "true",
 }
 
 
