@@ -24,12 +24,17 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.consumer_group import (
     LEAVE,
     LEAVE_STATIC,
+    WITH_EPOCH,
     Subscription as Wanted,
-    commit_as_member,
     fetch_as_member,
     heartbeat,
 )
-from zkconsumer.broker.coordinator_calls import StoredOffset, TryAgainError, find_coordinator
+from zkconsumer.broker.coordinator_calls import (
+    StoredOffset,
+    TryAgainError,
+    commit,
+    find_coordinator,
+)
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
@@ -198,13 +203,14 @@ class Pair:
     def commit(self, member: Member, epoch: int, numbers: tuple[int, ...], offset: int) -> None:
         """Commit these partitions at both."""
         positions = {TopicPartition(self.topic, number): offset for number in numbers}
-        real = commit_as_member(
+        real = commit(
             self.broker,
             self.group,
-            member.name,
-            epoch,
             {tp: StoredOffset(one) for tp, one in positions.items()},
-            member.spec.instance_id,
+            WITH_EPOCH,
+            member_id=member.name,
+            generation=epoch,
+            instance_id=member.spec.instance_id,
         )
         command = CommitOffsets(0, member.name, epoch, positions)
         fake = self._ask_fake(member, command).codes

@@ -14,14 +14,19 @@ from zkconsumer.broker.consumer_group import (
     JOIN,
     LEAVE,
     LEAVE_STATIC,
+    WITH_EPOCH,
     HeartbeatAnswer,
     Partitions,
     Subscription,
-    commit_as_member,
     fetch_as_member,
     heartbeat,
 )
-from zkconsumer.broker.coordinator_calls import StoredOffset, TryAgainError, find_coordinator
+from zkconsumer.broker.coordinator_calls import (
+    StoredOffset,
+    TryAgainError,
+    commit,
+    find_coordinator,
+)
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
@@ -34,6 +39,17 @@ from zkconsumer.core.coordinator.strategies import (
     Strategy,
 )
 from zkconsumer.testing import LocalCluster, wait_until
+
+
+def commit_as_member(
+    broker: BrokerConnection,
+    group: str,
+    member_id: str,
+    epoch: int,
+    offsets: Mapping[TopicPartition, StoredOffset],
+) -> dict[TopicPartition, int]:
+    """Commit as a member with this epoch; return the codes."""
+    return commit(broker, group, offsets, WITH_EPOCH, member_id=member_id, generation=epoch)
 
 
 @pytest.fixture

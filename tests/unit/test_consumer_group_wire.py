@@ -12,13 +12,13 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.consumer_group import (
     JOIN,
     LEAVE,
+    WITH_EPOCH,
     HeartbeatAnswer,
     Subscription,
-    commit_as_member,
     fetch_as_member,
     heartbeat,
 )
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.coordinator_calls import StoredOffset, commit
 from zkconsumer.broker.messages import (
     ConsumerGroupHeartbeatResponse,
     OffsetCommitResponse,
@@ -141,7 +141,8 @@ def test_a_partition_that_an_answer_leaves_out_is_not_committed() -> None:
     part = kind.OffsetCommitResponsePartition(partition_index=0, error_code=0, version=9)
     topic = kind(name="t", partitions=[part], version=9)
     broker: Any = Broker(encoded(OffsetCommitResponse, topics=[topic]))
-    codes = commit_as_member(broker, "g", "m", 3, {T0: StoredOffset(1), T1: StoredOffset(2)})
+    offsets = {T0: StoredOffset(1), T1: StoredOffset(2)}
+    codes = commit(broker, "g", offsets, WITH_EPOCH, member_id="m", generation=3)
     assert codes == {T0: 0, T1: ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert b"\x02g" + b"\0\0\0\x03" + b"\x02m" in broker.sent
 

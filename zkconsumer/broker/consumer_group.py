@@ -16,16 +16,13 @@ from typing import Any, Final
 
 from zkconsumer.broker.api_versions import (
     CONSUMER_GROUP_HEARTBEAT,
-    OFFSET_COMMIT,
     OFFSET_FETCH,
 )
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
-from zkconsumer.broker.coordinator_calls import Ask, FetchedOffsets, StoredOffset
+from zkconsumer.broker.coordinator_calls import Ask, FetchedOffsets, offsets_in
 from zkconsumer.broker.messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
@@ -44,7 +41,7 @@ LEAVE_STATIC: Final = -2
 
 _BY_ID: Final = 12
 """A version of Metadata that finds topics by id."""
-_WITH_EPOCH: Final = 9
+WITH_EPOCH: Final = 9
 """The first version of OffsetCommit and OffsetFetch that knows member epochs."""
 
 Partitions = Mapping[uuid.UUID, tuple[int, ...]]
@@ -171,60 +168,6 @@ def topic_names(
     return names, answer.brokers
 
 
-def commit_as_member(
-    connection: BrokerConnection,
-    group: str,
-    member_id: str,
-    epoch: int,
-    offsets: Mapping[TopicPartition, StoredOffset],
-    instance_id: str | None = None,
-    ask: Ask | None = None,
-) -> dict[TopicPartition, int]:
-    """Commit with OffsetCommit 9; return the code for each partition.
-
-    A broker of 4.4 accepts the current epoch for any partition, also one that the member does not
-    own. It accepts an older epoch for partitions that the member has kept since then. If it refuses
-    one partition (STALE_MEMBER_EPOCH), it refuses the whole request. Before a member sends the same
-    commit with a newer epoch, it must leave out the partitions that it has released.
-
-    Raises the errors of ``BrokerConnection.exchange``.
-    """
-    connection.version(OFFSET_COMMIT, _WITH_EPOCH)
-    topic = OffsetCommitRequest.OffsetCommitRequestTopic
-    partition = topic.OffsetCommitRequestPartition
-    request = OffsetCommitRequest(
-        group_id=group,
-        generation_id_or_member_epoch=epoch,
-        member_id=member_id,
-        group_instance_id=instance_id,
-        topics=[
-            topic(
-                name=name,
-                partitions=[
-                    partition(
-                        partition_index=index,
-                        committed_offset=offsets[TopicPartition(name, index)].offset,
-                        committed_leader_epoch=offsets[TopicPartition(name, index)].leader_epoch,
-                        committed_metadata=offsets[TopicPartition(name, index)].metadata,
-                        version=_WITH_EPOCH,
-                    )
-                    for index in indexes
-                ],
-                version=_WITH_EPOCH,
-            )
-            for name, indexes in by_topic(offsets).items()
-        ],
-    )
-    answer = (ask or connection.call)(request, OffsetCommitResponse, _WITH_EPOCH)
-    with mapped_errors(connection.endpoint):
-        codes = {
-            TopicPartition(entry.name, one.partition_index): one.error_code
-            for entry in answer.topics
-            for one in entry.partitions
-        }
-    return {tp: codes.get(tp, ErrorCode.COORDINATOR_NOT_AVAILABLE) for tp in offsets}
-
-
 def fetch_as_member(
     connection: BrokerConnection,
     group: str,
@@ -238,7 +181,7 @@ def fetch_as_member(
     A negative number means that there is no offset. Raises what ``BrokerConnection.exchange``
     raises.
     """
-    connection.version(OFFSET_FETCH, _WITH_EPOCH)
+    connection.version(OFFSET_FETCH, WITH_EPOCH)
     left = set(partitions)
     what = f"stored offsets of group {group}"
     if not left:
@@ -252,32 +195,17 @@ def fetch_as_member(
                 member_id=member_id,
                 member_epoch=epoch,
                 topics=[
-                    topic(name=name, partition_indexes=indexes, version=_WITH_EPOCH)
+                    topic(name=name, partition_indexes=indexes, version=WITH_EPOCH)
                     for name, indexes in by_topic(left).items()
                 ],
-                version=_WITH_EPOCH,
+                version=WITH_EPOCH,
             )
         ],
         require_stable=True,
     )
-    answer = (ask or connection.call)(request, OffsetFetchResponse, _WITH_EPOCH)
-    offsets: dict[TopicPartition, StoredOffset] = {}
-    code = 0
+    answer = (ask or connection.call)(request, OffsetFetchResponse, WITH_EPOCH)
     with mapped_errors(connection.endpoint):
         (found,) = answer.groups
         if found.error_code:
-            return FetchedOffsets(found.error_code, what, {})
-        for entry in found.topics:
-            for part in entry.partitions:
-                tp = TopicPartition(entry.name, part.partition_index)
-                left.discard(tp)
-                if part.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                    if not code:
-                        code, what = part.error_code, f"stored offset of {tp}"
-                elif part.committed_offset >= 0:
-                    offsets[tp] = StoredOffset(
-                        part.committed_offset, part.committed_leader_epoch, part.metadata or ""
-                    )
-    if left and not code:
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return FetchedOffsets(code, what, offsets)
+            left.clear()
+        return offsets_in(found.topics, left, WITH_EPOCH, found.error_code, what)

@@ -11,24 +11,23 @@ from functools import partial
 from typing import Any
 
 from zkconsumer.broker.api_versions import CONSUMER_GROUP_HEARTBEAT
-from zkconsumer.broker.connection import BrokerConnection, error_from_code
+from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.consumer_group import (
     LEAVE,
     LEAVE_STATIC,
+    WITH_EPOCH,
     Subscription,
-    commit_as_member,
     fetch_as_member,
     heartbeat,
     topic_names,
 )
-from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.group import GroupClient, OnExchange
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator.commands import CommitOffsets, LeaveGroup
-from zkconsumer.core.coordinator.events import Left, OffsetsCommitted, OffsetsFetched, RequestFailed
+from zkconsumer.core.coordinator.commands import LeaveGroup
+from zkconsumer.core.coordinator.events import Left
 from zkconsumer.core.zookeeper.ops import Permission
 
 _SUPPORTED = 1
@@ -37,6 +36,8 @@ _SUPPORTED = 1
 
 class ConsumerGroupClient(GroupClient):
     """Carries out commands for one member. The arguments are those of ``GroupClient``."""
+
+    _commit_versions = (WITH_EPOCH,)
 
     def __init__(
         self,
@@ -72,8 +73,6 @@ class ConsumerGroupClient(GroupClient):
                 return self._read_names(command)
             case commands.FetchMemberOffsets():
                 return self._fetch_as_member(command)
-            case CommitOffsets():
-                return self._commit_as_member(command)
             case LeaveGroup():
                 return self._leave_as_member(command)
             case _:
@@ -121,7 +120,7 @@ class ConsumerGroupClient(GroupClient):
 
     def _fetch_as_member(self, command: commands.FetchMemberOffsets) -> Any:
         connection = self._to_coordinator()
-        code, what, stored = fetch_as_member(
+        found = fetch_as_member(
             connection,
             self._group,
             command.member_id,
@@ -129,23 +128,7 @@ class ConsumerGroupClient(GroupClient):
             command.partitions,
             partial(self._call, connection),
         )
-        if code:
-            return RequestFailed(command.token, code, str(error_from_code(code, what)))
-        offsets = {tp: stored[tp].offset if tp in stored else None for tp in command.partitions}
-        return OffsetsFetched(command.token, offsets)
-
-    def _commit_as_member(self, command: CommitOffsets) -> OffsetsCommitted:
-        connection = self._to_coordinator()
-        codes = commit_as_member(
-            connection,
-            self._group,
-            command.member_id,
-            command.generation,
-            {tp: StoredOffset(offset) for tp, offset in command.positions.items()},
-            self._instance_id,
-            partial(self._call, connection),
-        )
-        return OffsetsCommitted(command.token, codes)
+        return self._fetched(command, found)
 
     def _leave_as_member(self, command: LeaveGroup) -> Left:
         connection = self._to_coordinator()

@@ -178,19 +178,25 @@ def fetch_offsets(
     )
     answer = (ask or connection.call)(request, OffsetFetchResponse, version)
     code, what = (answer.error_code if version > 1 else 0), f"stored offsets of group {group}"
-    offsets: dict[TopicPartition, StoredOffset] = {}
     with mapped_errors(connection.endpoint):
-        for entry in answer.topics:
-            for part in entry.partitions:
-                tp = TopicPartition(entry.name, part.partition_index)
-                left.discard(tp)
-                if part.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                    if not code:
-                        code, what = part.error_code, f"stored offset of {tp}"
-                elif part.committed_offset >= 0:
-                    epoch = part.committed_leader_epoch if version >= 5 else -1
-                    stored = StoredOffset(part.committed_offset, epoch, part.metadata or "")
-                    offsets[tp] = stored
+        return offsets_in(answer.topics, left, version, code, what)
+
+
+def offsets_in(
+    topics: Iterable[Any], left: set[TopicPartition], version: int, code: int, what: str
+) -> FetchedOffsets:
+    """Return the offsets in an answer with this code. The partitions in ``left`` must be in it."""
+    offsets: dict[TopicPartition, StoredOffset] = {}
+    for entry in topics:
+        for part in entry.partitions:
+            tp = TopicPartition(entry.name, part.partition_index)
+            left.discard(tp)
+            if part.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                if not code:
+                    code, what = part.error_code, f"stored offset of {tp}"
+            elif part.committed_offset >= 0:
+                epoch = part.committed_leader_epoch if version >= 5 else -1
+                offsets[tp] = StoredOffset(part.committed_offset, epoch, part.metadata or "")
     if left and not code:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return FetchedOffsets(code, what, offsets)
@@ -208,9 +214,15 @@ def commit(
 ) -> dict[TopicPartition, int]:
     """Commit, by default without being a member; return the code for each partition.
 
-    ``versions`` of the request in order of preference, among 1, 2, 6 and 7. Leader epochs exist
+    ``versions`` of the request in order of preference, among 1, 2, 6, 7 and 9. Leader epochs exist
     since version 6, ``instance_id`` since version 7. ``ask`` sends a request, ``connection.call``
     by default.
+
+    In version 9 ``generation`` is the epoch of a KIP-848 member. A broker of 4.4 accepts the
+    current epoch for any partition, also one that the member does not own. It accepts an older
+    epoch for partitions that the member has kept since then. If it refuses one partition
+    (STALE_MEMBER_EPOCH), it refuses the whole request. Before a member sends the same commit with a
+    newer epoch, it must leave out the partitions that it has released.
     """
     version = connection.version(OFFSET_COMMIT, *versions)
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -242,7 +254,7 @@ def commit(
             for name, indexes in by_topic(offsets).items()
         ],
         **({"retention_time_ms": -1} if version == 2 else {}),
-        **({"group_instance_id": instance_id} if version == 7 else {}),
+        **({"group_instance_id": instance_id} if version >= 7 else {}),
     )
     answer = (ask or connection.call)(request, OffsetCommitResponse, version)
     with mapped_errors(connection.endpoint):

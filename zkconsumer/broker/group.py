@@ -10,10 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.broker.coordinator_calls import (
+    FetchedOffsets,
     StoredOffset,
     ask_coordinator,
     commit,
@@ -66,6 +67,8 @@ class GroupClient:
         timeout: seconds for connecting and for each answer but those that wait for other members.
         on_exchange: see ``OnExchange``.
     """
+
+    _commit_versions: ClassVar[Sequence[int]] = (7, 2)
 
     def __init__(
         self,
@@ -313,9 +316,13 @@ class GroupClient:
 
     def _fetch(self, command: commands.FetchOffsets) -> Event:
         connection = self._to_coordinator()
-        code, what, stored = fetch_offsets(
+        found = fetch_offsets(
             connection, self._group, command.partitions, ask=partial(self._call, connection)
         )
+        return self._fetched(command, found)
+
+    def _fetched(self, command: Any, found: FetchedOffsets) -> Event:
+        code, what, stored = found
         if code:
             return events.RequestFailed(command.token, code, str(error_from_code(code, what)))
         offsets = {tp: stored[tp].offset if tp in stored else None for tp in command.partitions}
@@ -334,8 +341,7 @@ class GroupClient:
             connection,
             self._group,
             {tp: StoredOffset(offset) for tp, offset in command.positions.items()},
-            7,
-            2,
+            *self._commit_versions,
             member_id=command.member_id,
             generation=command.generation,
             instance_id=self._instance_id,
