@@ -119,9 +119,8 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
         self._checks.append(self._zk.check)
         calls = self._listener_calls(newer=False)
         self._coordination.offsets = commits = LiveOffsets(
-            self._host, group, offsets, requests, spec.backoff, self._group_timeout
+            self._host, group, live, offsets, requests
         )
-        commits.departures = lambda: live.departures
         self._coordination.scripts = scripts_of(paths, live)
         self._coordination.observer = observer = self._live_recorder()
         coordination = LiveCoordination(

@@ -54,16 +54,16 @@ class Commits:
         self.later: list[Callable[[], object]] = []
         self.replies: list[Reply] = []
         self.line = Line()
-        self.group: Any = SimpleNamespace(generation=7, member_id="m")
+        spec = SimpleNamespace(backoff=0.5, session_timeout=10.0)
+        self.group: Any = SimpleNamespace(generation=7, member_id="m", spec=spec)
+        self.live: Any = SimpleNamespace(departures=0)
         host: Any = SimpleNamespace(
             now=lambda: 0.0,
             post=lambda action: action(),
             after=lambda _seconds, action: self.later.append(action),
         )
         line: Any = self.line
-        self.offsets = LiveOffsets(host, self.group, line, line, 0.5, 10.0)
-        self.departed = 0
-        self.offsets.departures = lambda: self.departed
+        self.offsets = LiveOffsets(host, self.group, self.live, line, line)
         self.permit = Permit.GRANTED
         op = StoreOffsets(((TP, 14),))
         self.offsets.submit(op, self.replies.append, lambda: self.permit)
@@ -100,7 +100,7 @@ def test_a_commit_is_not_carried_out_in_a_later_membership(tried: Commits) -> No
     """Another member may have owned the partition in between, and have committed a higher
     offset."""
     tried.refuse(ErrorCode.ILLEGAL_GENERATION)
-    tried.departed, tried.group.generation = 1, 9
+    tried.live.departures, tried.group.generation = 1, 9
     tried.again()
     assert len(tried.line.sent) == 1
     assert tried.replies == [Failed(Code.OTHER, detail=MEMBERSHIP_ENDED)]

@@ -15,9 +15,17 @@ from typing import Any, cast
 
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.reactions import SENT_AGAIN, Reaction, Request, name_of, reaction
+from zkconsumer.core.coordinator.reactions import (
+    SENT_AGAIN,
+    Reaction,
+    Request,
+    codes_of,
+    name_of,
+    reaction,
+)
 from zkconsumer.core.migration.commands import FromGroup, NeedGroup, ToGroup
 from zkconsumer.core.migration.group import LiveMembership
+from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.member import LiveMember
 from zkconsumer.core.migration.member_scripts import MEMBERSHIP_ENDED
 from zkconsumer.core.zookeeper.ops import (
@@ -29,6 +37,7 @@ from zkconsumer.core.zookeeper.ops import (
     Permission,
     Permit,
     Reply,
+    StoreOffsets,
 )
 from zkconsumer.runtime.coordinator import BrokerCoordination, RequestLine
 from zkconsumer.runtime.gate import DeliveryGate
@@ -105,31 +114,27 @@ class LiveOffsets:
     Args:
         host: runs the member.
         group: the member on the coordinator.
+        live: counts how often the member has left the coordinator's group. Positions from before
+            are not stored: another member may have had the partitions in between.
         line: carries the requests.
         requests: the line that knows where the coordinator is.
-        backoff, patience: seconds between two attempts, and for all of them.
     """
 
     def __init__(
         self,
         host: Host,
         group: LiveMembership,
+        live: LiveMachine,
         line: RequestLine,
         requests: RequestLine,
-        backoff: float,
-        patience: float,
     ) -> None:
         self.committed = 0
         """Offsets stored. Host's thread."""
-        self.departures: Callable[[], int] = lambda: 0
-        """How often the member has left the coordinator's group; positions from before are not
-        stored: another member may have had the partitions in between."""
         self._host = host
         self._group = group
+        self._live = live
         self._line = line
         self._requests = requests
-        self._backoff = backoff
-        self._patience = patience
         self._jobs: dict[int, _Job] = {}
         self._number = 0
         self._closed = False
@@ -141,8 +146,8 @@ class LiveOffsets:
 
         ``permission`` is asked right before each attempt is sent.
         """
-        until = self._host.now() + self._patience
-        self._send(_Job(op, on_reply, until, permission, self.departures()))
+        until = self._host.now() + self._group.spec.session_timeout
+        self._send(_Job(op, on_reply, until, permission, self._live.departures))
 
     def interrupt_ended(self) -> None:
         """End the attempt in progress if it is no longer permitted."""
@@ -158,33 +163,28 @@ class LiveOffsets:
         if self._closed:
             return
         group, op, permit = self._group, job.op, job.permission()
+        stores = isinstance(op, StoreOffsets)
         if permit is Permit.ENDED:
-            job.on_reply(Failed(Code.OTHER, detail=permit.value))
-            return
-        self._number = number = self._number + 1
-        command: Any
-        if isinstance(op, FetchOffsets):
-            command = commands.FetchOffsets(number, frozenset(op.partitions))
-        elif job.departures != self.departures():
-            job.on_reply(Failed(Code.OTHER, detail=MEMBERSHIP_ENDED))
-            return
-        elif permit is Permit.WAIT:
-            if not self._again(job):
-                job.on_reply(Failed(Code.OTHER, detail=permit.value))
-            return
-        elif group.generation < 0:
-            job.on_reply(Failed(Code.OTHER, detail="not a member on the coordinator at the moment"))
-            return
+            self._fail(job, permit.value)
+        elif stores and job.departures != self._live.departures:
+            self._fail(job, MEMBERSHIP_ENDED)
+        elif stores and permit is Permit.WAIT:
+            self._again(job, permit.value)
+        elif stores and group.generation < 0:
+            self._fail(job, "not a member on the coordinator at the moment")
         else:
-            positions = dict(op.positions)
-            command = commands.CommitOffsets(number, group.member_id, group.generation, positions)
-        self._jobs[number] = job
-        self._line.coordinator = self._requests.coordinator
-
-        def answered(event: Any, *_sent: float) -> None:
-            self._host.post(partial(self._take, number, event))
-
-        self._line.submit(command, answered, job.permission)
+            self._number = number = self._number + 1
+            self._jobs[number] = job
+            self._line.coordinator = self._requests.coordinator
+            self._line.submit(
+                commands.CommitOffsets(
+                    number, group.member_id, group.generation, dict(op.positions)
+                )
+                if isinstance(op, StoreOffsets)
+                else commands.FetchOffsets(number, frozenset(op.partitions)),
+                lambda event, *_sent: self._host.post(partial(self._take, number, event)),
+                job.permission,
+            )
 
     def _take(self, number: int, event: Any) -> None:
         job = self._jobs.pop(number)
@@ -192,32 +192,30 @@ class LiveOffsets:
         if isinstance(op, FetchOffsets):
             if isinstance(event, events.OffsetsFetched):
                 job.on_reply(Ok(tuple(event.offsets.get(tp) for tp in op.partitions)))
-            elif not self._again(job):
-                job.on_reply(Failed(Code.OTHER, detail=f"offsets in Kafka: {event.detail}"))
+            else:
+                self._again(job, f"offsets in Kafka: {event.detail}")
             return
-        if isinstance(event, events.OffsetsCommitted):
-            codes = [event.codes.get(tp, -1) for tp, _ in op.positions]
-        else:
-            codes = [event.code] * len(op.positions)
-        again = any(code and _passes(code) for code in codes)
-        if again and self._again(job):
+        codes = list(codes_of(event, (tp for tp, _ in op.positions)).values())
+        if any(code and _passes(code) for code in codes):
+            names = ", ".join(sorted({name_of(code) for code in codes if code}))
+            self._again(job, f"offsets in Kafka: {names}")
             return
         self.committed += codes.count(0)
-        if again:
-            names = ", ".join(sorted({name_of(code) for code in codes if code}))
-            job.on_reply(Failed(Code.OTHER, detail=f"offsets in Kafka: {names}"))
-        else:
-            faults = tuple(
-                f"{tp}: {name_of(code)}" if code else None
-                for (tp, _), code in zip(op.positions, codes, strict=True)
-            )
-            job.on_reply(Ok(faults))
+        faults = tuple(
+            f"{tp}: {name_of(code)}" if code else None
+            for (tp, _), code in zip(op.positions, codes, strict=True)
+        )
+        job.on_reply(Ok(faults))
 
-    def _again(self, job: _Job) -> bool:
+    def _again(self, job: _Job, why: str) -> None:
+        """Send it again later, unless its time has passed."""
         if self._host.now() > job.until:
-            return False
-        self._host.after(self._backoff, partial(self._send, job))
-        return True
+            self._fail(job, why)
+        else:
+            self._host.after(self._group.spec.backoff, partial(self._send, job))
+
+    def _fail(self, job: _Job, why: str) -> None:
+        job.on_reply(Failed(Code.OTHER, detail=why))
 
 
 def _passes(code: int) -> bool:

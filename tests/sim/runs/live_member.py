@@ -79,9 +79,8 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
         self._coordination = ZooKeeperCoordination(self.host, gate.zookeeper, spec.session_timeout)
         self._coordination.zk = self._zk
         self._coordination.offsets = commits = LiveOffsets(
-            self.host, group, offsets, requests, group_spec.backoff, group_spec.session_timeout
+            self.host, group, live, offsets, requests
         )
-        commits.departures = lambda: live.departures
         self._coordination.scripts = scripts_of(paths, live)
         coordination = LiveCoordination(
             self._coordination,
