@@ -41,6 +41,12 @@ def test_two_members_of_another_library() -> None:
     assert not result.violations, result
 
 
+def test_a_session_that_ends_while_its_member_is_suspended() -> None:
+    """The member learns it when it runs again. What it sends before that is no fault."""
+    result = run(30053, coordination="bootstrap", events=200)
+    assert not result.violations, result
+
+
 def test_changes_that_nobody_notices_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge finds a member that asks the brokers and ignores changes."""
 

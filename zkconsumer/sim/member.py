@@ -54,6 +54,10 @@ class SimZk:
     ) -> None:
         """Begin a session; the process gets all events when it runs."""
 
+        def lost(session_id: int) -> None:
+            self.proved = -math.inf  # not before: the process may be suspended
+            on_session(SessionEvent.LOST, session_id)
+
         def state_changed(state: SessionState, session_id: int) -> None:
             if state is SessionState.CONNECTED:
                 event = SessionEvent.OPENED
@@ -63,8 +67,7 @@ class SimZk:
                 self._host.post(partial(on_session, event, session_id))
             elif state is SessionState.LOST:
                 self._known = 0
-                self.proved = -math.inf
-                self._host.post(partial(on_session, SessionEvent.LOST, session_id))
+                self._host.post(partial(lost, session_id))
 
         def fired(event: WatchEvent) -> None:
             self._host.post(partial(on_watch, event.path))
