@@ -238,7 +238,7 @@ browser:
 	{ echo "error: install Chromium (Debian and Ubuntu: sudo apt install chromium)" >&2; exit 1; }
 
 jars: $(STAMP)
-	@$(BIN)/python -m zkconsumer.testing
+	@$(BIN)/python -m zkconsumer.servers
 
 # Python with venv, Java 17, Maven: installed where apt may, named where not.
 system:

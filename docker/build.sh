@@ -63,12 +63,12 @@ ZKCONSUMER_COMPILE=no "$python" -m pip wheel --quiet --no-deps --wheel-dir "$wor
     --platform "manylinux2014_$arch" --platform "manylinux_2_17_$arch" --platform "manylinux_2_28_$arch" \
     --dest "$work/wheels" "$(echo "$work"/wheels/*.whl)[cli,codecs]"
 
-"$python" -m zkconsumer.testing
+"$python" -m zkconsumer.servers
 "$python" - "$work/jars" <<'PY'
 import shutil, sys
 from pathlib import Path
-from zkconsumer.testing import KAFKA_LINES, fetch_jars
-from zkconsumer.testing.jars import KRAFT_LINES
+from zkconsumer.servers import KAFKA_LINES, fetch_jars
+from zkconsumer.servers.jars import KRAFT_LINES
 
 for line in sorted(set(KAFKA_LINES) - KRAFT_LINES):
     jars = fetch_jars(line)

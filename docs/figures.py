@@ -29,8 +29,8 @@ from zkconsumer.core.coordinator.wire import decode_assignment
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.states import State as ZkState
 from zkconsumer.core.zookeeper.znodes import GroupPaths
-from zkconsumer.sim.herd import Herd
-from zkconsumer.sim.herd_coordinator import simulate_any
+from zkconsumer.sim.runs.herd import Herd
+from zkconsumer.sim.runs.herd_coordinator import simulate_any
 
 IMAGES = Path(__file__).parent / "images"
 STYLE = """

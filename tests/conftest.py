@@ -18,7 +18,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests import times
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 HERE = Path(__file__).parent
 BEGIN = time.time()

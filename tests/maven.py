@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from zkconsumer.testing.jars import cache_dir
+from zkconsumer.servers.jars import cache_dir
 
 
 def fetched(pom: Path, name: str, *options: str) -> Path:

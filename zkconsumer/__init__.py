@@ -53,17 +53,17 @@ if TYPE_CHECKING:
         ZooKeeperError,
     )
     from zkconsumer.migratable import MigratableConsumerConnector
-    from zkconsumer.runtime.consumer_iterator import ConsumerIterator
-    from zkconsumer.runtime.health import Health, Reason, Trouble
-    from zkconsumer.runtime.listener import ConsumerRebalanceListener
-    from zkconsumer.runtime.messages import (
+    from zkconsumer.runtime.delivery.consumer_iterator import ConsumerIterator
+    from zkconsumer.runtime.delivery.messages import (
         bytes_decoder,
         integer_decoder,
         long_decoder,
         string_decoder,
     )
-    from zkconsumer.runtime.metrics import Metrics
-    from zkconsumer.runtime.streams import KafkaStream
+    from zkconsumer.runtime.delivery.streams import KafkaStream
+    from zkconsumer.runtime.membership.listener import ConsumerRebalanceListener
+    from zkconsumer.runtime.observation.health import Health, Reason, Trouble
+    from zkconsumer.runtime.observation.metrics import Metrics
 
 __all__ = [
     "AuthenticationError",
@@ -132,17 +132,17 @@ _HOMES = {
     "zkconsumer.core.common.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
     "zkconsumer.core.common.types": ("ConsumerThreadId", "TopicPartition"),
     "zkconsumer.migratable": ("MigratableConsumerConnector",),
-    "zkconsumer.runtime.health": ("Health", "Reason", "Trouble"),
-    "zkconsumer.runtime.listener": ("ConsumerRebalanceListener",),
-    "zkconsumer.runtime.messages": (
+    "zkconsumer.runtime.observation.health": ("Health", "Reason", "Trouble"),
+    "zkconsumer.runtime.membership.listener": ("ConsumerRebalanceListener",),
+    "zkconsumer.runtime.delivery.messages": (
         "bytes_decoder",
         "integer_decoder",
         "long_decoder",
         "string_decoder",
     ),
-    "zkconsumer.runtime.metrics": ("Metrics",),
-    "zkconsumer.runtime.consumer_iterator": ("ConsumerIterator",),
-    "zkconsumer.runtime.streams": ("KafkaStream",),
+    "zkconsumer.runtime.observation.metrics": ("Metrics",),
+    "zkconsumer.runtime.delivery.consumer_iterator": ("ConsumerIterator",),
+    "zkconsumer.runtime.delivery.streams": ("KafkaStream",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

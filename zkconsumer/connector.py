@@ -21,20 +21,20 @@ from zkconsumer.core.zookeeper.states import IDLE, State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.journal.recorder import MemberRecorder, Sink
-from zkconsumer.runtime import snapshot
-from zkconsumer.runtime.cluster import ClusterDirectory
 from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
-from zkconsumer.runtime.data_plane import DataPlane
+from zkconsumer.runtime.delivery.data_plane import DataPlane
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.health import Membership
-from zkconsumer.runtime.loop import MemberLoop
-from zkconsumer.runtime.metrics import Metrics
-from zkconsumer.runtime.other_store import OFFSETS_TOPIC, warn_of_offsets_in_kafka
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.runtime.threads import start_new
-from zkconsumer.runtime.zookeeper import ZooKeeperCoordination, rebalance_counts
+from zkconsumer.runtime.membership.cluster import ClusterDirectory
+from zkconsumer.runtime.membership.loop import MemberLoop
+from zkconsumer.runtime.membership.other_store import OFFSETS_TOPIC, warn_of_offsets_in_kafka
+from zkconsumer.runtime.membership.threads import start_new
+from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination, rebalance_counts
+from zkconsumer.runtime.observation import snapshot
+from zkconsumer.runtime.observation.health import Membership
+from zkconsumer.runtime.observation.metrics import Metrics
 from zkconsumer.zk.driver import ZkDriver
 from zkconsumer.zk.security import ZkSecurity
 

@@ -35,17 +35,18 @@ from zkconsumer.core.coordinator.strategies import (
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Sink
-from zkconsumer.runtime import snapshot
 from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
-from zkconsumer.runtime.consumer_group import ConsumerGroupCoordination
-from zkconsumer.runtime.coordinator import BrokerCoordination
-from zkconsumer.runtime.data_plane import DataPlane
+from zkconsumer.runtime.counters import RebalanceCounts
+from zkconsumer.runtime.delivery.data_plane import DataPlane
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.health import Membership
-from zkconsumer.runtime.loop import MemberLoop
-from zkconsumer.runtime.metrics import Metrics, RebalanceCounts
-from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.membership.classic import BrokerCoordination
+from zkconsumer.runtime.membership.kip848 import ConsumerGroupCoordination
+from zkconsumer.runtime.membership.loop import MemberLoop
+from zkconsumer.runtime.observation import snapshot
+from zkconsumer.runtime.observation.health import Membership
+from zkconsumer.runtime.observation.metrics import Metrics
 
 
 class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):

@@ -27,15 +27,15 @@ from zkconsumer.core.migration.rebalance import LiveRebalance
 from zkconsumer.core.migration.znodes import LIVE_USER, LivePaths
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.journal.live import LiveRecorder
-from zkconsumer.runtime.coordinator import BrokerCoordination
-from zkconsumer.runtime.data_plane import DataPlane
+from zkconsumer.runtime.delivery.data_plane import DataPlane
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.live import DualGate, LiveCoordination, LiveOffsets
-from zkconsumer.runtime.loop import MemberLoop
-from zkconsumer.runtime.metrics import Metrics
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.runtime.zookeeper import rebalance_counts
+from zkconsumer.runtime.membership.classic import BrokerCoordination
+from zkconsumer.runtime.membership.live import DualGate, LiveCoordination, LiveOffsets
+from zkconsumer.runtime.membership.loop import MemberLoop
+from zkconsumer.runtime.membership.zookeeper import rebalance_counts
+from zkconsumer.runtime.observation.metrics import Metrics
 from zkconsumer.zk.security import ZkSecurity
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import UsageError
 from zkconsumer.runtime.connector import StreamConnector
-from zkconsumer.runtime.health import GAUGES, MIN_SECONDS, UNHEALTHY, Trouble
-from zkconsumer.runtime.metrics import Declared, HistogramValue, Kind, declared
+from zkconsumer.runtime.counters import HistogramValue
+from zkconsumer.runtime.observation.health import GAUGES, MIN_SECONDS, UNHEALTHY, Trouble
+from zkconsumer.runtime.observation.metrics import Declared, Kind, declared
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -22,8 +22,8 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.testing import LocalCluster
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster
+from zkconsumer.servers.produce import send
 
 TOPIC: Final = "orders"
 PARTITIONS: Final = 6

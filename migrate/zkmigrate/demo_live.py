@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.runtime.undisturbed import Alarm
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer
 
 GROUP, TOPIC = "demo-live", "demo-live"
 STAGES: Final = (

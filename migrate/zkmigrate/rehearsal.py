@@ -29,7 +29,7 @@ from zkconsumer.core.zookeeper.scripts.common import (
     read_many,
 )
 from zkconsumer.core.zookeeper.znodes import BROKER_TOPICS, GroupPaths, topic_path
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate import verify
 from zkmigrate.apply import guard

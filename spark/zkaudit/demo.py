@@ -18,8 +18,8 @@ from kazoo.client import KazooClient
 
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.testing import LocalCluster, expire_session, wait_until
-from zkconsumer.testing.groups import GroupWatch, Producer, Reader
+from zkconsumer.servers import LocalCluster, expire_session, wait_until
+from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 GROUP = "orders"
 TOPIC = "clicks"

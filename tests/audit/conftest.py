@@ -29,9 +29,9 @@ from zkaudit.errors import LogFormatError
 
 from tests.audit import s3 as s3_server
 from tests.maven import fetched
-from zkconsumer.testing.jars import JVM_FILES, java
-from zkconsumer.testing.supervisor import Supervisor
-from zkconsumer.testing.waiting import free_port, wait_until
+from zkconsumer.servers.jars import JVM_FILES, java
+from zkconsumer.servers.supervisor import Supervisor
+from zkconsumer.servers.waiting import free_port, wait_until
 
 VERSIONS = ("3.4.14", "3.5.10", "3.6.4", "3.9.3")
 COMPRESSION = {"3.6.4": "gz", "3.9.3": "snappy"}

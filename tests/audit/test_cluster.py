@@ -26,9 +26,9 @@ from zkaudit.job.output import load
 from zkaudit.tables import catalog as tables
 
 from tests.audit.corpus.judge import directories
-from zkconsumer.testing.jars import java
-from zkconsumer.testing.supervisor import Supervisor
-from zkconsumer.testing.waiting import free_port, wait_until
+from zkconsumer.servers.jars import java
+from zkconsumer.servers.supervisor import Supervisor
+from zkconsumer.servers.waiting import free_port, wait_until
 
 pytestmark = pytest.mark.timeout(900)  # seven JVMs and a wheel on a busy machine
 ROOT = Path(__file__).parents[2]

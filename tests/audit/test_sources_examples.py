@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zkaudit import register
 from zkaudit.sources.reference import SOURCES, Source
 
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 JOURNAL = [
     {"at": 1, "kind": "run", "schema": 1, "clock": "epoch", "settings": {"group": "g"}},

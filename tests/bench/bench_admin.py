@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
-from zkconsumer.testing import LocalCluster, fetch_jars, java
+from zkconsumer.servers import LocalCluster, fetch_jars, java
 
 TOPIC = "wide"
 PARTITIONS = 1_000

@@ -23,7 +23,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.servers import LocalCluster, wait_until
 
 PARTITIONS = 1000
 WIDE = "wide"

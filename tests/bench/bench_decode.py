@@ -32,7 +32,7 @@ from zkaudit.decode.batches import LogReader
 from zkaudit.schema import TXNLOG, spark_type
 from zkaudit.sources.zookeeper import register
 
-from zkconsumer.testing import fetch_jars, java
+from zkconsumer.servers import fetch_jars, java
 
 sys.path.insert(0, str(Path(__file__).parent))
 from audit_logs import write_history

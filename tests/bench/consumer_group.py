@@ -33,8 +33,8 @@ from confluent_kafka import Producer
 
 from tests.integration.group_members import Java, Join, Jvm
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Reader
 
 PARTITIONS, WIDE, LIMIT = 1000, "wide", 180.0
 

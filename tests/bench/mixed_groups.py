@@ -34,7 +34,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.testing import LocalCluster, fetch_jars, java, wait_until
+from zkconsumer.servers import LocalCluster, fetch_jars, java, wait_until
 
 ROOT: Final = Path(__file__).parents[2]
 CLASSES: Final = ROOT / "build" / "bench" / "4"

@@ -11,9 +11,9 @@ import pytest
 from tests.support.docker import DockerCluster
 from tests.support.docker_engine import CLUSTER_LABEL, DockerContainer
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import KAFKA_LINES, wait_until
-from zkconsumer.testing.groups import GroupWatch, Producer
-from zkconsumer.testing.servers import read_metadata
+from zkconsumer.servers import KAFKA_LINES, wait_until
+from zkconsumer.servers.groups import GroupWatch, Producer
+from zkconsumer.servers.servers import read_metadata
 
 PARTITIONS = range(8)
 

@@ -19,9 +19,9 @@ from tests.faults.coordinated import written
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
-from zkconsumer.testing import LocalCluster, expire_session, wait_until
-from zkconsumer.testing.groups import Delivery, GroupWatch, Producer, Reader
-from zkconsumer.testing.waiting import stands_still
+from zkconsumer.servers import LocalCluster, expire_session, wait_until
+from zkconsumer.servers.groups import Delivery, GroupWatch, Producer, Reader
+from zkconsumer.servers.waiting import stands_still
 
 SCRIPT = Path(__file__).with_name("member.py")
 SESSION = 2.0

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer, Reader
 
 SESSION = 6.0
 """Session timeout in seconds: the lowest that brokers accept."""

@@ -24,10 +24,10 @@ from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ConsumerTimeoutError, ZkConsumerError, ZkUnavailableError
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer
-from zkconsumer.testing.topics import zookeeper_session
-from zkconsumer.testing.waiting import free_port
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer
+from zkconsumer.servers.topics import zookeeper_session
+from zkconsumer.servers.waiting import free_port
 
 ALL = os.environ.get("CALLS") == "all"
 SESSION = 2.0

@@ -29,8 +29,8 @@ from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import CommitFailedError
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Delivery, Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Delivery, Producer, Reader
 
 SCRIPT = Path(__file__).with_name("coordinator_member.py")
 

@@ -14,10 +14,10 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.coordinator.states import State
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Delivery, Producer, Reader
-from zkconsumer.testing.servers import read_metadata
-from zkconsumer.testing.topics import zookeeper_session
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Delivery, Producer, Reader
+from zkconsumer.servers.servers import read_metadata
+from zkconsumer.servers.topics import zookeeper_session
 
 
 def home_of(group: str) -> int:

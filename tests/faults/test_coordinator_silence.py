@@ -11,7 +11,7 @@ import pytest
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import CommitFailedError, RebalanceFailedError, ZkConsumerError
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 SLACK = 1.0
 """Seconds that a busy machine may add to a measured time."""

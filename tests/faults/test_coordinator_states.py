@@ -17,8 +17,8 @@ from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator import commands, events
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer, Reader
 
 SESSION = 10.0
 HEAL = SESSION + 5

@@ -14,7 +14,7 @@ import pytest
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import CommitFailedError
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 SESSION = 2.0
 HEAL = SESSION + 5

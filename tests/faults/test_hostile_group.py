@@ -18,8 +18,8 @@ from tests.fuzz.catastrophic import CATASTROPHIC
 from tests.fuzz.mutate import mutate
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import GroupWatch, Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 SEED = int(os.environ.get("ZKC_SEED", "1"))
 WRITES = int(os.environ.get("ZKC_HOSTILE", "80"))

@@ -1,7 +1,8 @@
 """Members behind proxies that lose, delay, repeat, cut, swap and corrupt ZooKeeper's frames.
 
-The test checks those rules of the simulator (``RULES`` in ``zkconsumer/sim/invariants.py``) that
-can be checked on a real server. It uses the faults of ``test_zk_attack``. ``ZKC_SEED=N`` sets the
+The test checks those rules of the simulator (``RULES`` in
+``zkconsumer/sim/judges/invariants.py``) that can be checked on a real server. It
+uses the faults of ``test_zk_attack``. ``ZKC_SEED=N`` sets the
 seed, and ``ZKC_MEMBER_FAULTS=2000`` makes a run longer (about two faults per second):
 
     ZKC_MEMBER_FAULTS=2000 .venv/bin/pytest tests/faults/test_member_attack.py
@@ -23,9 +24,9 @@ from kazoo.exceptions import NoNodeError
 from tests.faults.frame_proxy import Fault, FrameProxy
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.sim.invariants import RULES
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import GroupWatch, Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import GroupWatch, Producer, Reader
+from zkconsumer.sim.judges.invariants import RULES
 
 SEED = int(os.environ.get("ZKC_SEED", "1"))
 FAULTS = int(os.environ.get("ZKC_MEMBER_FAULTS", "30"))

@@ -40,7 +40,7 @@ from zkconsumer.core.zookeeper.ops import (
     SetData,
     ZkOp,
 )
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 from zkconsumer.zk.driver import SessionEvent, ZkDriver
 
 SEED = int(os.environ.get("ZKC_SEED", "1"))

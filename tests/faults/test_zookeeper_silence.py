@@ -16,8 +16,8 @@ import pytest
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.errors import CommitFailedError, RebalanceFailedError
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import GroupWatch, Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 SESSION = 3.0
 """Session timeout in seconds."""

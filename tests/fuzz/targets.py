@@ -1043,7 +1043,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
         "topic-znode",
     ),
     "zkconsumer/journal/files.py": ("journal", "replay"),
-    "zkconsumer/runtime/messages.py": "a decoder for applications, which raises to them",
+    "zkconsumer/runtime/delivery/messages.py": "a decoder for applications, which raises to them",
     "zkconsumer/zk/multiread.py": ("multi-read",),
 }
 """Every module that calls a decoder of bytes: its targets, or the reason why it needs none."""

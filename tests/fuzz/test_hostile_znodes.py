@@ -41,9 +41,9 @@ from zkconsumer.core.zookeeper.znodes import (
     topic_path,
 )
 from zkconsumer.errors import ZnodeFormatError
-from zkconsumer.sim.bulk import read_now
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.zk import FakeZk
+from zkconsumer.sim.members.bulk import read_now
+from zkconsumer.sim.servers.zk import FakeZk
 
 SEED = int(os.environ.get("ZKC_SEED", "1"))
 ZNODES = int(os.environ.get("ZKC_ZNODES", "600"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,8 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.testing import fetch_jars, java, wait_until
-from zkconsumer.testing.groups import Reader
+from zkconsumer.servers import fetch_jars, java, wait_until
+from zkconsumer.servers.groups import Reader
 
 PYTHON_ASSIGNORS: Final[dict[str, Any]] = {
     "range": RangePartitionAssignor,

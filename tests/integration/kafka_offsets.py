@@ -8,7 +8,7 @@ from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.offset_client import OffsetClient
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 
 class KafkaOffsets:

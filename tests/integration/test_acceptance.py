@@ -24,8 +24,8 @@ from zkconsumer.errors import (
     StreamsAlreadyCreatedError,
     UsageError,
 )
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer, Reader
 
 Connector: TypeAlias = ZookeeperConsumerConnector | CoordinatorConsumerConnector
 Make: TypeAlias = Callable[..., Connector]

@@ -40,7 +40,7 @@ from zkconsumer.errors import (
     UnknownGroupError,
     ZkUnavailableError,
 )
-from zkconsumer.testing import LocalZooKeeper, free_port
+from zkconsumer.servers import LocalZooKeeper, free_port
 from zkconsumer.zk.blocking import BlockingZk
 
 

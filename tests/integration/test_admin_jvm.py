@@ -22,8 +22,8 @@ from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.errors import GroupActiveError
-from zkconsumer.testing import LocalCluster, fetch_jars, java, wait_until
-from zkconsumer.testing.groups import GroupWatch, Reader
+from zkconsumer.servers import LocalCluster, fetch_jars, java, wait_until
+from zkconsumer.servers.groups import GroupWatch, Reader
 
 FLAGS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 COMMAND = "kafka.admin.ConsumerGroupCommand"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.integration.test_consume_cli import consume
-from zkconsumer.testing import LocalCluster
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster
+from zkconsumer.servers.produce import send
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "read-with-arrow.md"
 EXPECTED = {"de": 100, "fr": 200}

@@ -22,7 +22,7 @@ from kazoo.protocol.states import KazooState
 
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import (
+from zkconsumer.servers import (
     LocalCluster,
     LocalZooKeeper,
     expire_session,
@@ -30,7 +30,7 @@ from zkconsumer.testing import (
     jars,
     wait_until,
 )
-from zkconsumer.testing.waiting import process_started
+from zkconsumer.servers.waiting import process_started
 
 COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()"]
 READY_LIMIT_SECONDS = 60.0
@@ -259,7 +259,7 @@ def test_the_proxy_loses_answers_refuses_and_recovers(
 
 CRASHING_PARENT = """
 import sys, time
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 with LocalCluster("3.9") as cluster:
     print(*[s.pid for s in cluster.servers], *[s.port for s in cluster.servers],
           cluster.servers[0].log, cluster.supervisor_pid, flush=True)
@@ -441,7 +441,7 @@ def test_two_processes_fetch_once(tmp_path: Path) -> None:
         "PATH": f"{commands}:{os.environ['PATH']}",
         "ZKCONSUMER_CACHE": str(tmp_path / "cache"),
     }
-    fetch = [sys.executable, "-m", "zkconsumer.testing", "3.9"]
+    fetch = [sys.executable, "-m", "zkconsumer.servers", "3.9"]
     both = [subprocess.Popen(fetch, env=env, stderr=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(timeout=60) for process in both] == [0, 0]
     assert (tmp_path / "runs").read_text() == "run\n"
@@ -460,7 +460,7 @@ def test_processes_side_by_side_choose_different_ports() -> None:
     """Two servers that have not started yet never get the same port, even in different
     processes."""
     code = (
-        "from zkconsumer.testing.waiting import free_port\nfor _ in range(400): print(free_port())"
+        "from zkconsumer.servers.waiting import free_port\nfor _ in range(400): print(free_port())"
     )
     asking = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

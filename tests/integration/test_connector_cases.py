@@ -12,9 +12,9 @@ from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import ConsumerTimeoutError, StreamsAlreadyCreatedError
 from zkconsumer.journal.files import read_journal
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import GroupWatch, Producer, Reader
+from zkconsumer.runtime.delivery.streams import KafkaStream
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from zkconsumer.errors import (
     ConnectorClosedError,
     UsageError,
 )
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import GroupWatch, Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 
 @pytest.fixture

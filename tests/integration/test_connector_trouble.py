@@ -26,8 +26,8 @@ from zkconsumer.errors import (
     ZkUnavailableError,
 )
 from zkconsumer.runtime.gate import CLOCK
-from zkconsumer.testing import LocalCluster, free_port, wait_until
-from zkconsumer.testing.groups import GroupWatch, Producer, Reader
+from zkconsumer.servers import LocalCluster, free_port, wait_until
+from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 
 @pytest.fixture

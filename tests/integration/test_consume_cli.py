@@ -17,8 +17,8 @@ from kazoo.client import KazooClient
 from zkconsumer.cli.consume import configure, delete_generated
 from zkconsumer.core.zookeeper.ops import Delete, Multi
 from zkconsumer.errors import ConfigError
-from zkconsumer.testing import LocalCluster, free_port
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster, free_port
+from zkconsumer.servers.produce import send
 from zkconsumer.zk.driver import ZkDriver
 
 COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "consume"]

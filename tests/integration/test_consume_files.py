@@ -15,8 +15,8 @@ from kazoo.client import KazooClient
 from pyarrow import ipc, parquet
 
 from tests.integration.test_consume_cli import COMMAND, committed, consume, zk
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.produce import send
 
 __all__ = ["zk"]  # a fixture
 MESSAGES = 3000

@@ -11,8 +11,8 @@ from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import CommitFailedError
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer, Reader
 
 Make = Callable[..., CoordinatorConsumerConnector]
 

@@ -24,8 +24,8 @@ from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.errors import BrokerError, CommitFailedError
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer, Reader
 
 
 class Listened(CoordinatorConsumerConnector):

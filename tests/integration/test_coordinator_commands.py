@@ -15,7 +15,7 @@ from tests.integration.test_admin_jvm import output, start
 from tests.integration.test_consume_cli import COMMAND, consume
 from zkconsumer import CoordinatorConsumerConnector
 from zkconsumer.cli.main import run
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 CONSOLE = "kafka.tools.ConsoleConsumer"
 GROUPS = "kafka.admin.ConsumerGroupCommand"

@@ -22,9 +22,9 @@ from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, 
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.wire import SubscriptionData, encode_subscription
-from zkconsumer.sim.coordinator import LENIENCIES, GroupCoordinator, GroupState
+from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.sim.servers.classic import LENIENCIES, GroupCoordinator, GroupState
 
 OPEN: Final = (
     "which member leads after a leader that has gone",

@@ -17,8 +17,8 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import Entry, run_entry
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer, Reader
 
 
 def _config(cluster: LocalCluster, group: str) -> dict[str, object]:

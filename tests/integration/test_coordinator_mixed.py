@@ -36,8 +36,8 @@ from zkconsumer.core.coordinator.wire import (
     encode_subscription,
 )
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer
 
 STRATEGIES: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 PARTITIONS: Final = 8

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.testing import LocalCluster
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster
+from zkconsumer.servers.produce import send
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -14,9 +14,9 @@ import pytest
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import ConfigError, UnsupportedBrokerError
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer, Reader
-from zkconsumer.testing.waiting import free_port
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer, Reader
+from zkconsumer.servers.waiting import free_port
 
 COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "trace"]
 FAST = [

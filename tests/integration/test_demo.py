@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "demo"]
 

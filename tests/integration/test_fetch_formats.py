@@ -20,12 +20,12 @@ from zkconsumer.errors import (
     ConsumerTimeoutError,
     MessageSizeTooLargeError,
 )
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.testing import LocalCluster
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster
+from zkconsumer.servers.produce import send
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 # line, version that kafka-python uses for the broker, message formats, codecs, highest fetch

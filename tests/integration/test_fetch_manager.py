@@ -14,13 +14,13 @@ from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import ConnectorClosedError, ConsumerTimeoutError, UsageError
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch import broker_io
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.servers import LocalCluster, wait_until
 
 Make = Callable[..., ConsumerFetcherManager]
 

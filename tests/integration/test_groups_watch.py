@@ -22,8 +22,8 @@ from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.errors import UnknownGroupError
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import GroupWatch
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import GroupWatch
 
 MAIN = "from zkconsumer.cli import main; main()"
 COMMAND = (sys.executable, "-c", MAIN, "groups", "verify", "--watch")

@@ -10,10 +10,10 @@ import pytest
 from zkconsumer.herd.measures import Measures
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import read_journal
-from zkconsumer.sim.herd import Herd, simulate
-from zkconsumer.testing import LocalZooKeeper
-from zkconsumer.testing.herd import RealHerd, run_herd
-from zkconsumer.testing.herd_jvm import JvmHerd
+from zkconsumer.servers import LocalZooKeeper
+from zkconsumer.servers.herd import RealHerd, run_herd
+from zkconsumer.servers.herd_jvm import JvmHerd
+from zkconsumer.sim.runs.herd import Herd, simulate
 
 #: So long that no pause of a busy machine ends a session.
 PATIENT = 30.0

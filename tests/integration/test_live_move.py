@@ -15,8 +15,8 @@ from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.errors import BrokerError
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.prometheus import ConnectorCollector
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer, Reader
 from zkconsumer.zk.blocking import BlockingZk
 
 Make = Callable[..., MigratableConsumerConnector]

@@ -19,10 +19,11 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import CommitFailedError, RebalanceFailedError
 from zkconsumer.prometheus import ConnectorCollector, start_http_server
-from zkconsumer.runtime.health import Trouble
-from zkconsumer.runtime.metrics import HistogramValue, Kind, declared
-from zkconsumer.testing import LocalCluster, expire_session, wait_until
-from zkconsumer.testing.groups import GroupWatch, Producer, Reader
+from zkconsumer.runtime.counters import HistogramValue
+from zkconsumer.runtime.observation.health import Trouble
+from zkconsumer.runtime.observation.metrics import Kind, declared
+from zkconsumer.servers import LocalCluster, expire_session, wait_until
+from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -16,7 +16,7 @@ from zkconsumer.broker.offset_client import MemberOffsets
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.ops import Failed, FetchOffsets, Reply, always
 from zkconsumer.errors import BrokerError, LeaderUnavailableError
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 TPS = [TopicPartition("orders", partition) for partition in range(3)]
 

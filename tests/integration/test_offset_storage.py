@@ -11,8 +11,8 @@ from tests.integration.kafka_offsets import KafkaOffsets, kafka_offsets
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import CommitFailedError, ZkConsumerError
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.produce import send
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from zkconsumer.testing import LocalCluster
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster
+from zkconsumer.servers.produce import send
 
 COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "perf"]
 MESSAGES = 2500

@@ -23,8 +23,8 @@ from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.journal import read_journal
 from zkconsumer.journal.recorder import Entry
-from zkconsumer.testing import LocalCluster, expire_session, wait_until
-from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.servers import LocalCluster, expire_session, wait_until
+from zkconsumer.servers.groups import Producer, Reader
 
 Made = Callable[[], ZookeeperConsumerConnector | CoordinatorConsumerConnector]
 SOON = 30.0

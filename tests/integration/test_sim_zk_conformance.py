@@ -42,7 +42,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.zk import FakeSession, FakeZk, WatchEvent, WatchKind
+from zkconsumer.sim.servers.zk import FakeSession, FakeZk, WatchEvent, WatchKind
 
 SEEDS = (1, 2, 3, 5, 6, 7, 10, 12)  # each meets every failure and every kind of watch event
 STEPS = 400

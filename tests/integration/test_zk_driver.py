@@ -29,8 +29,8 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.errors import ChrootMissingError, ZkUnavailableError
-from zkconsumer.testing import LocalZooKeeper, expire_session, free_port, wait_until
-from zkconsumer.testing.servers import TICK_MS
+from zkconsumer.servers import LocalZooKeeper, expire_session, free_port, wait_until
+from zkconsumer.servers.servers import TICK_MS
 from zkconsumer.zk.driver import SessionEvent, ZkDriver
 
 

@@ -19,7 +19,7 @@ import pytest
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.core.zookeeper.ops import Code, Create, Exists, Failed, GetChildren, Ok, Reply, ZkOp
 from zkconsumer.errors import ZkUnavailableError
-from zkconsumer.testing import LocalZooKeeper, wait_until
+from zkconsumer.servers import LocalZooKeeper, wait_until
 from zkconsumer.zk.blocking import BlockingZk
 from zkconsumer.zk.driver import SessionEvent, ZkDriver
 

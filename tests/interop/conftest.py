@@ -23,9 +23,9 @@ import pytest
 from tests.support.legacy_jvm_group import MixedGroup
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
-from zkconsumer.testing import KAFKA_LINES, LocalCluster
-from zkconsumer.testing.groups import Delivery, Reader
-from zkconsumer.testing.legacy_jvm import LEGACY_LINES, JvmMembers
+from zkconsumer.servers import KAFKA_LINES, LocalCluster
+from zkconsumer.servers.groups import Delivery, Reader
+from zkconsumer.servers.legacy_jvm import LEGACY_LINES, JvmMembers
 
 RESULTS = Path(__file__).parents[2] / "build" / "interop.jsonl"
 LINES = {version: line for line, version in KAFKA_LINES.items()}

@@ -27,8 +27,8 @@ from kazoo.client import KazooClient
 
 from zkconsumer.core.common.assign import java_hash
 from zkconsumer.core.common.scala_maps import _place
-from zkconsumer.testing import LocalZooKeeper
-from zkconsumer.testing.jars import JVM_FILES, cache_dir, java
+from zkconsumer.servers import LocalZooKeeper
+from zkconsumer.servers.jars import JVM_FILES, cache_dir, java
 
 GOLDEN = Path(__file__).parents[1] / "unit" / "roundrobin_ties.json"
 

@@ -10,7 +10,7 @@ import pytest
 
 from zkconsumer.core.common.assign import java_hash
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.testing.legacy_jvm import JvmMembers
+from zkconsumer.servers.legacy_jvm import JvmMembers
 
 PAIRS = [
     ("1.1.1", "3.9.1"),

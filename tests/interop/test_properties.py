@@ -14,9 +14,9 @@ from zkconsumer.config.keys import KEYS
 from zkconsumer.config.properties import read_properties
 from zkconsumer.config.security import is_security
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import wait_until
-from zkconsumer.testing.groups import Delivery, GroupWatch
-from zkconsumer.testing.legacy_jvm import JvmMember
+from zkconsumer.servers import wait_until
+from zkconsumer.servers.groups import Delivery, GroupWatch
+from zkconsumer.servers.legacy_jvm import JvmMember
 
 FILES = sorted((Path(__file__).parent / "properties").glob("*.properties"))
 WRONG = sorted((Path(__file__).parent / "properties" / "wrong").glob("*.properties"))

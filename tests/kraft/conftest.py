@@ -13,8 +13,8 @@ from kazoo.client import KazooClient
 from zkconsumer.broker.cluster import ClusterReader
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.core.zookeeper.cluster import ClusterView
-from zkconsumer.testing import LocalCluster, LocalZooKeeper
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster, LocalZooKeeper
+from zkconsumer.servers.produce import send
 
 
 @pytest.fixture(scope="session")

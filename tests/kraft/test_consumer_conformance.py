@@ -52,10 +52,10 @@ from zkconsumer.core.coordinator.wire import (
     encode_assignment,
     encode_subscription,
 )
-from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
-from zkconsumer.sim.coordinator import GroupState
+from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.sim.servers.classic import GroupState
+from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator
 
 SEEDS: Final = (1, 2, 5, 7, 13, 15, 20)
 MIXED_SEEDS: Final = (1, 2, 3)

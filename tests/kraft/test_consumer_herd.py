@@ -17,9 +17,9 @@ from zkconsumer.herd.measures import Measures, measure
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import run_entry
-from zkconsumer.sim.herd import Herd
-from zkconsumer.sim.herd_coordinator import simulate_any
-from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.sim.runs.herd import Herd
+from zkconsumer.sim.runs.herd_coordinator import simulate_any
 
 MEMBERS: Final = 8
 PARTITIONS: Final = 72

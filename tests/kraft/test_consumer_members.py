@@ -22,8 +22,8 @@ from zkconsumer.errors import (
     ConfigError,
     UnsupportedBrokerError,
 )
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer, Reader
 
 Make = Callable[..., CoordinatorConsumerConnector]
 

@@ -38,7 +38,7 @@ from zkconsumer.core.coordinator.strategies import (
     RangeStrategy,
     Strategy,
 )
-from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.servers import LocalCluster, wait_until
 
 
 def commit_as_member(

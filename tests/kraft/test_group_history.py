@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 from kazoo.client import KazooClient
 
-from zkconsumer.testing import LocalCluster, LocalZooKeeper, wait_until
+from zkconsumer.servers import LocalCluster, LocalZooKeeper, wait_until
 
 PARTITIONS: Final = 6
 SETTLED: Final = 60

@@ -12,8 +12,8 @@ from tests.kraft.conftest import LeftBehind
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import BrokerError
 from zkconsumer.migratable import MigratableConsumerConnector
-from zkconsumer.testing import wait_until
-from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.servers import wait_until
+from zkconsumer.servers.groups import Producer, Reader
 
 PARTITIONS = 6
 SETTLED = 30

@@ -10,10 +10,10 @@ import pytest
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.errors import ConfigError, ForeignMemberError
-from zkconsumer.testing import wait_until
-from zkconsumer.testing.groups import GroupWatch, Reader
-from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import wait_until
+from zkconsumer.servers.groups import GroupWatch, Reader
+from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
+from zkconsumer.servers.produce import send
 
 
 @pytest.fixture

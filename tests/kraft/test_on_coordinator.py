@@ -8,9 +8,9 @@ import sys
 from zkaudit.sources.offsets import ZkauditOffsets
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Reader
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Reader
+from zkconsumer.servers.produce import send
 
 TRACE = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "trace"]
 

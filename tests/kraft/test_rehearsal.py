@@ -22,9 +22,9 @@ from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.testing import wait_until
-from zkconsumer.testing.groups import GroupWatch, Producer, Reader
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import wait_until
+from zkconsumer.servers.groups import GroupWatch, Producer, Reader
+from zkconsumer.servers.produce import send
 
 SEED = 16
 GROUPS = 50

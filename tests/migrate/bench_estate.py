@@ -20,7 +20,7 @@ from typing import Any
 from zkmigrate.apply.journal import parse
 
 from tests.migrate.estate import FIXES, Estate
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 SEED = int(os.environ.get("ESTATE_SEED", "17"))
 

@@ -19,7 +19,7 @@ from statistics import median
 
 from kazoo.client import KazooClient
 
-from zkconsumer.testing import LocalCluster, fetch_jars, java
+from zkconsumer.servers import LocalCluster, fetch_jars, java
 
 TOPICS, PARTITIONS = 4, 25
 

@@ -30,7 +30,7 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 NOW = 1_700_000_000_000
 Zk = dict[str, bytes]

@@ -7,7 +7,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-from zkconsumer.testing import fetch_jars, java
+from zkconsumer.servers import fetch_jars, java
 
 _SOURCE = """
 import java.io.FileInputStream;

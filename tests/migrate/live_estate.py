@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.migratable import MigratableConsumerConnector
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer
 
 TOPIC: Final = "live-estate"
 PARTITIONS: Final = 2

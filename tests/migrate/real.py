@@ -27,7 +27,7 @@ from zkmigrate.cli import run
 from tests.migrate.simulated import Ran
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import GroupPaths
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

@@ -21,7 +21,7 @@ from zkmigrate.formats.config_map import CLIENTS
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.testing import fetch_jars, java
+from zkconsumer.servers import fetch_jars, java
 
 if TYPE_CHECKING:
     from conftest import Bench, Shell  # type: ignore[import-not-found]
@@ -292,7 +292,7 @@ def test_no_command_loads_what_it_does_not_need() -> None:
     """kafka-python and Jinja2 take longer to load than an export from ZooKeeper takes."""
     code = "import sys; import zkmigrate.commands.root; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"kafka", "jinja2", "zkconsumer.testing"} & set(done.stdout.split())
+    assert not {"kafka", "jinja2", "zkconsumer.servers"} & set(done.stdout.split())
 
 
 def test_a_refusal_and_a_failure_have_different_statuses(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.migrate.estate import FIXES, Estate
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 if TYPE_CHECKING:
     from conftest import Shell  # type: ignore[import-not-found]

@@ -19,8 +19,8 @@ from zkmigrate.plan.options import OnConflict, Options
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 
 if TYPE_CHECKING:
     from conftest import Bench, Shell  # type: ignore[import-not-found]

@@ -27,9 +27,9 @@ from zkmigrate.model import Direction, Store
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Check, Create, Multi, Node, Ok, Stat
-from zkconsumer.testing import wait_until
-from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
-from zkconsumer.testing.waiting import stands_still
+from zkconsumer.servers import wait_until
+from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
+from zkconsumer.servers.waiting import stands_still
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

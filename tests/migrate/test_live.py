@@ -13,9 +13,9 @@ from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ClusterError
 from zkconsumer.migratable import MigratableConsumerConnector
-from zkconsumer.testing import wait_until
-from zkconsumer.testing.groups import Producer, Reader
-from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
+from zkconsumer.servers import wait_until
+from zkconsumer.servers.groups import Producer, Reader
+from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 
 PARTITIONS = 6
 QUICK = {

@@ -22,7 +22,7 @@ import pytest
 from tests.migrate.matrix import answer_of, cells
 from tests.migrate.real import ACL_PROPERTIES, RealCluster
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

@@ -19,7 +19,7 @@ from zkmigrate.stores.group_states import Held, read_offsets
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.cli.main import run as run_tools
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

@@ -11,7 +11,7 @@ import pytest
 from kazoo.security import make_acl
 from zkmigrate.cli import run
 
-from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.servers import LocalCluster, wait_until
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

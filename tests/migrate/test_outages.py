@@ -18,7 +18,7 @@ from zkmigrate.stores.sessions import Stores
 
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.errors import ZkUnavailableError
-from zkconsumer.testing import expire_session
+from zkconsumer.servers import expire_session
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

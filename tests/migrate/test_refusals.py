@@ -32,8 +32,8 @@ from zkmigrate.plan.values import Kind, Verdict
 
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.broker.coordinator_calls import StoredOffset
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import GroupWatch
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import GroupWatch
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

@@ -16,7 +16,7 @@ import zkmigrate.cli
 
 from zkconsumer.cli.main import run as zkconsumer_run
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.testing import fetch_jars, java
+from zkconsumer.servers import fetch_jars, java
 
 if TYPE_CHECKING:
     from conftest import Bench, Shell  # type: ignore[import-not-found]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from zkmigrate.cli import run
 
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

@@ -13,9 +13,9 @@ from zkmigrate.cli import run
 from zkmigrate.formats.plan_file import render
 from zkmigrate.model import Direction
 
-from zkconsumer.testing.jars import JVM_FILES, fetch_jars, java
-from zkconsumer.testing.supervisor import Supervisor
-from zkconsumer.testing.waiting import free_port, wait_until
+from zkconsumer.servers.jars import JVM_FILES, fetch_jars, java
+from zkconsumer.servers.supervisor import Supervisor
+from zkconsumer.servers.waiting import free_port, wait_until
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

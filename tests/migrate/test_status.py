@@ -18,7 +18,7 @@ from kazoo.security import make_acl
 from zkmigrate.apply.outcome import Outcome
 from zkmigrate.model import Direction
 
-from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.servers import LocalCluster, wait_until
 
 if TYPE_CHECKING:
     from conftest import Bench, Shell  # type: ignore[import-not-found]

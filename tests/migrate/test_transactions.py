@@ -13,7 +13,7 @@ from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.sessions import Stores
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

@@ -25,7 +25,7 @@ from zkmigrate.plan.options import MissingTopics, OnConflict, Options, Recreated
 
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 if TYPE_CHECKING:
     from conftest import Bench, Shell  # type: ignore[import-not-found]

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zkconsumer.testing import LocalCluster
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster
+from zkconsumer.servers.produce import send
 
 HERE = Path(__file__).parent
 BUILD = HERE.parents[1] / "build" / "peers"

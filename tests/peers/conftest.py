@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.peers.clients import BUILD, PYTHON, Peer, Start
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,8 +7,8 @@ from collections import Counter
 from tests.peers.clients import Start, filled
 from zkconsumer import CoordinatorConsumerConnector
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Reader
 
 PARTITIONS, EACH = 6, 500
 

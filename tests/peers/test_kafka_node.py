@@ -9,9 +9,9 @@ import pytest
 
 from tests.peers.clients import Start, command, filled
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Reader
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Reader
+from zkconsumer.servers.produce import send
 
 PARTITIONS, EACH = 6, 500
 

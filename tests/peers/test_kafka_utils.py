@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.peers.clients import PYTHON, filled
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.testing import LocalCluster
-from zkconsumer.testing.groups import Reader
+from zkconsumer.servers import LocalCluster
+from zkconsumer.servers.groups import Reader
 
 
 def test_it_reads_our_groups(cluster: LocalCluster, group: str, topic: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.peers.clients import Start, command, filled
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.servers import LocalCluster, wait_until
 
 
 def test_a_member_that_is_not_understood(

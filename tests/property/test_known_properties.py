@@ -19,7 +19,7 @@ from zkconsumer.core.zookeeper.ops import Create, Delete, Listing, Node
 from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
 from zkconsumer.core.zookeeper.znodes import BROKER_IDS, GroupPaths, topic_path
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.zk import FakeZk
+from zkconsumer.sim.servers.zk import FakeZk
 
 ONLY = os.environ.get("ZKC_SEED")
 SEEDS = [int(ONLY)] if ONLY else range(400)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 PROGRAMS = {"setup", "soak-sample"}
 """Targets of CI that run a program, or nothing, instead of test files."""

@@ -63,8 +63,8 @@ def test_the_wheel_holds_three_packages_and_the_server_files(tmp_path: Path) -> 
         "zkmigrate",
         "zkaudit",
     }
-    shipped = {path.name for path in (ROOT / "zkconsumer/testing/jvm").iterdir()}
-    assert shipped == {Path(name).name for name in names if "/testing/jvm/" in name}
+    shipped = {path.name for path in (ROOT / "zkconsumer/servers/jvm").iterdir()}
+    assert shipped == {Path(name).name for name in names if "/servers/jvm/" in name}
     assert {f"{package}/py.typed" for package in ("zkconsumer", "zkmigrate", "zkaudit")} <= {*names}
     files = (ROOT / "spark/zkaudit").rglob("*.*")
     data = {path.name for path in files if path.suffix not in (".py", ".pyc")}

@@ -14,8 +14,8 @@ import pytest
 
 from zkconsumer.admin.snapshot import read_group
 from zkconsumer.admin.tools import GroupTools
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.produce import send
 from zkconsumer.zk.blocking import BlockingZk
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ SIZE = re.compile(r"^(_?(?:\w+_)?(?:BATCH|PIECE)|_?PACKET_\w+)\b.* = \d", re.MUL
 SIZES = sorted(
     (str(path.relative_to(ROOT)), name)
     for path in (ROOT / "zkconsumer").rglob("*.py")
-    if "sim" not in path.parts and "testing" not in path.parts
+    if "sim" not in path.parts and "servers" not in path.parts
     for name in SIZE.findall(path.read_text(encoding="utf-8"))
 )
 

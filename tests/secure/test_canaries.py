@@ -35,7 +35,7 @@ from zkconsumer.broker.security import KafkaSecurity, unsecured_token
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 from zkconsumer.zk.security import ZkSecurity
 
 KEY_PASSWORD = "canary-of-the-private-key"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.secure.stage import TOPIC, WAYS, Stage, write_properties
-from zkconsumer.testing.servers import free_port
+from zkconsumer.servers.servers import free_port
 
 END_SECONDS = 20.0
 """Limit for a command that cannot succeed, including its start."""

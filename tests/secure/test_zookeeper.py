@@ -31,7 +31,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
     ZooKeeperError,
 )
-from zkconsumer.testing import LocalZooKeeper
+from zkconsumer.servers import LocalZooKeeper
 from zkconsumer.tls import for_brokers
 from zkconsumer.zk.blocking import BlockingZk
 

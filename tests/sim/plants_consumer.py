@@ -10,7 +10,7 @@ from zkconsumer.core.common.events import TimerFired
 from zkconsumer.core.consumer_group import events
 from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
 from zkconsumer.core.coordinator.states import State
-from zkconsumer.runtime.consumer_group import ConsumerGroupCoordination
+from zkconsumer.runtime.membership.kip848 import ConsumerGroupCoordination
 
 
 def gives_up_before_it_has_stopped(patch: pytest.MonkeyPatch) -> None:

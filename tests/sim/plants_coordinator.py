@@ -13,7 +13,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator import events
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import Reaction, Request, reaction
-from zkconsumer.runtime import coordinator
+from zkconsumer.runtime.membership import classic as coordinator
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

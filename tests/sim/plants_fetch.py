@@ -10,16 +10,16 @@ import pytest
 from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record, Scan, scan
 from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
-from zkconsumer.runtime.consumer_iterator import ConsumerIterator
-from zkconsumer.runtime.data_plane import DataPlane
+from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.delivery.consumer_iterator import ConsumerIterator
+from zkconsumer.runtime.delivery.data_plane import DataPlane
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.fetch import worker as worker_module
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
 from zkconsumer.runtime.fetch.requests import LeadersRequest
 from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
 from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
 
 Patch = pytest.MonkeyPatch
 Infos = Set[PartitionTopicInfo]

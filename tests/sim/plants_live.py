@@ -20,7 +20,7 @@ from zkconsumer.core.migration.rebalance import LiveRebalance
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.scripts import ownership
 from zkconsumer.core.zookeeper.scripts.common import read_many
-from zkconsumer.runtime.live import DualGate
+from zkconsumer.runtime.membership.live import DualGate
 
 
 def waits_for_no_member(patch: pytest.MonkeyPatch) -> None:

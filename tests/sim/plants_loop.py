@@ -17,13 +17,13 @@ from zkconsumer.core.zookeeper.committing import Committing
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import SessionEvent
 from zkconsumer.core.zookeeper.scripts import kafka_storage
-from zkconsumer.runtime.answers import CommitRequests
-from zkconsumer.runtime.coordinator import BrokerCoordination
-from zkconsumer.runtime.data_plane import DataPlane
+from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
-from zkconsumer.runtime.loop import MemberLoop
-from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
-from zkconsumer.sim.group_member import Line
+from zkconsumer.runtime.membership.classic import BrokerCoordination
+from zkconsumer.runtime.membership.commit_requests import CommitRequests
+from zkconsumer.runtime.membership.loop import MemberLoop
+from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
+from zkconsumer.sim.members.group_member import Line
 
 Patch = pytest.MonkeyPatch
 
@@ -351,7 +351,7 @@ def counts_the_coordinators_lease_from_the_answer(patch: Patch) -> None:
 
 def believes_errors(patch: Patch) -> None:
     """Any answer to a heartbeat opens the gate."""
-    from zkconsumer.runtime import coordinator
+    from zkconsumer.runtime.membership import classic as coordinator
 
     patch.setattr(coordinator, "_MEMBER", (0, 27, 22, 25, 14, 15, 16, -1))
 

@@ -16,7 +16,7 @@ from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import Listing, Node, Permit, SetData
 from zkconsumer.core.zookeeper.scripts import legacy, ownership, view
 from zkconsumer.core.zookeeper.states import IDLE
-from zkconsumer.runtime import zookeeper
+from zkconsumer.runtime.membership import zookeeper
 
 
 def releases_while_fetching(patch: pytest.MonkeyPatch) -> None:

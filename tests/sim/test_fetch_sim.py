@@ -17,7 +17,7 @@ import pytest
 from tests.sim.runs.fetch_scenario import run
 from tests.sim.runs.fetching import SimFetching
 from zkconsumer.errors import BrokerError
-from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue
 from zkconsumer.runtime.fetch.events import FetchEventKind
 from zkconsumer.runtime.fetch.worker import FetchWorker
 

@@ -12,8 +12,8 @@ from zkconsumer.errors import ConfigError
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import run_entry
-from zkconsumer.sim import bulk as bulk_module
-from zkconsumer.sim.herd import EVENTS, Herd, HerdRun, simulate
+from zkconsumer.sim.members import bulk as bulk_module
+from zkconsumer.sim.runs.herd import EVENTS, Herd, HerdRun, simulate
 
 #: Figures that do not contain times.
 COUNTS = (

@@ -20,10 +20,10 @@ from zkconsumer.core.coordinator.strategies import RangeStrategy
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import run_entry
-from zkconsumer.sim.coordinator import GroupCoordinator, GroupState
-from zkconsumer.sim.herd import EVENTS, Herd
-from zkconsumer.sim.herd_coordinator import CoordinatorRun, simulate_any
 from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.runs.herd import EVENTS, Herd
+from zkconsumer.sim.runs.herd_coordinator import CoordinatorRun, simulate_any
+from zkconsumer.sim.servers.classic import GroupCoordinator, GroupState
 
 SPEC = GroupSpec(
     group="g",

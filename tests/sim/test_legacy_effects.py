@@ -15,8 +15,8 @@ from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.ops import Create, Delete
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.core.zookeeper.view import MemberSpec
-from zkconsumer.sim.host import Habits
 from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.members.host import Habits
 
 BOTH = pytest.mark.parametrize("scala", [True, False], ids=["scala", "default"])
 

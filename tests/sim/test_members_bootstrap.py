@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sim.runs.run import run
-from zkconsumer.runtime import cluster
+from zkconsumer.runtime.membership import cluster
 
 EVENTS = 60
 FIRST, COUNT = map(int, os.environ.get("ZKC_SEEDS", "0:150").split(":"))

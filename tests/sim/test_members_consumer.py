@@ -19,10 +19,10 @@ from zkconsumer.core.consumer_group import commands
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator.commands import CommitOffsets, LeaveGroup
 from zkconsumer.core.coordinator.states import State
-from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
-from zkconsumer.sim.group_judge import GroupJudge
-from zkconsumer.sim.invariants import Observer
+from zkconsumer.sim.judges.group_judge import GroupJudge
+from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator
 
 EVENTS = 60
 FIRST, COUNT = map(int, os.environ.get("ZKC_SEEDS", "0:300").split(":"))

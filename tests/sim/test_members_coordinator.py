@@ -17,8 +17,8 @@ from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
 from zkconsumer.core.coordinator.strategies import RangeStrategy
-from zkconsumer.sim.group_member import SimGroupMember
-from zkconsumer.sim.host import Habits
+from zkconsumer.sim.members.group_member import SimGroupMember
+from zkconsumer.sim.members.host import Habits
 
 EVENTS = 60
 FIRST, COUNT = map(int, os.environ.get("ZKC_SEEDS", "0:500").split(":"))

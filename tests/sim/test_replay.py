@@ -50,7 +50,7 @@ from zkconsumer.journal import JournalWriter
 from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Entry, MemberRecorder, Recorder, event_entry, run_entry
 from zkconsumer.journal.replay import Replayed, replay
-from zkconsumer.runtime.loop import MemberLoop
+from zkconsumer.runtime.membership.loop import MemberLoop
 
 STRATEGIES = (*group_scenario.STRATEGIES, StickyStrategy(False), StickyStrategy(True))
 CLASSES = {type(one) for one in STRATEGIES} | {LegacyStrategy}

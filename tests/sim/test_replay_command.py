@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.__main__ import main
 from tests.sim.runs.run import run
-from zkconsumer.runtime.data_plane import DataPlane
+from zkconsumer.runtime.delivery.data_plane import DataPlane
 
 
 def test_a_run_without_a_violation_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,9 +19,9 @@ from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
 from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, broker_path, topic_path
-from zkconsumer.sim.herd import Herd, simulate
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.zk import FakeSession, FakeZk
+from zkconsumer.sim.runs.herd import Herd, simulate
+from zkconsumer.sim.servers.zk import FakeSession, FakeZk
 
 ONE_WAY = 0.01
 PATHS = GroupPaths("g")

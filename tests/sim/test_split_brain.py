@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zkconsumer.journal.files import check_entry
-from zkconsumer.sim.split_brain import SCENARIOS, SEEDS, play, story
+from zkconsumer.sim.runs.split_brain import SCENARIOS, SEEDS, play, story
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -36,11 +36,11 @@ from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import LocalCluster, expire_session, wait_until
-from zkconsumer.testing.groups import WatchClient
-from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
-from zkconsumer.testing.servers import Server, four_letters
-from zkconsumer.testing.waiting import stands_still
+from zkconsumer.servers import LocalCluster, expire_session, wait_until
+from zkconsumer.servers.groups import WatchClient
+from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
+from zkconsumer.servers.servers import Server, four_letters
+from zkconsumer.servers.waiting import stands_still
 
 QUIET = logging.getLogger("tests.soak.kazoo")
 """Unavailable servers are normal in a run."""

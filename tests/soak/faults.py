@@ -24,8 +24,8 @@ from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import wait_until
-from zkconsumer.testing.servers import Server
+from zkconsumer.servers import wait_until
+from zkconsumer.servers.servers import Server
 
 LOCK_SECONDS = 90.0
 STORM_SECONDS = 20.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from zkconsumer.testing.jars import KRAFT_LINES
+from zkconsumer.servers.jars import KRAFT_LINES
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ from tests.support.docker_engine import (
     remove_leftovers,
 )
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing.jars import KAFKA_LINES, KRAFT_LINES
-from zkconsumer.testing.servers import READY_SECONDS, is_registered, read_metadata
-from zkconsumer.testing.topic_verbs import TopicVerbs
-from zkconsumer.testing.waiting import free_port, wait_until
+from zkconsumer.servers.jars import KAFKA_LINES, KRAFT_LINES
+from zkconsumer.servers.servers import READY_SECONDS, is_registered, read_metadata
+from zkconsumer.servers.topic_verbs import TopicVerbs
+from zkconsumer.servers.waiting import free_port, wait_until
 
 IMAGE: Final = "zkconsumer"
 """The name that ``docker/build.sh`` gives its image."""
@@ -34,7 +34,7 @@ _HOST: Final = "127.0.0.1"
 
 
 class DockerServer(DockerContainer):
-    """A ZooKeeper or a broker in a container, with the methods of ``zkconsumer.testing.Server``.
+    """A ZooKeeper or a broker in a container, with the methods of ``zkconsumer.servers.Server``.
 
     A broker that is restarted waits until its previous session in ZooKeeper has ended.
     """

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing.servers import STOP_SECONDS
-from zkconsumer.testing.waiting import process_started, wait_until
+from zkconsumer.servers.servers import STOP_SECONDS
+from zkconsumer.servers.waiting import process_started, wait_until
 
 CLUSTER_LABEL: Final = "zkconsumer.cluster"
 """Label of every container; its value names the cluster."""

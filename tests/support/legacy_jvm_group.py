@@ -26,10 +26,10 @@ from zkconsumer.core.common.assign import (
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.znodes import decode_registration, decode_topic, topic_path
-from zkconsumer.testing.cluster import LocalCluster
-from zkconsumer.testing.groups import Delivery, GroupWatch
-from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
-from zkconsumer.testing.waiting import wait_until
+from zkconsumer.servers.cluster import LocalCluster
+from zkconsumer.servers.groups import Delivery, GroupWatch
+from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
+from zkconsumer.servers.waiting import wait_until
 
 SETTLE_SECONDS: Final = 30.0
 """How long a group may take until its owners are right, or messages are delivered."""

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing.kraft import Voter, controller_spec, format_storage, quorum_settings
-from zkconsumer.testing.servers import (
+from zkconsumer.servers.kraft import Voter, controller_spec, format_storage, quorum_settings
+from zkconsumer.servers.servers import (
     HOST,
     Server,
     ServerSpec,
@@ -25,10 +25,10 @@ from zkconsumer.testing.servers import (
     write_properties,
     zookeeper_spec,
 )
-from zkconsumer.testing.supervisor import Supervisor
-from zkconsumer.testing.topic_verbs import TopicVerbs
-from zkconsumer.testing.topics import zookeeper_session
-from zkconsumer.testing.waiting import free_port, wait_until
+from zkconsumer.servers.supervisor import Supervisor
+from zkconsumer.servers.topic_verbs import TopicVerbs
+from zkconsumer.servers.topics import zookeeper_session
+from zkconsumer.servers.waiting import free_port, wait_until
 
 _LINE: Final = "3.9"
 _CONTROLLER: Final = 3000

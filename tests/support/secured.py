@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from zkconsumer.testing.cluster import LocalCluster
-from zkconsumer.testing.kraft import Voter, format_storage, kraft_spec, new_cluster_id
-from zkconsumer.testing.servers import STOP_SECONDS, Server, ServerSpec, broker_spec, zookeeper_spec
-from zkconsumer.testing.supervisor import Supervisor
-from zkconsumer.testing.waiting import free_port
+from zkconsumer.servers.cluster import LocalCluster
+from zkconsumer.servers.kraft import Voter, format_storage, kraft_spec, new_cluster_id
+from zkconsumer.servers.servers import STOP_SECONDS, Server, ServerSpec, broker_spec, zookeeper_spec
+from zkconsumer.servers.supervisor import Supervisor
+from zkconsumer.servers.waiting import free_port
 
 USER: Final = "alice"
 REAUTH_MS: Final = 2000

@@ -15,7 +15,7 @@ from collections import Counter, deque
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from zkconsumer.testing.waiting import free_port
+from zkconsumer.servers.waiting import free_port
 
 Direction = Literal["requests", "answers"]
 

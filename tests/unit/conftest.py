@@ -33,7 +33,7 @@ from zkconsumer.core.zookeeper.znodes import (
 )
 from zkconsumer.errors import CommitFailedError, ConnectorFailedError, ZkUnavailableError
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.zk import FakeZk
+from zkconsumer.sim.servers.zk import FakeZk
 
 P0 = TopicPartition("t", 0)
 

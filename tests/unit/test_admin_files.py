@@ -11,7 +11,7 @@ import pytest
 
 from zkconsumer.admin.offset_files import MAX_FAULTS, OffsetKey, parse, render
 from zkconsumer.admin.text import printable
-from zkconsumer.cli.tables import print_rows
+from zkconsumer.console.tables import print_rows
 from zkconsumer.errors import OffsetsFileError
 
 

@@ -224,7 +224,7 @@ def test_a_member_can_be_imported_on_each_platform(missing: tuple[str, ...]) -> 
         f"for name in {missing}: delattr(time, name)\n"
         "import zkconsumer.connector, zkconsumer.coordinator, zkconsumer.migratable\n"
         "from zkconsumer.runtime.gate import DeliveryGate\n"
-        "from zkconsumer.runtime.threads import MemberThread\n"
+        "from zkconsumer.runtime.membership.threads import MemberThread\n"
         "gate = DeliveryGate()\n"
         "gate.extend(MemberThread('m').lease_now() + 60)\n"
         "assert gate.is_open\n"

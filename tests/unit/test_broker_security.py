@@ -20,7 +20,7 @@ from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import AuthenticationError, BrokerUnavailableError
-from zkconsumer.runtime.health import Membership
+from zkconsumer.runtime.observation.health import Membership
 from zkconsumer.tls import certificate_fault
 from zkconsumer.zk.connection import Connection, Handler
 

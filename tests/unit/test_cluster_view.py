@@ -30,7 +30,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.core.zookeeper.znodes import decode_broker, decode_topic
-from zkconsumer.testing.kraft import new_cluster_id
+from zkconsumer.servers.kraft import new_cluster_id
 
 PART = PartitionView(1, 7, (1, 2), (1,))
 VIEW = ClusterView(

@@ -20,7 +20,6 @@ from zkmigrate.commands.root import cli as migrate_cli
 
 from zkconsumer.admin.describe import GroupRow
 from zkconsumer.broker.records import MessageAndMetadata, TimestampType
-from zkconsumer.cli.bootstrap import chosen, either_option
 from zkconsumer.cli.config import config
 from zkconsumer.cli.consume import consume, coordinator_config
 from zkconsumer.cli.consume_formatter import message_format
@@ -31,9 +30,10 @@ from zkconsumer.cli.herd import herd
 from zkconsumer.cli.main import COMMANDS, SECTIONS, cli, run
 from zkconsumer.cli.perf import perf
 from zkconsumer.cli.simulate import simulate
-from zkconsumer.cli.times import Duration, shown
 from zkconsumer.cli.top import History, Seen
 from zkconsumer.cli.tree import changes, drawn, tree
+from zkconsumer.console.bootstrap import chosen, either_option
+from zkconsumer.console.times import Duration, shown
 from zkconsumer.core.zookeeper.ops import Node, Stat
 from zkconsumer.errors import ConfigError
 

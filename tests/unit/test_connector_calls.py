@@ -21,9 +21,9 @@ from zkconsumer.errors import (
 )
 from zkconsumer.runtime.connector import StreamConnector
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.health import Membership
-from zkconsumer.runtime.metrics import Metrics
-from zkconsumer.runtime.threads import MemberThread
+from zkconsumer.runtime.membership.threads import MemberThread
+from zkconsumer.runtime.observation.health import Membership
+from zkconsumer.runtime.observation.metrics import Metrics
 
 SLACK = 0.5
 """Seconds that a busy machine may add to a measured time."""

@@ -20,10 +20,10 @@ from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.strategies import RangeStrategy
 from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
-from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
-from zkconsumer.runtime.line import ServerLine
-from zkconsumer.runtime.threads import MemberThread
+from zkconsumer.runtime.membership.classic import BrokerCoordination
+from zkconsumer.runtime.membership.line import ServerLine
+from zkconsumer.runtime.membership.threads import MemberThread
 
 P0 = TopicPartition("t", 0)
 SPEC = GroupSpec(

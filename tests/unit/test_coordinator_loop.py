@@ -16,14 +16,14 @@ from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
 from zkconsumer.core.coordinator.strategies import RangeStrategy
 from zkconsumer.errors import ConnectorClosedError
-from zkconsumer.runtime.coordinator import BrokerCoordination
+from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.loop import MemberLoop
-from zkconsumer.runtime.metrics import RebalanceCounts
-from zkconsumer.sim.host import Habits, SimHost
+from zkconsumer.runtime.membership.classic import BrokerCoordination
+from zkconsumer.runtime.membership.loop import MemberLoop
+from zkconsumer.servers import wait_until
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.light import SimPlane
-from zkconsumer.testing import wait_until
+from zkconsumer.sim.members.host import Habits, SimHost
+from zkconsumer.sim.members.light import SimPlane
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
 

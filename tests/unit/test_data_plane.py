@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
-from zkconsumer.runtime.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.counters import FetchCounts
+from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.metrics import FetchCounts
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import KafkaStream
 
 T0, T1 = (TopicPartition("t", n) for n in range(2))
 FIRST = ConsumerThreadId("c", 0)
@@ -62,7 +62,7 @@ def test_dropped_partitions_count_no_longer() -> None:
 
 def test_the_age_of_the_lag_is_that_of_the_oldest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lag that is not asked for any more stays small while messages arrive."""
-    monkeypatch.setattr("zkconsumer.runtime.data_plane.monotonic", lambda: 500.0)
+    monkeypatch.setattr("zkconsumer.runtime.delivery.data_plane.monotonic", lambda: 500.0)
     found = plane()
     assert found.lag_age() == 0.0
     found.start({T0: (FIRST, 5), T1: (FIRST, 7)})

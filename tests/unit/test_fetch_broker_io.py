@@ -10,8 +10,8 @@ import pytest
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.runtime.counters import FetchCounts
 from zkconsumer.runtime.fetch.broker_io import BrokerIO
-from zkconsumer.runtime.metrics import FetchCounts
 
 
 @pytest.mark.parametrize(

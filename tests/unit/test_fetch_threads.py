@@ -16,15 +16,15 @@ from tests.sim.runs.fetching import SimConfig
 from zkconsumer.broker.types import ClusterMetadata, Got
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch import threads
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.requests import FetchRequest, LeadersRequest, OffsetsRequest
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 HERE = BrokerEndpoint(7, "127.0.0.1", 1)
 

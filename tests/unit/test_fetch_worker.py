@@ -13,12 +13,12 @@ from tests.sim.runs.fetching import SimConfig
 from zkconsumer.broker.types import Got
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
-from zkconsumer.runtime.chunk_queue import ChunkQueue
+from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Retire, Wait
 from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
 from zkconsumer.runtime.fetch.worker import FetchWorker
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
 
 HERE = BrokerEndpoint(7, "127.0.0.1", 9092)
 KEY = WorkerKey(7, 0)

@@ -12,8 +12,8 @@ import pytest
 
 from tests.unit.conftest import Member
 from tests.unit.test_streams import batch
-from zkconsumer.runtime.chunk_queue import Chunk
-from zkconsumer.testing import wait_until
+from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.servers import wait_until
 
 
 def in_a_child(ask: Callable[[], object]) -> object:

@@ -14,7 +14,7 @@ from zkconsumer.errors import (
     LeaderUnavailableError,
     UnsupportedBrokerError,
 )
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 GOOD, SILENT = BrokerEndpoint(0, "good", 1), BrokerEndpoint(1, "silent", 1)
 PATIENCE = 0.5

@@ -31,11 +31,11 @@ from zkconsumer.core.common.types import (
 from zkconsumer.core.zookeeper.ops import Create, SetData
 from zkconsumer.core.zookeeper.scripts.common import packets
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_topic
-from zkconsumer.runtime.chunk_queue import ChunkQueue
+from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import KafkaStream
 
 PARTITIONS, MEMBERS = 20_000, 1_000
 BROKER = BrokerEndpoint(0, "127.0.0.1", 9092)

@@ -16,9 +16,9 @@ from zkconsumer.errors import (
     InvalidMessageError,
     MessageSizeTooLargeError,
 )
-from zkconsumer.runtime.health import GAUGES, HealthMonitor, Membership, Sources
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.testing import wait_until
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.observation.health import GAUGES, HealthMonitor, Membership, Sources
+from zkconsumer.servers import wait_until
 
 if TYPE_CHECKING:
     from conftest import Member, Switch  # type: ignore[import-not-found]

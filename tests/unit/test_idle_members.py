@@ -39,9 +39,9 @@ from zkconsumer.core.zookeeper.znodes import (
     topic_path,
 )
 from zkconsumer.errors import BrokerError, ConfigError
+from zkconsumer.servers import wait_until
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.zk import FakeZk
-from zkconsumer.testing import wait_until
+from zkconsumer.sim.servers.zk import FakeZk
 
 if TYPE_CHECKING:
     from conftest import Member, Switch  # type: ignore[import-not-found]

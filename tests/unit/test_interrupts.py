@@ -34,12 +34,12 @@ from tests.unit.test_streams import GZIP, batch, open_gate
 from zkconsumer.broker.codecs import decompress
 from zkconsumer.broker.records import MessageAndMetadata, MessageDecoder
 from zkconsumer.errors import ConsumerTimeoutError
-from zkconsumer.runtime.chunk_queue import Chunk
-from zkconsumer.runtime.in_use import InUseError
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.in_use import InUseError
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.undisturbed import Alarm
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 SEED = int(os.environ.get("ZKC_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 ALL = os.environ.get("ZKC_INTERRUPTS") == "all"
@@ -729,7 +729,7 @@ def test_an_error_of_a_handler_is_not_damaged_data(codec: int) -> None:
 ARROW = """
 import sys
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.delivery.streams import KafkaStream
 
 class StopNow(BaseException):
     pass

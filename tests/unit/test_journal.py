@@ -44,7 +44,7 @@ from zkconsumer.journal.files import MemberJournal, check_entry
 from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Entry, MemberRecorder, event_entry, run_entry
 from zkconsumer.journal.replay import replay
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 STAT = Stat(1, 1, 0, 0)
 

@@ -10,12 +10,12 @@ import pytest
 from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
-from zkconsumer.runtime.chunk_queue import ChunkQueue
+from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
 from zkconsumer.runtime.fetch.requests import LeadersRequest, Wait
 from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
 
 BROKERS = [BrokerEndpoint(n, "127.0.0.1", 9092 + n) for n in range(3)]
 BACKOFF = 0.2

@@ -23,11 +23,11 @@ from zkconsumer.core.zookeeper import commands as zookeeper, events
 from zkconsumer.core.zookeeper.ops import Ok, SessionEvent
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
-from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.gate import CLOCK, LEASE, DeliveryGate
-from zkconsumer.runtime.line import ServerLine
-from zkconsumer.runtime.live import DualGate, Lease
-from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
+from zkconsumer.runtime.membership.classic import BrokerCoordination
+from zkconsumer.runtime.membership.line import ServerLine
+from zkconsumer.runtime.membership.live import DualGate, Lease
+from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
 
 SESSION = 6.0
 

@@ -9,9 +9,9 @@ from typing import Any
 from zkconsumer.core.common import commands, events
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import AuthenticationError, ConnectorClosedError, ConnectorFailedError
+from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.loop import MemberLoop
-from zkconsumer.runtime.metrics import RebalanceCounts
+from zkconsumer.runtime.membership.loop import MemberLoop
 
 P0 = TopicPartition("t", 0)
 

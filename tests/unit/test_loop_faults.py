@@ -37,12 +37,12 @@ from zkconsumer.errors import (
     RebalanceFailedError,
     ZkUnavailableError,
 )
+from zkconsumer.runtime.counters import RebalanceCounts
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.line import ServerLine
-from zkconsumer.runtime.loop import MemberLoop
-from zkconsumer.runtime.metrics import RebalanceCounts
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.testing import wait_until
+from zkconsumer.runtime.membership.line import ServerLine
+from zkconsumer.runtime.membership.loop import MemberLoop
+from zkconsumer.servers import wait_until
 
 if TYPE_CHECKING:
     from conftest import Member, Switch  # type: ignore[import-not-found]

@@ -30,7 +30,7 @@ from zkconsumer.core.zookeeper.znodes import (
 )
 from zkconsumer.errors import ZnodeFormatError
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.zk import FakeZk
+from zkconsumer.sim.servers.zk import FakeZk
 
 PATHS = GroupPaths("g")
 TOPIC = json.dumps({"version": 1, "partitions": {"0": [0]}}).encode()

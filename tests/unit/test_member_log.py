@@ -13,9 +13,9 @@ from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import SessionEvent
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.health import MIN_SECONDS, HealthMonitor, Membership, Sources
-from zkconsumer.runtime.member_log import partitions_text
-from zkconsumer.testing import wait_until
+from zkconsumer.runtime.membership.member_log import partitions_text
+from zkconsumer.runtime.observation.health import MIN_SECONDS, HealthMonitor, Membership, Sources
+from zkconsumer.servers import wait_until
 
 if TYPE_CHECKING:
     from conftest import Member, Switch  # type: ignore[import-not-found]

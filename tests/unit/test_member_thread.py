@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.runtime.threads import MemberThread
-from zkconsumer.testing import wait_until
+from zkconsumer.runtime.membership.threads import MemberThread
+from zkconsumer.servers import wait_until
 
 
 class Member:

@@ -24,18 +24,13 @@ from zkconsumer.core.zookeeper import commands, states as zookeeper_states
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.prometheus import ConnectorCollector
-from zkconsumer.runtime.chunk_queue import Chunk
+from zkconsumer.runtime.counters import Histogram, Meter, RebalanceCounts
+from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
-from zkconsumer.runtime.metrics import (
-    Histogram,
-    Kind,
-    Meter,
-    RebalanceCounts,
-    declared,
-)
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.testing import wait_until
+from zkconsumer.runtime.observation.metrics import Kind, declared
+from zkconsumer.servers import wait_until
 
 JVM_NAMES = {
     "kafka.consumer:type=ZookeeperConsumerConnector,name=FetchQueueSize",

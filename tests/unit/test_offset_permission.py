@@ -33,8 +33,8 @@ from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.line import ServerLine
-from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
+from zkconsumer.runtime.membership.line import ServerLine
+from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
 
 TP = TopicPartition("t", 0)
 SOON = 10.0

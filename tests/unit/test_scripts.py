@@ -44,7 +44,7 @@ from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_topic
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.zk import FakeSession, FakeZk
+from zkconsumer.sim.servers.zk import FakeSession, FakeZk
 
 PATHS = GroupPaths("g")
 T0, T1, T2 = (TopicPartition("t", n) for n in range(3))

@@ -12,8 +12,8 @@ from zkconsumer.cli.main import cli
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal import JournalWriter
 from zkconsumer.journal.recorder import event_entry, run_entry
-from zkconsumer.sim.herd import Herd, member_name
-from zkconsumer.sim.herd_coordinator import simulate_any
+from zkconsumer.sim.runs.herd import Herd, member_name
+from zkconsumer.sim.runs.herd_coordinator import simulate_any
 
 
 def _journal(path: Path, profile: str) -> Path:

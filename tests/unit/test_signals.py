@@ -72,7 +72,7 @@ def test_a_second_signal_soon_after_does_not_end_the_leave(command: list[str], g
 
 LATER = """
 import time
-from zkconsumer.cli.signals import GRACE, SignalledError, signals_raise
+from zkconsumer.console.signals import GRACE, SignalledError, signals_raise
 
 with signals_raise():
     try:

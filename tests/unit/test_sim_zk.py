@@ -28,7 +28,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.zk import FakeZk, SessionState, Txn, WatchEvent, WatchKind
+from zkconsumer.sim.servers.zk import FakeZk, SessionState, Txn, WatchEvent, WatchKind
 
 TIMEOUT = 6.0
 

@@ -19,13 +19,13 @@ from zkconsumer.errors import (
     MessageSizeTooLargeError,
     UsageError,
 )
-from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.delivery.messages import integer_decoder, long_decoder, string_decoder
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
-from zkconsumer.runtime.messages import integer_decoder, long_decoder, string_decoder
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.runtime.undisturbed import Alarm
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 GZIP = 1
 

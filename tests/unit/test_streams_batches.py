@@ -14,11 +14,11 @@ from tests.unit.test_streams import batch, chunk, open_gate, stream
 from zkconsumer.broker import columns
 from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.errors import ConsumerTimeoutError, InvalidMessageError, UsageError
-from zkconsumer.runtime.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.messages import string_decoder
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
-from zkconsumer.runtime.messages import string_decoder
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import KafkaStream
 
 
 @pytest.fixture

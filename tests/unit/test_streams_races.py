@@ -16,11 +16,11 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.unit.test_streams import waits
 from zkconsumer.errors import ConsumerTimeoutError, UsageError
-from zkconsumer.runtime.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 
 ROUNDS = 150
 MESSAGES = 300

@@ -11,15 +11,15 @@ import pytest
 
 from tests.sim.runs.fetching import SimConfig
 from zkconsumer.errors import ConnectorFailedError
-from zkconsumer.runtime import watchdog
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchEvent
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.runtime.threads import MemberThread, has_ended
-from zkconsumer.runtime.watchdog import Watchdog
-from zkconsumer.testing import wait_until
+from zkconsumer.runtime.membership.threads import MemberThread, has_ended
+from zkconsumer.runtime.observation import watchdog
+from zkconsumer.runtime.observation.watchdog import Watchdog
+from zkconsumer.servers import wait_until
 
 if TYPE_CHECKING:
     from conftest import Member  # type: ignore[import-not-found]

@@ -33,7 +33,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.errors import ZkUnavailableError
-from zkconsumer.testing import wait_until
+from zkconsumer.servers import wait_until
 from zkconsumer.zk.connection import Connection, Handler, _poll
 from zkconsumer.zk.driver import ZkDriver
 

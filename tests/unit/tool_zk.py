@@ -21,7 +21,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.zk import FakeZk
+from zkconsumer.sim.servers.zk import FakeZk
 
 OPEN = Acl((AclEntry(31, "world", "anyone"),), 0)
 """The access list of a new znode."""

@@ -23,7 +23,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["p
 USES = {
     "arrow": """
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.delivery.streams import KafkaStream
 stream = KafkaStream(DeliveryGate(always_open=True), timeout_ms=0)
 assert next(stream.arrow_batches(timeout=0)).num_rows == 0
 """,

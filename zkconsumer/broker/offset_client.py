@@ -204,7 +204,9 @@ class OffsetClient:
 
 
 class MemberOffsets(OffsetClient):
-    """The offsets in Kafka of a member in ZooKeeper (a ``Client`` of ``zkconsumer.runtime.line``).
+    """The offsets in Kafka of a member in ZooKeeper.
+
+    It is a ``Client`` of ``zkconsumer.runtime.membership.line``.
 
     Args:
         group: ``group.id``. The other arguments are those of ``OffsetClient``.

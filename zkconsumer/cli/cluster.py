@@ -9,8 +9,8 @@ import click
 
 from zkconsumer.cli import cluster_topics
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import KAFKA_LINES, background
-from zkconsumer.testing.jars import KRAFT_LINES
+from zkconsumer.servers import KAFKA_LINES, background
+from zkconsumer.servers.jars import KRAFT_LINES
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 

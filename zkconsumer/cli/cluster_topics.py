@@ -9,8 +9,8 @@ from typing import BinaryIO
 import click
 
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import background, broker_topics, topics
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import background, broker_topics, topics
+from zkconsumer.servers.produce import send
 
 dir_option = click.option(
     "--dir",

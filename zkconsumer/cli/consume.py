@@ -21,20 +21,20 @@ import click
 
 from zkconsumer.admin.change import delete
 from zkconsumer.admin.reads import children
-from zkconsumer.cli.bootstrap import chosen
 from zkconsumer.cli.consume_files import FORMATS, FileSink, FlushBeforeRelease
 from zkconsumer.cli.consume_formatter import message_format
 from zkconsumer.cli.consume_output import Printer
 from zkconsumer.cli.consume_partition import messages_of
-from zkconsumer.cli.exclusive import at_most_one, no_effect, only_with
-from zkconsumer.cli.signals import EXIT_SIGNAL, SignalledError, signals_raise
-from zkconsumer.cli.times import duration_option
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_consumer
 from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.config.properties import read_properties
 from zkconsumer.config.security import SECRETS
 from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.console.bootstrap import chosen
+from zkconsumer.console.exclusive import at_most_one, no_effect, only_with
+from zkconsumer.console.signals import EXIT_SIGNAL, SignalledError, signals_raise
+from zkconsumer.console.times import duration_option
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
 from zkconsumer.core.common.types import TopicPartition
@@ -49,7 +49,7 @@ from zkconsumer.errors import (
     ZooKeeperError,
 )
 from zkconsumer.prometheus import start_http_server
-from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.zk.blocking import BlockingZk
 
 _LOOK_S = 0.2

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from zkconsumer.broker.records import MessageAndMetadata
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.delivery.streams import KafkaStream
 
 Format = Callable[[MessageAndMetadata], bytes]
 

@@ -40,8 +40,8 @@ from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import LocalCluster
-from zkconsumer.testing.produce import send
+from zkconsumer.servers import LocalCluster
+from zkconsumer.servers.produce import send
 from zkconsumer.zk.blocking import BlockingZk
 
 GROUP = "demo"

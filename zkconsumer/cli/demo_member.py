@@ -19,7 +19,7 @@ from typing import NoReturn
 from zkconsumer.cli.demo_verdict import ENTRY
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.delivery.streams import KafkaStream
 
 SESSION_MS = 3000
 LEAVE_SECONDS = 2 * SESSION_MS / 1000

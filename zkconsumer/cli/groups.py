@@ -15,9 +15,11 @@ from zkconsumer.admin.describe import GroupMemberRow, GroupRow, GroupStateRow
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.tools import GroupSummary, GroupTools
 from zkconsumer.admin.verify import Finding
-from zkconsumer.cli.bootstrap import bootstrap_option, chosen, either_option
-from zkconsumer.cli.exclusive import at_most_one, flags, no_effect, only_with
-from zkconsumer.cli.tables import (
+from zkconsumer.cli.watch import watch
+from zkconsumer.config.security import SecurityConfig
+from zkconsumer.console.bootstrap import bootstrap_option, chosen, either_option
+from zkconsumer.console.exclusive import at_most_one, flags, no_effect, only_with
+from zkconsumer.console.tables import (
     How,
     command_config,
     format_options,
@@ -27,9 +29,7 @@ from zkconsumer.cli.tables import (
     timeout_option,
     zookeeper_options,
 )
-from zkconsumer.cli.times import duration_option
-from zkconsumer.cli.watch import watch
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.console.times import duration_option
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.errors import GroupActiveError, GroupError, ProtectedGroupError

@@ -14,7 +14,6 @@ from typing import Final
 import click
 from rich.console import Console
 
-from zkconsumer.cli.exclusive import only_with
 from zkconsumer.cli.herd_options import check_herds, herd_options
 from zkconsumer.cli.herd_output import (
     by_group,
@@ -24,15 +23,16 @@ from zkconsumer.cli.herd_output import (
     values,
     write_html,
 )
-from zkconsumer.cli.tables import print_rows
-from zkconsumer.cli.times import Duration
+from zkconsumer.console.exclusive import only_with
+from zkconsumer.console.tables import print_rows
+from zkconsumer.console.times import Duration
 from zkconsumer.errors import ConfigError
 from zkconsumer.herd.measures import Measures
-from zkconsumer.sim.herd import BOUNCE_SECONDS, RESTART_SECONDS, Herd
-from zkconsumer.sim.herd_coordinator import simulate_any
-from zkconsumer.testing import LocalZooKeeper
-from zkconsumer.testing.herd import RealHerd, run_herd
-from zkconsumer.testing.herd_jvm import JvmHerd
+from zkconsumer.servers import LocalZooKeeper
+from zkconsumer.servers.herd import RealHerd, run_herd
+from zkconsumer.servers.herd_jvm import JvmHerd
+from zkconsumer.sim.runs.herd import BOUNCE_SECONDS, RESTART_SECONDS, Herd
+from zkconsumer.sim.runs.herd_coordinator import simulate_any
 
 _PROFILES: Final = ("scala", "default")
 #: Compared with the simulator.

@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from zkconsumer.cli.times import duration_option
+from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ConfigError
-from zkconsumer.sim.herd import EVENTS, Herd
+from zkconsumer.sim.runs.herd import EVENTS, Herd
 
 F = TypeVar("F", bound=Callable[..., Any])
 

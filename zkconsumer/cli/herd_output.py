@@ -11,7 +11,7 @@ from statistics import fmean
 
 import click
 
-from zkconsumer.cli.tables import print_rows
+from zkconsumer.console.tables import print_rows
 from zkconsumer.errors import ConfigError
 from zkconsumer.herd.measures import Measures
 

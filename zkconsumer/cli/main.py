@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from zkconsumer.cli.lazy import LazyGroup
+from zkconsumer.console.lazy import LazyGroup
 from zkconsumer.errors import ZkConsumerError
 
 SECTIONS: Final = {

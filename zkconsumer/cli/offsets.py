@@ -15,8 +15,9 @@ import click
 from zkconsumer.admin.offset_files import MAX_FILE_BYTES, parse, render
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.tools import Change, GroupTools
-from zkconsumer.cli.lazy import LazyGroup
-from zkconsumer.cli.tables import (
+from zkconsumer.config.security import SecurityConfig
+from zkconsumer.console.lazy import LazyGroup
+from zkconsumer.console.tables import (
     How,
     format_options,
     no_collector,
@@ -24,7 +25,6 @@ from zkconsumer.cli.tables import (
     print_rows,
     zookeeper_options,
 )
-from zkconsumer.config.security import SecurityConfig
 from zkconsumer.errors import ConfigError, OffsetsFileError
 
 

@@ -22,16 +22,16 @@ from zkconsumer.cli.consume import (
     key_values,
     set_up_logging,
 )
-from zkconsumer.cli.exclusive import no_effect
-from zkconsumer.cli.signals import EXIT_SIGNAL, SignalledError, signals_raise
-from zkconsumer.cli.times import duration_option
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.config.properties import read_properties
 from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.console.exclusive import no_effect
+from zkconsumer.console.signals import EXIT_SIGNAL, SignalledError, signals_raise
+from zkconsumer.console.times import duration_option
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import CommitFailedError, ConsumerTimeoutError
-from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.delivery.streams import KafkaStream
 
 _MIB = 1024 * 1024
 _AT_ONCE = 1000

@@ -15,7 +15,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from zkconsumer.cli.exclusive import no_effect
 from zkconsumer.cli.herd_options import check_herds, herd_options
 from zkconsumer.cli.herd_output import (
     by_group,
@@ -25,15 +24,16 @@ from zkconsumer.cli.herd_output import (
     values,
     write_html,
 )
-from zkconsumer.cli.tables import print_rows
-from zkconsumer.cli.times import Duration, duration_option
+from zkconsumer.console.exclusive import no_effect
+from zkconsumer.console.tables import print_rows
+from zkconsumer.console.times import Duration, duration_option
 from zkconsumer.errors import ConfigError
 from zkconsumer.herd.measures import Measures
 from zkconsumer.journal.files import JournalWriter
 from zkconsumer.journal.recorder import run_entry
-from zkconsumer.sim.herd import PROFILES, Herd
-from zkconsumer.sim.herd_coordinator import simulate_any
-from zkconsumer.sim.split_brain import SCENARIOS, play, story
+from zkconsumer.sim.runs.herd import PROFILES, Herd
+from zkconsumer.sim.runs.herd_coordinator import simulate_any
+from zkconsumer.sim.runs.split_brain import SCENARIOS, play, story
 
 _MOST: Final = 10_000
 

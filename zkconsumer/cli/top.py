@@ -14,10 +14,10 @@ import click
 from zkconsumer.admin.describe import GroupRow
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.tools import GroupTools
-from zkconsumer.cli.bootstrap import chosen, either_option
-from zkconsumer.cli.tables import command_config, print_rows, timeout_option
-from zkconsumer.cli.times import duration_option
 from zkconsumer.config.security import SecurityConfig
+from zkconsumer.console.bootstrap import chosen, either_option
+from zkconsumer.console.tables import command_config, print_rows, timeout_option
+from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ZkConsumerError
 
 if TYPE_CHECKING:

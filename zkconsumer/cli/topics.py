@@ -6,9 +6,15 @@ import click
 
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.admin.topics import PartitionRow, TopicRow
-from zkconsumer.cli.bootstrap import bootstrap_option
-from zkconsumer.cli.tables import How, format_options, print_notes, print_rows, zookeeper_options
 from zkconsumer.config.security import SecurityConfig
+from zkconsumer.console.bootstrap import bootstrap_option
+from zkconsumer.console.tables import (
+    How,
+    format_options,
+    print_notes,
+    print_rows,
+    zookeeper_options,
+)
 
 
 @click.group()

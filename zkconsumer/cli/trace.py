@@ -15,14 +15,14 @@ from typing import Any
 import click
 
 from zkconsumer.cli.consume import key_values
-from zkconsumer.cli.signals import Stop
-from zkconsumer.cli.times import duration_option
 from zkconsumer.cli.trace_format import Diagram, exchange, lines
 from zkconsumer.config.properties import read_properties
+from zkconsumer.console.signals import Stop
+from zkconsumer.console.times import duration_option
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import RebalanceFailedError
-from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.delivery.streams import KafkaStream
 
 
 @click.command()

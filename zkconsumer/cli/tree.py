@@ -12,10 +12,10 @@ import click
 
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.tools import GroupTools
-from zkconsumer.cli.exclusive import only_with
-from zkconsumer.cli.tables import zookeeper_options
-from zkconsumer.cli.times import duration_option
 from zkconsumer.config.security import SecurityConfig
+from zkconsumer.console.exclusive import only_with
+from zkconsumer.console.tables import zookeeper_options
+from zkconsumer.console.times import duration_option
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.errors import ZkConsumerError
 

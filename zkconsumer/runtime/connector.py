@@ -46,11 +46,17 @@ from zkconsumer.errors import (
 from zkconsumer.journal.files import MemberJournal
 from zkconsumer.journal.recorder import Sink
 from zkconsumer.runtime.arguments import check_topic_counts, checked_offsets
-from zkconsumer.runtime.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.delivery.messages import bytes_decoder
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchEvent
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.health import (
+from zkconsumer.runtime.membership.line import Client, ServerLine
+from zkconsumer.runtime.membership.listener import GroupListener, ListenerCalls
+from zkconsumer.runtime.membership.loop import MachineT, MemberLoop
+from zkconsumer.runtime.membership.threads import MemberThread
+from zkconsumer.runtime.observation.health import (
     MIN_SECONDS,
     Health,
     HealthMonitor,
@@ -59,15 +65,9 @@ from zkconsumer.runtime.health import (
     in_a_fork,
     without_streams,
 )
-from zkconsumer.runtime.line import Client, ServerLine
-from zkconsumer.runtime.listener import GroupListener, ListenerCalls
-from zkconsumer.runtime.loop import MachineT, MemberLoop
-from zkconsumer.runtime.messages import bytes_decoder
-from zkconsumer.runtime.metrics import Metrics
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.runtime.threads import MemberThread
+from zkconsumer.runtime.observation.metrics import Metrics
+from zkconsumer.runtime.observation.watchdog import PERIOD as WATCHDOG_PERIOD, Check, Watchdog
 from zkconsumer.runtime.undisturbed import Undisturbed, lend
-from zkconsumer.runtime.watchdog import PERIOD as WATCHDOG_PERIOD, Check, Watchdog
 
 logger = logging.getLogger("zkconsumer.member")
 

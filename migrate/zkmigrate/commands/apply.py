@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from zkconsumer.cli.tables import How, format_options
-from zkconsumer.cli.times import duration_option
+from zkconsumer.console.tables import How, format_options
+from zkconsumer.console.times import duration_option
 from zkmigrate.apply.journal import Journal, check_writable, read_records
 from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.cells import only_problems_option

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from zkconsumer.cli.tables import How
+from zkconsumer.console.tables import How
 from zkmigrate.plan.values import Problem, StaysBehind
 from zkmigrate.text import shown
 

@@ -11,8 +11,8 @@ import click
 
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.tools import GroupTools
-from zkconsumer.cli.exclusive import no_effect
-from zkconsumer.cli.tables import no_collector, print_notes
+from zkconsumer.console.exclusive import no_effect
+from zkconsumer.console.tables import no_collector, print_notes
 from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
 from zkconsumer.errors import SessionExpiredError, ZkUnavailableError, ZooKeeperError
 from zkmigrate.commands.files import write_out

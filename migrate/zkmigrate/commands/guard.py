@@ -12,8 +12,8 @@ import click
 
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.admin.text import printable
-from zkconsumer.cli.exclusive import no_effect
-from zkconsumer.cli.tables import How, format_options, print_rows
+from zkconsumer.console.exclusive import no_effect
+from zkconsumer.console.tables import How, format_options, print_rows
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError

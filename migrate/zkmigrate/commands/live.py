@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from zkconsumer.admin.text import printable
-from zkconsumer.cli.exclusive import at_most_one
-from zkconsumer.cli.tables import How, format_options, print_rows
-from zkconsumer.cli.times import duration_option
+from zkconsumer.console.exclusive import at_most_one
+from zkconsumer.console.tables import How, format_options, print_rows
+from zkconsumer.console.times import duration_option
 from zkconsumer.core.migration.modes import Mode, has_reached, neighbours
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError

@@ -7,8 +7,8 @@ from importlib.metadata import version
 
 import click
 
-from zkconsumer.cli.exclusive import no_effect
-from zkconsumer.cli.tables import How, format_options, no_collector
+from zkconsumer.console.exclusive import no_effect
+from zkconsumer.console.tables import How, format_options, no_collector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import OffsetsFileError
 from zkmigrate.commands.cells import only_problems_option

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from zkconsumer.cli.tables import How, print_notes, print_rows
+from zkconsumer.console.tables import How, print_notes, print_rows
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from zkconsumer.cli.tables import How, format_options
+from zkconsumer.console.tables import How, format_options
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.guard import each_group
 from zkmigrate.commands.selection import Selection, selection

@@ -10,7 +10,7 @@ from functools import partial
 
 import click
 
-from zkconsumer.cli.tables import guarded, print_rows
+from zkconsumer.console.tables import guarded, print_rows
 from zkmigrate import report as reports
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.outcome import NOT_LOCKED

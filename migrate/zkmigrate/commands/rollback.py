@@ -6,7 +6,7 @@ import os
 
 import click
 
-from zkconsumer.cli.tables import How, format_options
+from zkconsumer.console.tables import How, format_options
 from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.cells import only_problems_option

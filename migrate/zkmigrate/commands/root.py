@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from zkconsumer.cli.lazy import LazyGroup
+from zkconsumer.console.lazy import LazyGroup
 
 COMMANDS: Final = {
     "assess": "zkmigrate.commands.assess:assess",

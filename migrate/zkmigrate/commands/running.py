@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from zkconsumer.cli.tables import How, print_notes, print_rows
+from zkconsumer.console.tables import How, print_notes, print_rows
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result, exit_status

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import click
 
-from zkconsumer.cli.exclusive import at_most_one
-from zkconsumer.cli.tables import print_notes
+from zkconsumer.console.exclusive import at_most_one
+from zkconsumer.console.tables import print_notes
 from zkmigrate.commands.files import read_file
 from zkmigrate.errors import MigrationError, PlanFileError
 from zkmigrate.model import Store

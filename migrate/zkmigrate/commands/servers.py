@@ -16,10 +16,10 @@ import click
 
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.admin.text import printable
-from zkconsumer.cli.bootstrap import bootstrap_option
-from zkconsumer.cli.tables import print_notes, zookeeper_options
-from zkconsumer.cli.times import duration_option
 from zkconsumer.config.security import SecurityConfig
+from zkconsumer.console.bootstrap import bootstrap_option
+from zkconsumer.console.tables import print_notes, zookeeper_options
+from zkconsumer.console.times import duration_option
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from zkconsumer.admin.snapshot import list_groups
-from zkconsumer.cli.tables import How, format_options, no_collector
+from zkconsumer.console.tables import How, format_options, no_collector
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from zkconsumer.cli.tables import How, format_options, print_notes
+from zkconsumer.console.tables import How, format_options, print_notes
 from zkmigrate import verify
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.records import Records, begun_by, late_partitions, recorded

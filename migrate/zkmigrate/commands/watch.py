@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from zkconsumer.admin.text import printable
-from zkconsumer.cli.exclusive import no_effect
-from zkconsumer.cli.tables import How, print_rows
-from zkconsumer.cli.times import duration_option
+from zkconsumer.console.exclusive import no_effect
+from zkconsumer.console.tables import How, print_rows
+from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ZkConsumerError
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -8,7 +8,7 @@ import click
 
 from zkaudit.commands.inputs import MASTER, spark_session
 from zkaudit.errors import AuditError
-from zkconsumer.cli.exclusive import at_most_one, no_effect
+from zkconsumer.console.exclusive import at_most_one, no_effect
 
 
 def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import click
 
 from zkaudit.findings.limits import SEVERITIES
 from zkaudit.text import no_group, printable, regex_of
-from zkconsumer.cli.tables import guarded
+from zkconsumer.console.tables import guarded
 
 _LIKE_A_PARTITION = re.compile("-[0-9]+$")
 _COLUMNS = (

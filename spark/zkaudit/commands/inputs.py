@@ -12,8 +12,8 @@ import click
 
 from zkaudit.findings.limits import Limits
 from zkaudit.text import regex_of
-from zkconsumer.cli.exclusive import at_most_one, only_with
-from zkconsumer.cli.times import duration_option
+from zkconsumer.console.exclusive import at_most_one, only_with
+from zkconsumer.console.times import duration_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,9 @@ import click
 from zkaudit.commands.inputs import audit_options, spark_session
 from zkaudit.commands.summary import FAILED, print_summary, status_of
 from zkaudit.findings.limits import SEVERITIES
-from zkconsumer.cli.exclusive import no_effect
-from zkconsumer.cli.signals import Stop
-from zkconsumer.cli.times import duration_option
+from zkconsumer.console.exclusive import no_effect
+from zkconsumer.console.signals import Stop
+from zkconsumer.console.times import duration_option
 
 if TYPE_CHECKING:
     from zkaudit.job.audit import Options

@@ -21,9 +21,9 @@ from zkaudit.history.committed import Run, plan
 from zkaudit.job import audit as job
 from zkaudit.job.output import load
 
-from zkconsumer.testing.jars import JVM_FILES, fetch_jars, java
-from zkconsumer.testing.supervisor import Supervisor
-from zkconsumer.testing.waiting import free_port, stands_still, wait_until
+from zkconsumer.servers.jars import JVM_FILES, fetch_jars, java
+from zkconsumer.servers.supervisor import Supervisor
+from zkconsumer.servers.waiting import free_port, stands_still, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 FLAGS = ("-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")

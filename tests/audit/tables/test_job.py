@@ -42,7 +42,7 @@ from zkaudit.schema import RUN
 from zkaudit.tables import journals
 from zkaudit.text import names_of, regex_of
 
-from zkconsumer.testing import LocalZooKeeper
+from zkconsumer.servers import LocalZooKeeper
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 HOSTILE = "<img src=x onerror=alert(1)>&'\"{{data}}"

@@ -37,8 +37,8 @@ from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import encode_member, encode_mode
 from zkconsumer.migratable import MigratableConsumerConnector
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.groups import Producer, Reader
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 PARTITIONS = 4

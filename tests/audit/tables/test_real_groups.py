@@ -33,9 +33,9 @@ from zkmigrate.cli import run as migrate
 
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.testing import LocalCluster, expire_session, wait_until
-from zkconsumer.testing.groups import Delivery, GroupWatch, Producer, Reader
-from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
+from zkconsumer.servers import LocalCluster, expire_session, wait_until
+from zkconsumer.servers.groups import Delivery, GroupWatch, Producer, Reader
+from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 
 pytestmark = pytest.mark.timeout(600)
 PARTITIONS = 4

@@ -23,7 +23,7 @@ from zkaudit.job.output import load
 from zkaudit.tables import catalog as tables
 
 from zkconsumer.runtime.undisturbed import Alarm
-from zkconsumer.testing import LocalZooKeeper, wait_until
+from zkconsumer.servers import LocalZooKeeper, wait_until
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'

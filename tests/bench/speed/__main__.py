@@ -22,7 +22,7 @@ from tests.bench.speed import page
 from tests.bench.speed.parts import PARTS, now, seconds
 from tests.bench.speed.readers import BUILD, prepare
 from tests.bench.speed.results import BEFORE, RECORDED, Key, judged, summary, worse
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 FILE = BUILD / "speed.json"
 

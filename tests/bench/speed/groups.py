@@ -27,8 +27,8 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import GetChildren, GetMany, Node, Ok, Reply, ZkOp
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
+from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.zk.driver import ZkDriver
 
 WIDTHS = (100, 1000, 5000)

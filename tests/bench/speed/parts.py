@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.bench.speed.groups import Groups
 from tests.bench.speed.readers import BY_NAME, READERS, Reader, run
-from zkconsumer.testing import LocalCluster
+from zkconsumer.servers import LocalCluster
 
 Figure = tuple[str, str, str, float]
 """Case, reader, figure, value."""

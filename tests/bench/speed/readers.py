@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zkconsumer.testing import LocalCluster, fetch_jars, java
+from zkconsumer.servers import LocalCluster, fetch_jars, java
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.view import GroupView
-from zkconsumer.sim.invariants import MemberAtRest, Violation
+from zkconsumer.sim.judges.invariants import MemberAtRest, Violation
 
 
 def no_orphan(

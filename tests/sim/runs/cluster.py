@@ -18,7 +18,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.sim.kernel import Kernel
 
 if TYPE_CHECKING:
-    from zkconsumer.sim.process import SimProcess
+    from zkconsumer.sim.members.process import SimProcess
 
 _PRODUCE: Final = 0.25
 """Seconds between two batches of records, on average."""

@@ -17,8 +17,8 @@ from zkconsumer.core.zookeeper.znodes import (
     decode_topic,
     topic_path,
 )
-from zkconsumer.sim.host import SimHost
-from zkconsumer.sim.zk import FakeZk
+from zkconsumer.sim.members.host import SimHost
+from zkconsumer.sim.servers.zk import FakeZk
 
 _LATENCY_S = (0.001, 0.2)
 _SILENCE_S = (0.5, 2.0)

@@ -26,15 +26,15 @@ from zkconsumer.core.coordinator.wire import (
     decode_subscription,
     encode_assignment,
 )
-from zkconsumer.sim.consumer_coordinator import (
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.servers.classic import GroupCoordinator, GroupState, GroupWatch, failure
+from zkconsumer.sim.servers.group_roster import Protocols, Reply, Seat
+from zkconsumer.sim.servers.kip848 import (
     ConsumerGroupCoordinator,
     MemberSeat,
     SeatState,
     refusal,
 )
-from zkconsumer.sim.coordinator import GroupCoordinator, GroupState, GroupWatch, failure
-from zkconsumer.sim.group_roster import Protocols, Reply, Seat
-from zkconsumer.sim.kernel import Kernel
 
 LENIENCIES: Final = (
     "The generations and epochs of a group that has become empty continue. A broker begins with 0.",

@@ -21,11 +21,11 @@ from tests.sim.runs.fetching import SimConfig, SimFetching
 from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import MessageSizeTooLargeError
-from zkconsumer.runtime.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.sim.invariants import Violation
+from zkconsumer.sim.judges.invariants import Violation
 from zkconsumer.sim.kernel import Kernel
 
 BOUND_S = 3.0

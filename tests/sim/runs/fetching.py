@@ -14,14 +14,14 @@ from typing import Any, Protocol
 from tests.sim.runs.broker_log import Answer, Request, SimBrokers
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError
+from zkconsumer.runtime.counters import FetchCounts
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
 from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Retire, Wait
 from zkconsumer.runtime.fetch.table import LEADER_FINDER, FetchTable, WorkerKey
 from zkconsumer.runtime.fetch.worker import FetchWorker
-from zkconsumer.runtime.metrics import FetchCounts
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import KafkaStream
 
 _SWITCH_S = 0.0005
 """At most this long after its alarm a thread runs."""
@@ -44,7 +44,7 @@ class SimConfig:
 
 
 class Host(Protocol):
-    """The host that runs the steps (``zkconsumer.sim.host.SimHost``)."""
+    """The host that runs the steps (``zkconsumer.sim.members.host.SimHost``)."""
 
     random: Random
 

@@ -28,14 +28,14 @@ from zkconsumer.core.coordinator.strategies import (
     RoundRobinStrategy,
     Strategy,
 )
-from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
-from zkconsumer.sim.coordinator import GroupCoordinator
-from zkconsumer.sim.group_judge import GroupJudge
-from zkconsumer.sim.group_member import Brokers, SimGroupMember
-from zkconsumer.sim.host import Habits
-from zkconsumer.sim.invariants import Observer, Violation
+from zkconsumer.sim.judges.group_judge import GroupJudge
+from zkconsumer.sim.judges.invariants import Observer, Violation
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.process import ANSWER_S
+from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
+from zkconsumer.sim.members.host import Habits
+from zkconsumer.sim.members.process import ANSWER_S
+from zkconsumer.sim.servers.classic import GroupCoordinator
+from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator
 
 #: How long a group is troubled at least (seconds).
 TROUBLED = 40.0

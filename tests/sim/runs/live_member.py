@@ -25,16 +25,16 @@ from zkconsumer.core.migration.rebalance import LiveRebalance
 from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.view import MemberSpec
-from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.live import DualGate, LiveCoordination, LiveOffsets
-from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
-from zkconsumer.sim.group_member import Brokers, LinesProcess
-from zkconsumer.sim.host import Habits
-from zkconsumer.sim.invariants import MemberAtRest, Observer
-from zkconsumer.sim.member import SimZk, ZkProcess
-from zkconsumer.sim.plane import Source
-from zkconsumer.sim.zk import FakeZk
+from zkconsumer.runtime.membership.classic import BrokerCoordination
+from zkconsumer.runtime.membership.live import DualGate, LiveCoordination, LiveOffsets
+from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
+from zkconsumer.sim.judges.invariants import MemberAtRest, Observer
+from zkconsumer.sim.members.group_member import Brokers, LinesProcess
+from zkconsumer.sim.members.host import Habits
+from zkconsumer.sim.members.plane import Source
+from zkconsumer.sim.members.zookeeper import SimZk, ZkProcess
+from zkconsumer.sim.servers.zk import FakeZk
 
 
 class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):

@@ -26,7 +26,7 @@ from zkconsumer.core.zookeeper.scripts.common import (
 )
 from zkconsumer.core.zookeeper.scripts.ownership import stored_offset
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.zk import FakeZk
+from zkconsumer.sim.servers.zk import FakeZk
 
 _POLL_S: Final = 0.2
 _ORDER: Final = tuple(Mode)

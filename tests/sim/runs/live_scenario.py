@@ -31,14 +31,14 @@ from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, decode_mode
 from zkconsumer.core.zookeeper.ops import Create, Multi, MultiOp
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
-from zkconsumer.sim.coordinator import GroupCoordinator
-from zkconsumer.sim.group_judge import GroupJudge
-from zkconsumer.sim.group_member import Brokers, SimGroupMember
-from zkconsumer.sim.host import Habits
-from zkconsumer.sim.invariants import Observer, Violation
+from zkconsumer.sim.judges.group_judge import GroupJudge
+from zkconsumer.sim.judges.invariants import Observer, Violation
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.process import ANSWER_S, SimProcess
-from zkconsumer.sim.zk import FakeSession
+from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
+from zkconsumer.sim.members.host import Habits
+from zkconsumer.sim.members.process import ANSWER_S, SimProcess
+from zkconsumer.sim.servers.classic import GroupCoordinator
+from zkconsumer.sim.servers.zk import FakeSession
 
 if TYPE_CHECKING:
     pass

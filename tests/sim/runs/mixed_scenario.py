@@ -15,7 +15,7 @@ from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.coordinator.strategies import RangeStrategy, RoundRobinStrategy, Strategy
-from zkconsumer.sim.group_member import Brokers, SimGroupMember
+from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
 
 STRATEGIES: tuple[Strategy, ...] = (
     RangeStrategy(),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tests.sim.runs.broker_log import PartitionLog
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.sim import invariants
+from zkconsumer.sim.judges import invariants
 
 
 class Records(invariants.Records):

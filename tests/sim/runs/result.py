@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from zkconsumer.sim.invariants import Violation
+from zkconsumer.sim.judges.invariants import Violation
 
 EVENTS: Final = 200
 """How many faults a run has by default."""

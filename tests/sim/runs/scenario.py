@@ -29,13 +29,13 @@ from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
     topic_path,
 )
-from zkconsumer.sim import world as sim_world
-from zkconsumer.sim.host import Habits
-from zkconsumer.sim.invariants import MemberAtRest, Observer, Violation
+from zkconsumer.sim.judges.invariants import MemberAtRest, Observer, Violation
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.process import ANSWER_S
-from zkconsumer.sim.world import GROUP, NEVER
-from zkconsumer.sim.zk import FakeZk
+from zkconsumer.sim.members.host import Habits
+from zkconsumer.sim.members.process import ANSWER_S
+from zkconsumer.sim.runs import world as sim_world
+from zkconsumer.sim.runs.world import GROUP, NEVER
+from zkconsumer.sim.servers.zk import FakeZk
 
 #: What the owner of a settled group may need beyond the session timeout (seconds).
 SETTLE = 5.0

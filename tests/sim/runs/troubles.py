@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from tests.sim.runs.cluster import SimCluster
-from zkconsumer.sim.group_member import Brokers
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.member import ZkProcess
-from zkconsumer.sim.process import SimProcess
-from zkconsumer.sim.zk import FakeZk, SessionState
+from zkconsumer.sim.members.group_member import Brokers
+from zkconsumer.sim.members.process import SimProcess
+from zkconsumer.sim.members.zookeeper import ZkProcess
+from zkconsumer.sim.servers.zk import FakeZk, SessionState
 
 MemberT = TypeVar("MemberT", bound=SimProcess[Any])
 ZkMemberT = TypeVar("ZkMemberT", bound=ZkProcess[Any])

@@ -21,16 +21,16 @@ from zkconsumer.core.common.types import (
     Subscription,
     TopicPartition,
 )
-from zkconsumer.runtime.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.sim.invariants import Violation
+from zkconsumer.sim.judges.invariants import Violation
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.plane import Plane
+from zkconsumer.sim.members.plane import Plane
 
 if TYPE_CHECKING:
     from tests.sim.runs.cluster import SimCluster
-    from zkconsumer.sim.process import SimProcess
+    from zkconsumer.sim.members.process import SimProcess
 
 BOUND_S = 4.0
 """Within this time an application that waits gets the next of the records there are."""

@@ -16,13 +16,13 @@ from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
 from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
-from zkconsumer.runtime.cluster import ClusterDirectory
-from zkconsumer.sim.bulk import read_now
-from zkconsumer.sim.host import Habits
-from zkconsumer.sim.invariants import Observer
-from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.plane import Source
-from zkconsumer.sim.zk import FakeZk
+from zkconsumer.runtime.membership.cluster import ClusterDirectory
+from zkconsumer.sim.judges.invariants import Observer
+from zkconsumer.sim.members.bulk import read_now
+from zkconsumer.sim.members.host import Habits
+from zkconsumer.sim.members.plane import Source
+from zkconsumer.sim.members.zookeeper import SimMember
+from zkconsumer.sim.servers.zk import FakeZk
 
 _ASK_BROKERS_S = 1.0
 """Seconds between two times that a member asks the brokers what their cluster consists of."""

@@ -26,18 +26,18 @@ from zkconsumer.core.coordinator.wire import decode_assignment
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import Create, Delete, Ok, SetData
 from zkconsumer.core.zookeeper.view import Assignor, GroupView, MemberSpec
-from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
-from zkconsumer.sim.coordinator import GroupCoordinator
-from zkconsumer.sim.group_judge import GroupJudge
-from zkconsumer.sim.group_member import Brokers, SimGroupMember
-from zkconsumer.sim.host import Habits
-from zkconsumer.sim.invariants import Observer
+from zkconsumer.sim.judges.group_judge import GroupJudge
+from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.light import SimLog
-from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.process import SimProcess
-from zkconsumer.sim.world import GROUP, NEVER, World
-from zkconsumer.sim.zk import FakeZk
+from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
+from zkconsumer.sim.members.host import Habits
+from zkconsumer.sim.members.light import SimLog
+from zkconsumer.sim.members.process import SimProcess
+from zkconsumer.sim.members.zookeeper import SimMember
+from zkconsumer.sim.runs.world import GROUP, NEVER, World
+from zkconsumer.sim.servers.classic import GroupCoordinator
+from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator
+from zkconsumer.sim.servers.zk import FakeZk
 
 TRIP_S: Final = 0.001
 RATE: Final = 10.0

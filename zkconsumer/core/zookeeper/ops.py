@@ -1,8 +1,9 @@
 """The operations that scripts yield, and the replies they get. Data only.
 
 A script is a generator: it yields one ``ZkOp``, or several as ``Pipelined``, and is sent one
-``Reply``. The live driver (``zkconsumer.zk.driver``) and the simulator (``zkconsumer.sim.zk``)
-carry out the same objects, so both interleave op for op. All paths are relative to the chroot.
+``Reply``. The live driver (``zkconsumer.zk.driver``) and the simulator
+(``zkconsumer.sim.servers.zk``) carry out the same objects, so both interleave op for op. All paths
+are relative to the chroot.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import ClusterMetadata, Got, Want
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
+from zkconsumer.runtime.counters import FetchCounts
 from zkconsumer.runtime.fetch.events import FetchConfig
 from zkconsumer.runtime.fetch.requests import FetchRequest, LeadersRequest, OffsetsRequest
-from zkconsumer.runtime.metrics import FetchCounts
 
 _T = TypeVar("_T")
 

@@ -9,8 +9,8 @@ from typing import Protocol
 from zkconsumer.broker.types import ClusterMetadata, Got, Want
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.fetch.table import PartitionFetchState
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
 
 
 class BrokerPort(Protocol):

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from zkconsumer.core.common.assign import java_hash
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import ConnectorClosedError, UsageError
-from zkconsumer.runtime.chunk_queue import ChunkQueue
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 
 
 class WorkerKey(NamedTuple):

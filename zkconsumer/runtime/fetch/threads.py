@@ -20,6 +20,9 @@ from typing import Any, Final
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import AuthenticationError, BrokerError
+from zkconsumer.runtime.counters import FetchCounts
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.broker_io import BrokerIO
 from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent, OnEvent
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
@@ -33,10 +36,7 @@ from zkconsumer.runtime.fetch.requests import (
 )
 from zkconsumer.runtime.fetch.table import LEADER_FINDER, FetchTable, WorkerKey
 from zkconsumer.runtime.fetch.worker import FetchWorker
-from zkconsumer.runtime.metrics import FetchCounts
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.runtime.threads import has_ended
+from zkconsumer.runtime.membership.threads import has_ended
 from zkconsumer.runtime.undisturbed import Alarm
 
 _log = logging.getLogger(__name__)

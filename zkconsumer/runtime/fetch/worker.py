@@ -20,11 +20,11 @@ from zkconsumer.broker.records import scan
 from zkconsumer.broker.types import Got, Want
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
-from zkconsumer.runtime.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent, FetchEventKind, OnEvent
 from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Retire, Wait
 from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
 
 IDLE_S: Final = 30.0
 """A worker that had no partitions for this time is ended."""

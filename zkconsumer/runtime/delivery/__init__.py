@@ -1,0 +1,1 @@
+"""From fetched bytes to the application: queues, streams and positions."""

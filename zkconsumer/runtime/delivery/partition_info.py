@@ -1,0 +1,192 @@
+"""The positions of one claimed partition (Scala: PartitionTopicInfo).
+
+One object for each claim: a partition that is lost and claimed again gets a new one, so that late
+events cannot reach the new claim. Every attribute's docstring names the thread that writes it; all
+of them may be read by any thread.
+"""
+
+from __future__ import annotations
+
+from operator import length_hint
+from typing import TYPE_CHECKING, Any
+
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+
+if TYPE_CHECKING:
+    from zkconsumer.broker.records import MessageAndMetadata
+    from zkconsumer.runtime.delivery.chunk_queue import Chunk
+
+
+class Run:
+    """Decoded messages of one partition, which ``rest`` yields one at a time.
+
+    To take one is a single step of a list's iterator. It needs no lock, because the interpreter
+    runs one thread at a time and switches between steps only. Everything else follows from its
+    position.
+
+    Args:
+        messages: what to deliver.
+        before: number of messages that were delivered before them.
+        columns: the ``RecordBatch`` that the only message stands for; ``None`` for messages.
+    """
+
+    __slots__ = ("base", "before", "columns", "dropped", "messages", "noted", "rest", "singly")
+
+    def __init__(
+        self, messages: list[MessageAndMetadata], before: int = 0, columns: Any = None
+    ) -> None:
+        self.messages = messages
+        self.rest = iter(messages)
+        self.before = before
+        self.columns = columns
+        self.noted = 0
+        """How many of those taken the iterator has recorded as delivered."""
+        self.base = 0
+        """How many were taken before the last list."""
+        self.singly = False
+        """Whether single messages are taken at present, not lists."""
+        self.dropped = False
+        """Whether those not taken were dropped, because the partition was revoked."""
+
+    @property
+    def left(self) -> int:
+        """Number of messages not taken."""
+        return length_hint(self.rest)
+
+    @property
+    def taken(self) -> int:
+        """Number of messages taken. Wrong while another thread is in ``drain``."""
+        return len(self.messages) - length_hint(self.rest)
+
+    @property
+    def delivered(self) -> int:
+        """Number of messages delivered up to the last one taken."""
+        return self.before + self.taken * (1 if self.columns is None else self.columns.num_rows)
+
+    @property
+    def consumed(self) -> int | None:
+        """Offset after the second to last message taken; ``None`` if fewer than two were taken."""
+        taken = self.taken
+        return self.messages[taken - 2].offset + 1 if taken > 1 else None
+
+    def drain(self) -> None:
+        """Drop the messages that are not taken."""
+        left = len(list(self.rest))  # one step
+        del self.messages[len(self.messages) - left :]
+        self.dropped = True
+
+    def from_index(self, first: int) -> Run:
+        """A run of the messages from this one on, as if none of them had been taken."""
+        rows = 1 if self.columns is None else self.columns.num_rows
+        return Run(self.messages[first:], self.before + first * rows, self.columns)
+
+
+class PartitionTopicInfo:
+    """Positions and state of one claim of a partition. Compared and hashed by identity.
+
+    Args:
+        topic: name of the topic.
+        partition: number of the partition.
+        start_offset: offset to read first, as committed; ``None`` (or a negative number, which
+            old tools may have stored) when there is none: then ``auto.offset.reset`` decides.
+    """
+
+    __slots__ = (
+        "_consumed",
+        "answered_at",
+        "answers",
+        "fault",
+        "fetched_offset",
+        "high_watermark",
+        "leader_from",
+        "partition",
+        "pending_reset",
+        "resets",
+        "revoked",
+        "run",
+        "stopped",
+        "topic",
+        "topic_partition",
+    )
+
+    def __init__(self, topic: str, partition: int, start_offset: int | None) -> None:
+        if start_offset is not None and start_offset < 0:
+            start_offset = None
+        self.topic = topic
+        self.partition = partition
+        self.topic_partition = TopicPartition(topic, partition)
+        self._consumed: int | None = start_offset
+        self.run: Run | None = None
+        """Messages that are taken without the lock at present. Written under the stream's lock."""
+        self.fetched_offset: int | None = start_offset
+        """Offset to fetch next; ``None`` until known. Written by the partition's fetch worker."""
+        self.high_watermark: int | None = None
+        """The content of the last answer. Written by the partition's fetch worker."""
+        self.answered_at: float | None = None
+        """When a broker last answered for it, in seconds of the fetcher's clock; ``None``: not yet.
+        Written by the partition's fetch worker."""
+        self.answers = 0
+        """How often a broker has answered for it. Written by the partition's fetch worker."""
+        self.fault = ""
+        """Why the last attempt to fetch it failed, until one succeeds. Written by the fetch worker
+        and the leader finder, of which one has the partition at a time."""
+        self.leader_from: BrokerEndpoint | None = None
+        """The broker that answered the last question for its leader. Written by the leader
+        finder."""
+        self.resets = 0
+        """How often ``auto.offset.reset`` chose the position. Written by the fetch worker."""
+        self.pending_reset: Chunk | None = None
+        """The chunk with a position that ``auto.offset.reset`` chose. It reaches the consuming
+        thread after all earlier chunks. Written under the stream's lock: set by
+        ``ChunkQueue.reset``, cleared by the consuming thread."""
+        self.revoked = False
+        """No more messages are delivered. Written by ``KafkaStream.revoke``."""
+        self.stopped = False
+        """No more chunks are enqueued. Written by ``FetchTable.remove``."""
+
+    @property
+    def consumed_offset(self) -> int | None:
+        """Offset of the next message to be consumed; ``None`` until known. Written under the
+        stream's lock: by the consuming thread, and by ``ChunkQueue.reset``."""
+        run = self.run
+        if run is not None:
+            consumed = run.consumed
+            # Otherwise it may be in ``drain``; what it reported before is noted soon.
+            if consumed is not None and self.run is run:
+                return max(consumed, self._consumed or 0)
+        return self._consumed
+
+    @consumed_offset.setter
+    def consumed_offset(self, offset: int | None) -> None:
+        self._consumed = offset
+
+    @property
+    def position(self) -> int | None:
+        """The position that a commit stores; ``None`` until known.
+
+        A reset counts at once (as in Scala 1.1.1 ConsumerFetcherThread.handleOffsetOutOfRange): the
+        positions before it are no longer in the log.
+        """
+        reset = self.pending_reset
+        return self.consumed_offset if reset is None else reset.fetch_offset
+
+    @property
+    def resolved_by_reset(self) -> bool:
+        """Whether ``auto.offset.reset`` has chosen a position, because no offset was committed or
+        it was outside of the log."""
+        return self.resets > 0
+
+    @property
+    def lag(self) -> int | None:
+        """Messages between the position and the high watermark; ``None`` until known."""
+        position = self.position
+        if self.high_watermark is None or position is None:
+            return None
+        return max(0, self.high_watermark - position)
+
+    def __repr__(self) -> str:
+        state = " revoked" if self.revoked else " stopped" if self.stopped else ""
+        return (
+            f"<{self.topic_partition} consumed {self.consumed_offset} "
+            f"fetched {self.fetched_offset}{state}>"
+        )

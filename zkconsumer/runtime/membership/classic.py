@@ -1,0 +1,263 @@
+"""BrokerCoordination: carries out a member's commands at the group coordinator.
+
+Owns the requests in flight, the lease that acknowledged heartbeats give, and the watch on the
+application's progress (``max.poll.interval.ms``). Runs on the host's thread; answers arrive on the
+threads of the request lines. One line is for requests that may wait for other members (JoinGroup,
+SyncGroup) and all others. A second one is for heartbeats, so that neither a rebalance nor the
+application delays them, and for commits while JoinGroup waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.base import GroupMachine
+from zkconsumer.core.coordinator.reactions import UNREACHABLE
+from zkconsumer.core.coordinator.states import ENDED, State
+from zkconsumer.core.zookeeper.ops import Permission, always
+from zkconsumer.journal.group import GroupObserver
+from zkconsumer.runtime.gate import LEASE, DeliveryGate
+from zkconsumer.runtime.membership.loop import Host, MemberLoop
+
+_MEMBER: Final = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
+"""Answers to a heartbeat by which the coordinator treats this member as live."""
+_AWAY: Final = ENDED | {State.OUTSIDE}
+
+
+class RequestLine(Protocol):
+    """One connection to the coordinator (``zkconsumer.runtime.membership.line.ServerLine``)."""
+
+    coordinator: Any
+    """Where requests to the group's coordinator are sent: found by one line, given to the other."""
+
+    def submit(
+        self,
+        command: Any,
+        on_answer: Callable[[Any, float, int], object],
+        permission: Permission = always,
+    ) -> None:
+        """Carry out ``command`` after those submitted before.
+
+        ``on_answer`` takes the event, and when the request was sent: seconds on the lease's clock,
+        microseconds since 1970. Any thread may call it. A commit asks ``permission`` right before
+        it is sent.
+        """
+
+    def interrupt(self) -> None:
+        """End the request in flight; it fails."""
+
+    def close(self) -> None:
+        """Abandon everything."""
+
+
+class Progress(Protocol):
+    """The part of a stream that shows the application's progress."""
+
+    @property
+    def in_hand(self) -> object | None:
+        """The record that the application is processing."""
+
+
+class Called(Protocol):
+    """The part of a listener that shows the application's progress."""
+
+    @property
+    def since(self) -> float | None:
+        """When the present call began, on the host's clock; ``None`` between calls."""
+
+
+class Timeouts(Protocol):
+    """The timeouts of a member's specification, in seconds."""
+
+    @property
+    def session_timeout(self) -> float:
+        """After this time without a heartbeat the coordinator removes the member."""
+
+    @property
+    def rebalance_timeout(self) -> float:
+        """How long the coordinator waits for a member that must release partitions."""
+
+
+class BrokerCoordination:
+    """The coordinator's side of one member.
+
+    Args:
+        spec: the member.
+        host: runs the member.
+        gate: opened for as long as the coordinator surely treats this member as live.
+        requests, heartbeats: lines to the coordinator.
+        streams: their application must make progress.
+        listener: its calls must return.
+        observer: called with every request.
+    """
+
+    def __init__(
+        self,
+        spec: Timeouts,
+        host: Host,
+        gate: DeliveryGate,
+        requests: RequestLine,
+        heartbeats: RequestLine,
+        streams: Sequence[Progress],
+        listener: Called | None,
+        observer: GroupObserver | None = None,
+    ) -> None:
+        self.committed = 0
+        """Offsets stored; written by the host's thread."""
+        self.last_fault = ""
+        """Why the latest answered request failed; empty if it did not. Host's thread."""
+        self._spec = spec
+        self._host = host
+        self._gate = gate
+        self._requests = requests
+        self._heartbeats = heartbeats
+        self._streams = tuple(streams)
+        self._listener = listener
+        self.observer = observer
+        self._member: MemberLoop[GroupMachine]
+        self._settled_at = -math.inf
+        """Seconds on the lease's clock when the coordinator was last asked in a settled generation.
+        Written by the lines' threads."""
+        self._synced: tuple[str, int] | None = None
+        """Member id and generation of the last assignment. Written by the line of requests."""
+        self._proof: commands.SyncGroup | None = None
+        """Asks whether this is still a member; not for the machine. Heartbeats' line only."""
+        self._joining: int | None = None
+        """Token of a JoinGroup that is not answered."""
+        self._unacknowledged: dict[Progress, tuple[object, float]] = {}
+        """The record that each stream's application works on, and since when it was seen."""
+        self._slow = False
+
+    # -- the host's thread ---------------------------------------------------------------------
+
+    def begin(self, member: MemberLoop[GroupMachine]) -> None:
+        """See ``Coordination``: the member joins."""
+        self._member = member
+        if self._streams or self._listener is not None:
+            member.every(min(1.0, self._spec.rebalance_timeout / 5), self._watch_progress)
+        member.take(events.Started())
+
+    @property
+    def coordinator(self) -> Any:
+        """The broker that requests are sent to; ``None`` while it is not known."""
+        return self._requests.coordinator
+
+    def stamp(self) -> tuple[int, int]:
+        """See ``Coordination``: generation and number of rejoins."""
+        machine = self._member.machine
+        return machine.generation, machine.rejoins
+
+    def carry_out(self, command: Any) -> None:
+        """Send a request."""
+        match command:
+            case commands.Heartbeat():
+                self._send(self._heartbeats, command)
+                return
+            case commands.FindCoordinator() | commands.LeaveGroup():
+                self._requests.interrupt()  # the answer under way is of no use any more
+                self._heartbeats.interrupt()
+            case commands.CommitOffsets() if self._joining is not None:
+                # JoinGroup may wait for other members for minutes.
+                self._send(self._heartbeats, command)
+                return
+            case commands.LoadTopics() if self._member.machine.state is State.LOADING:
+                # As the Java consumer does. This commit is answered before JoinGroup is sent.
+                self._host.post(self._member.commit_consumed)
+            case commands.JoinGroup():
+                self._joining = command.token
+        self._send(self._requests, command)
+
+    def close(self, timeout: float) -> None:
+        """See ``Coordination``. Does not wait."""
+        self._requests.close()
+        self._heartbeats.close()
+
+    def _send(self, line: RequestLine, command: Any) -> None:
+        line.submit(command, partial(self._answered, command))
+
+    def _take_answer(self, command: Any, event: Any, sent_us: int) -> None:
+        failed = isinstance(event, events.RequestFailed)
+        if not failed or event.code != ErrorCode.MEMBER_ID_REQUIRED:  # a normal step
+            self.last_fault = event.detail if failed else ""
+        if command.token == self._joining:
+            self._joining = None
+        if self.observer is not None:
+            self.observer.request(command, event, sent_us, *self.stamp())
+        if isinstance(event, events.OffsetsCommitted):
+            self.committed += sum(not code for code in event.codes.values())
+        self._member.take(event)
+
+    def _watch_progress(self) -> None:
+        """Report when the application is too slow, and when it continues.
+
+        Slowness is reported repeatedly until the member has left, because the machine reacts only
+        while it is a member.
+        """
+        now = self._host.now()
+        since = None if self._listener is None else self._listener.since
+        longest = 0.0 if since is None else now - since
+        for stream in self._streams:
+            record = stream.in_hand
+            before = self._unacknowledged.get(stream)
+            if record is None:
+                self._unacknowledged.pop(stream, None)
+            elif before is None or before[0] is not record:
+                self._unacknowledged[stream] = (record, now)
+            else:
+                longest = max(longest, now - before[1])
+        slow = longest > self._spec.rebalance_timeout
+        if slow and self._member.machine.state not in _AWAY:
+            self._member.take(events.PollExpired())
+        elif self._slow and not slow:
+            self._member.take(events.PollResumed())
+        self._slow = slow
+
+    # -- the lines' threads --------------------------------------------------------------------
+
+    def _answered(self, command: Any, event: Any, sent: float, sent_us: int) -> None:
+        if isinstance(command, commands.Heartbeat):
+            if not isinstance(event, events.HeartbeatAnswered):
+                event = events.HeartbeatAnswered(command.token, UNREACHABLE)
+            elif event.code == ErrorCode.NONE and not self._gate.is_open:
+                self._prove(command)
+            elif event.code in _MEMBER:
+                self.confirm(sent, event.code)
+        elif command is self._proof:
+            self._proof = None
+            if isinstance(event, events.Synced):
+                self.confirm(sent, ErrorCode.NONE)
+            return
+        elif isinstance(event, events.Synced):
+            self._synced = command.member_id, command.generation
+            self.confirm(sent, ErrorCode.NONE)
+        elif isinstance(event, events.CoordinatorFound):
+            self._heartbeats.coordinator = self._requests.coordinator
+        self._host.post(partial(self._take_answer, command, event, sent_us))
+
+    def _prove(self, beat: commands.Heartbeat) -> None:
+        """The lease has expired, so the group may have continued without this member.
+
+        A coordinator that still loads the group answers each heartbeat with NONE, whoever sends it.
+        It does not answer SyncGroup so. In a generation that is settled, SyncGroup changes nothing:
+        it returns the assignment to members only.
+        """
+        settled = (beat.member_id, beat.generation) == self._synced
+        if settled and self._proof is None:
+            self._proof = commands.SyncGroup(0, beat.member_id, beat.generation, {})
+            self._send(self._heartbeats, self._proof)
+
+    def confirm(self, sent: float, code: int) -> None:
+        """The coordinator treated this member as live when it got the request sent at ``sent``.
+
+        While it waits for members to join again (REBALANCE_IN_PROGRESS), it does so for the
+        rebalance timeout and then continues without those that have not.
+        """
+        if code == ErrorCode.NONE:
+            self._settled_at = max(self._settled_at, sent)
+        until = sent + self._spec.session_timeout * LEASE
+        self._gate.extend(min(until, self._settled_at + self._spec.rebalance_timeout))

@@ -1,0 +1,466 @@
+"""MemberLoop: carries out the commands of a member's machine, in ZooKeeper and on the brokers.
+
+Owns the machine, its timers and the commit requests that wait for an answer. It is stepped: a
+``Host`` runs its actions one at a time, on one thread in production and on virtual time in the
+simulator. It starts no thread, reads no clock and never waits. Data plane and listener may wait for
+the application, and answer by a callback. A ``Coordination``, ZooKeeper's or the group
+coordinator's, carries out commands for the servers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from random import Random
+from typing import Any, Generic, Protocol, TypeVar
+
+from zkconsumer.core.common import commands, events
+from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.errors import (
+    AuthenticationError,
+    BrokerError,
+    ConnectorClosedError,
+    ConnectorFailedError,
+    UnsupportedBrokerError,
+)
+from zkconsumer.runtime.counters import RebalanceCounts
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.membership.commit_requests import SHUT_DOWN, CommitFuture, CommitRequests
+from zkconsumer.runtime.membership.member_log import ownership_line
+
+#: Reports of something that went wrong; the others are logged as information.
+WARNINGS = frozenset(
+    {
+        "broken-offset",
+        "commit-failed",
+        "doubtful",
+        "duplicate-id",
+        "fenced",
+        "foreign-commit",
+        "listener-error",
+        "lost",
+        "lost-owner",
+        "misread",
+        "outdated-offset",
+        "poll-expired",
+        "quarantined",
+        "rebalance-failed",
+        "refused",
+        "registration-gone",
+        "unassignable",
+    }
+)
+
+_UNSUPPORTED = 35
+_END_SECONDS = 5.0
+"""How long threads and connections may take to end."""
+
+MachineT = TypeVar("MachineT", bound="Machine")
+Action = Callable[[], object]
+Done = Callable[[str | None], object]
+
+
+class Machine(Protocol):
+    """The part of a member's machine that the loop needs."""
+
+    @property
+    def state(self) -> Any:
+        """The member's state."""
+
+    @property
+    def closing(self) -> bool:
+        """Whether the member leaves its group."""
+
+    def on(self, event: Any) -> list[Any]:
+        """Handle one event; return the resulting commands."""
+
+
+class Host(Protocol):
+    """The process that a member runs in: its mailbox, timers and clocks."""
+
+    random: Random
+
+    def post(self, action: Action) -> None:
+        """Run ``action`` on the loop's thread, after everything posted before. Any thread."""
+
+    def after(self, seconds: float, action: Action) -> Action:
+        """Run ``action`` on the loop's thread, ``seconds`` from now; call the result to cancel.
+
+        The loop's thread only.
+        """
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes back."""
+
+    def lease_now(self) -> float:
+        """Seconds on the clock of the ``DeliveryGate``; it also counts suspension."""
+
+    def log(self, level: int, text: str, error: BaseException | None = None) -> None:
+        """Log a line of the member's."""
+
+    def wall_us(self) -> int:
+        """Microseconds since 1970 (in a simulation, since its beginning), for journals."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, for znodes."""
+
+
+class DataPort(Protocol):
+    """The part of fetchers and streams that the loop needs: see ``DataPlane``."""
+
+    def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
+        """These brokers exist."""
+
+    def start(
+        self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
+    ) -> None:
+        """Fetch and deliver. Must not block."""
+
+    def stop(
+        self, partitions: Iterable[TopicPartition], done: Callable[[dict[TopicPartition, int]], Any]
+    ) -> None:
+        """Deliver no more messages of these. Must not block.
+
+        ``done`` is called once, on any thread, with their final positions, when the application has
+        acknowledged their last records or ``zkconsumer.release.wait.ms`` has passed.
+        """
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Deliver no more messages of these, at once; return their positions, which are then
+        forgotten."""
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stopped partitions were released: their positions are not needed any more."""
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Consumed offsets of all partitions held."""
+
+    def fail(self, error: Exception) -> None:
+        """Raise ``error`` in all streams when the application requests the next message."""
+
+    def close(self, timeout: float) -> None:
+        """End all streams and fetchers; wait ``timeout`` seconds at most for their threads."""
+
+
+class ListenerPort(Protocol):
+    """Calls the user's rebalance listener: see ``ListenerCalls``. Must not block.
+
+    ``done`` is called once, on any thread, with the listener's exception as text, or ``None``.
+    """
+
+    def releasing(self, partitions: frozenset[TopicPartition], leaving: bool, done: Done) -> None:
+        """These are about to be released; ``leaving``: the member leaves the group."""
+
+    def lost(self, partitions: frozenset[TopicPartition], done: Done) -> None:
+        """These were given to other members without asking."""
+
+    def starting(self, assignment: Mapping[TopicPartition, ConsumerThreadId], done: Done) -> None:
+        """Fetching will begin next."""
+
+
+class Coordination(Protocol[MachineT]):
+    """Carries out a machine's commands at the servers that decide about ownership."""
+
+    def begin(self, member: MemberLoop[MachineT]) -> None:
+        """The member begins; answers and timers become actions of its host from now on."""
+
+    def carry_out(self, command: Any) -> None:
+        """Carry out a command of this kind of coordination only. Must not block."""
+
+    def stamp(self) -> tuple[int, int]:
+        """Fields that the journal adds to each entry: session or generation, and attempt."""
+
+    def close(self, timeout: float) -> None:
+        """End sessions and connections within ``timeout`` seconds; abandon requests in flight."""
+
+
+class Observer(Protocol):
+    """Called with every event and command of the machine, in order. Must be quick."""
+
+    def event(self, event: Any, epoch: int, attempt: int) -> None:
+        """Called before the machine gets ``event``."""
+
+    def command(self, command: Any, epoch: int, attempt: int) -> None:
+        """The machine commands ``command``."""
+
+
+class MemberLoop(Generic[MachineT]):
+    """Runs one member. ``post`` and ``commit`` by any thread, the rest by the host's."""
+
+    def __init__(
+        self,
+        name: str,
+        machine: MachineT,
+        coordination: Coordination[MachineT],
+        data: DataPort,
+        gate: DeliveryGate,
+        host: Host,
+        listener: ListenerPort | None,
+        *,
+        auto_commit_interval: float | None,
+        rebalances: RebalanceCounts,
+        observer: Observer | None = None,
+    ) -> None:
+        self.name = name
+        self.machine = machine
+        self.host = host
+        self.data = data
+        self.gate = gate
+        self.started: Future[commands.AnswerStart] = Future()
+        """The result of the first rebalance."""
+        self.closed: Future[tuple[str, ...]] = Future()
+        """The errors at the end. An exception is a bug in this library."""
+        self.reports: Counter[str] = Counter()
+        """How often each event was reported; written by the loop's thread."""
+        self.rebalances = rebalances
+        self.coordination = coordination
+        self._listener = listener
+        self._auto_commit_interval = auto_commit_interval
+        self.observer = observer
+        self._commits = CommitRequests()
+        self._limits: dict[int, tuple[float, str]] = {}
+        """When each commit that waits must be answered, with which text; the oldest first."""
+        self._timers: dict[str, Action] = {}
+        """How to cancel the last timer of each name."""
+        self._ending = threading.RLock()
+        """Held by the thread that ends the member at once, without the machine."""
+        self.ended = False
+        """Whether no more commands are carried out."""
+        self.failure: Exception | None = None
+        """Why the member has failed, and its streams raise."""
+        self.left = False
+        """Whether everything has ended: streams, threads, connections."""
+
+    # -- any thread ----------------------------------------------------------------------------
+
+    def post(self, event: Any) -> None:
+        """Hand an event to the machine."""
+        self.host.post(lambda: self.take(event))
+
+    def commit(
+        self,
+        positions: Mapping[TopicPartition, int],
+        strict: bool,
+        limit: tuple[float, str] | None = None,
+    ) -> CommitFuture:
+        """Request a commit; the result has the failures, and is empty if everything is stored.
+
+        Args:
+            positions: the offset to store for each partition.
+            strict: partitions that are not held are an error.
+            limit: seconds after which the result is this text, if there is none by then.
+        """
+        number, future = self._commits.ask()
+        self.post(events.CommitRequested(number, positions, strict))
+        if limit is not None:
+            seconds, text = limit
+            self.host.post(lambda: self._limit(number, seconds, text))
+        return future
+
+    def give_up(self, reason: str, timeout: float) -> None:
+        """End within ``timeout`` seconds without leaving the group: the servers do not answer."""
+        if not self._ending.acquire(timeout=max(0.0, timeout)):
+            return  # another thread ends the member
+        try:
+            if not self.left:
+                self.ended = True
+                self._end(timeout)
+                self._close((reason,))
+        finally:
+            self._ending.release()
+
+    # -- the loop's thread ---------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The host begins to run this member."""
+        if self._auto_commit_interval is not None:
+            self.every(self._auto_commit_interval, self._auto_commit)
+        self.coordination.begin(self)
+
+    def every(self, seconds: float, action: Action) -> None:
+        """Run ``action`` regularly, for the first time ``seconds`` from now."""
+
+        def again() -> None:
+            if not self.ended:
+                self.host.after(seconds, again)
+                action()
+
+        self.host.after(seconds, again)
+
+    def take(self, event: Any) -> None:
+        """Give the machine an event and carry out its commands."""
+        if self.ended:
+            return
+        observer = self.observer
+        if observer is not None:
+            observer.event(event, *self.coordination.stamp())
+        following = self.machine.on(event)
+        self.rebalances.stepped(self.machine.state, following)
+        for command in following:
+            if self.ended and not isinstance(command, commands.AnswerCommit):
+                return  # another thread has ended this member, or this one has closed it
+            if observer is not None:
+                observer.command(command, *self.coordination.stamp())
+            if line := ownership_line(command, self.machine.closing):
+                self.host.log(logging.INFO, line)
+            self._carry_out(command)
+
+    def crashed(self, error: BaseException) -> None:
+        """A fault in this library: leave the group, rather than remain a member that does nothing.
+
+        Any thread. Each step is taken whether or not the steps before it succeed. The first fault
+        counts: an error after the end follows from the end.
+        """
+        with self._ending:
+            if self.left:
+                self.host.log(logging.DEBUG, "after the end of the member", error)
+            else:
+                self._crash(error)
+
+    def _crash(self, error: BaseException) -> None:
+        self.ended = True
+        if isinstance(error, AuthenticationError):  # of the servers' making, and the text says all
+            text = f"{error}; the connector leaves its group"
+            self.host.log(logging.CRITICAL, text)
+        else:
+            text = (
+                f"the connector has failed and leaves its group: {error!r}; the log of "
+                "zkconsumer.member has the traceback; shut this connector down and make a new one"
+            )
+            self.host.log(logging.CRITICAL, "the member has failed and leaves its group", error)
+        failure = ConnectorFailedError(text)
+        failure.__cause__ = error
+        self.failure = self.failure or failure
+        steps: tuple[Action, ...] = (
+            self.gate.end,
+            lambda: self._commits.end(str(failure)),
+            lambda: self.data.fail(failure),
+            lambda: self._fail_futures(failure),
+            lambda: self.data.close(_END_SECONDS / 2),
+            lambda: self.coordination.close(_END_SECONDS / 2),
+        )
+        for step in steps:
+            try:
+                step()
+            except BaseException as another:  # noqa: BLE001 - the steps that follow matter more
+                self.host.log(logging.CRITICAL, "while leaving the group", another)
+        self.left = True
+
+    def _fail_futures(self, failure: ConnectorFailedError) -> None:
+        for future in (self.started, self.closed):
+            if not future.done():
+                future.set_exception(failure)
+
+    def _limit(self, number: int, seconds: float, text: str) -> None:
+        """Answer a commit with ``text`` when these seconds have passed, the same for all commits.
+
+        One timer is enough for all commits that wait.
+        """
+        if self._commits.waits(number):
+            self._limits[number] = self.host.now() + seconds, text
+            if len(self._limits) == 1:
+                self.host.after(seconds, self._over)
+
+    def _over(self) -> None:
+        """The limit of the oldest commits has passed."""
+        now = self.host.now()
+        while self._limits:
+            number, (until, text) = next(iter(self._limits.items()))
+            if until > now:
+                self.host.after(until - now, self._over)
+                return
+            del self._limits[number]
+            self._commits.answer(number, (text,))
+            self.take(events.CommitAbandoned(number))
+
+    def commit_consumed(self) -> None:
+        """Commit automatically, between two regular times; nothing without automatic commits."""
+        if self._auto_commit_interval is not None:
+            self._auto_commit()
+
+    def _auto_commit(self) -> None:
+        self.take(events.CommitRequested(None, self.data.positions()))
+
+    def _carry_out(self, command: Any) -> None:
+        match command:
+            case commands.StopFetching(token, partitions):
+                self.data.stop(partitions, lambda at: self.post(events.FetchingStopped(token, at)))
+            case commands.Drop(partitions):
+                self.post(events.Dropped(self.data.drop(partitions)))
+            case commands.Forget(partitions):
+                self.data.forget(partitions)
+            case commands.StartFetching(token, starting):
+                self.data.start(starting)
+                self.post(events.FetchingStarted(token))
+            case commands.NotifyReleasing() | commands.NotifyLost() | commands.NotifyStarting():
+                self._notify(command)
+            case commands.SetBrokers(brokers):
+                self.data.set_brokers(brokers)
+            case commands.SetTimer(token, name, seconds, jitter):
+                if name in self._timers:
+                    self._timers.pop(name)()
+                wait = seconds + self.host.random.uniform(0, jitter)
+                fired = events.TimerFired(token, name)
+                self._timers[name] = self.host.after(wait, lambda: self.take(fired))
+            case commands.AnswerCommit(request, faults):
+                if len(self._limits) > 1:  # the timer needs the last one
+                    self._limits.pop(request, None)
+                self._commits.answer(request, faults)
+            case commands.AnswerStart():
+                if not self.started.done():
+                    self.started.set_result(command)
+            case commands.Report(event, text):
+                self.reports[event] += 1
+                level = logging.WARNING if event in WARNINGS else logging.INFO
+                self.host.log(level, f"{event}: {text}")
+            case commands.Fail(code, text):
+                self._fail(code, text)
+            case commands.Close(faults):
+                self._end()
+                self._close(faults)
+            case _:
+                self.coordination.carry_out(command)
+
+    def _notify(
+        self, command: commands.NotifyReleasing | commands.NotifyLost | commands.NotifyStarting
+    ) -> None:
+        def done(error: str | None) -> None:
+            self.post(events.ListenerDone(command.token, error))
+
+        match self._listener, command:
+            case None, _:
+                done(None)
+            case listener, commands.NotifyReleasing(_, partitions, leaving):
+                listener.releasing(partitions, leaving, done)
+            case listener, commands.NotifyLost(_, partitions):
+                listener.lost(partitions, done)
+            case listener, commands.NotifyStarting(_, assignment):
+                listener.starting(assignment, done)
+
+    def _fail(self, code: int, text: str) -> None:
+        """The servers refuse for good: the streams raise, the connector is still to be shut."""
+        error = (UnsupportedBrokerError if code == _UNSUPPORTED else BrokerError)(text)
+        self.failure = error
+        self.host.log(logging.ERROR, f"the member cannot continue: {text}")
+        self.gate.end()
+        self.data.fail(error)
+        if not self.started.done():
+            self.started.set_exception(error)
+
+    def _end(self, timeout: float = _END_SECONDS) -> None:
+        """Stop delivery, leave the servers. By the loop's thread, or to abandon the member."""
+        self.gate.end()
+        self.data.close(timeout / 2)
+        self.coordination.close(timeout / 2)
+
+    def _close(self, faults: tuple[str, ...]) -> None:
+        self.ended = True
+        self._commits.end(SHUT_DOWN)
+        if not self.started.done():
+            self.started.set_exception(ConnectorClosedError("the connector was shut down"))
+        if not self.closed.done():
+            self.closed.set_result(faults)
+        self.left = True

@@ -1,0 +1,330 @@
+"""ZooKeeperCoordination: carries out a member's commands in ZooKeeper.
+
+Owns the session as the member sees it, the scripts in progress and the lease. Runs on the host's
+thread; ``on_session`` and ``on_watch`` are called by kazoo's. Scripts run one operation at a time,
+so a lost session overtakes a script in progress.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Protocol
+
+from zkconsumer.core.common.topic_filter import Expansions
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.events import Event
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.ops import (
+    OffsetOp,
+    Ok,
+    Permission,
+    Permit,
+    Pipelined,
+    Reply,
+    SessionEvent,
+    StoreOffsets,
+    ZkOp,
+    session_text,
+)
+from zkconsumer.core.zookeeper.scripts.common import CommitCounts, MemberScript, ScriptContext
+from zkconsumer.core.zookeeper.scripts.table import script_for
+from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
+from zkconsumer.journal.recorder import MemberObserver
+from zkconsumer.runtime.counters import RebalanceCounts
+from zkconsumer.runtime.gate import LEASE, DeliveryGate
+from zkconsumer.runtime.membership.cluster import ClusterDirectory
+from zkconsumer.runtime.membership.loop import Host, MemberLoop
+
+HOLD: Final = 1.0
+"""Seconds without delivery after the connection is lost, unless a server answers: another client
+may have closed the session. At most a sixth of the session timeout."""
+
+
+class ZkPort(Protocol):
+    """The part of ZooKeeper that a member needs (``zkconsumer.zk.driver.ZkDriver``)."""
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds after which the server ends a silent session."""
+
+    def submit(self, op: ZkOp, session_id: int, on_reply: Callable[[Reply], object]) -> None:
+        """Carry out ``op``; call ``on_reply`` once, on any thread."""
+
+    def ping(self, on_answer: Callable[[], object]) -> None:
+        """Call ``on_answer`` when the server answers."""
+
+    def close(self, timeout: float) -> None:
+        """End the session, within ``timeout`` seconds even if the servers do not answer."""
+
+
+class OffsetPort(Protocol):
+    """The part of Kafka's offset store that a member needs: see ``ServerLine``."""
+
+    def submit(self, op: OffsetOp, on_reply: Callable[..., object], permission: Permission) -> None:
+        """Carry out ``op``; call ``on_reply`` once, on any thread, with the reply first.
+
+        ``permission`` is asked right before each attempt is sent.
+        """
+
+    def interrupt_ended(self) -> None:
+        """End the attempt in progress if it is no longer permitted."""
+
+    def close(self) -> None:
+        """Abandon the operation in progress."""
+
+
+@dataclass(slots=True)
+class Running:
+    """A script in progress, in its session."""
+
+    command: Any
+    script: MemberScript[Event]
+    session_id: int
+    ops: Sequence[ZkOp | OffsetOp] = ()
+    """Wait for their answers."""
+    replies: dict[int, Reply] = field(default_factory=dict)
+    """Replies to ``ops`` that have arrived, by position."""
+    sent_us: int = 0
+    """When ``ops`` were sent, microseconds since 1970."""
+
+
+def rebalance_counts() -> RebalanceCounts:
+    """Counts of a ZooKeeper member's rebalances, from 0."""
+    return RebalanceCounts(IDLE, OUTSIDE | CLOSING, {State.REGISTERING})
+
+
+class ZooKeeperCoordination:
+    """The ZooKeeper side of one member. ``zk`` must be set before the member begins.
+
+    Args:
+        host: runs the member.
+        gate: opened for as long as the session surely lives.
+        session_timeout: seconds, as configured; the server may grant less.
+        observer: called with every operation.
+        protocol: ``security.protocol``.
+    """
+
+    zk: ZkPort
+
+    def __init__(
+        self,
+        host: Host,
+        gate: DeliveryGate,
+        session_timeout: float,
+        observer: MemberObserver | None = None,
+        protocol: str = "PLAINTEXT",
+    ) -> None:
+        self.offsets: OffsetPort | None = None
+        """Set where offsets are stored in Kafka."""
+        self.directory: ClusterDirectory | None = None
+        """Set where brokers are not learnt from ZooKeeper."""
+        self.directory_interval = 10.0
+        """Seconds between two times that it asks the brokers."""
+        self.scripts: Callable[[Any, ScriptContext], MemberScript[Any]] = script_for
+        """The script for each command."""
+        self.stored = CommitCounts()
+        self.pauses: dict[TopicPartition, float] = {}
+        """See ``ScriptContext``."""
+        self.sessions = 0
+        """Sessions opened so far. Host's thread."""
+        self._host = host
+        self._gate = gate
+        self._session_timeout = session_timeout
+        self._protocol = protocol
+        self.observer = observer
+        self._member: MemberLoop[RebalanceMachine]
+        self._context: ScriptContext | None = None
+        """``None`` while there is no session."""
+        self._last: ScriptContext | None = None
+        """The context of the present or last session."""
+        self._opened_at = 0.0
+        """When the session was opened, on the clock of the lease."""
+        self._scripts: dict[int, Running] = {}
+        self._numbers = itertools.count(1)
+        self._drops = 0
+        """How often the connection has dropped. Written by kazoo's thread."""
+
+    # -- kazoo's thread ------------------------------------------------------------------------
+
+    def on_session(self, event: SessionEvent, session_id: int) -> None:
+        """The session was opened, resumed or lost."""
+        # At once; the loop takes the event later.
+        if event is SessionEvent.LOST:
+            self._gate.close()
+        elif event is SessionEvent.SUSPENDED:
+            self._drops += 1
+            self._gate.hold()
+        self._host.post(partial(self._session_changed, event, session_id))
+
+    def on_watch(self, path: str) -> None:
+        """A watch on ``path`` fired."""
+        self._host.post(lambda: self._member.take(events.Changed(path)))
+
+    # -- the host's thread ---------------------------------------------------------------------
+
+    def begin(self, member: MemberLoop[RebalanceMachine]) -> None:
+        """See ``Coordination``."""
+        self._member = member
+        if self.directory is not None:
+            member.every(self.directory_interval, self.directory.refresh)
+        if not self._gate.always_open:
+            member.every(self._lease / 6, self._ping)
+
+    def stamp(self) -> tuple[int, int]:
+        """See ``Coordination``: session id (0: none) and attempt."""
+        return self.session_id, self._member.machine.attempts
+
+    @property
+    def disconnections(self) -> int:
+        """How often the connection has dropped."""
+        return self._drops
+
+    @property
+    def session_id(self) -> int:
+        """The member's session; 0 while there is none. Any thread."""
+        context = self._context
+        return 0 if context is None else context.session_id
+
+    def carry_out(self, command: Any) -> None:
+        """Run the script of ``command``."""
+        context = self._context
+        if context is None:
+            return
+        if isinstance(command, commands.Release):
+            self._member.data.forget(command.claims)
+        number = next(self._numbers)
+        running = Running(command, self.scripts(command, context), context.session_id)
+        self._scripts[number] = running
+        self._step(number, running, None)
+
+    def close(self, timeout: float) -> None:
+        """See ``Coordination``."""
+        if self.offsets is not None:
+            self.offsets.close()
+        if self.directory is not None:
+            self.directory.close()
+        self.zk.close(timeout)
+
+    def _session_changed(self, event: SessionEvent, session_id: int) -> None:
+        member = self._member
+        if event is SessionEvent.OPENED:
+            spec, last = member.machine.spec, self._last
+            self._context = self._last = ScriptContext(
+                spec,
+                session_id,
+                self._host.wall_ms,
+                expansions=Expansions() if last is None else last.expansions,
+                decoded={} if last is None else last.decoded,
+                stored=self.stored,
+                pauses=self.pauses,
+                protocol=self._protocol,
+            )
+            self.sessions, self._opened_at = self.sessions + 1, self._host.lease_now()
+            self._log(f"ZooKeeper session {session_text(session_id)} opened")
+            self._ping()
+            member.take(events.SessionOpened(session_id))
+        elif event is SessionEvent.RESUMED:
+            self._ping()
+            member.take(events.SessionResumed())
+        elif event is SessionEvent.SUSPENDED:
+            self._host.after(min(HOLD, self._lease / 6), partial(self._release, self._drops))
+        elif event is SessionEvent.LOST:
+            self._gate.close()
+            lived = self._host.lease_now() - self._opened_at
+            self._log(f"ZooKeeper session {session_text(self.session_id)} lost after {lived:.1f} s")
+            self._context = None
+            if self.offsets is not None:
+                self.offsets.interrupt_ended()
+            for running in self._scripts.values():
+                running.script.close()
+            self._scripts.clear()
+            if self.observer is not None and not self._gate.always_open:
+                shut_us = int(self._gate.shut_seconds * 1e6)
+                self.observer.shut(self._host.wall_us() - shut_us)
+            member.take(events.SessionLost())
+
+    def _log(self, text: str) -> None:
+        self._host.log(logging.INFO, text)
+
+    def _permit(self, op: OffsetOp, session_id: int) -> Permit:
+        """See ``Permission``: an offset is stored only while the session surely lives.
+
+        A lost session shuts the gate before the next one opens it. So the gate is read first.
+        """
+        if self._gate.always_open:
+            return Permit.GRANTED  # the JVM has no lease
+        sure = self._gate.is_open
+        if session_id != self.session_id:
+            return Permit.ENDED
+        return Permit.GRANTED if sure or not isinstance(op, StoreOffsets) else Permit.WAIT
+
+    def _release(self, drops: int) -> None:
+        """No server has answered since the connection was lost: deliver until the lease expires.
+
+        While no server answers, no other client can close the session either.
+        """
+        if drops == self._drops:
+            self._gate.release()
+
+    def _ping(self) -> None:
+        """Prove that the session lives: it is valid from the moment the request was sent."""
+        context = self._context
+        if context is None or self._gate.always_open:
+            return
+        until = self._host.lease_now() + self._lease * LEASE
+        drops = self._drops
+
+        def answered() -> None:
+            if self._context is context and self._drops == drops:
+                self._gate.extend(until)
+
+        self.zk.ping(answered)
+
+    @property
+    def _lease(self) -> float:
+        """How long the session certainly lives without a request, in seconds."""
+        return min(self._session_timeout, self.zk.session_timeout)
+
+    def _answered(self, number: int, position: int, reply: Reply) -> None:
+        running = self._scripts.get(number)
+        if running is None:
+            return
+        if self.observer is not None:
+            op, attempt = running.ops[position], self._member.machine.attempts
+            self.observer.op(op, reply, running.sent_us, running.session_id, attempt)
+        replies = running.replies
+        replies[position] = reply
+        if len(replies) < len(running.ops):
+            return
+        if len(replies) > 1:
+            reply = Ok(tuple(replies[place] for place in range(len(replies))))
+        self._step(number, running, reply)
+
+    def _step(self, number: int, running: Running, reply: Reply | None) -> None:
+        try:
+            op = next(running.script) if reply is None else running.script.send(reply)
+        except StopIteration as end:
+            del self._scripts[number]
+            self._member.post(end.value)
+            return
+        running.ops = op.ops if isinstance(op, Pipelined) else (op,)
+        running.replies, running.sent_us = {}, self._host.wall_us()
+        for position, one in enumerate(running.ops):
+            self._submit(number, position, running, one)
+
+    def _submit(self, number: int, position: int, running: Running, op: ZkOp | OffsetOp) -> None:
+        def answered(reply: Reply, *_sent: float) -> None:
+            self._host.post(partial(self._answered, number, position, reply))
+
+        if self.directory is not None and self.directory.takes(op):
+            self.directory.submit(op, answered)
+        elif isinstance(op, OffsetOp):
+            assert self.offsets is not None
+            self.offsets.submit(op, answered, partial(self._permit, op, running.session_id))
+        else:
+            self.zk.submit(op, running.session_id, answered)

@@ -1,0 +1,432 @@
+"""Health: whether a member does its work, and if not, why.
+
+``HealthMonitor`` checks a member once a second, on the watchdog's thread, and records since when
+each problem has lasted and when each partition last made progress. Any thread may call ``read``,
+which waits only for locks that are held for moments.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.errors import InvalidMessageError
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.streams import KafkaStream
+
+MIN_SECONDS: Final = 30.0
+"""Default number of seconds that a problem must have lasted to count."""
+
+
+class Trouble(Enum):
+    """The problems that a member can have."""
+
+    FAILED = ("failed", "The member has left its group for good, and its streams raise an error.")
+    STREAM_FAILED = (
+        "stream-failed",
+        "A stream has reached a message that it cannot read, so it cannot continue.",
+    )
+    CLOSED = ("closed", "``shutdown`` was called.")
+    NOT_STARTED = ("not-started", "No streams were created.")
+    NOT_REGISTERED = ("not-registered", "The member is not in its group.")
+    PAUSED = (
+        "paused",
+        "Delivery is paused, since other members may own the partitions by now.",
+    )
+    REBALANCING = ("rebalancing", "A rebalance does not finish.")
+    LISTENER = ("listener", "The rebalance listener does not return.")
+    BLOCKED = ("blocked", "Partitions of this member are owned by other members.")
+    UNASSIGNABLE = (
+        "unassignable",
+        "There is a reason why nothing can be assigned to the member: its registration cannot be "
+        "used, no broker is known, or its topics do not exist or may not be read.",
+    )
+    MISREAD = (
+        "misread",
+        "The group has a znode that this member leaves out, or that not all members read alike. "
+        "Its owner may read the same partitions.",
+    )
+    IDLE = ("idle-member", "The member owns nothing although partitions are assigned to it.")
+    APPLICATION = (
+        "application",
+        "Messages are waiting, and the application does not ask for them.",
+    )
+    FETCHING = ("fetching", "No broker answers for a partition of this member.")
+    SECURITY = (
+        "security",
+        "A broker refuses this member's certificate or login, or has a certificate that the member "
+        "does not accept. Another broker had accepted the member.",
+    )
+
+    def __init__(self, label: str, meaning: str) -> None:
+        self.label = label
+        """The value of the label ``reason`` in Prometheus."""
+        self.meaning = meaning
+
+
+_AT_ONCE: Final = frozenset(
+    {Trouble.FAILED, Trouble.STREAM_FAILED, Trouble.CLOSED, Trouble.NOT_STARTED}
+)
+_PAUSE: Final = 5.0
+"""Seconds between two looks after which the process must have been stopped."""
+_ADVICE: Final = {
+    "TOPIC_AUTHORIZATION_FAILED": "allow this member's principal to read and describe the topic",
+    "UNKNOWN_TOPIC_OR_PARTITION": "the topic was deleted, or may not be described",
+    "KAFKA_STORAGE_ERROR": "check the disks of that broker",
+    "CORRUPT_MESSAGE": "check the log of that broker",
+    "UNSUPPORTED_VERSION": "this broker is too old or too new",
+}
+_FINAL: Final = frozenset({Trouble.FAILED, Trouble.STREAM_FAILED})
+_LOGGED_ELSEWHERE: Final = frozenset({Trouble.FAILED, Trouble.CLOSED, Trouble.NOT_STARTED})
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a member is not healthy. ``str`` gives ``text``."""
+
+    trouble: Trouble
+    text: str
+    """The problem and its fix, in one line."""
+    seconds: float
+    """How long it has lasted, as far as it was observed."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The condition of a member at one time."""
+
+    state: str
+    """The member's state, named as in ``Metrics.state``."""
+    registered: bool
+    """Whether the member is in its group, as far as it knows."""
+    entitled: bool
+    """Whether partitions are assigned to it."""
+    owned: int
+    """How many partitions it owns."""
+    delivering: bool
+    """Whether it owns partitions and delivery does not pause."""
+    progress: Mapping[TopicPartition, float]
+    """For each owned partition, the seconds since a message of it was consumed or a broker
+    answered that there is none."""
+    reasons: tuple[Reason, ...]
+    """The problems, worst first."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no problem. A member that is not entitled to any partition is
+        healthy."""
+        return not self.reasons
+
+    @property
+    def alive(self) -> bool:
+        """Whether the member works or can recover. If not, only a new connector helps."""
+        return not any(reason.trouble in _FINAL for reason in self.reasons)
+
+    @property
+    def seconds_since_progress(self) -> float | None:
+        """The longest time in ``progress``; ``None`` without partitions."""
+        return max(self.progress.values(), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A number of ``Health`` for Prometheus."""
+
+    name: str
+    help: str
+    value: Callable[[Health], float]
+
+
+GAUGES: Final = (
+    Gauge("healthy", "1 if the member has no problem, otherwise 0.", lambda found: found.ok),
+    Gauge(
+        "alive",
+        "1 if the member works or can recover by itself. 0 if only a new connector helps.",
+        lambda found: found.alive,
+    ),
+    Gauge("registered", "1 if the member is in its group, otherwise 0.", lambda f: f.registered),
+    Gauge(
+        "entitled", "1 if partitions are assigned to the member, otherwise 0.", lambda f: f.entitled
+    ),
+    Gauge(
+        "delivering",
+        "1 if the member owns partitions and delivery is not paused, otherwise 0.",
+        lambda found: found.delivering,
+    ),
+    Gauge(
+        "seconds_since_progress",
+        "Seconds since a message was consumed, or a broker answered that there is none, for "
+        "the owned partition for which this was longest ago.",
+        lambda found: found.seconds_since_progress or 0.0,
+    ),
+)
+UNHEALTHY: Final = (
+    "unhealthy",
+    "1 if the member has a problem of this kind, otherwise 0. The label reason names the kind.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The state of a member's machine, in a group of any kind."""
+
+    state: str
+    doing: str
+    """The same in words."""
+    registered: bool
+    settled: bool
+    """Whether no rebalance is in progress."""
+    assigned: int
+    owned: int
+    blocked: Mapping[TopicPartition, str] = field(default_factory=dict)
+    """Partitions that others own, with the owner."""
+    failure: BaseException | None = None
+    obstacle: str = ""
+    """Why nothing can be assigned to it; empty if something can be."""
+    misread: tuple[str, ...] = ()
+    """What is not understood in ZooKeeper, or not by all members alike."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """How far a partition was, and since when."""
+
+    position: int | None
+    answers: int
+    at: float
+
+
+@dataclass(slots=True)
+class Sources:
+    """The values that the monitor reads. Any thread may call each method."""
+
+    membership: Callable[[], Membership]
+    partitions: Callable[[], Iterable[tuple[PartitionTopicInfo, KafkaStream]]]
+    streams: Iterable[KafkaStream]
+    is_open: Callable[[], bool]
+    """Of the delivery gate."""
+    listening: Callable[[], bool]
+    """Whether the rebalance listener is being called."""
+    group: str
+    servers: str
+    """The server's name, for people."""
+    refusals: Callable[[], Sequence[str]] = tuple
+    """The brokers that do not accept this member, or that it does not accept."""
+    clock: Callable[[], float] = field(default=time.monotonic)
+    log: Callable[[int, str], object] = field(default=logging.getLogger("zkconsumer.member").log)
+    """Logs a line with a level."""
+
+
+class HealthMonitor:
+    """Watches one member that has streams.
+
+    Args:
+        sources: where to look.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self._from = sources
+        self._lock = threading.RLock()
+        """Held for moments, and while no other lock is held."""
+        self._since: dict[Trouble, float] = {}
+        self._seen: dict[PartitionTopicInfo, _Seen] = {}
+        self._blocked_since: dict[tuple[TopicPartition, str], float] = {}
+        self._looked = sources.clock()
+        self._logged: frozenset[Trouble] = frozenset()
+        """The troubles that the log reports at present. Written by the watchdog's thread."""
+
+    def look(self) -> None:
+        """Take a sample, and log what has changed. Called once a second."""
+        reasons = {one.trouble: one for one in self.read(MIN_SECONDS).reasons}
+        for trouble, reason in reasons.items():
+            if trouble not in self._logged and trouble not in _LOGGED_ELSEWHERE:
+                text = f"not healthy for {reason.seconds:.0f} s: {reason.text}"
+                self._from.log(logging.WARNING, text)
+        for trouble in sorted(self._logged - reasons.keys(), key=lambda one: one.label):
+            self._from.log(logging.INFO, f"healthy again: {trouble.label} is over")
+        self._logged = frozenset(reasons)
+
+    def read(self, min_seconds: float) -> Health:
+        """The current health. A problem counts after ``min_seconds``."""
+        sources, now = self._from, self._from.clock()
+        member = sources.membership()
+        partitions = list(sources.partitions())
+        is_open = sources.is_open()
+        with self._lock:
+            self._leave_out_pause(now)
+            blocked = {pair: self._blocked_since.get(pair, now) for pair in member.blocked.items()}
+            self._blocked_since = blocked
+        found = self._troubles(member, is_open, now)
+        with self._lock:
+            idle = self._progress(partitions, now)
+            self._since = {one: self._since.get(one, now) for one in found}
+            lasted = {one: now - since for one, since in self._since.items()}
+        reasons = [
+            Reason(one, text, lasted[one])
+            for one, text in found.items()
+            if one in _AT_ONCE or lasted[one] >= min_seconds
+        ]
+        if is_open and member.failure is None:
+            slow = [
+                (info, stream)
+                for info, stream in partitions
+                if idle[info] >= min_seconds and stream.failure is None  # that is reported
+            ]
+            reasons += _stalled(slow, idle)
+        return Health(
+            state=member.state,
+            registered=member.registered,
+            entitled=member.assigned > 0,
+            owned=member.owned,
+            delivering=is_open and bool(partitions) and member.failure is None,
+            progress={info.topic_partition: seconds for info, seconds in idle.items()},
+            reasons=tuple(reasons),
+        )
+
+    def _leave_out_pause(self, now: float) -> None:
+        """Nothing was observed while the process was stopped, so that time does not count."""
+        pause = now - self._looked
+        self._looked = now
+        if pause > _PAUSE:
+            self._since = {one: since + pause for one, since in self._since.items()}
+            self._blocked_since = {
+                pair: since + pause for pair, since in self._blocked_since.items()
+            }
+            for one in self._seen.values():
+                one.at += pause
+
+    def _progress(
+        self, partitions: Iterable[tuple[PartitionTopicInfo, KafkaStream]], now: float
+    ) -> dict[PartitionTopicInfo, float]:
+        seen: dict[PartitionTopicInfo, _Seen] = {}
+        for info, _ in partitions:
+            position, answers = info.position, info.answers
+            before = self._seen.get(info)
+            caught_up = before is not None and info.lag == 0 and answers != before.answers
+            if before is None or caught_up or position != before.position:
+                before = _Seen(position, answers, now)
+            seen[info] = before
+        self._seen = seen
+        return {info: now - one.at for info, one in seen.items()}
+
+    def _blocked_text(self, now: float) -> str:
+        """The partition that has been blocked longest, and its owner."""
+        blocked = sorted(self._blocked_since.items(), key=lambda pair: (pair[1], pair[0]))
+        (tp, owner), since = blocked[0]
+        more = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
+        return (
+            f"{tp} is assigned to this member{more}: {owner} has had it for {now - since:.0f} s; "
+            "stop that process if it is not a member, otherwise give all members the same "
+            "partition.assignment.strategy"
+        )
+
+    def _troubles(self, member: Membership, is_open: bool, now: float) -> dict[Trouble, str]:
+        """All problems at this moment, however new they are; the worst first."""
+        servers, group = self._from.servers, self._from.group
+        if member.failure is not None:
+            return {Trouble.FAILED: f"{member.failure}"}
+        found: dict[Trouble, str] = {}
+        failed = [stream.failure for stream in self._from.streams if stream.failure is not None]
+        if failed:
+            found[Trouble.STREAM_FAILED] = (
+                f"a stream cannot be read any further: {failed[0]}; {_remedy(failed[0])}"
+            )
+        if not member.registered:
+            found[Trouble.NOT_REGISTERED] = (
+                f"not a member of group {group}: {member.doing}; check {servers}"
+            )
+        elif not is_open:
+            found[Trouble.PAUSED] = f"delivery pauses: check {servers}, and pauses of this process"
+        if self._from.listening():
+            found[Trouble.LISTENER] = (
+                "the rebalance listener has not returned: look at what it waits for"
+            )
+        elif member.registered and not member.settled:
+            found[Trouble.REBALANCING] = f"a rebalance is under way: {member.doing}"
+        if member.blocked:
+            found[Trouble.BLOCKED] = self._blocked_text(now)
+        if member.obstacle:
+            found[Trouble.UNASSIGNABLE] = member.obstacle
+        if member.misread:
+            others = f" (and {len(member.misread) - 1} more)" if len(member.misread) > 1 else ""
+            found[Trouble.MISREAD] = f"{member.misread[0]}{others}"
+        if member.registered and member.assigned and not member.owned:
+            found[Trouble.IDLE] = (
+                f"owns none of the {member.assigned} partitions assigned to this member: "
+                f"{member.doing}"
+            )
+        if refusals := self._from.refusals():
+            found[Trouble.SECURITY] = "; ".join(refusals[:3])
+        return found
+
+
+def _stalled(
+    slow: list[tuple[PartitionTopicInfo, KafkaStream]], idle: Mapping[PartitionTopicInfo, float]
+) -> list[Reason]:
+    """Why these partitions make no progress."""
+    waiting = [info for info, stream in slow if stream.in_hand or len(stream.queue)]
+    silent = [info for info, stream in slow if not (stream.in_hand or len(stream.queue))]
+    found = []
+    if waiting:
+        text = (
+            f"the application consumes nothing of {_names(waiting)}: look at what it does with "
+            "the last message"
+        )
+        found.append(Reason(Trouble.APPLICATION, text, max(idle[info] for info in waiting)))
+    if silent:
+        faults = sorted({info.fault for info in silent if info.fault})
+        text = f"no broker answers for {_names(silent)}: check the brokers and their leaders"
+        if faults:
+            more = f" (and {len(faults) - 1} other errors)" if len(faults) > 1 else ""
+            text = f"{_names(silent)}: {faults[0]}{more}{_advice(faults[0])}"
+        found.append(Reason(Trouble.FETCHING, text, max(idle[info] for info in silent)))
+    return found
+
+
+def _advice(fault: str) -> str:
+    """What to do about an error that does not pass by itself."""
+    for error, advice in _ADVICE.items():
+        if error in fault:
+            return f": {advice}"
+    return ": check the brokers and their leaders"
+
+
+def _remedy(failure: Exception) -> str:
+    """What to do about a stream that has failed. Only a message that no member can read is to be
+    skipped."""
+    if isinstance(failure, InvalidMessageError):
+        return (
+            "fetch it again with a new connector; if that fails as well, commit an offset behind "
+            "the message"
+        )
+    return "then make a new connector"
+
+
+def _names(infos: list[PartitionTopicInfo]) -> str:
+    first = ", ".join(str(info.topic_partition) for info in infos[:3])
+    return first if len(infos) <= 3 else f"{first} and {len(infos) - 3} more"
+
+
+def in_a_fork(text: str) -> Health:
+    """The health of a connector in a child process, which has none of its threads."""
+    reason = Reason(Trouble.FAILED, text, 0.0)
+    return Health("FORKED", False, False, 0, False, {}, (reason,))
+
+
+def without_streams(closed: bool) -> Health:
+    """The health of a connector that has no streams; ``closed``: it was shut down."""
+    if closed:
+        reason = Reason(Trouble.CLOSED, "the connector is shut down: create a new one", 0.0)
+    else:
+        text = "no streams were created: call create_message_streams"
+        reason = Reason(Trouble.NOT_STARTED, text, 0.0)
+    return Health("CLOSED" if closed else "NEW", False, False, 0, False, {}, (reason,))

@@ -1,0 +1,19 @@
+"""Real servers for tests and trials: ZooKeeper and Kafka on loopback, and ways to disturb them."""
+
+from zkconsumer.servers.cluster import LocalCluster, LocalZooKeeper
+from zkconsumer.servers.faults import expire_session
+from zkconsumer.servers.jars import KAFKA_LINES, fetch_jars, java
+from zkconsumer.servers.servers import Server
+from zkconsumer.servers.waiting import free_port, wait_until
+
+__all__ = [
+    "KAFKA_LINES",
+    "LocalCluster",
+    "LocalZooKeeper",
+    "Server",
+    "expire_session",
+    "fetch_jars",
+    "free_port",
+    "java",
+    "wait_until",
+]

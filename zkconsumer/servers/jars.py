@@ -1,0 +1,127 @@
+"""The servers' jars: pinned in ``jvm/kafka-<line>.xml``, fetched once by Maven, kept in a cache.
+
+Any thread or process; a file lock lets one of them download while the others wait.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from zkconsumer.errors import ClusterError
+from zkconsumer.servers.supervisor import Supervisor
+from zkconsumer.servers.waiting import wait_until
+
+JVM_FILES: Final = Path(__file__).with_name("jvm")
+
+KAFKA_LINES: Final = {"3.9": "3.9.1", "1.1": "1.1.1", "0.8.2": "0.8.2.2", "4": "4.4.0"}
+"""The lines of Kafka that can be started, each with its exact version."""
+
+KRAFT_LINES: Final = frozenset({"4"})
+"""The releases that run without ZooKeeper; all others run in ZooKeeper mode."""
+
+_DOWNLOAD_SECONDS = 900.0
+
+
+def java() -> str:
+    """Return the path of the ``java`` command (``JAVA_HOME`` first). Raises ``ClusterError``."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=os.path.join(home, "bin")) if home else None
+    found = found or shutil.which("java")
+    if found is None:
+        raise ClusterError(
+            "Java was not found: install a Java 17 runtime"
+            " (Debian and Ubuntu: apt install openjdk-17-jre-headless)"
+        )
+    return found
+
+
+def cache_dir() -> Path:
+    """Return the directory of all caches: ``ZKCONSUMER_CACHE``, or one below ``XDG_CACHE_HOME``."""
+    override = os.environ.get("ZKCONSUMER_CACHE")
+    if override:
+        return Path(override)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zkconsumer"
+
+
+def pom(kafka: str) -> Path:
+    """Return the Maven file that pins the jars of one line of Kafka. Raises ``ClusterError``."""
+    if kafka not in KAFKA_LINES:
+        raise ClusterError(f"unknown Kafka line {kafka!r}: choose one of {', '.join(KAFKA_LINES)}")
+    return JVM_FILES / f"kafka-{kafka}.xml"
+
+
+def fetch_jars(kafka: str) -> Path:
+    """Return a directory with all jars of one line of Kafka, downloading them the first time.
+
+    ``kafka`` is a key of ``KAFKA_LINES``. The class path is ``<directory>/*``. Lines ``1.1`` and
+    ``0.8.2`` also contain the JVM's old consumer. Raises ``ClusterError`` if Maven is missing or
+    fails.
+    """
+    source = pom(kafka)
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+    base = cache_dir() / "jars"
+    jars = base / f"kafka-{KAFKA_LINES[kafka]}-{digest}"
+    if jars.is_dir():
+        return jars
+    base.mkdir(parents=True, exist_ok=True)
+    with _locked(base / f"{jars.name}.lock"):
+        if not jars.is_dir():  # another process may have finished while we waited
+            _download(kafka, source, jars)
+    return jars
+
+
+def _download(kafka: str, source: Path, jars: Path) -> None:
+    java()  # Maven would complain at length
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise ClusterError(
+            "Maven was not found: install it to fetch the servers' jars"
+            " (Debian and Ubuntu: apt install maven)"
+        )
+    sys.stderr.write(
+        f"zkconsumer: fetching the jars of Kafka {KAFKA_LINES[kafka]} with Maven (once)\n"
+    )
+    sys.stderr.flush()
+    partial = jars.with_name(jars.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    log = partial / "maven.log"
+    # Not beside the package: Maven must find no parent project and write nothing there.
+    shutil.copy(source, partial / "pom.xml")
+    argv = [maven, "-B", "-ntp", "-Dstyle.color=never", "-f", str(partial / "pom.xml")]
+    argv += ["dependency:copy-dependencies", f"-DoutputDirectory={partial / 'lib'}"]
+    argv += ["-DincludeScope=runtime"]
+    supervisor = Supervisor()
+    try:
+        supervisor.start("maven", argv, log)
+        wait_until(
+            lambda: supervisor.poll("maven") is not None,
+            _DOWNLOAD_SECONDS,
+            f"Maven has fetched the jars of Kafka {kafka}",
+        )
+        failed = supervisor.poll("maven") != 0
+    finally:
+        supervisor.close()
+    if failed:
+        lines = log.read_text(errors="replace").splitlines()
+        reason = next((line for line in lines if line.startswith("[ERROR]")), "it gave no reason")
+        raise ClusterError(
+            f"Maven could not fetch the jars of Kafka {kafka}: {reason} (whole log: {log})"
+        )
+    (partial / "lib").rename(jars)
+    shutil.rmtree(partial)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

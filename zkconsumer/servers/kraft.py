@@ -1,0 +1,166 @@
+"""Kafka without ZooKeeper (KRaft): configuration files, and storage formatted by Kafka's own tool.
+
+Any one thread at a time.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from zkconsumer.errors import ClusterError
+from zkconsumer.servers.servers import (
+    HOST,
+    READY_SECONDS,
+    ServerSpec,
+    accepts,
+    broker_settings,
+    made,
+    main_argv,
+    read_metadata,
+    write_properties,
+)
+from zkconsumer.servers.supervisor import Supervisor
+from zkconsumer.servers.waiting import wait_until
+
+CONTROLLERS: Final = 3
+"""Most brokers that are controllers too; the quorum needs an odd number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """One controller of a quorum and the port, at 127.0.0.1, that the others reach it at."""
+
+    node: int
+    port: int
+
+
+def new_cluster_id() -> str:
+    """Return a cluster id as Kafka writes it: 16 bytes in URL-safe base 64 without padding.
+
+    None begins with ``-``, which Kafka's tool takes for an option (as in Kafka's ``Uuid``).
+    """
+    while True:
+        found = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not found.startswith("-"):
+            return found
+
+
+def quorum_settings(quorum: Sequence[Voter]) -> dict[str, object]:
+    """Return the settings with which a server finds the controllers."""
+    voters = ",".join(f"{one.node}@{HOST}:{one.port}" for one in quorum)
+    return {
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": voters,
+        "broker.session.timeout.ms": 4000,
+        "broker.heartbeat.interval.ms": 500,
+    }
+
+
+def kraft_spec(
+    kafka: str,
+    root: Path,
+    node: int,
+    brokers: int,
+    port: int,
+    quorum: Sequence[Voter],
+    properties: Mapping[str, str],
+) -> ServerSpec:
+    """Write the configuration of one broker, which is a controller too if ``quorum`` has it.
+
+    ``properties`` take precedence over these settings.
+    """
+    own = next((one for one in quorum if one.node == node), None)
+    listeners = [f"PLAINTEXT://{HOST}:{port}"]
+    if own is not None:
+        listeners.append(f"CONTROLLER://{HOST}:{own.port}")
+    settings: dict[str, object] = {
+        **broker_settings(root, node, brokers),
+        **quorum_settings(quorum),
+        "process.roles": "broker" if own is None else "broker,controller",
+        "node.id": node,
+        "listeners": ",".join(listeners),
+        "advertised.listeners": listeners[0],
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "share.coordinator.state.topic.replication.factor": min(3, brokers),
+        "share.coordinator.state.topic.min.isr": 1,
+    }
+    config = write_properties(
+        root / "conf" / f"broker-{node}.properties", {**settings, **properties}
+    )
+
+    def is_ready() -> bool:
+        view = read_metadata(port)
+        return view is not None and view.brokers >= set(range(brokers))
+
+    return ServerSpec(
+        name=f"broker-{node}",
+        port=port,
+        argv=main_argv(kafka, ("-Xmx512m",), "kafka.Kafka", str(config)),
+        log=made(root / "logs") / f"broker-{node}.log",
+        is_ready=is_ready,
+        before_restart=lambda: None,
+    )
+
+
+def controller_spec(
+    kafka: str,
+    root: Path,
+    node: int,
+    quorum: Sequence[Voter],
+    properties: Mapping[str, str],
+) -> ServerSpec:
+    """Write the configuration of a controller that is not a broker."""
+    port = next(one.port for one in quorum if one.node == node)
+    settings: dict[str, object] = {
+        **quorum_settings(quorum),
+        "process.roles": "controller",
+        "node.id": node,
+        "listeners": f"CONTROLLER://{HOST}:{port}",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "log.dirs": made(root / "data" / f"controller-{node}"),
+    }
+    name = f"controller-{node}"
+    config = write_properties(root / "conf" / f"{name}.properties", {**settings, **properties})
+    return ServerSpec(
+        name=name,
+        port=port,
+        argv=main_argv(kafka, ("-Xmx256m",), "kafka.Kafka", str(config)),
+        log=made(root / "logs") / f"{name}.log",
+        is_ready=lambda: accepts(port),
+        before_restart=lambda: None,
+    )
+
+
+def format_storage(
+    supervisor: Supervisor,
+    kafka: str,
+    root: Path,
+    names: Sequence[str],
+    cluster_id: str,
+    *more: str,
+) -> None:
+    """Format the directories of these servers, all at once, unless they are formatted already.
+
+    ``names`` are those of the servers' properties files; ``more`` are arguments of Kafka's tool.
+    Raises ``ClusterError``.
+    """
+    log = made(root / "logs") / "format.log"
+    tool = "kafka.tools.StorageTool"
+    runs = [f"format-{name}" for name in names]
+    for name, run in zip(names, runs, strict=True):
+        config = str(root / "conf" / f"{name}.properties")
+        # With `-t`, the tool would take an id that begins with "-" for an option. Brokers with
+        # ZooKeeper choose such ids.
+        of_cluster = f"--cluster-id={cluster_id}"
+        arguments = ("format", of_cluster, "-c", config, "--ignore-formatted", *more)
+        supervisor.start(run, main_argv(kafka, ("-Xmx256m",), tool, *arguments), log)
+    done: Callable[[], bool] = lambda: all(supervisor.poll(run) is not None for run in runs)  # noqa: E731
+    wait_until(done, READY_SECONDS, "the servers' storage is formatted")
+    if any(supervisor.poll(run) for run in runs):
+        lines = log.read_text(errors="replace").splitlines() or ["it printed nothing"]
+        raise ClusterError(f"Kafka's StorageTool could not format: {lines[-1]} (log: {log})")

@@ -1,0 +1,366 @@
+"""The original consumer (Kafka's JVM classes) as members of a group, for tests next to ours.
+
+``JvmMembers`` is one JVM process that runs ``jvm/LegacyMembers.java`` and any number of members;
+one thread reads its reports. Any thread may call the methods.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.parse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from zkconsumer.config.properties import read_properties
+from zkconsumer.core.common.types import Pattern, TopicPartition
+from zkconsumer.errors import ClusterError
+from zkconsumer.servers.groups import Delivery
+from zkconsumer.servers.jars import JVM_FILES, cache_dir, fetch_jars, java
+from zkconsumer.servers.waiting import wait_until
+
+LEGACY_LINES: Final = ("1.1", "0.8.2")
+"""Keys of ``KAFKA_LINES`` whose jars hold the original consumer."""
+
+_SOURCE: Final = JVM_FILES / "LegacyMembers.java"
+_FLAGS: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+_READY_SECONDS: Final = 60.0
+_COMPILE_SECONDS: Final = 120.0
+_ANSWER_SECONDS: Final = 40.0
+
+
+class JvmMembers:
+    """One JVM that runs members of the original consumer. Open from construction to ``close``.
+
+    Args:
+        kafka: a line of ``LEGACY_LINES``: which release's consumer.
+
+    The first use of a line fetches its jars with Maven and compiles the driver with the compiler
+    inside the Java runtime (any JDK has it, and so has Debian's ``openjdk-17-jre-headless``). The
+    JVM ends with this process, even if that is killed. All methods raise ``ClusterError``.
+    """
+
+    def __init__(self, kafka: str = "1.1") -> None:
+        if kafka not in LEGACY_LINES:
+            raise ClusterError(
+                f"there is no original consumer for line {kafka!r}: choose one of 1.1, 0.8.2"
+            )
+        self.kafka = kafka
+        self._members: dict[str, JvmMember] = {}
+        self._answers: dict[str, list[str]] = {}
+        self._tags = 0
+        self._lock = threading.Lock()  # guards the three above, and writing orders
+        self._ready = threading.Event()
+        self._dir = Path(tempfile.mkdtemp(prefix="zkconsumer-jvm-"))
+        self._log = self._dir / "log"
+        classpath = f"{_classes(kafka)}{os.pathsep}{fetch_jars(kafka)}/*"
+        logging = f"-Dlog4j.configuration=file:{JVM_FILES / 'log4j.properties'}"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [java(), *_FLAGS, logging, "-cp", classpath, _SOURCE.stem],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._thread = threading.Thread(target=self._read, name="jvm-members", daemon=True)
+        self._thread.start()
+        try:
+            wait_until(
+                lambda: self._ready.is_set() or not self.running, _READY_SECONDS, "the JVM is ready"
+            )
+            if not self.running:
+                lines = self.log_text().splitlines() or ["it printed nothing"]
+                raise ClusterError(f"the JVM of the original consumer ended: {lines[0]}")
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process exists."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End the JVM at once (SIGKILL): its members' sessions expire later."""
+        self._process.kill()
+        self._process.wait()
+        self._thread.join(10.0)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        shutil.rmtree(self._dir, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let all members leave their groups, then end the JVM."""
+        try:
+            with self._lock:
+                members = list(self._members.values())
+            for member in members:
+                if self.running:
+                    member.shutdown()
+        finally:
+            self.kill()
+
+    def log_text(self) -> str:
+        """The log of the original consumer so far."""
+        try:
+            return self._log.read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def attempts(self, consumer_id: str) -> int:
+        """How many rebalance attempts a member has begun, according to its log."""
+        return self.log_text().count(f"begin rebalancing consumer {consumer_id} try #")
+
+    def assignment(
+        self,
+        zookeeper: str,
+        group: str,
+        strategy: str,
+        members: Sequence[str],
+        exclude_internal: bool = True,
+    ) -> dict[TopicPartition, str]:
+        """Return each thread's partitions, computed by the original assignor of the ``members``.
+
+        It reads the group's registrations from ZooKeeper once for each member named (consumer ids).
+        Raises ClusterError when two members' results differ, or one cannot be computed.
+        """
+        tag = self._tag()
+        words = [zookeeper, group, strategy, str(exclude_internal).lower(), *members]
+        self._order("assign", tag, *words)
+        found = self._answer(tag)
+        result: dict[TopicPartition, str] = {}
+        for topic, partition, thread in zip(found[0::3], found[1::3], found[2::3], strict=True):
+            tp = TopicPartition(topic, int(partition))
+            if result.setdefault(tp, thread) != thread:
+                raise ClusterError(f"the original assignors of {members} differ about {tp}")
+        return result
+
+    def produce(
+        self,
+        bootstrap: str,
+        topic: str,
+        partition: int,
+        values: Sequence[bytes],
+        codec: str = "none",
+    ) -> list[int]:
+        """Send values with this release's own producer, in batches; return their offsets.
+
+        ``codec`` is the producer's ``compression.type``: none, gzip, snappy or lz4. Raises
+        ClusterError.
+        """
+        tag = self._tag()
+        texts = [base64.b64encode(value).decode() for value in values]
+        self._order("produce", tag, bootstrap, topic, str(partition), codec, *texts)
+        return [int(offset) for offset in self._answer(tag)]
+
+    def _tag(self) -> str:
+        with self._lock:
+            self._tags += 1
+            return f"#{self._tags}"
+
+    def _answer(self, tag: str) -> list[str]:
+        wait_until(
+            lambda: tag in self._answers or not self.running,
+            _ANSWER_SECONDS,
+            "the JVM has answered",
+        )
+        with self._lock:
+            kind, *words = self._answers.pop(tag, ["failed", "its JVM has ended"])
+        if kind == "failed":
+            raise ClusterError(f"the original consumer's JVM: {words[0]}")
+        return words
+
+    def _add(self, member: JvmMember) -> None:
+        with self._lock:
+            if member.consumer_id in self._members:
+                raise ClusterError(f"a member {member.consumer_id} runs in this JVM already")
+            self._members[member.consumer_id] = member
+
+    def _remove(self, member: JvmMember) -> None:
+        with self._lock:
+            self._members.pop(member.consumer_id, None)
+
+    def _order(self, *words: str) -> None:
+        line = "\t".join(urllib.parse.quote_plus(word) for word in words)
+        stdin = self._process.stdin
+        try:
+            with self._lock:
+                if stdin is None or stdin.closed:
+                    raise ClusterError("the JVM of the original consumer was stopped")
+                stdin.write(line.encode() + b"\n")
+                stdin.flush()
+        except BrokenPipeError as error:
+            raise ClusterError("the JVM of the original consumer has ended") from error
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            words = [urllib.parse.unquote_plus(word) for word in line.decode().rstrip().split("\t")]
+            if words[0] == "ready":
+                self._ready.set()
+                continue
+            with self._lock:
+                member = self._members.get(words[1])
+                if member is None:
+                    self._answers[words[1]] = [words[0], *words[2:]]
+            if member is not None:
+                member._report(words[0], words[2:])
+
+
+class JvmMember:
+    """One member of the original consumer. It joins at construction.
+
+    Args:
+        jvm: the process to run in.
+        config: the original consumer's properties.
+        topics: topic to number of streams; or instead
+        whitelist, blacklist: a regex, with ``streams`` streams.
+        file: a ``.properties`` file that Java reads; ``config`` takes precedence over it.
+
+    ``group.id`` and ``consumer.id`` must be given, in ``config`` or ``file``.
+
+    Each stream is read by its own thread; a message counts as consumed when it is read. The
+    constructor returns before the first rebalance has ended: ``wait_joined``.
+    """
+
+    def __init__(
+        self,
+        jvm: JvmMembers,
+        config: Mapping[str, object],
+        topics: Mapping[str, int] | None = None,
+        whitelist: str | None = None,
+        blacklist: str | None = None,
+        streams: int = 1,
+        file: str | Path | None = None,
+    ) -> None:
+        self.jvm = jvm
+        named = {entry.key: entry.value for entry in read_properties(file)[0]} if file else {}
+        named |= {key: str(value) for key, value in config.items()}
+        self.consumer_id = f"{named['group.id']}_{named['consumer.id']}"
+        self.deliveries: list[Delivery] = []
+        """Every message its streams gave out."""
+        self.failures: list[str] = []
+        """Exceptions of the original consumer: creating streams, iterating, shutting down."""
+        self._counts: Counter[str] = Counter()
+        if topics is not None:
+            kind, wanted = Pattern.STATIC, dict(topics)
+        elif whitelist is not None:
+            kind, wanted = Pattern.WHITE_LIST, {whitelist: streams}
+        elif blacklist is not None:
+            kind, wanted = Pattern.BLACK_LIST, {blacklist: streams}
+        else:
+            raise ClusterError("give topics, whitelist or blacklist")
+        jvm._add(self)
+        pairs = [f"{key}={value}" for key, value in config.items() if value is not None]
+        if file is not None:
+            pairs.insert(0, f"={file}")
+        subscribed = [f"{name}={count}" for name, count in wanted.items()]
+        jvm._order("join", self.consumer_id, kind.value, *pairs, "--", *subscribed)
+
+    def wait_joined(self, timeout: float = 30.0) -> None:
+        """Wait for the end of the first rebalance. Raises ClusterError, also when it failed."""
+        self._await("joined", 1, timeout, 0)
+
+    def commit(self, timeout: float = 30.0) -> None:
+        """Let the member commit, and wait until it has. Raises ClusterError."""
+        count, already = self._counts["committed"] + 1, len(self.failures)
+        self.jvm._order("commit", self.consumer_id)
+        self._await("committed", count, timeout, already)
+
+    def shutdown(self, timeout: float = 30.0) -> None:
+        """Let the member leave the group cleanly, and wait until its streams have ended.
+        Idempotent."""
+        if self._counts["left"]:
+            return
+        already = len(self.failures)
+        self.jvm._order("leave", self.consumer_id)
+        self._await("left", 1, timeout, already)
+        self.jvm._remove(self)
+
+    def leave(self) -> None:
+        """Shut it down. Raises ClusterError if a part of it had failed before."""
+        self.shutdown()
+        if self.failures:
+            raise ClusterError(f"the original consumer {self.consumer_id}: {self.failures[0]}")
+
+    def _await(self, what: str, count: int, timeout: float, already: int) -> None:
+        """Wait for a report, or for a failure beyond those there were before the order."""
+        wait_until(
+            lambda: (
+                self._counts[what] >= count or len(self.failures) > already or not self.jvm.running
+            ),
+            timeout,
+            f"the original consumer {self.consumer_id} has {what}",
+        )
+        if self._counts[what] < count:
+            reason = self.failures[-1] if self.failures else "its JVM has ended"
+            raise ClusterError(f"the original consumer {self.consumer_id}: {reason}")
+
+    def _report(self, kind: str, words: Sequence[str]) -> None:
+        """Note one report; called by the thread that reads them."""
+        if kind == "message":
+            _, topic, partition, offset, text = words
+            value = None if text == "null" else base64.b64decode(text)
+            at = time.monotonic()
+            self.deliveries.append(Delivery(at, int(partition), int(offset), value, topic))
+        elif kind == "failed":
+            self.failures.append(words[0])
+        else:
+            self._counts[kind] += 1
+
+
+def _classes(kafka: str) -> Path:
+    """Compile the driver against one line's jars, the first time; return where its classes are."""
+    jars = fetch_jars(kafka)
+    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
+    classes = cache_dir() / "classes" / f"{jars.name}-{digest}"
+    if classes.is_dir():
+        return classes
+    classes.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=classes.parent) as temporary:
+        made = Path(temporary) / "made"
+        paths = os.pathsep.join(str(jar) for jar in sorted(jars.glob("*.jar")))
+        argv = [java(), "-m", "jdk.compiler/com.sun.tools.javac.Main", "-nowarn", "-proc:none"]
+        argv += ["-cp", paths, "-d", str(made), str(_SOURCE)]
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
+        )
+        if done.returncode != 0:
+            raise ClusterError(_compile_fault(done.stdout + done.stderr))
+        with contextlib.suppress(OSError):  # another process was faster
+            made.rename(classes)
+    return classes
+
+
+def _compile_fault(output: str) -> str:
+    if "Module jdk.compiler not found" in output:
+        return (
+            "this Java has no compiler, which the original consumer's driver needs: install a "
+            "JDK 17 (Debian and Ubuntu: openjdk-17-jre-headless is enough) or set JAVA_HOME"
+        )
+    told = [line for line in output.splitlines() if "error" in line] or [output.strip()]
+    return f"{_SOURCE.name} does not compile: {told[0]}"

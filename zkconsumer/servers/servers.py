@@ -1,0 +1,422 @@
+"""One embedded server: its configuration files and its process. Any one thread at a time."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from zkconsumer.errors import ClusterError
+from zkconsumer.servers.jars import JVM_FILES, KRAFT_LINES, fetch_jars, java
+from zkconsumer.servers.supervisor import Supervisor
+from zkconsumer.servers.waiting import free_port, stands_still, wait_until
+
+READY_SECONDS: Final = 60.0
+STOP_SECONDS: Final = 30.0
+TICK_MS: Final = 500
+BROKER_SESSION_MS: Final = 4000
+
+HOST: Final = "127.0.0.1"
+_JVM_FLAGS = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Xshare:auto",
+    "-XX:-UsePerfData",
+    "-Djava.awt.headless=true",
+    "-Djava.net.preferIPv4Stack=true",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """How to run one server: the part that ``Server`` needs."""
+
+    name: str
+    port: int
+    argv: tuple[str, ...]
+    log: Path
+    is_ready: Callable[[], bool]
+    """Asks the server once."""
+    before_restart: Callable[[], None]
+
+
+class Server:
+    """A ZooKeeper or a broker that can be stopped, killed, paused and started again.
+
+    It keeps its port and its data until the cluster is closed.
+    """
+
+    def __init__(self, supervisor: Supervisor, spec: ServerSpec) -> None:
+        self._supervisor = supervisor
+        self._spec = spec
+        self._pid: int | None = None
+        self._started_before = False
+
+    @property
+    def name(self) -> str:
+        """``zookeeper`` or ``broker-<id>``."""
+        return self._spec.name
+
+    @property
+    def port(self) -> int:
+        """The server's port at 127.0.0.1."""
+        return self._spec.port
+
+    @property
+    def address(self) -> str:
+        """``127.0.0.1:PORT``."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """The file with everything the server printed."""
+        return self._spec.log
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server. Raises ``ClusterError`` if it is not running."""
+        if self._pid is None or not self.running:
+            raise ClusterError(f"{self.name} is not running")
+        return self._pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process exists. It may be paused."""
+        return self._pid is not None and self._supervisor.poll(self.name) is None
+
+    def start(self) -> None:
+        """Start the process; ``wait_ready`` waits until it serves.
+
+        A broker that ran before is started once ZooKeeper has forgotten its old registration.
+        Raises ``ClusterError`` if it is already running.
+        """
+        if self.running:
+            raise ClusterError(f"{self.name} is running already")
+        if self._started_before:
+            self._spec.before_restart()
+        self._started_before = True
+        self._pid = self._supervisor.start(self.name, self._spec.argv, self.log)
+
+    def wait_ready(self, timeout: float = READY_SECONDS) -> None:
+        """Wait ``timeout`` seconds at most for an answer of the server. Raises ``ClusterError``."""
+
+        def ready() -> bool:
+            if not self.running:
+                raise ClusterError(
+                    f"{self.name} exited right after its start: {self._last_words()}"
+                )
+            return self._spec.is_ready()
+
+        wait_until(ready, timeout, f"{self.name} is ready")
+
+    def stop(self, timeout: float = STOP_SECONDS) -> None:
+        """End the server cleanly (SIGTERM) and wait until it is gone."""
+        if self.running:
+            self._supervisor.signal(self.name, signal.SIGTERM)
+            self._supervisor.signal(self.name, signal.SIGCONT)  # it may be paused
+            self._wait_gone(timeout)
+
+    def kill(self) -> None:
+        """Kill the server (SIGKILL), as a crash would."""
+        if self.running:
+            self._supervisor.signal(self.name, signal.SIGKILL)
+            self._wait_gone(STOP_SECONDS)
+
+    def pause(self) -> None:
+        """Freeze the server (SIGSTOP). Its connections stay open, but it does not answer."""
+        pid = self._pid
+        if pid is not None and self.running:
+            self._supervisor.signal(self.name, signal.SIGSTOP)
+            wait_until(lambda: stands_still(pid), STOP_SECONDS, f"{self.name} stands still")
+
+    def resume(self) -> None:
+        """Let a paused server continue (SIGCONT)."""
+        self._supervisor.signal(self.name, signal.SIGCONT)
+
+    def _wait_gone(self, timeout: float) -> None:
+        wait_until(
+            lambda: self._supervisor.poll(self.name) is not None, timeout, f"{self.name} has ended"
+        )
+        self._pid = None
+
+    def _last_words(self) -> str:
+        """The last line of its log that looks like the reason, so that the error is one line."""
+        try:
+            lines = self.log.read_text(errors="replace").splitlines()[-200:]
+        except OSError:
+            lines = []
+        marks = ("Exception", "ERROR", "FATAL", "Error")
+        told = [line for line in lines if not line.startswith("\t")]  # no stack traces
+        telling = [line for line in told if any(mark in line for mark in marks)]
+        return (telling or told or ["it printed nothing"])[-1].strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One server of an ensemble: its number and the ports at 127.0.0.1."""
+
+    number: int
+    client: int
+    quorum: int
+    election: int
+
+
+def ensemble(servers: int) -> tuple[Peer, ...]:
+    """Return the peers of an ensemble of this many servers, with free ports."""
+    return tuple(Peer(n, free_port(), free_port(), free_port()) for n in range(1, servers + 1))
+
+
+def zookeeper_spec(
+    kafka: str, root: Path, number: int = 1, peers: Sequence[Peer] = ()
+) -> ServerSpec:
+    """Write the configuration of a ZooKeeper that belongs to one line of Kafka.
+
+    With ``peers`` it is the server ``number`` of that ensemble, otherwise a standalone server.
+    """
+    name = f"zookeeper-{number}" if peers else "zookeeper"
+    port = peers[number - 1].client if peers else free_port()
+    data = made(root / "data" / name)
+    settings: dict[str, object] = {
+        "dataDir": data,
+        "clientPort": port,
+        "clientPortAddress": HOST,
+        "tickTime": TICK_MS,
+        "minSessionTimeout": TICK_MS,
+        "maxSessionTimeout": 600_000,
+        "maxClientCnxns": 0,
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "*",
+    }
+    if peers:
+        (data / "myid").write_text(f"{number}\n")
+        settings |= {"initLimit": 20, "syncLimit": 10}
+        settings |= {f"server.{p.number}": f"{HOST}:{p.quorum}:{p.election}" for p in peers}
+    config = write_properties(root / "conf" / f"{name}.properties", settings)
+    # A crash of the process loses nothing without fsync; only a crash of the machine would.
+    flags = (
+        "-Xmx256m",
+        "-Dzookeeper.forceSync=no",
+        "-Dzookeeper.preAllocSize=1024",
+        "-Dzookeeper.jmx.log4j.disable=true",
+        "-Dzookeeper.4lw.commands.whitelist=*",
+        "-Dzookeeper.admin.enableServer=false",
+    )
+    kind = "quorum.QuorumPeerMain" if peers else "ZooKeeperServerMain"
+    return ServerSpec(
+        name=name,
+        port=port,
+        argv=main_argv(kafka, flags, f"org.apache.zookeeper.server.{kind}", str(config)),
+        log=made(root / "logs") / f"{name}.log",
+        is_ready=lambda: "Mode:" in four_letters(port, "srvr"),
+        before_restart=lambda: None,
+    )
+
+
+def broker_settings(root: Path, broker_id: int, brokers: int) -> dict[str, object]:
+    """Return a broker's settings for either mode. An old broker ignores those that it does not
+    know."""
+    replicas = min(3, brokers)
+    return {
+        "log.dirs": made(root / "data" / f"broker-{broker_id}"),
+        "auto.create.topics.enable": "false",
+        "delete.topic.enable": "true",
+        "offsets.topic.num.partitions": 4,
+        "offsets.topic.replication.factor": replicas,
+        "num.network.threads": 2,
+        "num.io.threads": 4,
+        "background.threads": 2,
+        "log.cleaner.dedupe.buffer.size": 4 << 20,
+        "log.index.size.max.bytes": 1 << 20,
+        "log.retention.hours": 876_000,  # records may carry any time stamp
+        "group.initial.rebalance.delay.ms": 0,
+        "transaction.state.log.num.partitions": 2,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": 1,
+    }
+
+
+def broker_spec(
+    kafka: str,
+    root: Path,
+    broker_id: int,
+    brokers: int,
+    zookeeper_ports: Sequence[int],
+    properties: Mapping[str, str],
+    port: int | None = None,
+) -> ServerSpec:
+    """Write the configuration of one broker; ``properties`` take precedence over these settings.
+
+    Without ``port`` a free one is chosen.
+    """
+    port = free_port() if port is None else port
+    settings: dict[str, object] = {
+        **broker_settings(root, broker_id, brokers),
+        "broker.id": broker_id,
+        "zookeeper.connect": ",".join(f"{HOST}:{port}" for port in zookeeper_ports),
+        "zookeeper.session.timeout.ms": BROKER_SESSION_MS,
+        "zookeeper.connection.timeout.ms": 30_000,
+    }
+    if kafka == "0.8.2":
+        settings |= {"host.name": HOST, "advertised.host.name": HOST, "port": port}
+    else:
+        settings |= {"listeners": f"PLAINTEXT://{HOST}:{port}"}
+    config = write_properties(
+        root / "conf" / f"broker-{broker_id}.properties", {**settings, **properties}
+    )
+
+    def is_ready() -> bool:
+        if not any(is_registered(port, broker_id) for port in zookeeper_ports):
+            return False
+        view = read_metadata(port)
+        # Brokers of 0.8.2 know of no brokers, not even themselves, before the first topic exists.
+        return view is not None and (kafka == "0.8.2" or view.brokers >= set(range(brokers)))
+
+    return ServerSpec(
+        name=f"broker-{broker_id}",
+        port=port,
+        argv=main_argv(kafka, ("-Xmx512m",), "kafka.Kafka", str(config)),
+        log=made(root / "logs") / f"broker-{broker_id}.log",
+        is_ready=is_ready,
+        before_restart=lambda: wait_unregistered(zookeeper_ports, broker_id),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """One broker's view of the cluster: live broker ids, and leaders by topic and partition.
+
+    A leader of -1 means that the broker knows none.
+    """
+
+    brokers: frozenset[int]
+    leaders: Mapping[str, Mapping[int, int]]
+
+
+def is_registered(zookeeper_port: int, broker_id: int) -> bool:
+    """Whether a live session (or one not yet expired) holds the broker's registration."""
+    return f"\t/brokers/ids/{broker_id}\n" in four_letters(zookeeper_port, "dump")
+
+
+def wait_unregistered(zookeeper_ports: Sequence[int], broker_id: int) -> None:
+    """Return when ZooKeeper has forgotten the broker: a second registration would be refused."""
+
+    def forgotten() -> bool:
+        shown = [four_letters(port, "dump") for port in zookeeper_ports]
+        shown = [sessions for sessions in shown if "Sessions" in sessions]
+        return bool(shown) and not any(f"\t/brokers/ids/{broker_id}\n" in one for one in shown)
+
+    timeout = BROKER_SESSION_MS / 1000 + 15
+    wait_until(forgotten, timeout, f"ZooKeeper has forgotten the last run of broker {broker_id}")
+
+
+def read_metadata(port: int) -> BrokerView | None:
+    """Ask the broker at a loopback port about all topics (Metadata version 0).
+
+    This version is spoken by every broker from 0.8 to 4.4, and without topic names it creates
+    none. ``None``: the broker cannot be reached.
+    """
+    request = struct.pack(">hhih", 3, 0, 0, -1) + struct.pack(">i", 0)
+    try:
+        with socket.create_connection((HOST, port), timeout=2.0) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            (size,) = struct.unpack(">i", _receive(connection, 4))
+            answer = _Answer(_receive(connection, size)[4:])
+    except OSError:
+        return None
+    brokers = set()
+    for _ in range(answer.number(">i")):
+        brokers.add(answer.number(">i"))
+        answer.text()
+        answer.number(">i")
+    leaders: dict[str, dict[int, int]] = {}
+    for _ in range(answer.number(">i")):
+        answer.number(">h")
+        partitions = leaders.setdefault(answer.text(), {})
+        for _ in range(answer.number(">i")):
+            answer.number(">h")
+            partition = answer.number(">i")
+            partitions[partition] = answer.number(">i")
+            for _ in range(2):  # replicas, in-sync replicas
+                answer.skip(4 * answer.number(">i"))
+    return BrokerView(frozenset(brokers), leaders)
+
+
+class _Answer:
+    """Reads Kafka's fixed-size numbers and short strings in order."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, code: str) -> int:
+        (value,) = struct.unpack_from(code, self._data, self._at)
+        self._at += struct.calcsize(code)
+        return int(value)
+
+    def text(self) -> str:
+        size = self.number(">h")
+        self._at += size
+        return self._data[self._at - size : self._at].decode()
+
+    def skip(self, size: int) -> None:
+        self._at += size
+
+
+def accepts(port: int) -> bool:
+    """Whether a server listens at this port of 127.0.0.1."""
+    try:
+        with socket.create_connection((HOST, port), timeout=2.0):
+            return True
+    except OSError:
+        return False
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        part = connection.recv(size - len(received))
+        if not part:
+            raise ConnectionResetError("the broker closed the connection")
+        received += part
+    return bytes(received)
+
+
+def four_letters(port: int, word: str) -> str:
+    """Send one of ZooKeeper's four-letter words; an unreachable server returns nothing."""
+    try:
+        with socket.create_connection((HOST, port), timeout=2.0) as connection:
+            connection.sendall(word.encode())
+            received = bytearray()
+            while part := connection.recv(4096):
+                received += part
+    except OSError:
+        return ""
+    return received.decode(errors="replace")
+
+
+def main_argv(kafka: str, flags: Sequence[str], main: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command line that runs a class of this line's jars."""
+    if kafka in KRAFT_LINES:
+        logging = f"-Dlog4j2.configurationFile={JVM_FILES / 'log4j2.properties'}"
+    else:
+        logging = f"-Dlog4j.configuration=file:{JVM_FILES / 'log4j.properties'}"
+    classpath = f"{fetch_jars(kafka)}/*"
+    return (java(), *_JVM_FLAGS, *flags, logging, "-cp", classpath, main, *arguments)
+
+
+def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
+    """Write a Java properties file; a JSON string's escapes are the ones it understands."""
+    made(path.parent)
+    path.write_text("".join(f"{key}={json.dumps(str(settings[key]))[1:-1]}\n" for key in settings))
+    return path
+
+
+def made(directory: Path) -> Path:
+    """Return the directory, which is created if it does not exist."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory

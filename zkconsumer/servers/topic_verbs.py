@@ -1,0 +1,80 @@
+"""Actions on the topics of a cluster, wherever its servers run. Used from one thread."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from zkconsumer.servers import broker_topics, topics
+
+
+class _Broker(Protocol):
+    @property
+    def port(self) -> int:
+        """Its port, at 127.0.0.1."""
+
+    @property
+    def running(self) -> bool:
+        """Whether its process lives."""
+
+
+class TopicVerbs(ABC):
+    """Topics of a cluster with ``zookeeper`` and ``broker_servers``. All raise ``ClusterError``."""
+
+    @property
+    @abstractmethod
+    def zookeeper(self) -> str:
+        """``127.0.0.1:PORT,...``, fit for ``zookeeper.connect``."""
+
+    @property
+    @abstractmethod
+    def broker_servers(self) -> Sequence[_Broker]:
+        """The brokers; the index is the broker id."""
+
+    @property
+    def kraft(self) -> bool:
+        """Whether the brokers run without ZooKeeper, so that topics are made through them."""
+        return False
+
+    @property
+    def bootstrap(self) -> str:
+        """All brokers as ``127.0.0.1:PORT,...``, a value for ``bootstrap.servers``."""
+        return ",".join(f"127.0.0.1:{server.port}" for server in self.broker_servers)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic and return when every partition has a leader that all brokers know.
+
+        ``config`` holds topic settings such as ``cleanup.policy``. Raises ``ClusterError`` when
+        the topic exists.
+        """
+        if self.kraft:
+            ports = self._live_ports()
+            broker_topics.create_topic(ports, name, partitions, replication, config or {})
+            return
+        topics.create_topic(
+            self.zookeeper, self._live_ports(), name, partitions, replication, config or {}
+        )
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Increase a topic's partitions to ``total``, and return when each has a leader."""
+        if self.kraft:
+            broker_topics.add_partitions(self._live_ports(), name, total)
+            return
+        topics.add_partitions(self.zookeeper, self._live_ports(), name, total)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and return when no broker knows it any more."""
+        if self.kraft:
+            broker_topics.delete_topic(self._live_ports(), name)
+            return
+        topics.delete_topic(self.zookeeper, self._live_ports(), name)
+
+    def _live_ports(self) -> list[int]:
+        return [server.port for server in self.broker_servers if server.running]

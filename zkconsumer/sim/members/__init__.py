@@ -1,0 +1,1 @@
+"""Simulated processes: the real loop of a member on virtual time."""

@@ -1,0 +1,446 @@
+"""A simulated member of a group on a broker: the real loop in virtual time, and its connections.
+
+Owns the brokers' side of the connections and the member's two lines to them, one for requests and
+one for heartbeats. Everything runs inside kernel events.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.consumer_group.events import MemberHeartbeatAnswered
+from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.base import GroupMachine
+from zkconsumer.core.coordinator.events import Event
+from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.reactions import UNREACHABLE
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.zookeeper.ops import Permission, Permit, always
+from zkconsumer.journal.group import GroupObserver
+from zkconsumer.runtime.membership.classic import BrokerCoordination
+from zkconsumer.runtime.membership.kip848 import ConsumerGroupCoordination
+from zkconsumer.runtime.membership.loop import MachineT
+from zkconsumer.sim.judges.invariants import MemberAtRest, Observer
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.members.host import Habits, SimHost
+from zkconsumer.sim.members.plane import Source
+from zkconsumer.sim.members.process import SimProcess
+from zkconsumer.sim.servers.classic import NOT_AVAILABLE, failure
+from zkconsumer.sim.servers.group_roster import Reply
+
+NOT_COORDINATOR: Final = ErrorCode.NOT_COORDINATOR
+_EXPIRES_S: Final = 3.0
+"""Within this time after ``max.poll.interval.ms`` a member has left the group."""
+
+
+class Connected(Protocol):
+    """The part of a member that its connections to the coordinator use. ``trip_us``: one way,
+    microseconds."""
+
+    trip_us: int
+
+    @property
+    def cluster(self) -> Brokers:
+        """The cluster that receives the member's requests."""
+
+    @property
+    def group_spec(self) -> GroupSpec | ConsumerGroupSpec:
+        """The member of the coordinator's group."""
+
+    @property
+    def host(self) -> SimHost:
+        """Its process."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether no connection can be made now."""
+
+    def heard(self, command: Any, event: Any, sent: float) -> None:
+        """An answer has arrived; ``sent``: when the request left, seconds."""
+
+    def cut(self, seconds: float) -> None:
+        """Its connections break, and none can be opened for this long."""
+
+
+class Group(Protocol):
+    """A group as its coordinator has it, whichever protocol its members use."""
+
+    loading: bool
+    """Whether the coordinator still reads the group."""
+
+    @property
+    def seats(self) -> Mapping[str, Any]:
+        """The members by id."""
+
+    def handle(self, command: Any, spec: Any, reply: Reply) -> None:
+        """Answer a member's request."""
+
+    def resign(self, code: int) -> None:
+        """Another broker becomes coordinator: requests that wait are answered with ``code``."""
+
+    def restart(self) -> None:
+        """The sessions of all members begin again."""
+
+
+class Brokers:
+    """The brokers of a cluster, one of which is the group's coordinator.
+
+    ``home`` is its number; ``down`` while there is none. Requests queue there and take ``service``
+    seconds each. ``loss`` is the probability that a request, or its answer, is lost with its
+    connection; ``delay`` that an answer is late by up to 5 s.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        group: Group,
+        service: float = 0.0,
+    ) -> None:
+        self.kernel = kernel
+        self.group = group
+        self.service = service
+        self.loss = 0.0
+        self.delay = 0.0
+        self.home = 0
+        self.down = False
+        self.failovers = 0
+        self.alive = {0, 1}
+        self.members: list[Connected] = []
+        self._free_us = 0
+
+    def receive(self, command: Any, asked: int, spec: Any, reply: Reply) -> None:
+        """A request has reached broker ``asked``, and is queued."""
+        self._free_us = max(self._free_us, self.kernel.now_us) + round(self.service * 1e6)
+        turn = partial(self._serve, command, asked, spec, reply)
+        self.kernel.schedule_at_us(self._free_us, turn)
+
+    def _serve(self, command: Any, asked: int, spec: Any, reply: Reply) -> None:
+        if isinstance(command, commands.FindCoordinator):
+            code = NOT_AVAILABLE if self.down else 0
+        elif self.down or asked != self.home:
+            code = NOT_COORDINATOR if asked in self.alive else UNREACHABLE
+        else:
+            self.group.handle(command, spec, reply)
+            return
+        if not code:
+            reply(events.CoordinatorFound(command.token))
+        else:
+            reply(failure(command, code))
+
+    def fail_over(self, seconds: float, loading: float, dies: bool = True) -> None:
+        """The coordinator dies (or gives the group up); ``seconds`` later the other broker is it,
+        and reads the group for ``loading`` seconds."""
+        if self.down:
+            return
+        self.down = True
+        self.failovers += 1
+        gone, self.home = self.home, 1 - self.home
+        if not dies:
+            self.group.resign(NOT_COORDINATOR)
+        self.group.restart()
+        self.group.loading = True
+        if dies:
+            self.alive.discard(gone)
+            for member in self.members:
+                member.cut(0.0)
+
+        def elected() -> None:
+            self.down = False
+            self.alive.add(gone)
+            self.group.restart()  # sessions begin when the group has been read
+            self.kernel.schedule(loading, partial(setattr, self.group, "loading", False))
+
+        self.kernel.schedule(seconds, elected)
+
+
+OnAnswer = Callable[[Any, float, int], object]
+
+
+class Line:
+    """One connection of a member (``RequestLine``): a request at a time, each answered once."""
+
+    def __init__(self, member: Connected) -> None:
+        self.coordinator = 0
+        """The broker that it regards as the coordinator."""
+        self._member = member
+        self._waiting: deque[tuple[Any, OnAnswer, Permission]] = deque()
+        self._number = 0
+        self._busy: tuple[int, Any, OnAnswer, int] | None = None
+
+    def submit(self, command: Any, on_answer: OnAnswer, permission: Permission = always) -> None:
+        """See ``RequestLine``."""
+        self._waiting.append((command, on_answer, permission))
+        self._next()
+
+    def interrupt(self) -> None:
+        """The connection breaks: requests in flight get no answer."""
+        if self._busy is not None:
+            number, command, *_ = self._busy
+            self._member.host.post(partial(self._arrived, number, failure(command, UNREACHABLE)))
+
+    def close(self) -> None:
+        """See ``RequestLine``."""
+        self._waiting.clear()
+        self._busy = None
+
+    def _next(self) -> None:
+        member = self._member
+        if self._busy is not None or not self._waiting or not member.alive:
+            return
+        command, on_answer, permission = self._waiting.popleft()
+        brokers, kernel = member.cluster, member.cluster.kernel
+        self._number += 1
+        self._busy = self._number, command, on_answer, kernel.now_us
+        later = partial(self._after, self._number)
+        commits = isinstance(command, commands.CommitOffsets)
+        if member.is_cut or (commits and permission() is not Permit.GRANTED):
+            later(member.trip_us, failure(command, UNREACHABLE))
+            return
+        lost = brokers.loss > 0 and kernel.rng.random() < brokers.loss
+        if lost:
+            later(round(3e6 * kernel.rng.random()), failure(command, UNREACHABLE))
+            if kernel.rng.random() < 0.5:
+                return  # else only the answer is
+        reply = partial(self._reply, self._number)
+        arrive = partial(brokers.receive, command, self.coordinator, member.group_spec, reply)
+        kernel.schedule_at_us(kernel.now_us + member.trip_us, arrive)
+
+    def _reply(self, number: int, event: Event) -> None:
+        brokers, wait = self._member.cluster, self._member.trip_us
+        if brokers.delay and brokers.kernel.rng.random() < brokers.delay:
+            wait += round(5e6 * brokers.kernel.rng.random())
+        self._after(number, wait, event)
+
+    def _after(self, number: int, wait_us: int, event: Event) -> None:
+        kernel = self._member.cluster.kernel
+        come = partial(self._member.host.post, partial(self._arrived, number, event))
+        kernel.schedule_at_us(kernel.now_us + wait_us, come)
+
+    def _arrived(self, number: int, event: Event) -> None:
+        if self._busy is None or self._busy[0] != number:
+            return  # the connection broke before
+        _, command, on_answer, sent_us = self._busy
+        self._busy = None
+        if isinstance(event, events.CoordinatorFound):
+            self.coordinator = self._member.cluster.home
+        self._member.heard(command, event, sent_us / 1e6)
+        on_answer(event, sent_us / 1e6, sent_us)
+        self._next()
+
+
+class LinesProcess(SimProcess[MachineT]):
+    """A member's process with lines to the brokers of its group's coordinator.
+
+    A subclass sets ``group_spec``.
+    """
+
+    group_spec: GroupSpec | ConsumerGroupSpec
+
+    def _connect(self, cluster: Brokers, lines: int) -> None:
+        self.cluster = cluster
+        self.trip_us = 1000
+        self.proved_group = -math.inf
+        """When the last request was sent whose answer proved that the coordinator counts it."""
+        self._lines = tuple(Line(self) for _ in range(lines))
+        self._cut_until = -1.0
+
+    def heard(self, command: Any, event: Any, sent: float) -> None:
+        """See ``Connected``."""
+        member = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
+        kinds = (events.HeartbeatAnswered, MemberHeartbeatAnswered)
+        beat = isinstance(event, kinds) and event.code in member
+        if beat or isinstance(event, events.Synced):
+            self.proved_group = max(self.proved_group, sent)
+        if isinstance(command, commands.CommitOffsets) and command.generation < 0:
+            self.broken("commit_in_generation", f"{self.name}: {command}")
+
+    def _leave(self) -> None:
+        if self in self.cluster.members:
+            self.cluster.members.remove(self)
+
+    def crash(self) -> None:
+        """The process dies; the coordinator finds out by the session timeout."""
+        super().crash()
+        self._leave()
+
+    def cut(self, seconds: float) -> None:
+        """Its connections to brokers break, with the requests in flight; none can be opened
+        meanwhile."""
+        self.host.say(f"cut {seconds:.3f}")
+        self._cut_until = max(self._cut_until, self._kernel.now + seconds)
+        for line in self._lines:
+            line.interrupt()
+
+    @property
+    def is_cut(self) -> bool:
+        """See ``Connected``."""
+        return self._kernel.now < self._cut_until
+
+
+class SimGroupMember(LinesProcess[GroupMachine]):
+    """One member. Call ``start`` once.
+
+    ``identify`` returns the observer's number for a member id.
+    """
+
+    def __init__(
+        self,
+        cluster: Brokers,
+        spec: GroupSpec | ConsumerGroupSpec,
+        data: Source | None = None,
+        observer: Observer | None = None,
+        habits: Habits = Habits(),  # noqa: B008
+        note: Callable[[str], object] | None = None,
+        watchers: Sequence[GroupObserver] = (),
+        identify: Callable[[str, int], int] = lambda name, generation: 1,
+    ) -> None:
+        super().__init__(
+            cluster.kernel, spec.consumer_id, spec.subscription, data, observer, habits, note
+        )
+        self.spec = self.group_spec = spec
+        self._connect(cluster, 2)  # all requests, and heartbeats
+        self.identify = identify
+        self._last_session = 0
+        self._left = ""
+        """The last member id."""
+        self._failovers = 0
+        self._refused = False
+        """Whether LeaveGroup failed: a member tries once, as the Java client."""
+        machine: GroupMachine
+        kind = BrokerCoordination
+        if isinstance(spec, ConsumerGroupSpec):
+            machine, kind = ConsumerGroupMachine(spec), ConsumerGroupCoordination
+        else:
+            machine = MembershipMachine(spec)
+        requests, heartbeats = self._lines
+        self._coordination = kind(
+            spec,
+            self.host,
+            self.gate,
+            requests,
+            heartbeats,
+            self.plane.progress,
+            self.listener if data is not None else None,
+        )
+        self._make_loop(machine, self._coordination, spec.auto_commit, watchers)
+        self._coordination.observer = self.watchers
+        self.loop.closed.add_done_callback(lambda _: self._leave())
+
+    def start(self) -> None:
+        """Join the group."""
+        self.cluster.members.append(self)
+        self.host.post(self.loop.begin)
+        self.plane.begin()
+
+    @property
+    def session(self) -> int:
+        """See ``SimProcess``."""
+        machine = self.machine
+        if machine.member_id:
+            self._left = machine.member_id
+            self._last_session = self.identify(machine.member_id, machine.generation)
+        return self._last_session
+
+    def session_now(self, session: int) -> int:
+        """See ``SimProcess``: a cooperative member keeps its partitions while it joins."""
+        return self.session
+
+    @property
+    def home(self) -> int:
+        """The broker that it regards as the coordinator."""
+        return self._lines[0].coordinator
+
+    @home.setter
+    def home(self, broker: int) -> None:
+        for line in self._lines:
+            line.coordinator = broker
+
+    @property
+    def failed(self) -> str:
+        """Why it cannot continue."""
+        return self.plane.failed
+
+    @property
+    def proved(self) -> float:
+        """See ``SimProcess``."""
+        return self.proved_group
+
+    @property
+    def _session_timeout(self) -> float:
+        return self.spec.session_timeout
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """See ``SimProcess``."""
+        return self.spec.auto_commit
+
+    def close(self) -> None:
+        """See ``SimProcess``; from now on the member keeps its current id."""
+        self._left = self.machine.member_id
+        self._failovers = self.cluster.failovers
+        super().close()
+
+    def _check_left(self) -> None:
+        brokers = self.cluster
+        lost = brokers.loss or brokers.delay or brokers.down or brokers.group.loading
+        # A coordinator stores who is a member when a generation is complete, and not before.
+        if self._refused or self._failovers < brokers.failovers:
+            return
+        leaves = self.spec.instance_id is None and self.machine._lookup.known  # else nobody to tell
+        if leaves and not lost and not self.is_cut and self._left in brokers.group.seats:
+            self.broken("leaves_in_order", f"{self._left} is still in the group")
+
+    def heard(self, command: Any, event: Any, sent: float) -> None:
+        """See ``Connected``."""
+        super().heard(command, event, sent)
+        if isinstance(command, commands.LeaveGroup):
+            self._refused = isinstance(event, events.RequestFailed)
+
+    # -- what a fault does
+
+    def stalls(self, seconds: float) -> None:
+        """See ``SimProcess``."""
+        due = self.spec.rebalance_timeout + _EXPIRES_S
+        if seconds > due + _EXPIRES_S:
+            held = [stream.in_hand for stream in self.plane.progress]
+            self._kernel.schedule(due, partial(self._check_expired, held, self.pauses, 0))
+
+    def _check_expired(self, held: Sequence[object], pauses: int, generation: int) -> None:
+        """The application has worked on these records for longer than it may. A member that joins
+        meanwhile leaves again: so the same ``generation`` must be seen twice."""
+        still = [stream.in_hand for stream in self.plane.progress]
+        same = any(a is b and a is not None for a, b in zip(held, still, strict=True))
+        ran = self.alive and not self.paused and self.pauses == pauses and not self.closing
+        now = self.machine.generation
+        if not (same and ran and now >= 0):
+            return
+        if generation == now:
+            self.broken("poll_expires", f"{self.name} is in the group")
+        elif generation == 0:
+            again = partial(self._check_expired, held, pauses, now)
+            self._kernel.schedule(_EXPIRES_S, again)
+
+    def stall(self, seconds: float) -> None:
+        """The application works on one message for this long."""
+        if self.alive:
+            self.host.say(f"stall {seconds:.3f}")
+            self.plane.stall(seconds)
+
+    def at_rest(self) -> MemberAtRest:
+        """The data that the invariants at rest need."""
+        fetching = self.fetching if self._delivers else frozenset(self.machine.held)
+        return MemberAtRest(self.name, self.session, False, fetching, None, {})
+
+
+__all__ = ["Brokers", "Line", "LinesProcess", "SimGroupMember"]

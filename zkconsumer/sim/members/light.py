@@ -1,0 +1,257 @@
+"""Delivery without fetching, for simulations of thousands of members: messages are offsets.
+
+Instead of fetchers, queues and streams, a partition has a position, which grows. Whether a member
+may deliver, and what it owns, is as in a member that fetches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.membership.classic import Progress
+from zkconsumer.sim.judges.invariants import Observer
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.members.host import Habits, SimHost
+from zkconsumer.sim.members.plane import Plane
+
+if TYPE_CHECKING:
+    from zkconsumer.sim.members.process import SimProcess
+
+
+class SimLog:
+    """The partitions' messages: each partition grows by ``rate`` messages a second until ``stop``.
+
+    Messages are their offsets. A partition keeps its messages when its topic is deleted.
+    """
+
+    def __init__(self, kernel: Kernel, rate: float) -> None:
+        self._kernel = kernel
+        self._rate = rate
+        self.topics: dict[str, int] = {}
+        self._created: dict[TopicPartition, float] = {}
+        self._stopped: float | None = None
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """New, empty partitions. Existing partitions are unchanged."""
+        for tp in partitions:
+            self._created.setdefault(tp, self._kernel.now)
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Create a topic, or give it more partitions."""
+        self.topics[topic] = count
+        self.add(TopicPartition(topic, number) for number in range(count))
+
+    def delete_topic(self, topic: str) -> bool:
+        """Delete a topic; false if it does not exist."""
+        return self.topics.pop(topic, None) is not None
+
+    def stop(self) -> None:
+        """No more messages are written."""
+        self._stopped = self._kernel.now
+
+    def plane(self, member: SimProcess[Any]) -> SimPlane:
+        """The data plane that a member delivers with."""
+        return SimPlane(
+            member.host,
+            member.gate,
+            self,
+            member.observer,
+            member.habits,
+            lambda: member.session,
+        )
+
+    def end(self, tp: TopicPartition) -> int:
+        """The log-end offset now."""
+        now = self._kernel.now if self._stopped is None else self._stopped
+        return int(max(0.0, now - self._created[tp]) * self._rate)
+
+
+@dataclass(slots=True)
+class Reading:
+    """A partition being delivered: ``position`` is the next offset to consume; one message may be
+    unacknowledged.
+
+    ``stopping`` is the token of the ``StopFetching`` that ended delivery.
+    """
+
+    session: int
+    position: int
+    in_hand: bool = False
+    stopping: int | None = None
+
+
+class SimPlane(Plane):
+    """Fetchers, streams and the application of one member: the ``DataPort`` of its loop.
+
+    Without ``log`` nothing is delivered. ``session``: the number by which the observer knows the
+    member.
+    """
+
+    def __init__(
+        self,
+        host: SimHost,
+        gate: DeliveryGate,
+        log: SimLog | None,
+        observer: Observer | None,
+        habits: Habits,
+        session: Callable[[], int],
+    ) -> None:
+        self.brokers: tuple[BrokerEndpoint, ...] = ()
+        self.failed = ""
+        """Why the streams have failed."""
+        self._host = host
+        self._gate = gate
+        self._log = log
+        self._observer = observer
+        self._habits = habits
+        self._session = session
+        self._reading: dict[TopicPartition, Reading] = {}
+        self._stopped: dict[TopicPartition, int] = {}
+        self._stops = 0
+        self._stalled_until = -1.0
+
+    def begin(self) -> None:
+        """The application looks for messages from now on."""
+        if self._log is not None:
+            self._poll_later()
+
+    # -- DataPort
+
+    def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
+        """See ``DataPort``."""
+        self.brokers = brokers
+
+    def start(
+        self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
+    ) -> None:
+        """See ``DataPort``."""
+        session = self._session()
+        for tp, (_, start) in partitions.items():
+            self._stopped.pop(tp, None)
+            self._reading[tp] = Reading(session, start or 0)
+            if self._observer is not None:
+                self._observer.started(self._host.now(), tp, session, start or 0)
+
+    def stop(
+        self,
+        partitions: Iterable[TopicPartition],
+        done: Callable[[dict[TopicPartition, int]], object],
+    ) -> None:
+        """See ``DataPort``."""
+        self._stops += 1
+        for tp in self._reading.keys() & set(partitions):
+            self._reading[tp].stopping = self._stops
+        self._host.within(self._habits.stop, partial(self._halt, self._stops, done))
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """See ``DataPort``."""
+        dropped = frozenset(partitions)
+        positions = {tp: reading.position for tp, reading in self._take(dropped).items()}
+        self.forget(dropped)
+        return positions
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """See ``DataPort``."""
+        for tp in partitions:
+            self._stopped.pop(tp, None)
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """See ``DataPort``."""
+        held = {tp: reading.position for tp, reading in self._reading.items()}
+        return held | self._stopped
+
+    def fail(self, error: Exception) -> None:
+        """See ``DataPort``."""
+        self.failed = str(error)
+
+    def close(self, timeout: float = 0.0) -> None:
+        """See ``DataPort``; the end of the process does the same."""
+        self._take(self._reading)
+
+    # -- the application
+
+    @property
+    def progress(self) -> tuple[Progress, ...]:
+        """Where the application's progress shows."""
+        return () if self._log is None else (self,)
+
+    @property
+    def fetching(self) -> frozenset[TopicPartition]:
+        """Partitions that are being delivered and not about to be released."""
+        return frozenset(tp for tp, r in self._reading.items() if r.stopping is None)
+
+    @property
+    def in_hand(self) -> object | None:
+        """The record that the application has worked on for suspiciously long (``Progress``)."""
+        return self if self._host.now() < self._stalled_until else None
+
+    @property
+    def may_deliver(self) -> bool:
+        """Whether the application would get a message now."""
+        return self._log is not None and self._gate.is_open and self.in_hand is None
+
+    def stall(self, seconds: float) -> None:
+        """The application works on one message for this long."""
+        self._stalled_until = max(self._stalled_until, self._host.now() + seconds)
+
+    def deliver_late(self) -> None:
+        """The application passed the lease's check before the process stood still."""
+        for tp, reading in list(self._reading.items())[:1]:
+            if reading.stopping is None:
+                self._deliver(tp, reading, 1)
+
+    def _take(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Reading]:
+        """End the reading of these; return the positions."""
+        taken = {tp: self._reading.pop(tp) for tp in sorted(partitions) if tp in self._reading}
+        if self._observer is not None:
+            for tp, reading in taken.items():
+                self._observer.stopped(tp, reading.session)
+        return taken
+
+    def _halt(self, number: int, done: Callable[[dict[TopicPartition, int]], object]) -> None:
+        """The fetchers have stopped; an unacknowledged message was finished meanwhile, or was
+        not."""
+        stopped = [tp for tp, r in self._reading.items() if r.stopping == number]
+        positions: dict[TopicPartition, int] = {}
+        for tp, reading in self._take(stopped).items():
+            finished = reading.in_hand and self._host.random.random() < 0.8
+            positions[tp] = reading.position + finished
+        self._stopped |= positions
+        done(positions)
+
+    def _poll_later(self) -> None:
+        low, high = self._habits.poll
+        delay = low + (high - low) * self._host.random.random()
+        self._host.kernel.schedule(delay, self._poll)
+
+    def _poll(self) -> None:
+        if not self._host.alive:
+            return
+        if not self._host.paused and self.may_deliver:
+            for tp, reading in self._reading.items():
+                if reading.stopping is None:
+                    self._deliver(tp, reading, self._habits.burst)
+        self._poll_later()
+
+    def _deliver(self, tp: TopicPartition, reading: Reading, most: int) -> None:
+        """Request messages: the request for the next one acknowledges the last one."""
+        assert self._log is not None
+        if reading.in_hand:
+            reading.position += 1
+            reading.in_hand = False
+        count = min(self._log.end(tp) - reading.position, most)
+        if count <= 0:
+            return
+        first = reading.position
+        reading.position += count - 1
+        reading.in_hand = True
+        if self._host.recorded:
+            self._host.say(f"delivers {tp} {first}..{reading.position} in {reading.session}")
+        if self._observer is not None:
+            now = self._host.now()
+            self._observer.delivered(now, tp, reading.session, first, reading.position)

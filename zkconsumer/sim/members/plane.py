@@ -1,0 +1,97 @@
+"""What a simulated member delivers with: the interface of its data plane to its process."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.runtime.membership.classic import Progress
+from zkconsumer.runtime.membership.loop import DataPort
+
+
+class Plane(DataPort, Protocol):
+    """The ``DataPort`` of a simulated member's loop, and the application that reads from it.
+
+    A plane that is ``judged`` checks the rules of delivery at each step of the process. The last
+    methods below are for such planes; the others need not define them.
+    """
+
+    judged: bool = False
+    failed: str
+    """Why the streams have failed; empty if they have not."""
+    brokers: tuple[BrokerEndpoint, ...]
+    """The registered brokers, as far as the member knows."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """The application looks for messages from now on."""
+
+    @property
+    @abstractmethod
+    def progress(self) -> tuple[Progress, ...]:
+        """Where the application's progress shows."""
+
+    @property
+    @abstractmethod
+    def fetching(self) -> frozenset[TopicPartition]:
+        """Partitions that are being delivered and not about to be released."""
+
+    @property
+    @abstractmethod
+    def may_deliver(self) -> bool:
+        """Whether the application would get a message now."""
+
+    @abstractmethod
+    def stall(self, seconds: float) -> None:
+        """The application works on one message for this long."""
+
+    @abstractmethod
+    def close(self, timeout: float = 0.0) -> None:
+        """See ``DataPort``; the end of the process does the same."""
+
+    @abstractmethod
+    def deliver_late(self) -> None:
+        """The process runs again, and the application gets the message that it was held from."""
+
+    # -- of judged planes
+
+    def hold_late(self) -> None:
+        """The process is stopped between the lease's check and the application."""
+        return
+
+    def end(self) -> None:
+        """The member has ended: the application asks each stream once more."""
+        return
+
+    def check(self) -> None:
+        """Check the rules that apply whenever the process rests."""
+        return
+
+    def resets(self) -> int:
+        """How often ``auto.offset.reset`` has chosen a position in the group."""
+        return 0
+
+    def check_stored(self, positions: Mapping[TopicPartition, int]) -> None:
+        """A commit of ``positions`` was confirmed: check that they are stored."""
+        return
+
+
+class Source(Protocol):
+    """The source of records, with the topics that it has."""
+
+    topics: dict[str, int]
+    """Number of partitions of each topic that exists."""
+
+    def plane(self, member: Any) -> Plane:
+        """The data plane of ``member``, a ``SimProcess``."""
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Create a topic, or give it more partitions."""
+
+    def delete_topic(self, topic: str) -> bool:
+        """Delete a topic; false if it does not exist."""
+
+
+__all__ = ["Plane", "Source"]

@@ -1,0 +1,381 @@
+"""A member's process on virtual time: the real loop, and its environment in a simulation.
+
+Owns the simulated listener and the faults of a process (pause, crash, internal failure). Everything
+runs inside kernel events, in the thread that runs the kernel.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final, Generic
+
+from zkconsumer.core.common import commands, events
+from zkconsumer.core.common.types import (
+    ConsumerThreadId,
+    Subscription,
+    TopicPartition,
+)
+from zkconsumer.errors import ConnectorFailedError
+from zkconsumer.runtime.counters import RebalanceCounts
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.membership.loop import Coordination, Done, MachineT, MemberLoop
+from zkconsumer.sim.judges.invariants import Observer
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.members.host import Habits, InjectedFault, SimHost
+from zkconsumer.sim.members.light import SimPlane
+from zkconsumer.sim.members.plane import Plane, Source
+
+ANSWER_S: Final = 4.0
+"""Within this time a commit is answered if the servers have no fault."""
+
+
+class SimListener:
+    """The user's listener: the ``ListenerPort`` of a simulated member."""
+
+    def __init__(self, host: SimHost, habits: Habits, plane: Plane) -> None:
+        self.since: float | None = None
+        self.commit: Callable[[Mapping[TopicPartition, int]], Future[tuple[str, ...]]]
+        """Asks the member for a commit; set before it begins."""
+        self._host = host
+        self._habits = habits
+        self._plane = plane
+
+    def releasing(self, partitions: frozenset[TopicPartition], leaving: bool, done: Done) -> None:
+        """See ``ListenerPort``."""
+        if self._habits.listener_commits:
+            self._call(partial(self._commit, partitions, done))
+        else:
+            self._call(partial(self._return, done))
+
+    def lost(self, partitions: frozenset[TopicPartition], done: Done) -> None:
+        """See ``ListenerPort``."""
+        self._call(partial(self._return, done))
+
+    def starting(self, assignment: Mapping[TopicPartition, ConsumerThreadId], done: Done) -> None:
+        """See ``ListenerPort``."""
+        self._call(partial(self._return, done))
+
+    def _call(self, action: Callable[[], object]) -> None:
+        self.since = self._host.now()
+        self._host.within(self._habits.listener, action)
+
+    def _return(self, done: Done) -> None:
+        raised = self._host.random.random() < self._habits.listener_error
+        self._end(done, "the rebalance listener raised" if raised else None)
+
+    def _commit(self, partitions: frozenset[TopicPartition], done: Done) -> None:
+        """Commit the partitions that will be released, and return when that is answered."""
+        positions = {tp: n for tp, n in self._plane.positions().items() if tp in partitions}
+        resets = self._plane.resets()
+        asked = self.commit(positions)
+
+        def answered(future: Future[tuple[str, ...]]) -> None:
+            if not future.result() and self._plane.resets() == resets:
+                self._plane.check_stored(positions)
+            self._end(done, None)
+
+        asked.add_done_callback(answered)
+
+    def _end(self, done: Done, error: str | None) -> None:
+        self.since = None
+        done(error)
+
+
+class SimProcess(Generic[MachineT]):
+    """One member's process; ``observer`` and ``data`` switch delivery on.
+
+    ``loop`` is the real one, as is what carries out its commands. ``data`` decides what delivers.
+    """
+
+    loop: MemberLoop[MachineT]
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        name: str,
+        subscription: Subscription,
+        data: Source | None,
+        observer: Observer | None,
+        habits: Habits,
+        note: Callable[[str], object] | None,
+        *,
+        always_open: bool = False,
+    ) -> None:
+        self.name = name
+        self.subscription = subscription
+        self.observer = observer
+        self.habits = habits
+        self.active_us = 0
+        """When the machine took in its last event."""
+        self.closing = False
+        """Whether it was asked to leave."""
+        self.host = SimHost(kernel, name, note)
+        self.gate = self._make_gate(always_open)
+        self.plane: Plane = (
+            SimPlane(self.host, self.gate, None, observer, habits, lambda: self.session)
+            if data is None
+            else data.plane(self)
+        )
+        self.listener = SimListener(self.host, habits, self.plane)
+        self._kernel = kernel
+        self._delivers = data is not None
+        self._asked: list[tuple[float, Future[tuple[str, ...]]]] = []
+        """Commits, and when they were requested."""
+        self._late = False
+        self.pauses = 0
+        """How often the process stood still."""
+        if self.plane.judged:
+            self.host.on_step = self._judge
+            self.host.on_fault = lambda error: self.loop.crashed(error)
+            self.host.on_error = self._raised
+
+    def _make_gate(self, always_open: bool) -> DeliveryGate:
+        return DeliveryGate(always_open=always_open, now=self.host.lease_now)
+
+    @property
+    def session(self) -> int:
+        """The observer's number for the member; 0: it is not a member."""
+        raise NotImplementedError
+
+    def session_now(self, session: int) -> int:
+        """The observer's current number for a member that began something in
+        ``session``."""
+        return session
+
+    @property
+    def machine(self) -> MachineT:
+        """The member's machine."""
+        return self.loop.machine
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has neither crashed nor left."""
+        return self.host.alive
+
+    @property
+    def paused(self) -> bool:
+        """Whether the process is suspended."""
+        return self.host.paused
+
+    @property
+    def fetching(self) -> frozenset[TopicPartition]:
+        """Partitions that are being delivered and not about to be released."""
+        return self.plane.fetching
+
+    def _make_loop(
+        self,
+        machine: MachineT,
+        coordination: Coordination[MachineT],
+        auto_commit: bool,
+        watchers: Sequence[Any],
+    ) -> None:
+        self.watchers: Any = _Watchers(self, watchers)
+        """Is called with everything that the member does."""
+        self.loop = MemberLoop(
+            self.name,
+            machine,
+            coordination,
+            self.plane,
+            self.gate,
+            self.host,
+            self.listener,
+            auto_commit_interval=(
+                self.habits.commit_interval if auto_commit and self._delivers else None
+            ),
+            rebalances=RebalanceCounts((), (), (), self.host.now),
+            observer=self.watchers,
+        )
+        self.listener.commit = partial(self.loop.commit, strict=True)
+        self.loop.closed.add_done_callback(self._closed)
+
+    # -- what a user or a fault does
+
+    def post(self, event: Any) -> None:
+        """Hand the machine an event."""
+        self.loop.post(event)
+
+    def commit(
+        self, positions: Mapping[TopicPartition, int] | None = None
+    ) -> Future[tuple[str, ...]]:
+        """Request a commit of ``positions``, or of all consumed positions."""
+        strict = positions is not None
+        wanted = self.plane.positions() if positions is None else positions
+        asked = self.loop.commit(wanted, strict)
+        self._asked.append((self._kernel.now, asked))
+        return asked
+
+    def unanswered(self, seconds: float = 0.0) -> int:
+        """Commit requests without an answer that were made at least ``seconds`` ago."""
+        self._asked = [(at, future) for at, future in self._asked if not future.done()]
+        return sum(at <= self._kernel.now - seconds for at, _ in self._asked)
+
+    def close(self) -> None:
+        """Leave the group in order."""
+        self.closing = True
+        self.loop.post(events.CloseRequested())
+
+    def stalls(self, seconds: float) -> None:
+        """The application works on one message for this long."""
+
+    def crash(self) -> None:
+        """The process dies; the servers find out by their timeouts."""
+        if self.alive:
+            self.host.say("crash")
+            self.host.alive = False
+            self.plane.close()
+
+    def pause(self, seconds: float) -> None:
+        """The process is suspended (SIGSTOP)."""
+        if not self.alive or self.paused:
+            return
+        self.host.say(f"pause {seconds:.3f}")
+        self.host.paused = True
+        self.pauses += 1
+        # The application may have passed the lease's check before, and deliver one message after.
+        self._late = self.plane.may_deliver and self._kernel.rng.random() < 0.5
+        if self._late:
+            self.plane.hold_late()
+        self._kernel.schedule(seconds, self._resume)
+
+    def _resume(self) -> None:
+        if not self.alive:
+            return
+        self.host.paused = False
+        self.host.say("resume")
+        if self._late or self.plane.judged:
+            self.plane.deliver_late()
+        self.host.work()
+
+    def fail(self) -> None:
+        """An internal failure of the member. The application gets the error and ends the
+        process."""
+        if not self.alive or self.paused or self.loop.ended:
+            return
+        self.host.post(_fault)
+        for future in (self.loop.started, self.loop.closed):
+            if not future.done() or not (
+                isinstance(future.exception(), ConnectorFailedError) or future is self.loop.started
+            ):
+                self.broken("end_is_heard", f"{self.name}: a fault inside is not reported")
+        self._ended()
+        self.host.alive = False
+
+    def _closed(self, closed: Future[tuple[str, ...]]) -> None:
+        """The machine has left the group: the process ends."""
+        if closed.exception() is not None:
+            return  # see ``fail``
+        self.host.say(f"closed {closed.result()}")
+        self._ended()
+        if self.plane.judged and not closed.result():
+            self._check_left()
+        self.host.alive = False
+
+    def _ended(self) -> None:
+        """The member has ended: so have its streams, its gate and its calls."""
+        if self.plane.judged:
+            self.plane.end()
+            if self.gate.is_open and not self.gate.always_open:
+                self.broken("gate", f"{self.name}: it is open after the end")
+            if self.unanswered():
+                self.broken("commits_answered", f"{self.name}: {self.unanswered()} at its end")
+
+    # -- judging
+
+    def _raised(self, error: Exception) -> None:
+        """A step of the member has raised: that is a fault, and the end of its process."""
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
+        self.broken("no_error_of_its_own", f"{self.name}: {error!r} at {where}")
+        self.crash()
+
+    def broken(self, rule: str, text: str) -> None:
+        """Report that ``rule`` is broken. ``text`` describes how."""
+        assert self.observer is not None
+        self.observer.note(rule, self._kernel.now, self.session, text)
+
+    def _judge(self) -> None:
+        """Check the rules that apply whenever the process rests."""
+        self.plane.check()
+        if not self.gate.always_open and self.gate.is_open:
+            until = self.proved + self._session_timeout
+            if self.gate.valid_until > until + 1e-6:
+                text = f"{self.name}: open until {self.gate.valid_until}, the session {until}"
+                self.broken("lease", text)
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """Whether it commits every ``commit_interval``, and stores how far it got."""
+        raise NotImplementedError
+
+    def _check_left(self) -> None:
+        """The member has left in order: look whether the servers know."""
+
+    @property
+    def proved(self) -> float:
+        """When the last answered request of this session was sent."""
+        raise NotImplementedError
+
+    @property
+    def _session_timeout(self) -> float:
+        """Seconds after which the servers give a silent member up."""
+        raise NotImplementedError
+
+
+def _fault() -> None:
+    raise InjectedFault("an injected fault")
+
+
+class _Watchers:
+    """The observer of a simulated member's loop: passes everything on, notes the history."""
+
+    def __init__(self, member: SimProcess[Any], watchers: Sequence[Any]) -> None:
+        self._member = member
+        self._watchers = watchers
+        self._timers: dict[str, int] = {}
+        """Token of the last timer of each name."""
+        self._stale = False
+        """Whether the machine receives a timer that was replaced."""
+
+    def event(self, event: Any, epoch: int, attempt: int) -> None:
+        """See ``Observer``."""
+        member = self._member
+        host = member.host
+        if host.recorded:
+            host.say(f"{event}")
+        member.active_us = host.kernel.now_us
+        fired = isinstance(event, events.TimerFired)
+        self._stale = fired and self._timers.get(event.name) != event.token
+        for watcher in self._watchers:
+            watcher.event(event, epoch, attempt)
+
+    def command(self, command: Any, epoch: int, attempt: int) -> None:
+        """See ``Observer``."""
+        if self._stale and self._member.plane.judged:
+            self._member.broken("timers_count_once", f"{self._member.name}: {command}")
+        if isinstance(command, commands.SetTimer):
+            self._timers[command.name] = command.token
+        for watcher in self._watchers:
+            watcher.command(command, epoch, attempt)
+
+    def op(self, *operation: Any) -> None:
+        """See ``MemberObserver``."""
+        for watcher in self._watchers:
+            watcher.op(*operation)
+
+    def reads(self, *reads: Any) -> None:
+        """See ``MemberObserver``."""
+        for watcher in self._watchers:
+            watcher.reads(*reads)
+
+    def shut(self, since_us: int) -> None:
+        """See ``MemberObserver``."""
+        for watcher in self._watchers:
+            watcher.shut(since_us)
+
+    def request(self, *request: Any) -> None:
+        """See ``GroupObserver``."""
+        for watcher in self._watchers:
+            watcher.request(*request)

@@ -1,0 +1,1 @@
+"""Studies on simulated groups: the herd effect and split brain."""

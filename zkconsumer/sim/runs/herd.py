@@ -1,0 +1,375 @@
+"""One membership change in a settled group, in virtual time, and its cost.
+
+The group settles first under ideal conditions: all members start in the same instant, messages take
+equally long, servers no time. Then the requested conditions are set, counting begins, and the event
+happens. Everything runs in the caller's thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.zookeeper.ops import Create, Delete
+from zkconsumer.core.zookeeper.states import State
+from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.core.zookeeper.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    GroupPaths,
+    broker_path,
+    topic_path,
+)
+from zkconsumer.errors import ConfigError
+from zkconsumer.herd.counters import MemberCounter
+from zkconsumer.herd.measures import Measures, measure
+from zkconsumer.herd.recorders import SizedRecorder
+from zkconsumer.herd.tally import Tally, owner_partition
+from zkconsumer.journal.recorder import MemberObserver, Sink, event_entry
+from zkconsumer.sim.judges.invariants import Observer
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.members.bulk import BulkViews
+from zkconsumer.sim.members.host import Habits
+from zkconsumer.sim.members.light import SimLog
+from zkconsumer.sim.members.zookeeper import SimMember
+from zkconsumer.sim.servers.zk import FakeZk, Txn
+
+EVENTS = ("join", "leave", "crash", "rolling-restart", "broker-bounce", "topic-create")
+PROFILES = ("scala", "default", "coordinator", "consumer")
+GROUP = "g"
+#: A time between two periodic readings that no run lasts.
+NEVER = 1e7
+#: Nothing is due for so long: the group rests.
+REST = 1e5
+#: Between the stop and the start of a member, and of a broker (seconds).
+RESTART_SECONDS = 1.0
+BOUNCE_SECONDS = 3.0
+#: Pauses and cuts begin within so many seconds.
+TROUBLE_SECONDS = 5.0
+#: How long a run with messages goes on after its event.
+OBSERVE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Herd:
+    """The parameters of a simulation. Times are in seconds.
+
+    ``partitions`` of each of ``topics`` topics. ``latency`` is the range of one way between client
+    and server, drawn for each connection; ``service`` is a server's time for one read and one
+    write. ``rate`` is messages a second in each partition; 0 means none. ``lag``: members read from
+    three servers that lag by up to this time. In the seconds after the event, a member's process is
+    suspended ``pauses`` times (a garbage collection), and a connection breaks with its requests in
+    flight ``cuts`` times; each for up to 1.5 session timeouts.
+    """
+
+    members: int
+    partitions: int
+    topics: int = 1
+    event: str = "join"
+    profile: str = "scala"
+    seed: int = 0
+    brokers: int = 3
+    latency: tuple[float, float] = (0.0002, 0.001)
+    service: tuple[float, float] = (0.00002, 0.0001)
+    session_timeout: float = 6.0
+    backoff: float = 2.0
+    max_attempts: int = 4
+    coalesce: float = 0.05
+    rate: float = 0.0
+    commit_interval: float = 5.0
+    bulk: bool = True
+    lag: float = 0.0
+    pauses: int = 0
+    cuts: int = 0
+
+    def check(self) -> None:
+        """Raises ConfigError naming each option that is wrong."""
+        faults = []
+        if self.event not in EVENTS:
+            faults.append(f"--event {self.event}: choose one of {', '.join(EVENTS)}")
+        if self.profile not in PROFILES:
+            faults.append(f"--profile {self.profile}: choose one of {', '.join(PROFILES)}")
+        if not 2 <= self.members <= 10_000:
+            faults.append(f"--members {self.members}: must be 2 to 10000")
+        if not 1 <= self.partitions * self.topics <= 100_000:
+            faults.append(
+                f"--partitions {self.partitions} x --topics {self.topics}: must be 1 to 100000"
+            )
+        if faults:
+            raise ConfigError(faults)
+
+    def topic_names(self) -> list[str]:
+        """Names of the topics that exist before the event."""
+        return [f"t{number}" for number in range(self.topics)]
+
+    def member_spec(self, paths: GroupPaths, name: str, subscription: Subscription) -> MemberSpec:
+        """A member of this group."""
+        return MemberSpec(
+            paths=paths,
+            consumer_id=name,
+            subscription=subscription,
+            scala=self.profile == "scala",
+            coalesce=self.coalesce,
+            backoff=self.backoff,
+            reread=NEVER,
+            session_timeout=self.session_timeout,
+            max_attempts=self.max_attempts,
+        )
+
+    def subscription(self) -> Subscription:
+        """Named topics, or a filter where a topic is to be created."""
+        if self.event == "topic-create":
+            return Subscription(Pattern.WHITE_LIST, {"t.*": 1})
+        return Subscription(Pattern.STATIC, dict.fromkeys(self.topic_names(), 1))
+
+
+def member_name(number: int, restarts: int = 0) -> str:
+    """Consumer id of a simulated member; a restart makes a new one, as by default in the JVM."""
+    return f"{GROUP}_m{number:05d}-{restarts}"
+
+
+class HerdRun:
+    """One run. ``perform`` does everything; the public attributes have the results."""
+
+    def __init__(self, herd: Herd, sink: Sink | None = None) -> None:
+        herd.check()
+        self.herd = herd
+        self.kernel = Kernel(herd.seed)
+        self.tally = Tally()
+        self.members: dict[int, SimMember] = {}
+        self.restarts: dict[int, int] = {}
+        self._sink = sink
+        self._paths = GroupPaths(GROUP)
+        self._subscription = herd.subscription()
+        self._names: dict[int, str] = {}
+        self._partitions: list[TopicPartition] = []
+        self._observer = Observer() if herd.rate else None
+        self._log = SimLog(self.kernel, herd.rate) if herd.rate else None
+        self.zk = FakeZk(self.kernel, latency=(0.001, 0.001), service=(0.0, 0.0), steady=True)
+        self.zk.on_commit(self._committed)
+        alike = herd.bulk and not (herd.rate or herd.lag or herd.pauses or herd.cuts)
+        self.bulk = BulkViews(self.zk, self._paths) if alike else None
+        self._counting = False
+        self._to_count: list[tuple[str, list[MemberObserver]]] = []
+
+    def perform(self, progress: Callable[[str], object] = lambda text: None) -> Measures:
+        """Settle, trigger the event, wait for rest, measure."""
+        herd = self.herd
+        self._prepare()
+        progress("settling")
+        for number in range(herd.members):
+            self._start(number)
+        self._rest(10.0)
+        if any(member.machine.state is not State.RESTING for member in self.members.values()):
+            raise AssertionError("the group did not settle before the event")
+        self.zk.set_latency(herd.latency)
+        if herd.lag:
+            self.zk.set_lag(herd.lag)
+        if self.bulk is not None:
+            self.bulk.set_service(herd.service)
+        else:
+            self.zk.service = herd.service
+        self.kernel.run(until=self.kernel.now + 1.0)
+        self._count()
+        progress(herd.event)
+        self._event()
+        self._trouble()
+        self._rest(OBSERVE_SECONDS)
+        return self._measures()
+
+    # -- the course
+
+    def _prepare(self) -> None:
+        paths = self._paths
+        below = ("ids", "owners", "offsets")
+        for path in ("/brokers", BROKER_IDS, BROKER_TOPICS, "/consumers", paths.root):
+            self.zk.do(Create(path))
+        for name in below:
+            self.zk.do(Create(f"{paths.root}/{name}"))
+        for broker in range(self.herd.brokers):
+            self._add_broker(broker)
+        for topic in self.herd.topic_names():
+            self._add_topic(topic)
+
+    def _add_broker(self, broker: int) -> None:
+        document = {"version": 1, "host": f"b{broker}", "port": 9092, "jmx_port": -1}
+        self.zk.do(Create(broker_path(broker), json.dumps(document).encode()))
+
+    def _add_topic(self, topic: str) -> None:
+        numbers = range(self.herd.partitions)
+        document = {"version": 1, "partitions": {str(n): [0] for n in numbers}}
+        found = [TopicPartition(topic, number) for number in numbers]
+        self._partitions += found
+        if self._log is not None:
+            self._log.add(found)
+        if self.herd.event == "topic-create" and topic == "t-new":
+            self.tally.ownership.changed_at = self.kernel.now_us
+        for parent in (self._paths.owners_topic(topic), self._paths.offsets_topic(topic)):
+            self.zk.do(Create(parent))
+        for tp in found:
+            self.zk.do(Create(self._paths.offset(tp), b"0"))
+        self.zk.do(Create(topic_path(topic), json.dumps(document).encode()))
+
+    def _start(self, number: int) -> None:
+        herd = self.herd
+        name = member_name(number, self.restarts.get(number, 0))
+        spec = herd.member_spec(self._paths, name, self._subscription)
+        watchers: list[MemberObserver] = []
+        if self._counting:
+            watchers.append(self._counter(name))
+        else:
+            self._to_count.append((name, watchers))
+        if self._sink is not None:
+            watchers.append(SizedRecorder(self._sink, name, lambda: self.kernel.now_us))
+        habits = Habits(stop=(0.0, 0.0), listener=(0.0, 0.0), commit_interval=herd.commit_interval)
+        member = SimMember(
+            self.zk, spec, self._log, self._observer, habits, watchers=watchers, bulk=self.bulk
+        )
+        self.members[number] = member
+        member.start()
+
+    def _counter(self, name: str) -> MemberObserver:
+        return MemberCounter(self.tally, name, lambda: self.kernel.now_us)
+
+    def _count(self) -> None:
+        """From now on. Settling alone costs more than all that is counted later."""
+        self.tally.reset(self.kernel.now_us)
+        self._counting = True
+        for name, watchers in self._to_count:
+            watchers.append(self._counter(name))
+
+    def _rest(self, seconds: float) -> None:
+        """Run until nothing is due for a long time, or for ``seconds`` if there are messages."""
+        if self._log is not None:
+            self.kernel.run(until=self.kernel.now + seconds)
+            return
+        while (due := self.kernel.next_due()) is not None and due < self.kernel.now + REST:
+            self.kernel.run(until=due)
+
+    def _note(self, name: str, member: str = "") -> None:
+        if self._sink is not None:
+            self._sink.write(event_entry(self.kernel.now_us, name, member))
+
+    def _event(self) -> None:
+        number = self.herd.members // 2
+        match self.herd.event:
+            case "join":
+                self._note("join", member_name(self.herd.members))
+                self._start(self.herd.members)
+            case "leave":
+                self._note("leave", self.members[number].spec.consumer_id)
+                self.members[number].close()
+            case "crash":
+                self._crash(number)
+            case "rolling-restart":
+                self._note("rolling-restart")
+                self._restart(0)
+            case "broker-bounce":
+                self._note("broker-bounce")
+                self.zk.do(Delete(broker_path(0)))
+                self.kernel.schedule(BOUNCE_SECONDS, partial(self._add_broker, 0))
+            case "topic-create":
+                self._note("topic-create")
+                self._add_topic("t-new")
+
+    def _trouble(self) -> None:
+        """Pauses and cuts, at random times soon after the event."""
+        rng, timeout = self.kernel.rng, self.herd.session_timeout
+        for count, strike in ((self.herd.pauses, self._pause), (self.herd.cuts, self._cut)):
+            for _ in range(count):
+                seconds = 1.5 * timeout * rng.random()
+                self.kernel.schedule(TROUBLE_SECONDS * rng.random(), partial(strike, seconds))
+
+    def _pause(self, seconds: float) -> None:
+        member = self.kernel.rng.choice([m for m in self.members.values() if m.alive])
+        self._note("pause", member.spec.consumer_id)
+        member.pause(seconds)
+
+    def _cut(self, seconds: float) -> None:
+        member = self.kernel.rng.choice([m for m in self.members.values() if m.alive])
+        if self.zk.session_alive(member.client.session_id):
+            self._note("cut-off", member.spec.consumer_id)
+            member.client.disconnect(seconds)
+
+    def _crash(self, number: int) -> None:
+        member = self.members[number]
+        self._note("crash", member.spec.consumer_id)
+        self.tally.ownership.gone(self.kernel.now_us, member.spec.consumer_id)
+        member.crash()
+
+    def _restart(self, number: int) -> None:
+        """Members leave and return one after the other, at a fixed pace."""
+        if number >= self.herd.members:
+            return
+        self.members[number].close()
+
+        def again() -> None:
+            self.restarts[number] = self.restarts.get(number, 0) + 1
+            self._start(number)
+            self.kernel.schedule(RESTART_SECONDS, partial(self._restart, number + 1))
+
+        self.kernel.schedule(RESTART_SECONDS, again)
+
+    # -- looking
+
+    def _committed(self, _zxid: int, txn: Txn) -> None:
+        """Follow the owner znodes."""
+        now, ownership = self.kernel.now_us, self.tally.ownership
+        if self._observer is not None and txn.closes_session:
+            self._observer.session_ended(txn.session_id)
+        for change in txn.changes:
+            tp = owner_partition(change.path)
+            if tp is None:
+                continue
+            before, after = change.before, change.after
+            if before is not None:
+                ownership.lost(now, tp, _member_of(before.data))
+            if after is not None:
+                ownership.took(now, tp, _member_of(after.data))
+            if self._observer is not None and (before is None or after is None):
+                owner = after.stat.ephemeral_owner if after is not None else None
+                self._observer.owner_changed(self.kernel.now, tp, owner, txn.session_id)
+
+    def _measures(self) -> Measures:
+        herd, tally = self.herd, self.tally
+        end = self.kernel.now_us
+        if self._log is None:
+            end = max(tally.ownership.changed_at, tally.start)
+            for member in self.members.values():
+                end = max(end, member.active_us)
+        return measure(
+            tally,
+            self._partitions,
+            end,
+            mode="simulated",
+            profile=herd.profile,
+            event=herd.event,
+            members=herd.members,
+            topics=herd.topics,
+            seed=herd.seed,
+            consumed_twice=None if self._observer is None else repeated(self._observer),
+            notes=[f"{self.bulk.bulk_reads} reads in bulk"] if self.bulk is not None else [],
+        )
+
+
+def _member_of(owner: bytes) -> str:
+    return owner.decode().rpartition("-")[0]
+
+
+def repeated(observer: Observer) -> int:
+    """Messages delivered more than once."""
+    seen: Mapping[TopicPartition, int] = observer.delivered_below
+    return max(0, observer.deliveries - sum(seen.values()))
+
+
+def simulate(
+    herd: Herd, sink: Sink | None = None, progress: Callable[[str], object] = lambda text: None
+) -> Measures:
+    """Simulate one change. Raises ConfigError."""
+    return HerdRun(herd, sink).perform(progress)
+
+
+__all__ = ["EVENTS", "PROFILES", "Herd", "HerdRun", "member_name", "simulate"]

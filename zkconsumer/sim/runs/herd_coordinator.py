@@ -1,0 +1,302 @@
+"""The events of ``zkconsumer.sim.runs.herd`` in a group that a broker coordinates, in virtual time.
+
+The members are the real machines: of ``zkconsumer.core.coordinator`` for the profile
+``coordinator`` (the classic protocol), of ``zkconsumer.core.consumer_group`` for ``consumer``
+(KIP-848).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.strategies import RangeStrategy, Strategy
+from zkconsumer.herd.counters import GroupCounter
+from zkconsumer.herd.measures import Measures, measure
+from zkconsumer.herd.recorders import SizedGroupRecorder
+from zkconsumer.herd.tally import Tally
+from zkconsumer.journal.group import GroupObserver
+from zkconsumer.journal.recorder import Sink, event_entry
+from zkconsumer.sim.judges.group_judge import GroupJudge
+from zkconsumer.sim.judges.invariants import Observer
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
+from zkconsumer.sim.members.host import Habits
+from zkconsumer.sim.members.light import SimLog
+from zkconsumer.sim.runs.herd import (
+    BOUNCE_SECONDS,
+    GROUP,
+    OBSERVE_SECONDS,
+    RESTART_SECONDS,
+    TROUBLE_SECONDS,
+    Herd,
+    member_name,
+    repeated,
+    simulate,
+)
+from zkconsumer.sim.servers.classic import GroupCoordinator, GroupState
+from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator, SeatState
+
+#: Defaults of the connector's configuration, in seconds.
+HEARTBEAT = 3.0
+MEMBER_HEARTBEAT = 5.0
+"""The broker's default for members of KIP-848."""
+REREAD = 30.0
+REBALANCE_TIMEOUT = 300.0
+BACKOFF = 0.1
+DEFAULT_STRATEGY: Strategy = RangeStrategy()
+#: How long a new coordinator reads the group (seconds).
+LOADING_SECONDS = 0.1
+_STEP = 0.05
+_QUIET_STEPS = 4
+_LONGEST = 3600.0
+
+
+class CoordinatorRun:
+    """One run. ``perform`` does everything; the public attributes have the results."""
+
+    def __init__(
+        self, herd: Herd, sink: Sink | None = None, strategy: Strategy = DEFAULT_STRATEGY
+    ) -> None:
+        herd.check()
+        self.herd = herd
+        self.kernel = Kernel(herd.seed)
+        self.tally = Tally()
+        self.members: dict[int, SimGroupMember] = {}
+        self.topics = dict.fromkeys(herd.topic_names(), herd.partitions)
+        self._observer = Observer() if herd.rate else None
+        self._log = SimLog(self.kernel, herd.rate) if herd.rate else None
+        judge = GroupJudge(self.kernel, self._observer) if self._observer is not None else None
+        self._identify = judge.session if judge is not None else lambda name, generation: 1
+        self._consumer = herd.profile == "consumer"
+        slowest = MEMBER_HEARTBEAT if self._consumer else HEARTBEAT
+        self._heartbeat = min(slowest, herd.session_timeout / 3)
+        self.group: GroupCoordinator | ConsumerGroupCoordinator
+        if self._consumer:
+            self.group = ConsumerGroupCoordinator(
+                self.kernel,
+                lambda: self.topics,
+                heartbeat=self._heartbeat,
+                watch=judge,
+                assignor="uniform",
+            )
+        else:
+            self.group = GroupCoordinator(self.kernel, lambda: self.topics, watch=judge)
+        self.brokers = Brokers(self.kernel, self.group)
+        self._strategy = strategy
+        self._sink = sink
+        self._restarts: dict[int, int] = {}
+        self._busy_until = 0.0
+        self._add_to_log()
+
+    def perform(self, progress: Callable[[str], object] = lambda text: None) -> Measures:
+        """Settle, trigger the event, wait for rest, measure."""
+        herd, kernel = self.herd, self.kernel
+        progress("settling")
+        for number in range(herd.members):
+            # Not all at once: each looks at the topics again at a moment of its own.
+            kernel.schedule(REREAD * kernel.rng.random(), partial(self._start, number))
+        kernel.run(until=REREAD)
+        self._rest()
+        for member in self.members.values():
+            member.trip_us = self._trip()
+            member.pause(HEARTBEAT * kernel.rng.random())  # and beats at one
+        self.brokers.service = herd.service[0]
+        kernel.run(until=kernel.now + HEARTBEAT + 1.0)
+        self._rest()
+        self.tally.reset(kernel.now_us)
+        progress(herd.event)
+        self._event()
+        self._trouble()
+        if self._log is not None:
+            kernel.run(until=kernel.now + OBSERVE_SECONDS)
+        self._rest()
+        partitions = [
+            TopicPartition(t, n) for t, count in self.topics.items() for n in range(count)
+        ]
+        return measure(
+            self.tally,
+            partitions,
+            kernel.now_us,
+            mode="simulated",
+            profile=herd.profile,
+            event=herd.event,
+            members=herd.members,
+            topics=herd.topics,
+            seed=herd.seed,
+            consumed_twice=None if self._observer is None else repeated(self._observer),
+            notes=[
+                f"generation {self.group.generation}, "
+                f"{'uniform' if self._consumer else self._strategy.name}"
+            ],
+        )
+
+    def _trip(self) -> int:
+        low, high = self.herd.latency
+        return round((low + (high - low) * self.kernel.rng.random()) * 1e6)
+
+    def _add_to_log(self) -> None:
+        if self._log is not None:
+            self._log.add(TopicPartition(t, n) for t, c in self.topics.items() for n in range(c))
+
+    def _start(self, number: int) -> None:
+        herd, now_us = self.herd, lambda: self.kernel.now_us
+        name = member_name(number, self._restarts.get(number, 0))
+        spec = self._member_spec(name) if self._consumer else self._classic_spec(name)
+        watchers: list[GroupObserver] = [GroupCounter(self.tally, name, now_us, GROUP)]
+        if self._sink is not None:
+            watchers.append(SizedGroupRecorder(self._sink, name, now_us, GROUP))
+        habits = Habits(stop=(0.0, 0.0), listener=(0.0, 0.0), commit_interval=herd.commit_interval)
+        member = SimGroupMember(
+            self.brokers, spec, self._log, self._observer, habits, None, watchers, self._identify
+        )
+        if self.brokers.service:
+            member.trip_us = self._trip()
+        self.members[number] = member
+        member.start()
+
+    def _classic_spec(self, name: str) -> GroupSpec:
+        herd = self.herd
+        return GroupSpec(
+            group=GROUP,
+            consumer_id=name,
+            instance_id=None,
+            subscription=herd.subscription(),
+            exclude_internal=True,
+            strategies=(self._strategy,),
+            auto_commit=True,
+            session_timeout=herd.session_timeout,
+            rebalance_timeout=REBALANCE_TIMEOUT,
+            heartbeat_interval=self._heartbeat,
+            backoff=BACKOFF,
+            reread=REREAD,
+        )
+
+    def _member_spec(self, name: str) -> ConsumerGroupSpec:
+        herd = self.herd
+        return ConsumerGroupSpec(
+            group=GROUP,
+            member_id=name,
+            consumer_id=name,
+            instance_id=None,
+            subscription=herd.subscription(),
+            exclude_internal=True,
+            assignor=None,
+            rack=None,
+            auto_commit=True,
+            session_timeout=herd.session_timeout,
+            rebalance_timeout=REBALANCE_TIMEOUT,
+            heartbeat_interval=self._heartbeat,
+            backoff=BACKOFF,
+            reread=REREAD,
+        )
+
+    def _rest(self) -> None:
+        """Run until all members have had their partitions for some time."""
+        quiet, end = 0, self.kernel.now + _LONGEST
+        while quiet < _QUIET_STEPS and self.kernel.now < end:
+            self.kernel.run(until=self.kernel.now + _STEP)
+            quiet = quiet + 1 if self._settled() else 0
+
+    def _settled(self) -> bool:
+        group = self.group
+        live = [member for member in self.members.values() if member.alive]
+        if self.kernel.now < self._busy_until or len(group.seats) != len(live):
+            return False
+        if isinstance(group, ConsumerGroupCoordinator):
+            seats = group.seats.values()
+            if any((one.state, one.epoch) != (SeatState.STABLE, group.generation) for one in seats):
+                return False
+        elif group.state is not GroupState.STABLE:
+            return False
+        return all(
+            member.machine.state is State.STABLE and member.machine.generation == group.generation
+            for member in live
+        )
+
+    # -- what happens
+
+    def _note(self, name: str, member: str = "") -> None:
+        if self._sink is not None:
+            self._sink.write(event_entry(self.kernel.now_us, name, member))
+
+    def _event(self) -> None:
+        number = self.herd.members // 2
+        member = self.members[number]
+        match self.herd.event:
+            case "join":
+                self._note("join", member_name(self.herd.members))
+                self._start(self.herd.members)
+            case "leave":
+                self._note("leave", member.name)
+                member.close()
+            case "crash":
+                self._note("crash", member.name)
+                self.tally.ownership.gone(self.kernel.now_us, member.name)
+                member.crash()
+            case "rolling-restart":
+                self._note("rolling-restart")
+                self._busy_until = self.kernel.now + 2 * RESTART_SECONDS * self.herd.members
+                self._restart(0)
+            case "broker-bounce":
+                self._note("broker-bounce")
+                self._busy_until = self.kernel.now + BOUNCE_SECONDS + 4.0
+                self.brokers.fail_over(BOUNCE_SECONDS, LOADING_SECONDS)
+            case "topic-create":
+                self._note("topic-create")
+                self.topics["t-new"] = self.herd.partitions
+                self._add_to_log()
+                self.tally.ownership.changed_at = self.kernel.now_us
+                self._busy_until = self.kernel.now + REREAD + self._heartbeat
+
+    def _trouble(self) -> None:
+        """Pauses and cuts, at random times soon after the event."""
+        rng, timeout = self.kernel.rng, self.herd.session_timeout
+        for count, strike in ((self.herd.pauses, self._pause), (self.herd.cuts, self._cut)):
+            for _ in range(count):
+                seconds = 1.5 * timeout * rng.random()
+                self.kernel.schedule(TROUBLE_SECONDS * rng.random(), partial(strike, seconds))
+                over = self.kernel.now + TROUBLE_SECONDS + 2.5 * timeout
+                self._busy_until = max(self._busy_until, over)
+
+    def _any(self) -> SimGroupMember:
+        return self.kernel.rng.choice([m for m in self.members.values() if m.alive])
+
+    def _pause(self, seconds: float) -> None:
+        member = self._any()
+        self._note("pause", member.name)
+        member.pause(seconds)
+
+    def _cut(self, seconds: float) -> None:
+        member = self._any()
+        self._note("cut-off", member.name)
+        member.cut(seconds)
+
+    def _restart(self, number: int) -> None:
+        """Members leave and return one after the other, at a fixed pace."""
+        if number >= self.herd.members:
+            return
+        self.members[number].close()
+
+        def again() -> None:
+            self._restarts[number] = self._restarts.get(number, 0) + 1
+            self._start(number)
+            self.kernel.schedule(RESTART_SECONDS, partial(self._restart, number + 1))
+
+        self.kernel.schedule(RESTART_SECONDS, again)
+
+
+def simulate_any(
+    herd: Herd,
+    sink: Sink | None = None,
+    progress: Callable[[str], object] = lambda text: None,
+    strategy: Strategy = DEFAULT_STRATEGY,
+) -> Measures:
+    """Simulate one change in whichever style of coordination ``herd`` names. Raises ConfigError."""
+    if herd.profile in ("coordinator", "consumer"):
+        return CoordinatorRun(herd, sink, strategy).perform(progress)
+    return simulate(herd, sink, progress)

@@ -1,0 +1,1 @@
+"""Simulated servers: ZooKeeper, and the group coordinators of both protocols."""

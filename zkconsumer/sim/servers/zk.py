@@ -1,0 +1,362 @@
+"""A simulated ZooKeeper ensemble on virtual time.
+
+Owns the server-side sessions, the commit order and the lag of followers. ``zk_tree`` has the effect
+of a request, ``zk_client`` the clients. Everything runs inside kernel events, in the thread that
+runs the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Create,
+    Delete,
+    Exists,
+    Failed,
+    GetAcl,
+    GetChildren,
+    GetData,
+    GetMany,
+    Listing,
+    Multi,
+    MultiOp,
+    Node,
+    Ok,
+    Reply,
+    SetAcl,
+    ZkOp,
+)
+from zkconsumer.sim.kernel import Handle, Kernel
+from zkconsumer.sim.servers.zk_client import (
+    Connection,
+    Counters,
+    FakeSession,
+    OnState,
+    OnWatch,
+    Request,
+    SessionState,
+)
+from zkconsumer.sim.servers.zk_tree import Replica, Txn, Watcher, WatchEvent, WatchKind, prepare
+
+__all__ = ["Counters", "FakeSession", "FakeZk", "SessionState", "Txn", "WatchEvent", "WatchKind"]
+
+OnCommit = Callable[[int, Txn], object]
+
+
+@dataclass(slots=True)
+class _ServerSession:
+    timeout: float
+    expiry: Handle | None = None
+
+
+def _ops_of(op: MultiOp | Multi) -> tuple[MultiOp, ...]:
+    return op.ops if isinstance(op, Multi) else (op,)
+
+
+class FakeZk:
+    """The ensemble.
+
+    ``latency`` is the range, in seconds, of one way between client and server. With ``followers`` >
+    0 each client reads from one of them, and each follower applies a transaction up to ``max_lag``
+    seconds after the leader committed it; a client never sees an older state than it has seen
+    before, and sees its own writes. ``rearm_watches``: a reconnecting client sets its watches again
+    and gets the events that it missed (Java client, ``SetWatches``). False: they are lost without
+    an event (kazoo 2.11, whose users learn it from the state change).
+
+    ``service``: seconds that a server works on one read and on one write. Requests queue for it,
+    reads at the server they went to, writes at the leader; ``None``: no time at all. ``steady``:
+    the latency is drawn once for each connection, not for each message.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        latency: tuple[float, float] = (0.0005, 0.005),
+        followers: int = 0,
+        max_lag: float = 0.0,
+        rearm_watches: bool = True,
+        service: tuple[float, float] | None = None,
+        steady: bool = False,
+    ) -> None:
+        if bool(followers) != (max_lag > 0):
+            raise ValueError("followers and max_lag go together: give both or none")
+        if not 0 <= latency[0] <= latency[1]:
+            raise ValueError(f"latency must be (low, high) with 0 <= low <= high: {latency}")
+        self.kernel = kernel
+        self.clients: list[FakeSession] = []
+        self._latency = latency
+        self._max_lag = max_lag
+        self._rearm = rearm_watches
+        self.service = service
+        self.queued: Callable[[int], int] = lambda round_trip_us: 0
+        """Microseconds that a request waits for reads that are simulated in bulk."""
+        self.refuses: Callable[[FakeSession, MultiOp | Multi], bool] = lambda client, op: False
+        """Whether an access list keeps a client from this write."""
+        self._steady = steady
+        self._leader = Replica(self._deliver)
+        self._followers = [Replica(self._deliver) for _ in range(followers)]
+        self._apply_us = [0] * followers
+        self._log: list[list[Txn]] = [[] for _ in range(followers)]
+        self._sessions: dict[int, _ServerSession] = {}
+        self._last_session_id = 0
+        self._hooks: list[OnCommit] = []
+
+    # -- for tests and invariants: the committed state, at once and outside of any session
+
+    @property
+    def zxid(self) -> int:
+        """Number of the last committed transaction."""
+        return self._leader.zxid
+
+    def get(self, path: str) -> Node | None:
+        """The znode as committed, or None."""
+        return self._leader.tree.node(path)
+
+    def children(self, path: str) -> tuple[str, ...]:
+        """Sorted child names as committed; empty if the znode does not exist."""
+        return tuple(sorted(self._leader.tree.children(path) or ()))
+
+    def listing(self, path: str) -> Listing | None:
+        """Children as committed, sorted, and the count of their changes."""
+        found = self._leader.tree.listing(path)
+        return found and replace(found, names=tuple(sorted(found.names)))
+
+    def paths(self) -> tuple[str, ...]:
+        """All paths as committed, sorted."""
+        return self._leader.tree.paths()
+
+    def do(self, op: MultiOp | Multi) -> Reply:
+        """Carry out a write at once (session 0), as an administrator would. Not counted.
+
+        Raises ValueError for an ephemeral, because there is no session.
+        """
+        if any(isinstance(o, Create) and o.ephemeral for o in _ops_of(op)):
+            raise ValueError(f"an ephemeral needs a session: {op}")
+        return self._write(op, 0)
+
+    def session_alive(self, session_id: int) -> bool:
+        """True while the server keeps this session."""
+        return session_id in self._sessions
+
+    def on_commit(self, hook: OnCommit) -> None:
+        """Call ``hook(zxid, txn)`` in the instant each transaction is committed."""
+        self._hooks.append(hook)
+
+    def totals(self) -> Counters:
+        """Counters summed over all clients."""
+        parts = [client.counters for client in self.clients]
+        return Counters(
+            sum(c.reads for c in parts),
+            sum(c.writes for c in parts),
+            sum(c.watches_fired for c in parts),
+        )
+
+    def connect(
+        self,
+        session_timeout: float,
+        on_watch: OnWatch,
+        on_state: OnState,
+    ) -> FakeSession:
+        """A new client; ``on_state(CONNECTED, session_id)`` follows one round trip later."""
+        client = FakeSession(self, session_timeout, on_watch, on_state)
+        self.clients.append(client)
+        client._begin_connect()
+        return client
+
+    # -- server side
+
+    def set_latency(self, latency: tuple[float, float]) -> None:
+        """From now on; open connections of a ``steady`` ensemble draw a new latency."""
+        self._latency = latency
+        for client in self.clients:
+            connection = client._connection
+            if self._steady and connection is not None:
+                connection.trip_us = self._trip()
+
+    def set_lag(self, max_lag: float) -> None:
+        """From now on followers lag by up to this many seconds."""
+        self._max_lag = max_lag
+
+    def _trip(self, connection: Connection | None = None) -> int:
+        if connection is not None and connection.trip_us is not None:
+            return connection.trip_us
+        low, high = self._latency
+        return round((low + (high - low) * self.kernel.rng.random()) * 1e6)
+
+    def _write(self, op: MultiOp | Multi, session_id: int) -> Reply:
+        leader = self._leader
+        zxid = leader.zxid + 1
+        result = prepare(leader.tree, _ops_of(op), zxid, session_id)
+        if isinstance(result, Failed):
+            return result if isinstance(op, Multi) else Failed(result.code)
+        values, changes = result
+        self._commit(Txn(zxid, session_id, changes))
+        return Ok(values) if isinstance(op, Multi) else Ok(values[0])  # type: ignore[arg-type]
+
+    def _commit(self, txn: Txn) -> None:
+        self._leader.apply(txn)
+        for index, log in enumerate(self._log):
+            log.append(txn)
+            due = self.kernel.now_us + round(self._max_lag * self.kernel.rng.random() * 1e6)
+            self._apply_us[index] = max(self._apply_us[index], due)
+            self.kernel.schedule_at_us(
+                self._apply_us[index], partial(self._catch_up, self._followers[index], txn.zxid)
+            )
+        for hook in self._hooks:
+            hook(txn.zxid, txn)
+
+    def _catch_up(self, server: Replica, zxid: int) -> None:
+        if server.zxid >= zxid:
+            return
+        log = self._log[self._followers.index(server)]
+        while log and log[0].zxid <= zxid:
+            server.apply(log.pop(0))
+
+    def _deliver(self, watcher: Watcher, event: WatchEvent) -> None:
+        assert isinstance(watcher, Connection)
+        client = watcher.client
+        client.counters.watches_fired += 1
+        if client._drop(event):
+            return
+        self._send_down(watcher, partial(client._on_watch_event, event))
+
+    def _send_down(self, connection: Connection, action: Callable[[], object]) -> None:
+        """Queue a message to the client; lost when the connection is closed before it arrives."""
+        due = max(connection.down_us, self.kernel.now_us + self._trip(connection))
+        connection.down_us = due
+        self.kernel.schedule_at_us(due, lambda: connection.listening and action())
+
+    def _handshake(self, client: FakeSession, attempt: int) -> None:
+        """A client's connect request has arrived."""
+        if attempt != client._attempt:
+            return  # the client gave this attempt up
+        session_id = client.session_id
+        if session_id and session_id not in self._sessions:
+            self.kernel.schedule_at_us(
+                self.kernel.now_us + self._trip(), partial(client._on_expired, attempt)
+            )
+            return
+        if not session_id:
+            self._last_session_id += 1
+            session_id = self._last_session_id
+            self._sessions[session_id] = _ServerSession(client.session_timeout)
+        self._start_expiry(session_id)
+        server = self.kernel.rng.choice(self._followers) if self._followers else self._leader
+        # A client refuses a server that is behind what it has seen.
+        self._catch_up(server, client._seen_zxid)
+        connection = Connection(client, server, session_id)
+        if self._steady:
+            connection.trip_us = self._trip()
+        connection.down_us = self.kernel.now_us + self._trip()
+        self.kernel.schedule_at_us(
+            connection.down_us, partial(client._on_connected, attempt, connection)
+        )
+        client._adopt(connection)
+
+    def _start_expiry(self, session_id: int) -> None:
+        """The server's last message from the client was now: end the session unless it
+        reconnects."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            self._stop_expiry(session_id)
+            session.expiry = self.kernel.schedule(
+                session.timeout, partial(self._end_session, session_id)
+            )
+
+    def _stop_expiry(self, session_id: int) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None and session.expiry is not None:
+            self.kernel.cancel(session.expiry)
+            session.expiry = None
+
+    def _end_session(self, session_id: int) -> None:
+        """End a session: all its ephemerals disappear in one transaction."""
+        if session_id not in self._sessions:
+            return
+        self._stop_expiry(session_id)
+        del self._sessions[session_id]
+        tree = self._leader.tree
+        gone: list[MultiOp] = [Delete(path) for path in tree.ephemerals.get(session_id, ())]
+        zxid = self._leader.zxid + 1
+        result = prepare(tree, gone, zxid, session_id)
+        assert not isinstance(result, Failed)
+        self._commit(Txn(zxid, session_id, result[1], closes_session=True))
+        tree.ephemerals.pop(session_id, None)
+
+    def _arrived(self, connection: Connection, request: Request, path: str | None) -> None:
+        """One message of ``request`` reached the server (``path``: one read of a GetMany)."""
+        if connection.may_arrive is not None:
+            connection.may_arrive -= 1
+            if connection.may_arrive < 0:
+                return
+        connection.in_flight -= 1
+        if self.service is None:
+            self._serve(connection, request, path)
+            return
+        reads = isinstance(request.op, Exists | GetData | GetChildren | GetMany)
+        server = connection.server if reads else self._leader
+        begins = max(server.free_us, self.kernel.now_us)
+        server.free_us = begins + round(self.service[0 if reads else 1] * 1e6)
+        wait = self.queued(2 * self._trip(connection)) if reads else 0
+        connection.up_us = max(connection.up_us, server.free_us + wait)
+        self.kernel.schedule_at_us(
+            connection.up_us, partial(self._serve, connection, request, path)
+        )
+
+    def _pinged(self, connection: Connection, on_answer: Callable[[], object]) -> None:
+        if connection.may_arrive is None and connection.session_id in self._sessions:
+            self._send_down(connection, on_answer)
+
+    def _serve(self, connection: Connection, request: Request, path: str | None) -> None:
+        """A queued request is served now."""
+        if connection.session_id not in self._sessions:
+            return
+        reply = self._process(connection, request.op, path)
+        self._send_down(
+            connection,
+            partial(connection.client._on_answer, request, path, reply, connection.server.zxid),
+        )
+
+    def _process(self, connection: Connection, op: ZkOp | None, path: str | None) -> Reply:
+        tree, server = connection.server.tree, connection.server
+        counters = connection.client.counters
+        if op is None:
+            server.forget(connection)
+            self._end_session(connection.session_id)
+            return Ok()
+        if isinstance(op, GetMany):
+            if path is None:
+                return Ok(())
+            counters.reads += 1
+            node = tree.node(path)
+            if op.watch and node is not None and connection.listening:
+                server.watch_data(path, connection)
+            return Ok(node)
+        if isinstance(op, Exists | GetData | GetChildren):
+            counters.reads += 1
+            node = tree.node(op.path)
+            if node is None and not isinstance(op, Exists):
+                return Failed(Code.NO_NODE)
+            watch = op.watch and connection.listening
+            if watch and isinstance(op, GetChildren):
+                server.watch_children(op.path, connection)
+            elif watch:
+                server.watch_data(op.path, connection)
+            if isinstance(op, GetChildren):
+                return Ok((tree.listing if op.counted else tree.children)(op.path))
+            if isinstance(op, GetData):
+                return Ok(node)
+            return Ok(None if node is None else node.stat)
+        assert not isinstance(op, GetAcl | SetAcl), "only tools use access lists"
+        counters.writes += 1
+        if self.refuses(connection.client, op):
+            return Failed(Code.NO_AUTH)
+        reply = self._write(op, connection.session_id)
+        # The answer passes through the follower after everything committed before it.
+        self._catch_up(server, self._leader.zxid)
+        return reply

@@ -1,0 +1,398 @@
+"""The client side of the simulated ZooKeeper: sessions, connections, and their faults.
+
+Owns the behaviour of a client library: the order of requests, its memory of watches, and its
+reports to the application when the connection or the session is lost. Everything runs inside kernel
+events, in the thread that runs the kernel; callbacks are called from kernel events only, never from
+within ``submit`` or a fault.
+
+A ``FakeSession`` behaves like a kazoo 2.11 client: after ``LOST`` it gets a new session by itself;
+what is submitted while ``SUSPENDED`` waits for the connection, and what is submitted between
+``LOST`` and ``CONNECTED`` is carried out by the *new* session. So a request decided under one
+session can be sent by the next one, which the fencing must survive.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING
+
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Exists,
+    Failed,
+    GetChildren,
+    GetData,
+    GetMany,
+    Node,
+    Ok,
+    Reply,
+    ZkOp,
+)
+from zkconsumer.sim.kernel import Handle
+from zkconsumer.sim.servers.zk_tree import Replica, WatchEvent, WatchKind
+
+if TYPE_CHECKING:
+    from zkconsumer.sim.servers.zk import FakeZk
+
+
+class SessionState(Enum):
+    """The client's knowledge of its session.
+
+    ``CONNECTED``: requests are sent. ``SUSPENDED``: no connection; the session may still be alive
+    or not. ``LOST``: the server has answered that the session ended; its ephemerals are gone.
+    """
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+OnReply = Callable[[Reply], object]
+OnWatch = Callable[[WatchEvent], object]
+OnState = Callable[[SessionState, int], object]
+
+
+@dataclass(slots=True)
+class Counters:
+    """What servers did for one client: single reads, write requests (a multi is one), watch events
+    sent. They continue counting when the client gets a new session.
+    """
+
+    reads: int = 0
+    writes: int = 0
+    watches_fired: int = 0
+
+
+@dataclass(slots=True)
+class Request:
+    """One submitted operation and, for a GetMany, the answers collected so far."""
+
+    op: ZkOp | None  # None: close the session
+    on_reply: OnReply
+    nodes: list[Node | None] = field(default_factory=list)
+
+
+class Connection:
+    """One TCP connection: FIFO in each direction, unusable once closed.
+
+    ``in_flight`` counts messages on their way to the server; once the connection broke,
+    ``may_arrive`` says how many of them still get there. ``up_us`` and ``down_us`` are when the
+    last message of each direction arrives. ``trip_us`` is how long each takes, ``None``: drawn.
+    """
+
+    __slots__ = (
+        "client",
+        "down_us",
+        "in_flight",
+        "listening",
+        "may_arrive",
+        "server",
+        "session_id",
+        "trip_us",
+        "up_us",
+    )
+
+    def __init__(self, client: FakeSession, server: Replica, session_id: int) -> None:
+        self.client = client
+        self.server = server
+        self.session_id = session_id
+        self.listening = True
+        self.in_flight = 0
+        self.may_arrive: int | None = None
+        self.trip_us: int | None = None
+        self.up_us = 0
+        self.down_us = 0
+
+
+class FakeSession:
+    """One client and the session it has at the moment (``session_id``, 0 while it has none).
+
+    ``on_reply``, ``on_watch`` and ``on_state`` are called from kernel events. The client's own
+    pauses are the caller's business: what happens while it sleeps is simply handled later.
+    """
+
+    def __init__(
+        self, zk: FakeZk, session_timeout: float, on_watch: OnWatch, on_state: OnState
+    ) -> None:
+        self.session_timeout = session_timeout
+        self.session_id = 0
+        self.state = SessionState.SUSPENDED
+        self.counters = Counters()
+        self._zk = zk
+        self._kernel = zk.kernel
+        self._on_watch = on_watch
+        self._on_state = on_state
+        self._connection: Connection | None = None
+        self._broken: Connection | None = None
+        self._attempt = 0
+        self._reconnect: Handle | None = None
+        self._waiting: deque[Request] = deque()
+        self._sent: deque[Request] = deque()
+        self._seen_zxid = 0
+        self._closed = False
+        self._killed = False
+        self._drops: list[str | None] = []
+        # Watches the client believes to be set, one dict (for its order) of paths for each kind.
+        self._exist_watches: dict[str, None] = {}
+        self._data_watches: dict[str, None] = {}
+        self._child_watches: dict[str, None] = {}
+
+    # -- what a client can do
+
+    @property
+    def round_trip_us(self) -> int | None:
+        """Of the connection, where all messages take equally long; ``None`` without one."""
+        trip = None if self._connection is None else self._connection.trip_us
+        return None if trip is None else 2 * trip
+
+    def submit(self, op: ZkOp, on_reply: OnReply, sent_us: int | None = None) -> None:
+        """Send ``op``; ``on_reply(reply)`` is called once, unless the client is killed first.
+
+        Operations of one client are carried out, and answered, in the order of submission.
+        ``sent_us``: it left, or leaves, at that moment instead of now.
+        """
+        if self._closed:
+            self._call_soon(on_reply, Failed(Code.SESSION_EXPIRED))
+            return
+        request = Request(op, on_reply)
+        if self.state is SessionState.CONNECTED:
+            self._send(request, sent_us)
+        else:
+            self._waiting.append(request)
+
+    def ping(self, on_answer: Callable[[], object]) -> None:
+        """Call ``on_answer`` when the server has answered; never, if the connection breaks."""
+        connection = self._connection
+        if self.state is not SessionState.CONNECTED or connection is None:
+            return
+        due = max(connection.up_us, self._kernel.now_us + self._zk._trip(connection))
+        connection.up_us = due
+        self._kernel.schedule_at_us(due, partial(self._zk._pinged, connection, on_answer))
+
+    def close(self, on_reply: OnReply = lambda reply: None) -> None:
+        """End the session after all that was submitted, as a clean stop does. Not connected:
+        the session is left to its timeout and ``on_reply`` gets CONNECTION_LOSS.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        request = Request(None, on_reply)
+        if self.state is SessionState.CONNECTED:
+            self._send(request)
+        else:
+            self._attempt += 1
+            self._fail([*self._waiting, request], Code.CONNECTION_LOSS)
+            self._waiting.clear()
+
+    # -- faults
+
+    def kill(self) -> None:
+        """The client's process dies: no callback any more; the session ends by its timeout."""
+        self._killed = self._closed = True
+        self._attempt += 1
+        self._break()
+
+    def disconnect(self, duration: float) -> None:
+        """Cut the connection now and let the client try again after ``duration`` seconds.
+
+        A first part (of random length) of the requests in flight still reaches the server. The
+        client gets CONNECTION_LOSS for everything unanswered, applied or not. When the session has
+        timed out by the time of the new connection, the client is told LOST.
+        """
+        if self._killed:
+            return
+        self._break()
+        self._attempt += 1
+        if self.state is SessionState.CONNECTED:
+            self.state = SessionState.SUSPENDED
+            self._fail(self._sent, Code.CONNECTION_LOSS)
+            self._sent.clear()
+            self._call_soon(self._on_state, SessionState.SUSPENDED, self.session_id)
+            if not self._zk._rearm:
+                self._forget_watches()
+        if self._reconnect is not None:
+            self._kernel.cancel(self._reconnect)
+        if not self._closed:
+            self._reconnect = self._kernel.schedule(duration, self._begin_connect)
+
+    def expire(self, unnoticed: float = 0.0) -> None:
+        """The server ends the session now: ephemerals disappear at once, and no request in flight
+        is applied.
+
+        A connected client does not notice it for ``unnoticed`` more seconds (and one trip);
+        its requests of that time get CONNECTION_LOSS. Then it is told SUSPENDED, LOST and, with a
+        new session, CONNECTED. A disconnected client learns it when it connects.
+        """
+        if not self._zk.session_alive(self.session_id):
+            return
+        connection = self._connection
+        if self._broken is not None:
+            self._broken.may_arrive = 0
+        if connection is not None:
+            connection.may_arrive = 0
+            connection.server.forget(connection)
+            self._kernel.schedule(
+                unnoticed + self._zk._trip() / 1e6,
+                partial(self._notice, connection),
+            )
+        self._zk._end_session(self.session_id)
+
+    def drop_watch(self, path: str | None = None) -> None:
+        """Lose the next watch event sent to this client (for ``path``, if given) on its way."""
+        self._drops.append(path)
+
+    # -- the client library
+
+    def _call_soon(self, callback: Callable[..., object], *args: object) -> None:
+        self._kernel.schedule(0, lambda: self._killed or callback(*args))
+
+    def _fail(self, requests: Iterable[Request], code: Code) -> None:
+        for request in requests:
+            self._call_soon(request.on_reply, Failed(code))
+
+    def _send(self, request: Request, sent_us: int | None = None) -> None:
+        connection = self._connection
+        assert connection is not None
+        self._sent.append(request)
+        op = request.op
+        paths = op.paths if isinstance(op, GetMany) and op.paths else (None,)
+        for path in paths:
+            now = self._kernel.now_us
+            left = now if sent_us is None else sent_us
+            due = max(connection.up_us, now, left + self._zk._trip(connection))
+            connection.up_us = due
+            connection.in_flight += 1
+            self._kernel.schedule_at_us(due, partial(self._zk._arrived, connection, request, path))
+
+    def _break(self) -> None:
+        """Both ends lose the connection; requests in flight may partly arrive."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        connection.listening = False
+        if connection.may_arrive is None:
+            connection.may_arrive = self._kernel.rng.randint(0, connection.in_flight)
+        connection.server.forget(connection)
+        self._broken = connection
+        self._zk._start_expiry(connection.session_id)
+
+    def _notice(self, connection: Connection) -> None:
+        """The client sees that the server closed the connection."""
+        if self._connection is connection:
+            self.disconnect(0)
+
+    def _begin_connect(self) -> None:
+        self._reconnect = None
+        if self._closed:
+            return
+        self._attempt += 1
+        self._kernel.schedule_at_us(
+            self._kernel.now_us + self._zk._trip(),
+            partial(self._zk._handshake, self, self._attempt),
+        )
+
+    def _adopt(self, connection: Connection) -> None:
+        """The server accepted the connection: old messages die, watches are set again."""
+        self._connection = connection
+        if self._broken is not None:
+            self._broken.may_arrive = 0
+            self._broken = None
+        self._set_watches(connection)
+
+    def _on_connected(self, attempt: int, connection: Connection) -> None:
+        if attempt != self._attempt:
+            return
+        self.session_id = connection.session_id
+        self.state = SessionState.CONNECTED
+        self._zk._stop_expiry(self.session_id)
+        while self._waiting:
+            self._send(self._waiting.popleft())
+        self._on_state(SessionState.CONNECTED, self.session_id)
+
+    def _on_expired(self, attempt: int) -> None:
+        if attempt != self._attempt:
+            return
+        lost, self.session_id = self.session_id, 0
+        self.state = SessionState.LOST
+        self._forget_watches()
+        self._fail(self._waiting, Code.SESSION_EXPIRED)
+        self._waiting.clear()
+        self._begin_connect()
+        self._on_state(SessionState.LOST, lost)
+
+    def _on_answer(self, request: Request, path: str | None, reply: Reply, zxid: int) -> None:
+        """An answer arrived: for a GetMany that of the read of ``path``, one of many."""
+        self._seen_zxid = max(self._seen_zxid, zxid)
+        op = request.op
+        if isinstance(op, GetMany) and path is not None:
+            assert isinstance(reply, Ok)
+            node = reply.value
+            assert node is None or isinstance(node, Node)
+            request.nodes.append(node)
+            if op.watch and node is not None:
+                self._data_watches[path] = None
+            if len(request.nodes) < len(op.paths):
+                return
+            reply = Ok(tuple(request.nodes))
+        answered = self._sent.popleft()
+        assert answered is request
+        if isinstance(op, Exists | GetData | GetChildren) and op.watch and isinstance(reply, Ok):
+            if isinstance(op, GetChildren):
+                self._child_watches[op.path] = None
+            elif reply.value is None:
+                self._exist_watches[op.path] = None
+            else:
+                self._data_watches[op.path] = None
+        if op is None:
+            self._break()
+            self.state = SessionState.LOST
+        request.on_reply(reply)
+
+    def _on_watch_event(self, event: WatchEvent) -> None:
+        if event.kind is not WatchKind.CHILD:
+            self._data_watches.pop(event.path, None)
+            self._exist_watches.pop(event.path, None)
+        if event.kind in (WatchKind.CHILD, WatchKind.DELETED):
+            self._child_watches.pop(event.path, None)
+        self._on_watch(event)
+
+    def _drop(self, event: WatchEvent) -> bool:
+        for wanted in (event.path, None):
+            if wanted in self._drops:
+                self._drops.remove(wanted)
+                return True
+        return False
+
+    def _forget_watches(self) -> None:
+        self._data_watches.clear()
+        self._exist_watches.clear()
+        self._child_watches.clear()
+
+    def _set_watches(self, connection: Connection) -> None:
+        """Like ``SetWatches``: fire what was missed since the last answer, set the rest."""
+        server, seen, deliver = connection.server, self._seen_zxid, self._zk._deliver
+        tree = server.tree
+        for path in self._data_watches:
+            node = tree.node(path)
+            if node is None:
+                deliver(connection, WatchEvent(WatchKind.DELETED, path))
+            elif node.stat.mzxid > seen:
+                deliver(connection, WatchEvent(WatchKind.CHANGED, path))
+            else:
+                server.watch_data(path, connection)
+        for path in self._exist_watches:
+            if tree.node(path) is not None:
+                deliver(connection, WatchEvent(WatchKind.CREATED, path))
+            else:
+                server.watch_data(path, connection)
+        for path in self._child_watches:
+            if tree.node(path) is None:
+                deliver(connection, WatchEvent(WatchKind.DELETED, path))
+            elif tree.pzxid(path) > seen:
+                deliver(connection, WatchEvent(WatchKind.CHILD, path))
+            else:
+                server.watch_children(path, connection)

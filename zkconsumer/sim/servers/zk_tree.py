@@ -1,0 +1,301 @@
+"""The server side of the simulated ZooKeeper: znodes, transactions, one-shot watches. No time.
+
+Owns the effect of one request: the error in the answer, the changes of a transaction, and the
+watches that each change fires. ``zk`` decides when that happens. The semantics are those of
+ZooKeeper 3.8 (``PrepRequestProcessor`` for the checks, ``DataTree`` for the watches), kept
+equal to a real server by a differential test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from zkconsumer.core.zookeeper.ops import (
+    Check,
+    Code,
+    Create,
+    Failed,
+    Listing,
+    MultiOp,
+    Node,
+    SetData,
+    Stat,
+    Value,
+)
+
+
+class WatchKind(Enum):
+    """The kinds of watch events: the four event types that a server sends."""
+
+    CREATED = "created"
+    DELETED = "deleted"
+    CHANGED = "changed"
+    CHILD = "child"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One watch that fired. It was one-shot: the next change is silent unless it is set again."""
+
+    kind: WatchKind
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One transaction's change of one znode: ``before`` is None for a creation, ``after`` for a
+    deletion."""
+
+    path: str
+    before: Node | None
+    after: Node | None
+
+
+@dataclass(frozen=True, slots=True)
+class Txn:
+    """A committed transaction. ``session_id`` requested it (0: the test itself). With
+    ``closes_session`` it ends that session and deletes its ephemerals."""
+
+    zxid: int
+    session_id: int
+    changes: tuple[Change, ...]
+    closes_session: bool = False
+
+
+class _Entry:
+    """A znode in place: ``pzxid`` is the transaction that last changed the set of children,
+    ``changes`` counts their creations and deletions.
+    """
+
+    __slots__ = ("changes", "children", "names", "node", "pzxid")
+
+    def __init__(self, node: Node, pzxid: int) -> None:
+        self.node = node
+        self.pzxid = pzxid
+        self.changes = 0
+        self.children: dict[str, None] = {}
+        self.names: tuple[str, ...] | None = None  # of the children, until they change
+
+
+def parent_of(path: str) -> str:
+    """Path of the parent; ``/`` for first-level paths."""
+    return path.rpartition("/")[0] or "/"
+
+
+class Tree:
+    """All znodes as of one transaction."""
+
+    def __init__(self) -> None:
+        self._entries = {"/": _Entry(Node(b"", Stat(0, 0, 0, 0)), 0)}
+        self.ephemerals: dict[int, dict[str, None]] = {}
+
+    def node(self, path: str) -> Node | None:
+        """Data and stat, or None."""
+        entry = self._entries.get(path)
+        return None if entry is None else entry.node
+
+    def children(self, path: str) -> tuple[str, ...] | None:
+        """Child names in order of creation, or None if the znode does not exist."""
+        entry = self._entries.get(path)
+        if entry is None:
+            return None
+        if entry.names is None:
+            entry.names = tuple(entry.children)
+        return entry.names
+
+    def listing(self, path: str) -> Listing | None:
+        """Children and the count of their changes, or None if the znode does not exist."""
+        names = self.children(path)
+        if names is None:
+            return None
+        entry = self._entries[path]
+        return Listing(names, entry.node.stat.czxid, entry.changes)
+
+    def child_count(self, path: str) -> int:
+        """Number of children; 0 if the znode does not exist."""
+        entry = self._entries.get(path)
+        return 0 if entry is None else len(entry.children)
+
+    def pzxid(self, path: str) -> int:
+        """Transaction of the last creation or deletion of a child (or of the znode itself)."""
+        return self._entries[path].pzxid
+
+    def paths(self) -> tuple[str, ...]:
+        """Every path, sorted."""
+        return tuple(sorted(self._entries))
+
+    def apply(self, change: Change, zxid: int) -> None:
+        """Apply one change that was checked before."""
+        path, after = change.path, change.after
+        if change.before is not None and after is not None:
+            self._entries[path].node = after
+            return
+        parent = self._entries[parent_of(path)]
+        parent.pzxid = zxid
+        parent.changes += 1
+        parent.names = None
+        name = path.rpartition("/")[2]
+        if after is not None:
+            self._entries[path] = _Entry(after, zxid)
+            parent.children[name] = None
+            if after.stat.ephemeral_owner:
+                self.ephemerals.setdefault(after.stat.ephemeral_owner, {})[path] = None
+        else:
+            assert change.before is not None
+            del self._entries[path]
+            del parent.children[name]
+            if change.before.stat.ephemeral_owner:
+                del self.ephemerals[change.before.stat.ephemeral_owner][path]
+
+
+class _Draft:
+    """The tree as the later operations of one multi see it: the tree plus the earlier ones."""
+
+    def __init__(self, tree: Tree, zxid: int, session_id: int) -> None:
+        self._tree = tree
+        self._zxid = zxid
+        self._session_id = session_id
+        self._nodes: dict[str, Node | None] = {}
+        self._child_delta: dict[str, int] = {}
+        self.changes: list[Change] = []
+
+    def _node(self, path: str) -> Node | None:
+        return self._nodes[path] if path in self._nodes else self._tree.node(path)
+
+    def _change(self, path: str, before: Node | None, after: Node | None) -> None:
+        self._nodes[path] = after
+        self.changes.append(Change(path, before, after))
+
+    def _count(self, path: str, by: int) -> None:
+        self._child_delta[path] = self._child_delta.get(path, 0) + by
+
+    def add(self, op: MultiOp) -> Value | Code:
+        """Check ``op``, record its changes, and return its reply value, or why it fails."""
+        node = self._node(op.path)
+        if isinstance(op, Create):
+            return self._create(op, node)
+        if node is None:
+            return Code.NO_NODE
+        if op.version not in (-1, node.stat.version):
+            return Code.BAD_VERSION
+        if isinstance(op, Check):
+            return None
+        if isinstance(op, SetData):
+            old = node.stat
+            stat = Stat(old.czxid, self._zxid, old.version + 1, old.ephemeral_owner)
+            self._change(op.path, node, Node(op.data, stat))
+            return stat
+        if op.path == "/":
+            return Code.OTHER  # a real server answers BadArguments
+        if self._tree.child_count(op.path) + self._child_delta.get(op.path, 0):
+            return Code.NOT_EMPTY
+        self._change(op.path, node, None)
+        self._count(parent_of(op.path), -1)
+        return None
+
+    def _create(self, op: Create, node: Node | None) -> Code | None:
+        if node is not None:
+            return Code.NODE_EXISTS
+        parent = self._node(parent_of(op.path))
+        if parent is None:
+            return Code.NO_NODE
+        if parent.stat.ephemeral_owner:
+            return Code.NO_CHILDREN_FOR_EPHEMERALS
+        owner = self._session_id if op.ephemeral else 0
+        self._change(op.path, None, Node(op.data, Stat(self._zxid, self._zxid, 0, owner)))
+        self._count(parent_of(op.path), 1)
+        return None
+
+
+def prepare(
+    tree: Tree, ops: Sequence[MultiOp], zxid: int, session_id: int
+) -> tuple[tuple[Value, ...], tuple[Change, ...]] | Failed:
+    """Check all of ``ops`` in order, each seeing the effects of those before it.
+
+    Returns the reply values and the changes to commit as transaction ``zxid``, or ``Failed`` with
+    the index of the first operation that fails; the tree itself is not touched.
+    """
+    draft = _Draft(tree, zxid, session_id)
+    values: list[Value] = []
+    for index, op in enumerate(ops):
+        value = draft.add(op)
+        if isinstance(value, Code):
+            return Failed(value, index)
+        values.append(value)
+    return tuple(values), tuple(draft.changes)
+
+
+Watcher = Hashable
+Deliver = Callable[[Watcher, WatchEvent], None]
+
+
+class Replica:
+    """One server: a tree at transaction ``zxid`` and the watches set on this server.
+
+    ``deliver(watcher, event)`` is called for each watch at the moment it fires; the watcher (a
+    connection) is any hashable object.
+    """
+
+    def __init__(self, deliver: Deliver) -> None:
+        self.tree = Tree()
+        self.zxid = 0
+        self.free_us = 0
+        """When it is done with the requests that have arrived (simulated service time)."""
+        self._deliver = deliver
+        self._data: dict[str, dict[Watcher, None]] = {}
+        self._child: dict[str, dict[Watcher, None]] = {}
+
+    def watch_data(self, path: str, watcher: Watcher) -> None:
+        """Set the watch of exists and getData."""
+        self._data.setdefault(path, {})[watcher] = None
+
+    def watch_children(self, path: str, watcher: Watcher) -> None:
+        """Set the watch of getChildren."""
+        self._child.setdefault(path, {})[watcher] = None
+
+    def forget(self, watcher: Watcher) -> None:
+        """Drop all watches of ``watcher``: its connection is gone."""
+        for table in (self._data, self._child):
+            for path in [p for p, watchers in table.items() if watcher in watchers]:
+                del table[path][watcher]
+                if not table[path]:
+                    del table[path]
+
+    def watch_count(self) -> int:
+        """Number of watches set, for tests of leaks."""
+        return sum(len(w) for table in (self._data, self._child) for w in table.values())
+
+    def apply(self, txn: Txn) -> None:
+        """Apply a committed transaction, and fire the watches on its changes in order."""
+        self.zxid = txn.zxid
+        for change in txn.changes:
+            self.tree.apply(change, txn.zxid)
+            self._fire(change)
+
+    def _fire(self, change: Change) -> None:
+        path = change.path
+        if change.after is not None and change.before is not None:
+            self._trigger(self._data, path, WatchKind.CHANGED)
+            return
+        if change.after is not None:
+            self._trigger(self._data, path, WatchKind.CREATED)
+        else:
+            # A connection with both kinds of watch on the path hears of the deletion once.
+            told = self._trigger(self._data, path, WatchKind.DELETED)
+            self._trigger(self._child, path, WatchKind.DELETED, told)
+        self._trigger(self._child, parent_of(path), WatchKind.CHILD)
+
+    def _trigger(
+        self,
+        table: dict[str, dict[Watcher, None]],
+        path: str,
+        kind: WatchKind,
+        already_told: Iterable[Watcher] = (),
+    ) -> Iterable[Watcher]:
+        watchers = table.pop(path, {})
+        for watcher in watchers:
+            if watcher not in already_told:
+                self._deliver(watcher, WatchEvent(kind, path))
+        return watchers
