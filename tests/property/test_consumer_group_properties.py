@@ -57,6 +57,8 @@ def some_event(rng: random.Random, token: int, recent: list[Any]) -> Event:
         "assignment": rng.choice([None, {}, {T: (0,)}, {T: (1, 0)}, {T: (1,), U: (0,)}]),
         "names": rng.choice([{}, {T: "t"}, {T: "t", U: "u"}]),
         "offsets": {P0: 5, P1: None},
+        "partitions": rng.choice([{}, {"t": 2}]),
+        "errors": rng.choice([{}, {"t": rng.choice(CODES)}]),
         "codes": {tp: rng.choice(CODES) for tp in (P0, P1)},
         "code": rng.choice(CODES),
         "detail": "",
