@@ -20,11 +20,12 @@ from typing import Any
 def record(reports: Iterable[Any], begin: float) -> None:
     """Append the time of this run of pytest to the file that ``ZKC_TIMES`` names.
 
-    ``reports`` are all reports of pytest with a ``nodeid`` and a ``duration`` in seconds, and
-    ``begin`` is the ``time.time()`` at which the run began. ``ZKC_TARGET`` names the target.
+    A run inside a test is not recorded. ``reports`` are all reports of pytest with a ``nodeid`` and
+    a ``duration`` in seconds, and ``begin`` is the ``time.time()`` at which the run began.
+    ``ZKC_TARGET`` names the target.
     """
     path = os.environ.get("ZKC_TIMES")
-    if not path:
+    if not path or "PYTEST_CURRENT_TEST" in os.environ:
         return
     seconds: defaultdict[str, float] = defaultdict(float)
     tests = set()

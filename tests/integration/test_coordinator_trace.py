@@ -164,7 +164,9 @@ def test_static_members_need_2_3(middle: LocalCluster, group: str) -> None:
     """The error names a static member if the broker does not support them."""
     config = settings(middle, group) | {"group.instance.id": "one"}
     member = CoordinatorConsumerConnector(config)
-    with pytest.raises(UnsupportedBrokerError, match=r"older than 2\.3.*leave group\.instance\.id out"):
+    with pytest.raises(
+        UnsupportedBrokerError, match=r"older than 2\.3.*leave group\.instance\.id out"
+    ):
         member.create_message_streams({"t": 1})
     assert member.closed
 
