@@ -19,8 +19,12 @@ from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.sticky import StickyStrategy
-from zkconsumer.core.coordinator.strategies import Strategy
-from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
+from zkconsumer.core.coordinator.strategies import MemberState, Strategy
+from zkconsumer.core.coordinator.wire import (
+    AssignmentData,
+    decode_subscription,
+    encode_assignment,
+)
 from zkconsumer.core.migration.commands import OfferChanged
 from zkconsumer.core.migration.group import LiveMembership, OwnStrategy
 from zkconsumer.core.migration.modes import Offer
@@ -119,3 +123,13 @@ def test_a_member_that_is_kept_out_says_so_once() -> None:
         member.loaded()
     (said,) = [one for one in member.done if isinstance(one, Report)]
     assert "a plain Kafka consumer is in the group" in said.text
+
+
+def test_the_subscription_names_the_partitions_that_the_member_keeps() -> None:
+    """A coordinator with KIP-848 members in the group reads only the first strategy's subscription.
+    It assigns a partition that no subscription names at once, while the member still delivers
+    it."""
+    owned = frozenset({TopicPartition("t", 1)})
+    subscription = decode_subscription(OWN.subscribe(MemberState("m", {"t": 2}, owned, 7)))
+    assert (subscription.topics, subscription.owned, subscription.generation) == (("t",), owned, 7)
+    assert subscription.user_data  # the number of streams

@@ -21,6 +21,7 @@ from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
 from zkconsumer.core.coordinator.strategies import LegacyStrategy, MemberState, Strategy
+from zkconsumer.core.coordinator.wire import decode_subscription, encode_subscription
 from zkconsumer.core.migration.commands import OfferChanged
 from zkconsumer.core.migration.modes import Offer
 
@@ -37,7 +38,8 @@ class OwnStrategy:
     """Assigns exactly as the members do in ZooKeeper, so that a move changes no owner.
 
     Partitions are kept while joining: the owner znodes, not the coordinator, make sure that none is
-    delivered twice.
+    delivered twice. A coordinator that has KIP-848 members in the group takes them for free unless
+    the subscription names them, and those members do not look at owner znodes.
 
     Args:
         assignor: ``range`` or ``roundrobin``, as in ZooKeeper.
@@ -55,7 +57,10 @@ class OwnStrategy:
 
     def subscribe(self, state: MemberState) -> bytes:
         """See ``Strategy``."""
-        return self._legacy.subscribe(state)
+        subscription = decode_subscription(self._legacy.subscribe(state))
+        return encode_subscription(
+            replace(subscription, owned=state.owned, generation=state.generation, version=2)
+        )
 
     def assign(
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
