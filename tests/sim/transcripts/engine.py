@@ -196,12 +196,12 @@ class Stage:
         else:
             wanted = dict.fromkeys(topics.split(","), int(streams))
             subscription = Subscription(Pattern.STATIC, wanted)
-        watcher = _Watcher(name, self.lines_append)
+        watcher = _Watcher(name, self._write)
         self._watchers[name] = watcher
         self.members[name] = self.make(name, subscription, watcher)
         self.members[name].start()
 
-    def lines_append(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         """Write a line of the current input."""
         self.lines.append(line)
 
