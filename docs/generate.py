@@ -20,8 +20,7 @@ from zkmigrate.commands.root import cli as migrate_cli
 import zkconsumer.errors
 from zkconsumer.cli.main import cli
 from zkconsumer.config.render import coordinator_markdown
-from zkconsumer.core.consumer_group import reactions as consumer_reactions
-from zkconsumer.core.coordinator import states as member_states
+from zkconsumer.core.groups import kip848_reactions as consumer_reactions, states as member_states
 from zkconsumer.core.zookeeper import machine, states
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import ZkConsumerError
@@ -244,8 +243,8 @@ def coordinator_states_page() -> str:
             "# States of a member on the coordinator\n",
             NOTE,
             "The metric `state` of a `CoordinatorConsumerConnector` has these values. The machines",
-            "are `zkconsumer/core/coordinator/machine.py` for `group.protocol=classic` and",
-            "`zkconsumer/core/consumer_group/machine.py` for `group.protocol=consumer`. Members of",
+            "are `zkconsumer/core/groups/classic.py` for `group.protocol=classic` and",
+            "`zkconsumer/core/groups/kip848.py` for `group.protocol=consumer`. Members of",
             "groups in ZooKeeper have [other states](states.md).\n",
             "![The usual way through the states](../images/coordinator-states.svg)\n",
             "*Protocol*: the `group.protocol` that has the state, if not both. *Commits*: "

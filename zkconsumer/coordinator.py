@@ -19,14 +19,13 @@ from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
-from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator.base import GroupMachine
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.states import ENDED, State
-from zkconsumer.core.coordinator.sticky import StickyStrategy
-from zkconsumer.core.coordinator.strategies import (
+from zkconsumer.core.groups.base import GroupMachine
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.kip848 import Kip848Machine
+from zkconsumer.core.groups.spec import ClassicSpec, GroupSpec, Kip848Spec
+from zkconsumer.core.groups.states import ENDED, State
+from zkconsumer.core.groups.sticky import StickyStrategy
+from zkconsumer.core.groups.strategies import (
     LegacyStrategy,
     RangeStrategy,
     RoundRobinStrategy,
@@ -105,12 +104,12 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         machine: GroupMachine
         kind: type[BrokerCoordination]
         if config.group_protocol == "consumer":
-            machine = ConsumerGroupMachine(self._consumer_spec(subscription))
+            machine = Kip848Machine(self._consumer_spec(subscription))
             kind = ConsumerGroupCoordination
         else:
             hash_form = RoundRobinHash(config.roundrobin_hash)
             strategies = [make_strategy(name, hash_form) for name in config.strategies]
-            machine = MembershipMachine(
+            machine = ClassicMachine(
                 classic_spec(config, self.consumer_id, subscription, *strategies)
             )
             kind = BrokerCoordination
@@ -146,7 +145,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
             observer=observer,
         )
 
-    def _consumer_spec(self, subscription: Subscription) -> ConsumerGroupSpec:
+    def _consumer_spec(self, subscription: Subscription) -> Kip848Spec:
         config = self.config
         if subscription.pattern is Pattern.BLACK_LIST:
             raise ConfigError(
@@ -155,7 +154,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
                     "express a Blacklist: use a Whitelist, or group.protocol=classic"
                 ]
             )
-        return ConsumerGroupSpec(
+        return Kip848Spec(
             **_shared(config, self.consumer_id, subscription),
             member_id=str(uuid.uuid4()),
             assignor=config.group_remote_assignor,
@@ -169,7 +168,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         if self._journal is None:
             return None
         recorder = GroupRecorder(self._journal, self.consumer_id, self._host.wall_us)
-        consumer = isinstance(machine, ConsumerGroupMachine)
+        consumer = isinstance(machine, Kip848Machine)
         recorder.made(machine, "consumer" if consumer else "coordinator")
         return recorder
 
@@ -209,9 +208,9 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
 
 def classic_spec(
     config: CoordinatorConfig, consumer_id: str, subscription: Subscription, *strategies: Strategy
-) -> GroupSpec:
+) -> ClassicSpec:
     """Return the specification of a member of the classic protocol."""
-    return GroupSpec(**_shared(config, consumer_id, subscription), strategies=strategies)
+    return ClassicSpec(**_shared(config, consumer_id, subscription), strategies=strategies)
 
 
 def _shared(
@@ -236,7 +235,7 @@ def _shared(
 
 def group_clients(
     config: CoordinatorConfig,
-    spec: GroupSpec | ConsumerGroupSpec,
+    spec: GroupSpec,
     fetchers: ConsumerFetcherManager,
     security: KafkaSecurity,
     count: int,
@@ -255,7 +254,7 @@ def group_clients(
             "on_exchange": on_exchange,
             "security": security,
         }
-        if isinstance(spec, ConsumerGroupSpec):
+        if isinstance(spec, Kip848Spec):
             return ConsumerGroupClient(spec, config.client_id, brokers, **settings)
         return GroupClient(
             spec.group,

@@ -13,7 +13,7 @@ from tests.faults.coordinated import HEAL, PARTITIONS, check_all, config, held, 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.groups.states import State
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.groups import Delivery, Producer, Reader
 from zkconsumer.servers.servers import read_metadata

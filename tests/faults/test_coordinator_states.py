@@ -16,7 +16,7 @@ from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.groups import commands, events
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.groups import Producer, Reader
 

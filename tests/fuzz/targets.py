@@ -73,9 +73,10 @@ from zkconsumer.core.common.types import (
     Subscription,
     TopicPartition,
 )
-from zkconsumer.core.coordinator import commands, strategies, wire
-from zkconsumer.core.coordinator.events import GroupMember
-from zkconsumer.core.coordinator.sticky import StickyStrategy
+from zkconsumer.core.groups import commands, strategies
+from zkconsumer.core.groups.events import GroupMember
+from zkconsumer.core.groups.formats import consumer_protocol as wire
+from zkconsumer.core.groups.sticky import StickyStrategy
 from zkconsumer.core.migration import znodes as live_znodes
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper import events as zk_events, znodes
@@ -1027,14 +1028,14 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "zkconsumer/cli/consume_formatter.py": ("deserializers",),
     "zkconsumer/cli/demo_verdict.py": OWN,
     "zkconsumer/core/common/scala_maps.py": "hashes text, decodes nothing",
-    "zkconsumer/core/coordinator/offset_records.py": ("commit-times", "offsets-record"),
-    "zkconsumer/core/coordinator/sticky.py": (
+    "zkconsumer/core/groups/formats/offset_records.py": ("commit-times", "offsets-record"),
+    "zkconsumer/core/groups/sticky.py": (
         "sticky",
         "assign-sticky",
         "assign-cooperative-sticky",
     ),
-    "zkconsumer/core/coordinator/strategies.py": ("assign-legacy-range", "streams"),
-    "zkconsumer/core/coordinator/wire.py": ("subscription", "assignment"),
+    "zkconsumer/core/groups/strategies.py": ("assign-legacy-range", "streams"),
+    "zkconsumer/core/groups/formats/consumer_protocol.py": ("subscription", "assignment"),
     "zkconsumer/core/migration/znodes.py": ("live-mode", "live-member"),
     "zkconsumer/core/zookeeper/znodes.py": (
         "registration",

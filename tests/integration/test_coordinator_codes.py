@@ -22,7 +22,7 @@ from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.groups import commands, events
 from zkconsumer.errors import BrokerError, CommitFailedError
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.groups import Producer, Reader

@@ -19,9 +19,9 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.wire import SubscriptionData, encode_subscription
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.formats.consumer_protocol import SubscriptionData, encode_subscription
+from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.servers.classic import LENIENCIES, GroupCoordinator, GroupState
@@ -73,7 +73,7 @@ class Connection(BrokerConnection):
 class Client(GroupClient):
     """Sends one request at a time, from its own thread."""
 
-    def __init__(self, broker: BrokerEndpoint, spec: GroupSpec) -> None:
+    def __init__(self, broker: BrokerEndpoint, spec: ClassicSpec) -> None:
         super().__init__(
             spec.group,
             spec.consumer_id,
@@ -117,7 +117,7 @@ class Member:
     """One process: its settings, and the values it learned from responses. Ids are the
     simulator's."""
 
-    spec: GroupSpec
+    spec: ClassicSpec
     name: str = ""
     generation: int = -1
     told: tuple[str, ...] = ()
@@ -170,8 +170,19 @@ class Pair:
     ) -> Member:
         """A new process."""
         subscription = Subscription(Pattern.STATIC, {TOPIC: 1})
-        spec = GroupSpec(
-            self.group, name, instance, subscription, True, (), False, session, rebalance, 3, 1, 30
+        spec = ClassicSpec(
+            group=self.group,
+            consumer_id=name,
+            instance_id=instance,
+            subscription=subscription,
+            exclude_internal=True,
+            strategies=(),
+            auto_commit=False,
+            session_timeout=session,
+            rebalance_timeout=rebalance,
+            heartbeat_interval=3,
+            backoff=1,
+            reread=30,
         )
         self.members.append(Member(spec))
         return self.members[-1]

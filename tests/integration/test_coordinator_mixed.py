@@ -22,10 +22,8 @@ from tests.integration.group_members import (
     Ours,
 )
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator.events import GroupMember
-from zkconsumer.core.coordinator.sticky import StickyStrategy
-from zkconsumer.core.coordinator.strategies import MemberState, RangeStrategy, RoundRobinStrategy
-from zkconsumer.core.coordinator.wire import (
+from zkconsumer.core.groups.events import GroupMember
+from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
     SubscriptionData,
     decode_assignment,
@@ -35,6 +33,8 @@ from zkconsumer.core.coordinator.wire import (
     encode_sticky,
     encode_subscription,
 )
+from zkconsumer.core.groups.sticky import StickyStrategy
+from zkconsumer.core.groups.strategies import MemberState, RangeStrategy, RoundRobinStrategy
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.groups import Producer

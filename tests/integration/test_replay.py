@@ -20,7 +20,7 @@ from zkconsumer.cli.main import cli
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.groups import commands, events
 from zkconsumer.journal import read_journal
 from zkconsumer.journal.recorder import Entry
 from zkconsumer.servers import LocalCluster, expire_session, wait_until

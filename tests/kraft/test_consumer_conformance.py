@@ -39,19 +39,21 @@ from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
-from zkconsumer.core.consumer_group import commands
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator import commands as group_commands, events as group_events
-from zkconsumer.core.coordinator.commands import CommitOffsets, LeaveGroup
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.strategies import RangeStrategy
-from zkconsumer.core.coordinator.wire import (
+from zkconsumer.core.groups import (
+    commands as group_commands,
+    events as group_events,
+    kip848_commands as commands,
+)
+from zkconsumer.core.groups.commands import CommitOffsets, LeaveGroup
+from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
     SubscriptionData,
     decode_assignment,
     encode_assignment,
     encode_subscription,
 )
+from zkconsumer.core.groups.spec import ClassicSpec, Kip848Spec
+from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.servers.classic import GroupState
@@ -83,7 +85,7 @@ def orderly() -> Iterator[LocalCluster]:
 class Member:
     """One process, and the state from its last accepted response."""
 
-    spec: ConsumerGroupSpec
+    spec: Kip848Spec
     epoch: int = 0
     before: int = 0
     assigned: Owned | None = None
@@ -129,21 +131,21 @@ class Pair:
         name = str(uuid.UUID(int=chance.getrandbits(128)))
         subscription = Subscription(Pattern.STATIC, {self.topic: 1})
         return Member(
-            ConsumerGroupSpec(
-                self.group,
-                name,
-                name,
-                instance,
-                subscription,
-                True,
-                "range",
-                None,
-                True,
-                LONG,
-                LONG,
-                5.0,
-                1.0,
-                30.0,
+            Kip848Spec(
+                group=self.group,
+                member_id=name,
+                consumer_id=name,
+                instance_id=instance,
+                subscription=subscription,
+                exclude_internal=True,
+                assignor="range",
+                rack=None,
+                auto_commit=True,
+                session_timeout=LONG,
+                rebalance_timeout=LONG,
+                heartbeat_interval=5.0,
+                backoff=1.0,
+                reread=30.0,
             )
         )
 
@@ -308,9 +310,19 @@ class ClassicMember:
     """One process of the classic protocol, and what the last accepted answers taught it."""
 
     def __init__(self, pair: MixedPair) -> None:
-        self.spec = GroupSpec(
-            *(pair.group, "tests", None, Subscription(Pattern.STATIC, {pair.topic: 1}), True),
-            *((RangeStrategy(),), True, LONG, LONG, 5.0, 1.0, 30.0),
+        self.spec = ClassicSpec(
+            group=pair.group,
+            consumer_id="tests",
+            instance_id=None,
+            subscription=Subscription(Pattern.STATIC, {pair.topic: 1}),
+            exclude_internal=True,
+            strategies=(RangeStrategy(),),
+            auto_commit=True,
+            session_timeout=LONG,
+            rebalance_timeout=LONG,
+            heartbeat_interval=5.0,
+            backoff=1.0,
+            reread=30.0,
         )
         self.id, self.epoch, self.before = "", -1, -1
         self.assigned: frozenset[TopicPartition] = frozenset()

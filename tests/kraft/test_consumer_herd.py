@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.sized import SizedConnector
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.groups.states import State
 from zkconsumer.herd.measures import Measures, measure
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import JournalWriter, read_journal

@@ -15,7 +15,7 @@ from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
+from zkconsumer.core.groups.kip848 import Kip848Machine
 from zkconsumer.errors import (
     BrokerError,
     CommitFailedError,
@@ -74,7 +74,7 @@ def generation(member: CoordinatorConsumerConnector) -> int:
 def is_new(member: CoordinatorConsumerConnector) -> bool:
     """Return whether a member uses the new protocol."""
     assert member._loop is not None
-    return isinstance(member._loop.machine, ConsumerGroupMachine)
+    return isinstance(member._loop.machine, Kip848Machine)
 
 
 def share(members: Sequence[CoordinatorConsumerConnector], count: int) -> bool:

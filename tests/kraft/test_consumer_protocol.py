@@ -31,8 +31,8 @@ from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.strategies import (
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.strategies import (
     LegacyStrategy,
     MemberState,
     RangeStrategy,

@@ -9,14 +9,14 @@ from typing import Any, get_args
 from zkconsumer.core.common.commands import AnswerCommit, SetTimer, StartFetching
 from zkconsumer.core.common.events import CommitRequested, TimerFired
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.consumer_group import commands, events
-from zkconsumer.core.consumer_group.events import Event
-from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
-from zkconsumer.core.consumer_group.reactions import TABLE
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator.commands import CommitOffsets
-from zkconsumer.core.coordinator.events import OffsetsCommitted, RequestFailed, Started
-from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.groups import kip848_commands as commands, kip848_events as events
+from zkconsumer.core.groups.commands import CommitOffsets
+from zkconsumer.core.groups.events import OffsetsCommitted, RequestFailed, Started
+from zkconsumer.core.groups.kip848 import Kip848Machine
+from zkconsumer.core.groups.kip848_events import Event
+from zkconsumer.core.groups.kip848_reactions import TABLE
+from zkconsumer.core.groups.spec import Kip848Spec
+from zkconsumer.core.groups.states import State
 
 T, U = "id-t", "id-u"
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -25,9 +25,9 @@ UNUSED = {State.LEADING, State.SYNCING}
 """Commands of the classic protocol only."""
 
 
-def spec(rng: random.Random) -> ConsumerGroupSpec:
+def spec(rng: random.Random) -> Kip848Spec:
     """A member, static or not."""
-    return ConsumerGroupSpec(
+    return Kip848Spec(
         group="g",
         member_id="m",
         consumer_id="c",
@@ -83,7 +83,7 @@ def some_event(rng: random.Random, token: int, recent: list[Any]) -> Event:
 def walk(seed: int, steps: int = 250) -> set[State]:
     """Walk at random, and check the promises after each step. Return the visited states."""
     rng = random.Random(seed)
-    machine = ConsumerGroupMachine(spec(rng))
+    machine = Kip848Machine(spec(rng))
     directed = rng.choice([0.0, 0.9, 0.97])
     machine.on(Started())
     recent: list[Any] = []

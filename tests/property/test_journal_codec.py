@@ -12,11 +12,11 @@ from hypothesis import Phase, given, settings, strategies as st
 
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
-from zkconsumer.core.coordinator import commands as group_commands, events as group_events
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.sticky import StickyStrategy
-from zkconsumer.core.coordinator.strategies import (
+from zkconsumer.core.groups import commands as group_commands, events as group_events
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.sticky import StickyStrategy
+from zkconsumer.core.groups.strategies import (
     LegacyStrategy,
     RangeStrategy,
     RoundRobinStrategy,
@@ -68,7 +68,7 @@ st.register_type_strategy(
 
 ZOOKEEPER = [*get_args(zk_events.Event), *get_args(zk_commands.Command)]
 COORDINATOR = [*get_args(group_events.Event), *get_args(group_commands.Command)]
-KINDS = [*dict.fromkeys([*ZOOKEEPER, *COORDINATOR, MemberSpec, GroupSpec])]
+KINDS = [*dict.fromkeys([*ZOOKEEPER, *COORDINATOR, MemberSpec, ClassicSpec])]
 
 QUICK = settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])
 """Examples are small, so Hypothesis does not have to shrink them."""
@@ -121,7 +121,7 @@ class Sink:
 def _recorder(coordination: str, sink: Sink) -> tuple[Recorder, type]:
     if coordination == "zookeeper":
         return MemberRecorder(sink, "g_m", lambda: 5), RebalanceMachine
-    return GroupRecorder(sink, "g_m", lambda: 5), MembershipMachine
+    return GroupRecorder(sink, "g_m", lambda: 5), ClassicMachine
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_every_event_and_command_is_written(coordination: str, kind: type) -> No
     content, its name and its kind."""
     sink = Sink()
     recorder, machine = _recorder(coordination, sink)
-    spec = MemberSpec if machine is RebalanceMachine else GroupSpec
+    spec = MemberSpec if machine is RebalanceMachine else ClassicSpec
     is_event = kind in (*get_args(zk_events.Event), *get_args(group_events.Event))
 
     @QUICK

@@ -22,10 +22,10 @@ from zkconsumer.core.common.types import (
     Subscription,
     TopicPartition,
 )
-from zkconsumer.core.coordinator import commands as group_commands, events as group_events
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.strategies import RangeStrategy
-from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
+from zkconsumer.core.groups import commands as group_commands, events as group_events
+from zkconsumer.core.groups.formats.consumer_protocol import AssignmentData, encode_assignment
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.core.migration.commands import (
     AckStored,
     FromGroup,
@@ -57,7 +57,20 @@ class World:
         self.random = random.Random(seed)
         subscription = Subscription(Pattern.STATIC, {TOPIC: 1})
         live = LiveMachine()
-        spec = GroupSpec("g", ME, None, subscription, True, (OwnStrategy(),), True, 10, 60, 3, 1, 9)
+        spec = ClassicSpec(
+            group="g",
+            consumer_id=ME,
+            instance_id=None,
+            subscription=subscription,
+            exclude_internal=True,
+            strategies=(OwnStrategy(),),
+            auto_commit=True,
+            session_timeout=10,
+            rebalance_timeout=60,
+            heartbeat_interval=3,
+            backoff=1,
+            reread=9,
+        )
         group = LiveMembership(spec)
         rebalance = LiveRebalance(MemberSpec(GroupPaths("g"), ME, subscription), live, group)
         self.member = LiveMember(rebalance, group, live, "/mode", (RangeStrategy(),))

@@ -11,14 +11,14 @@ import pytest
 from zkconsumer.core.common.commands import AnswerCommit, SetTimer, StartFetching
 from zkconsumer.core.common.events import CommitRequested, TimerFired
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.events import Event, GroupMember
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.reactions import TABLE
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.states import State
-from zkconsumer.core.coordinator.strategies import MemberState, RangeStrategy
-from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.events import Event, GroupMember
+from zkconsumer.core.groups.formats.consumer_protocol import AssignmentData, encode_assignment
+from zkconsumer.core.groups.reactions import TABLE
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.states import State
+from zkconsumer.core.groups.strategies import MemberState, RangeStrategy
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 CODES = [row.code for row in TABLE] + [0, 3, 12, 23, 26, 999]
@@ -26,9 +26,9 @@ OTHERS = RangeStrategy().subscribe(MemberState("d", {"u": 1}, frozenset(), -1))
 MEANT = RangeStrategy().subscribe(MemberState("c", {"t": 1}, frozenset(), -1))
 
 
-def spec(rng: random.Random) -> GroupSpec:
+def spec(rng: random.Random) -> ClassicSpec:
     """A member: eager or cooperative, static or not."""
-    return GroupSpec(
+    return ClassicSpec(
         group="g",
         consumer_id="c",
         instance_id=rng.choice([None, None, "i"]),
@@ -85,7 +85,7 @@ def some_fact(rng: random.Random, token: int, outstanding: list[Any]) -> Event:
 def walk(seed: int, steps: int = 250) -> set[State]:
     """Walk at random, and check the promises after each step. Return the visited states."""
     rng = random.Random(seed)
-    machine = MembershipMachine(spec(rng))
+    machine = ClassicMachine(spec(rng))
     directed = rng.choice([0.0, 0.9, 0.97])
     machine.on(events.Started())
     recent: list[Any] = []
@@ -99,7 +99,7 @@ def walk(seed: int, steps: int = 250) -> set[State]:
         if benign:
             if isinstance(fact, events.HeartbeatAnswered) and machine._beat is not None:
                 fact = events.HeartbeatAnswered(machine._beat[0], rng.choice([0, 27]))
-            elif type(fact) in MembershipMachine.ANSWERS.get(machine.state, {}) and not isinstance(
+            elif type(fact) in ClassicMachine.ANSWERS.get(machine.state, {}) and not isinstance(
                 fact, events.RequestFailed
             ):
                 fact = dataclasses.replace(fact, token=machine._awaited or 0)  # type: ignore

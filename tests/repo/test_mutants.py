@@ -18,7 +18,7 @@ def test_there_are_enough_in_each_part() -> None:
     parts = [mutant.file for mutant in MUTANTS]
     for part in (
         "zkconsumer/core/common",
-        "zkconsumer/core/coordinator",
+        "zkconsumer/core/groups",
         "zkconsumer/core/zookeeper",
         "zkconsumer/runtime/fetch",
         "zkconsumer/runtime",

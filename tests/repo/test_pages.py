@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from zkconsumer.cli.main import cli
-from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.groups.states import State
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -10,9 +10,9 @@ import pytest
 from zkconsumer.core.common.commands import Drop
 from zkconsumer.core.common.commit_queue import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator import events
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.reactions import Reaction, Request, reaction
+from zkconsumer.core.groups import events
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.reactions import Reaction, Request, reaction
 from zkconsumer.runtime.membership import classic as coordinator
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -22,14 +22,14 @@ def without(kind: type, name: str) -> Patch:
     """The handler's commands of this ``kind`` are lost."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        right = getattr(MembershipMachine, name)
+        right = getattr(ClassicMachine, name)
 
-        def handler(self: MembershipMachine, *args: Any) -> Any:
+        def handler(self: ClassicMachine, *args: Any) -> Any:
             found = right(self, *args)
             self._commands[:] = [one for one in self._commands if not isinstance(one, kind)]
             return found
 
-        patch.setattr(MembershipMachine, name, handler)
+        patch.setattr(ClassicMachine, name, handler)
 
     plant.__name__ = f"no_{kind.__name__}_after{name}"
     return plant
@@ -37,7 +37,7 @@ def without(kind: type, name: str) -> Patch:
 
 def joins_without_stopping(patch: pytest.MonkeyPatch) -> None:
     """An eager member continues reading while it joins."""
-    patch.setattr(MembershipMachine, "_rejoin", MembershipMachine._load)
+    patch.setattr(ClassicMachine, "_rejoin", ClassicMachine._load)
 
 
 def has_no_fence(patch: pytest.MonkeyPatch) -> None:
@@ -48,56 +48,56 @@ def has_no_fence(patch: pytest.MonkeyPatch) -> None:
 def forgets_topics_that_are_not_there(patch: pytest.MonkeyPatch) -> None:
     """The leader looks again at the existing topics, not at those that members want."""
 
-    def to_reread(self: MembershipMachine) -> tuple[str, ...] | None:
-        own = self.spec.topics_to_load
+    def to_reread(self: ClassicMachine) -> tuple[str, ...] | None:
+        own = self.spec.topics_named
         return None if own is None else tuple(sorted({*own, *self._round.topics}))
 
-    patch.setattr(MembershipMachine, "_topics_to_reread", to_reread)
+    patch.setattr(ClassicMachine, "_topics_to_reread", to_reread)
 
 
 def starts_at_zero(patch: pytest.MonkeyPatch) -> None:
     """The committed offset is not used."""
-    right = MembershipMachine._offsets_fetched
+    right = ClassicMachine._offsets_fetched
 
-    def fetched(self: MembershipMachine, fact: events.OffsetsFetched) -> None:
+    def fetched(self: ClassicMachine, fact: events.OffsetsFetched) -> None:
         nothing: Mapping[TopicPartition, int | None] = dict.fromkeys(fact.offsets)
         right(self, events.OffsetsFetched(fact.token, nothing))
 
-    patch.setattr(MembershipMachine, "_offsets_fetched", fetched)
+    patch.setattr(ClassicMachine, "_offsets_fetched", fetched)
 
 
 def lets_go_and_tells_nobody(patch: pytest.MonkeyPatch) -> None:
     """A cooperative member that released partitions does not rejoin, so they get no new owner."""
-    right = MembershipMachine._synced
+    right = ClassicMachine._synced
 
-    def synced(self: MembershipMachine, fact: events.Synced) -> None:
+    def synced(self: ClassicMachine, fact: events.Synced) -> None:
         right(self, fact)
         self._rejoin_wanted = False
 
-    patch.setattr(MembershipMachine, "_synced", synced)
+    patch.setattr(ClassicMachine, "_synced", synced)
 
 
 def keeps_what_was_taken(patch: pytest.MonkeyPatch) -> None:
     """A cooperative member reports that it owns nothing, and continues."""
-    right = MembershipMachine._join
+    right = ClassicMachine._join
 
-    def join(self: MembershipMachine) -> None:
+    def join(self: ClassicMachine) -> None:
         held, self.held = self.held, {}
         right(self)
         self.held = held
 
-    patch.setattr(MembershipMachine, "_join", join)
+    patch.setattr(ClassicMachine, "_join", join)
 
 
 def asks_no_second_time(patch: pytest.MonkeyPatch) -> None:
     """The member looks for its coordinator only once."""
-    patch.setattr(MembershipMachine, "_coordinator_lost", lambda self: None)
+    patch.setattr(ClassicMachine, "_coordinator_lost", lambda self: None)
 
 
 def forgets_the_coordinator_in_a_listener(patch: pytest.MonkeyPatch) -> None:
     """The member does not look for its coordinator while the listener runs, and the listener may
     wait for it."""
-    patch.setattr(MembershipMachine, "_find_while_waiting", lambda self: None)
+    patch.setattr(ClassicMachine, "_find_while_waiting", lambda self: None)
 
 
 def commits_out_of_date(patch: pytest.MonkeyPatch) -> None:
@@ -107,13 +107,13 @@ def commits_out_of_date(patch: pytest.MonkeyPatch) -> None:
 
 def keeps_an_unknown_id(patch: pytest.MonkeyPatch) -> None:
     """An expelled member joins with its former id."""
-    right = MembershipMachine._lose
-    patch.setattr(MembershipMachine, "_lose", lambda self, expelled: right(self, False))
+    right = ClassicMachine._lose
+    patch.setattr(ClassicMachine, "_lose", lambda self, expelled: right(self, False))
 
 
 def never_comes_back(patch: pytest.MonkeyPatch) -> None:
     """A member that left because of a slow application does not return."""
-    patch.setattr(MembershipMachine, "_poll_resumed", lambda self, fact: None)
+    patch.setattr(ClassicMachine, "_poll_resumed", lambda self, fact: None)
 
 
 def believes_a_refused_heartbeat(patch: pytest.MonkeyPatch) -> None:
@@ -123,32 +123,32 @@ def believes_a_refused_heartbeat(patch: pytest.MonkeyPatch) -> None:
         refused = request is Request.HEARTBEAT and code in (22, 25)
         return Reaction.PROCEED if refused else reaction(request, code, *rows)
 
-    from zkconsumer.core.coordinator import base
+    from zkconsumer.core.groups import base
 
     patch.setattr(base, "reaction", react)
 
 
 def takes_any_answer(patch: pytest.MonkeyPatch) -> None:
     """An answer to an earlier request counts as the answer to the current one."""
-    right = MembershipMachine.on
+    right = ClassicMachine.on
 
-    def on(self: MembershipMachine, fact: Any) -> Any:
+    def on(self: ClassicMachine, fact: Any) -> Any:
         if isinstance(fact, events.TopicsLoaded | events.Synced | events.Joined):
             self._awaited = fact.token
         return right(self, fact)
 
-    patch.setattr(MembershipMachine, "on", on)
+    patch.setattr(ClassicMachine, "on", on)
 
 
 def leads_with_its_own_topics(patch: pytest.MonkeyPatch) -> None:
     """The leader assigns only the topics that it subscribes to."""
-    right = MembershipMachine._group_loaded
+    right = ClassicMachine._group_loaded
 
-    def loaded(self: MembershipMachine, fact: events.TopicsLoaded) -> None:
+    def loaded(self: ClassicMachine, fact: events.TopicsLoaded) -> None:
         own = {t: n for t, n in fact.partitions.items() if t in self._topics}
         right(self, events.TopicsLoaded(fact.token, own))
 
-    patch.setattr(MembershipMachine, "_group_loaded", loaded)
+    patch.setattr(ClassicMachine, "_group_loaded", loaded)
 
 
 forgets_to_drop = without(Drop, "_drop_all")

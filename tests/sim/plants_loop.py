@@ -11,8 +11,8 @@ import pytest
 from zkconsumer.core.common import commands as common, events as common_events
 from zkconsumer.core.common.commit_queue import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.zookeeper.committing import Committing
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import SessionEvent
@@ -160,7 +160,7 @@ def keeps_old_timers(patch: Patch) -> None:
         return None
 
     patch.setattr(MemberLoop, "_carry_out", carry_out)
-    for machine in (RebalanceMachine, MembershipMachine):
+    for machine in (RebalanceMachine, ClassicMachine):
         handler = machine._timer_fired
 
         def accepts(self: Any, event: Any, handler: Any = handler) -> None:
@@ -359,21 +359,21 @@ def believes_errors(patch: Patch) -> None:
 def leaves_without_a_word(patch: Patch) -> None:
     """No LeaveGroup is sent."""
 
-    def finish(self: MembershipMachine) -> None:
+    def finish(self: ClassicMachine) -> None:
         if self.held:
-            from zkconsumer.core.coordinator.data import Purpose
+            from zkconsumer.core.groups.data import Purpose
 
             self._release(frozenset(self.held), Purpose.CLOSE)
         else:
             self._close()
 
-    patch.setattr(MembershipMachine, "_finish_closing", finish)
+    patch.setattr(ClassicMachine, "_finish_closing", finish)
 
 
 def commits_without_a_generation(patch: Patch) -> None:
     """Commits are sent whether or not the member is in a generation."""
 
-    def stepped(self: MembershipMachine) -> None:
+    def stepped(self: ClassicMachine) -> None:
         self._find_while_waiting()
         if self._commits.next(lambda tp, position: None):
             self._commits.token = token = self._next_token()
@@ -381,7 +381,7 @@ def commits_without_a_generation(patch: Patch) -> None:
             self._emit(commands.CommitOffsets(token, self.member_id, self.generation, positions))
         self._answer_commits()
 
-    patch.setattr(MembershipMachine, "_stepped", stepped)
+    patch.setattr(ClassicMachine, "_stepped", stepped)
     patch.setattr(CommitQueue, "refuse", lambda self, why: None)
 
 

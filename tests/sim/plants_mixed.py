@@ -11,34 +11,34 @@ import pytest
 from tests.sim.runs.either_group import EitherGroup
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.reactions import Reaction, Request
-from zkconsumer.core.coordinator.wire import decode_assignment
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
+from zkconsumer.core.groups.kip848 import Kip848Machine
+from zkconsumer.core.groups.reactions import Reaction, Request
 
 
 def takes_a_classic_group_for_the_end(patch: pytest.MonkeyPatch) -> None:
     """Bug of a KIP-848 member: it fails if it was expelled and the group then became classic. It
     should join again."""
-    right = ConsumerGroupMachine._reaction
+    right = Kip848Machine._reaction
 
-    def react(self: ConsumerGroupMachine, request: Request, code: int) -> Reaction:
+    def react(self: Kip848Machine, request: Request, code: int) -> Reaction:
         found = right(self, request, code)
         return Reaction.FATAL if code == ErrorCode.GROUP_ID_NOT_FOUND else found
 
-    patch.setattr(ConsumerGroupMachine, "_reaction", react)
+    patch.setattr(Kip848Machine, "_reaction", react)
 
 
 def takes_a_conversion_for_the_end(patch: pytest.MonkeyPatch) -> None:
     """Bug of a classic member: it fails if the broker converted the group while its JoinGroup
     waited for an answer. It should join again."""
-    right = MembershipMachine._reaction
+    right = ClassicMachine._reaction
 
-    def react(self: MembershipMachine, request: Request, code: int) -> Reaction:
+    def react(self: ClassicMachine, request: Request, code: int) -> Reaction:
         converted = request is Request.JOIN and code == ErrorCode.REBALANCE_IN_PROGRESS
         return Reaction.FATAL if converted else right(self, request, code)
 
-    patch.setattr(MembershipMachine, "_reaction", react)
+    patch.setattr(ClassicMachine, "_reaction", react)
 
 
 def gives_away_what_members_still_have(patch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.strategies import RangeStrategy
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.kip848 import Kip848Machine
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import run_entry
@@ -25,7 +25,7 @@ from zkconsumer.sim.runs.herd import EVENTS, Herd
 from zkconsumer.sim.runs.herd_coordinator import CoordinatorRun, simulate_any
 from zkconsumer.sim.servers.classic import GroupCoordinator, GroupState
 
-SPEC = GroupSpec(
+SPEC = ClassicSpec(
     group="g",
     consumer_id="c",
     instance_id=None,
@@ -40,7 +40,7 @@ SPEC = GroupSpec(
     reread=30.0,
 )
 RANGE = (("range", b"\0\0"),)
-MACHINES = {"coordinator": MembershipMachine, "consumer": ConsumerGroupMachine}
+MACHINES = {"coordinator": ClassicMachine, "consumer": Kip848Machine}
 
 on_brokers = pytest.mark.parametrize("profile", list(MACHINES))
 

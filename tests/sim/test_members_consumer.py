@@ -15,10 +15,10 @@ import pytest
 from tests.sim.runs.group_scenario import World
 from tests.sim.runs.run import run
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.consumer_group import commands
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator.commands import CommitOffsets, LeaveGroup
-from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.groups import kip848_commands as commands
+from zkconsumer.core.groups.commands import CommitOffsets, LeaveGroup
+from zkconsumer.core.groups.spec import Kip848Spec
+from zkconsumer.core.groups.states import State
 from zkconsumer.sim.judges.group_judge import GroupJudge
 from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
@@ -68,13 +68,25 @@ def test_a_static_member_that_returns_is_the_same_owner() -> None:
     kernel, observer = Kernel(1), Observer()
     judge = GroupJudge(kernel, observer)
     group = ConsumerGroupCoordinator(kernel, lambda: {"t": 1}, watch=judge)
-    spec = ConsumerGroupSpec(
-        *("g", "m", "c", "i", Subscription(Pattern.STATIC, {"t": 1})),
-        *(True, None, None, True, 45.0, 30.0, 5.0, 0.1, 30.0),
+    spec = Kip848Spec(
+        group="g",
+        member_id="m",
+        consumer_id="c",
+        instance_id="i",
+        subscription=Subscription(Pattern.STATIC, {"t": 1}),
+        exclude_internal=True,
+        assignor=None,
+        rack=None,
+        auto_commit=True,
+        session_timeout=45.0,
+        rebalance_timeout=30.0,
+        heartbeat_interval=5.0,
+        backoff=0.1,
+        reread=30.0,
     )
     answers: list[Any] = []
 
-    def send(command: Any, of: ConsumerGroupSpec = spec) -> Any:
+    def send(command: Any, of: Kip848Spec = spec) -> Any:
         group.handle(command, of, answers.append)
         return answers[-1]
 

@@ -14,9 +14,9 @@ import pytest
 
 from tests.sim.runs.group_scenario import STRATEGIES, World, run
 from zkconsumer.core.common.types import Pattern, Subscription
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.states import State
-from zkconsumer.core.coordinator.strategies import RangeStrategy
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.states import State
+from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.sim.members.group_member import SimGroupMember
 from zkconsumer.sim.members.host import Habits
 
@@ -77,7 +77,7 @@ def test_same_seed_same_history_in_every_process() -> None:
     Sets are printed in any order, so each line's characters are compared sorted.
     """
     code = (
-        "from zkconsumer.core.coordinator.sticky import StickyStrategy\n"
+        "from zkconsumer.core.groups.sticky import StickyStrategy\n"
         "from tests.sim.runs.group_scenario import run\n"
         "for seed in range(60):\n"
         "    for cooperative in (False, True):\n"
@@ -113,9 +113,19 @@ def test_a_moving_coordinator_costs_no_delivery(seed: int, dies: bool) -> None:
         members: list[SimGroupMember] = []
 
         def join(world: World = world, members: list[SimGroupMember] = members) -> None:
-            spec = GroupSpec(
-                *("g", f"m{len(members)}", None, Subscription(Pattern.STATIC, {"t0": 1}), True),
-                *((RangeStrategy(),), True, 10.0, 30.0, 3.0, 0.1, 30.0),
+            spec = ClassicSpec(
+                group="g",
+                consumer_id=f"m{len(members)}",
+                instance_id=None,
+                subscription=Subscription(Pattern.STATIC, {"t0": 1}),
+                exclude_internal=True,
+                strategies=(RangeStrategy(),),
+                auto_commit=True,
+                session_timeout=10.0,
+                rebalance_timeout=30.0,
+                heartbeat_interval=3.0,
+                backoff=0.1,
+                reread=30.0,
             )
             habits = Habits(stop=(0.5, 1.5))
             member = SimGroupMember(world.brokers, spec, world.cluster, world.observer, habits)

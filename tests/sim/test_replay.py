@@ -27,9 +27,9 @@ from zkconsumer.core.common.types import (
     Subscription,
     TopicPartition,
 )
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.sticky import StickyStrategy
-from zkconsumer.core.coordinator.strategies import LegacyStrategy
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.sticky import StickyStrategy
+from zkconsumer.core.groups.strategies import LegacyStrategy
 from zkconsumer.core.zookeeper.commands import Commit
 from zkconsumer.core.zookeeper.events import (
     Claim,
@@ -218,7 +218,7 @@ def _passing_over(machine: type, name: str, command: type) -> Callable[..., Any]
 
 @pytest.mark.parametrize(
     ("kind", "machine", "command"),
-    [("zookeeper", RebalanceMachine, Drop), ("coordinator", MembershipMachine, Forget)],
+    [("zookeeper", RebalanceMachine, Drop), ("coordinator", ClassicMachine, Forget)],
 )
 def test_a_planted_bug_is_the_first_difference(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, machine: type, command: type

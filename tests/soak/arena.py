@@ -32,8 +32,8 @@ from zkconsumer.broker.consumer_member import ConsumerGroupClient
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.spec import Kip848Spec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import LocalCluster, expire_session, wait_until
@@ -67,7 +67,7 @@ _WITHOUT = {
     "group.consumer.heartbeat.interval.ms": "500",
 }
 """On brokers of Kafka 4 the broker sets the session timeout."""
-_OUTSIDE = ConsumerGroupSpec(
+_OUTSIDE = Kip848Spec(
     group=GROUP,
     member_id="",
     consumer_id="soak",

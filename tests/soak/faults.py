@@ -22,7 +22,7 @@ from tests.soak.history import FaultRecord
 from tests.soak.kinds import KINDS
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.groups import commands, events
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import wait_until
 from zkconsumer.servers.servers import Server

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
-from zkconsumer.core.coordinator.base import GroupMachine
+from zkconsumer.core.groups.base import GroupMachine
+from zkconsumer.core.groups.kip848 import Kip848Machine
 from zkconsumer.herd.recorders import SizedGroupRecorder
 from zkconsumer.journal.group import GroupRecorder
 
@@ -23,7 +23,7 @@ class SizedConnector(CoordinatorConsumerConnector):
             config.client_id,
             config.group_instance_id,
         )
-        consumer = isinstance(machine, ConsumerGroupMachine)
+        consumer = isinstance(machine, Kip848Machine)
         recorder.made(machine, "consumer" if consumer else "coordinator")
         return recorder
 

@@ -19,9 +19,9 @@ from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.events import Event
-from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.events import Event
+from zkconsumer.core.groups.formats.consumer_protocol import AssignmentData, encode_assignment
 from zkconsumer.core.zookeeper.ops import Create, Delete, Multi, Node, Reply, SessionEvent, ZkOp
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,

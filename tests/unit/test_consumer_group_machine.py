@@ -29,17 +29,14 @@ from zkconsumer.core.common.events import (
     TimerFired,
 )
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.consumer_group import commands, events
-from zkconsumer.core.consumer_group.machine import IDLE_BEATS, ConsumerGroupMachine
-from zkconsumer.core.consumer_group.reactions import HINTS, TABLE
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator.commands import (
+from zkconsumer.core.groups import kip848_commands as commands, kip848_events as events
+from zkconsumer.core.groups.commands import (
     CommitOffsets,
     FindCoordinator,
     LeaveGroup,
     LoadTopics,
 )
-from zkconsumer.core.coordinator.events import (
+from zkconsumer.core.groups.events import (
     CoordinatorFound,
     Left,
     OffsetsCommitted,
@@ -48,8 +45,11 @@ from zkconsumer.core.coordinator.events import (
     Started,
     TopicsLoaded,
 )
-from zkconsumer.core.coordinator.reactions import UNREACHABLE, Reaction, Request
-from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.groups.kip848 import IDLE_BEATS, Kip848Machine
+from zkconsumer.core.groups.kip848_reactions import HINTS, TABLE
+from zkconsumer.core.groups.reactions import UNREACHABLE, Reaction, Request
+from zkconsumer.core.groups.spec import Kip848Spec
+from zkconsumer.core.groups.states import State
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 T = "id-t"
@@ -76,7 +76,7 @@ class Story:
             "backoff": 0.1,
             "reread": 30,
         } | more
-        self.machine = ConsumerGroupMachine(ConsumerGroupSpec(**values))
+        self.machine = Kip848Machine(Kip848Spec(**values))
         self.done: list[Any] = []
         self.tell(Started())
         self.tell(CoordinatorFound(self.last(FindCoordinator).token))

@@ -21,8 +21,8 @@ from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.reactions import UNREACHABLE
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.reactions import UNREACHABLE
 from zkconsumer.errors import BrokerError, CommitFailedError
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -15,18 +15,18 @@ from zkconsumer.core.common.events import (
     TimerFired,
 )
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.strategies import RangeStrategy
-from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.formats.consumer_protocol import AssignmentData, encode_assignment
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
 from zkconsumer.runtime.membership.line import ServerLine
 from zkconsumer.runtime.membership.threads import MemberThread
 
 P0 = TopicPartition("t", 0)
-SPEC = GroupSpec(
+SPEC = ClassicSpec(
     group="g",
     consumer_id="c",
     instance_id=None,
@@ -69,9 +69,9 @@ def test_answers_that_ask_to_rejoin_keep_the_gate_open_for_the_rebalance_timeout
     assert gate.valid_until == now + 15.0
 
 
-def _holding() -> tuple[MembershipMachine, int]:
+def _holding() -> tuple[ClassicMachine, int]:
     """A machine that owns a partition and is asked to rejoin. Return the token of its stop."""
-    machine = MembershipMachine(SPEC)
+    machine = ClassicMachine(SPEC)
 
     def token(kind: type, given: list[commands.Command]) -> int:
         return next(int(one.token) for one in given if isinstance(one, kind))  # type: ignore

@@ -10,11 +10,11 @@ from typing import Any
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import Pattern, Subscription
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.states import State
-from zkconsumer.core.coordinator.strategies import RangeStrategy
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.states import State
+from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.errors import ConnectorClosedError
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.gate import DeliveryGate
@@ -85,11 +85,24 @@ def test_a_member_that_became_slow_while_joining_leaves_and_comes_back() -> None
     kernel, gate, stream, line = Kernel(0), DeliveryGate(now=lambda: 0.0), Stuck(), Line()
     host = SimHost(kernel, "c", None)
     subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
-    spec = GroupSpec("g", "c", None, subscription, True, strategies, True, 30, 5, 3, 0.1, 30)
+    spec = ClassicSpec(
+        group="g",
+        consumer_id="c",
+        instance_id=None,
+        subscription=subscription,
+        exclude_internal=True,
+        strategies=strategies,
+        auto_commit=True,
+        session_timeout=30,
+        rebalance_timeout=5,
+        heartbeat_interval=3,
+        backoff=0.1,
+        reread=30,
+    )
     coordination = BrokerCoordination(spec, host, gate, line, Line(), [stream], None)
     loop = MemberLoop(
         "c",
-        MembershipMachine(spec),
+        ClassicMachine(spec),
         coordination,
         SimPlane(host, gate, None, None, Habits(), lambda: 0),
         gate,
@@ -122,7 +135,20 @@ class Bench:
     def __init__(self, listener: Any = None) -> None:
         kernel, gate = Kernel(0), DeliveryGate(now=lambda: 0.0)
         subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
-        spec = GroupSpec("g", "c", None, subscription, True, strategies, True, 30, 5, 3, 0.1, 30)
+        spec = ClassicSpec(
+            group="g",
+            consumer_id="c",
+            instance_id=None,
+            subscription=subscription,
+            exclude_internal=True,
+            strategies=strategies,
+            auto_commit=True,
+            session_timeout=30,
+            rebalance_timeout=5,
+            heartbeat_interval=3,
+            backoff=0.1,
+            reread=30,
+        )
         self.requests, self.heartbeats, self.taken = Line(), Line(), list[Any]()
         host = SimHost(kernel, "c", None)
         self.coordination = BrokerCoordination(

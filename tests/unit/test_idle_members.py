@@ -21,11 +21,11 @@ from zkconsumer.core.common.commands import Fail, Report, SetBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.topic_filter import Expansions, Whitelist, expand
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.coordinator import commands as group_commands, events as group_events
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.states import State as GroupState
-from zkconsumer.core.coordinator.strategies import RangeStrategy
+from zkconsumer.core.groups import commands as group_commands, events as group_events
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.states import State as GroupState
+from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
@@ -336,12 +336,23 @@ def test_offsets_in_the_other_store_are_named_at_the_start(
 # -- on the coordinator -------------------------------------------------------------------------
 
 
-def machine() -> MembershipMachine:
+def machine() -> ClassicMachine:
     """A member with a filter, which reads topics next."""
-    spec = GroupSpec(
-        "g", "c", None, white("(a|b)x*"), True, (RangeStrategy(),), True, 10, 30, 3, 0.1, 30
+    spec = ClassicSpec(
+        group="g",
+        consumer_id="c",
+        instance_id=None,
+        subscription=white("(a|b)x*"),
+        exclude_internal=True,
+        strategies=(RangeStrategy(),),
+        auto_commit=True,
+        session_timeout=10,
+        rebalance_timeout=30,
+        heartbeat_interval=3,
+        backoff=0.1,
+        reread=30,
     )
-    made = MembershipMachine(spec)
+    made = ClassicMachine(spec)
     made.on(group_events.Started())
     made.on(group_events.CoordinatorFound(made._awaited or 0))
     assert made.state is GroupState.LOADING

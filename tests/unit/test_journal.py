@@ -12,8 +12,8 @@ from typing import IO, Any
 import pytest
 
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.coordinator.commands import FindCoordinator
-from zkconsumer.core.coordinator.events import CoordinatorFound
+from zkconsumer.core.groups.commands import FindCoordinator
+from zkconsumer.core.groups.events import CoordinatorFound
 from zkconsumer.core.zookeeper.events import ViewLoaded
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zkconsumer.core.common import commands
-from zkconsumer.core.coordinator import commands as group_commands, events as group_events
+from zkconsumer.core.groups import commands as group_commands, events as group_events
 from zkconsumer.core.migration.commands import (
     AckStored,
     FromGroup,

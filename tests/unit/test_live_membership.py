@@ -16,15 +16,15 @@ from zkconsumer.core.common.commands import (
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.events import FetchingStarted, ListenerDone, TimerFired
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.sticky import StickyStrategy
-from zkconsumer.core.coordinator.strategies import MemberState, Strategy
-from zkconsumer.core.coordinator.wire import (
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
     decode_subscription,
     encode_assignment,
 )
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.sticky import StickyStrategy
+from zkconsumer.core.groups.strategies import MemberState, Strategy
 from zkconsumer.core.migration.commands import OfferChanged
 from zkconsumer.core.migration.group import LiveMembership, OwnStrategy
 from zkconsumer.core.migration.modes import Offer
@@ -41,7 +41,20 @@ class Member:
     def __init__(self, offer: Offer, *strategies: Strategy) -> None:
         subscription = Subscription(Pattern.STATIC, {"t": 1})
         self.machine = LiveMembership(
-            GroupSpec("g", "c", None, subscription, True, (OWN,), True, 30, 12, 3, 0.1, 30)
+            ClassicSpec(
+                group="g",
+                consumer_id="c",
+                instance_id=None,
+                subscription=subscription,
+                exclude_internal=True,
+                strategies=(OWN,),
+                auto_commit=True,
+                session_timeout=30,
+                rebalance_timeout=12,
+                heartbeat_interval=3,
+                backoff=0.1,
+                reread=30,
+            )
         )
         self.machine.on(OfferChanged(offer, strategies))
         self.done: list[Any] = []

@@ -10,7 +10,7 @@ import pytest
 
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.groups import commands, events
 from zkconsumer.core.migration.machine import Joined, Left, LiveMachine, ModeRead
 from zkconsumer.core.migration.member_scripts import MEMBERSHIP_ENDED, scripts_of
 from zkconsumer.core.migration.modes import Mode, Offer

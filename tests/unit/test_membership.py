@@ -38,21 +38,10 @@ from zkconsumer.core.common.events import (
     TimerFired,
 )
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.events import GroupMember
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.reactions import TABLE, Reaction, Request, markdown, reaction
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.states import State
-from zkconsumer.core.coordinator.sticky import StickyStrategy
-from zkconsumer.core.coordinator.strategies import (
-    LegacyStrategy,
-    MemberState,
-    RangeStrategy,
-    RoundRobinStrategy,
-    assign_to_streams,
-)
-from zkconsumer.core.coordinator.wire import (
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.events import GroupMember
+from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
     SubscriptionData,
     decode_assignment,
@@ -61,6 +50,17 @@ from zkconsumer.core.coordinator.wire import (
     encode_assignment,
     encode_sticky,
     encode_subscription,
+)
+from zkconsumer.core.groups.reactions import TABLE, Reaction, Request, markdown, reaction
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.states import State
+from zkconsumer.core.groups.sticky import StickyStrategy
+from zkconsumer.core.groups.strategies import (
+    LegacyStrategy,
+    MemberState,
+    RangeStrategy,
+    RoundRobinStrategy,
+    assign_to_streams,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -287,12 +287,25 @@ def test_the_page_has_the_table() -> None:
 # -- stories ------------------------------------------------------------------------------------
 
 
-def stable(cooperative: bool = False, instance: str | None = None) -> MembershipMachine:
+def stable(cooperative: bool = False, instance: str | None = None) -> ClassicMachine:
     """A member alone in its group. It owns a-0 and a-1."""
     strategy = RangeStrategy(cooperative=cooperative)
     subscription = Subscription(Pattern.STATIC, {"a": 1})
-    machine = MembershipMachine(
-        GroupSpec("g", "c", instance, subscription, True, (strategy,), True, 10, 30, 3, 0.1, 30)
+    machine = ClassicMachine(
+        ClassicSpec(
+            group="g",
+            consumer_id="c",
+            instance_id=instance,
+            subscription=subscription,
+            exclude_internal=True,
+            strategies=(strategy,),
+            auto_commit=True,
+            session_timeout=10,
+            rebalance_timeout=30,
+            heartbeat_interval=3,
+            backoff=0.1,
+            reread=30,
+        )
     )
     tell(machine, events.Started())
     answer(machine, events.CoordinatorFound)
@@ -309,18 +322,18 @@ def stable(cooperative: bool = False, instance: str | None = None) -> Membership
     return machine
 
 
-def tell(machine: MembershipMachine, fact: Any) -> list[Any]:
+def tell(machine: ClassicMachine, fact: Any) -> list[Any]:
     """Return the commands that follow."""
     return list(machine.on(fact))
 
 
-def answer(machine: MembershipMachine, kind: Any, *content: Any) -> list[Any]:
+def answer(machine: ClassicMachine, kind: Any, *content: Any) -> list[Any]:
     """Give the expected answer."""
     assert machine._awaited is not None
     return tell(machine, kind(machine._awaited, *content))
 
 
-def beat(machine: MembershipMachine, code: int) -> list[Any]:
+def beat(machine: ClassicMachine, code: int) -> list[Any]:
     """Answer the next heartbeat with ``code``."""
     tell(machine, TimerFired(machine._timers["heartbeat"], "heartbeat"))
     assert machine._beat is not None
@@ -352,7 +365,7 @@ def test_a_cooperative_member_keeps_all_while_it_joins() -> None:
     assert set(machine.held) == set(A[:2])
 
 
-def commit_while_joining(machine: MembershipMachine) -> Any:
+def commit_while_joining(machine: ClassicMachine) -> Any:
     """A cooperative member sends JoinGroup, then a commit. Return the commit."""
     beat(machine, 27)
     answer(machine, events.TopicsLoaded, {"a": 2})
@@ -439,7 +452,7 @@ def test_a_coordinator_that_is_none_is_looked_for_after_a_pause(code: int) -> No
     assert kinds(beat(machine, code)) == [commands.FindCoordinator], "after an answer: at once"
 
 
-def fire(machine: MembershipMachine, name: str) -> list[Any]:
+def fire(machine: ClassicMachine, name: str) -> list[Any]:
     """Let the timer of this name fire."""
     return tell(machine, TimerFired(machine._timers[name], name))
 
@@ -451,7 +464,7 @@ def limit_of(given: list[Any]) -> float:
     return float(limit)
 
 
-def committing(machine: MembershipMachine, times: int, code: int) -> list[Any]:
+def committing(machine: ClassicMachine, times: int, code: int) -> list[Any]:
     """Answer the commit before a release with ``code`` this often. Return the last commands."""
     given: list[Any] = []
     for _ in range(times):
@@ -461,7 +474,7 @@ def committing(machine: MembershipMachine, times: int, code: int) -> list[Any]:
     return given
 
 
-def resume(machine: MembershipMachine, code: int) -> list[Any]:
+def resume(machine: ClassicMachine, code: int) -> list[Any]:
     """The pause after a commit with this ``code`` is over, and it is sent again."""
     assert machine.state is State.BACKING_OFF
     given = fire(machine, "backoff")
@@ -555,7 +568,7 @@ def test_a_later_release_has_a_limit_of_its_own() -> None:
     committing(machine, 10, 16)
 
 
-def wait_in(state: State) -> MembershipMachine:
+def wait_in(state: State) -> ClassicMachine:
     """A member with a generation that waits in ``state`` for its application or its fetchers."""
     machine = stable(cooperative=True)
     if state in (State.STOPPING, State.NOTIFYING_RELEASE):
@@ -706,7 +719,7 @@ def test_a_restarted_static_member_follows_its_topic() -> None:
         assert (StopFetching in kinds(given)) is expected
 
 
-def join_again(machine: MembershipMachine, generation: int, mine: list[TopicPartition]) -> None:
+def join_again(machine: ClassicMachine, generation: int, mine: list[TopicPartition]) -> None:
     """From the stop before JoinGroup to the next generation, led by this member."""
     if machine.state is State.STOPPING:
         answer(machine, FetchingStopped, dict.fromkeys(machine.held, 9))

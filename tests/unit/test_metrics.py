@@ -19,7 +19,7 @@ from zkconsumer import Metrics, TopicPartition
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.commands import StartFetching, StopFetching
-from zkconsumer.core.coordinator import states as coordinator_states
+from zkconsumer.core.groups import states as coordinator_states
 from zkconsumer.core.zookeeper import commands, states as zookeeper_states
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.errors import ConsumerTimeoutError

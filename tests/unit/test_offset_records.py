@@ -9,7 +9,7 @@ from zkaudit.decode.offsets_topic import decode
 
 from zkconsumer.broker import offset_times
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator.offset_records import (
+from zkconsumer.core.groups.formats.offset_records import (
     CurrentValue,
     EpochValue,
     MemberValue,

@@ -29,7 +29,7 @@ from zkconsumer.broker.messages import (
 from zkconsumer.broker.metadata import ask_metadata
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.coordinator.wire import by_topic
+from zkconsumer.core.groups.formats.consumer_protocol import by_topic
 from zkconsumer.errors import UnsupportedBrokerError
 
 JOIN: Final = 0

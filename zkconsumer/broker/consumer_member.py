@@ -24,10 +24,10 @@ from zkconsumer.broker.consumer_group import (
 from zkconsumer.broker.group import GroupClient, OnExchange
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.core.consumer_group import commands, events
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator.commands import LeaveGroup
-from zkconsumer.core.coordinator.events import Left
+from zkconsumer.core.groups import kip848_commands as commands, kip848_events as events
+from zkconsumer.core.groups.commands import LeaveGroup
+from zkconsumer.core.groups.events import Left
+from zkconsumer.core.groups.spec import Kip848Spec
 from zkconsumer.core.zookeeper.ops import Permission
 
 _SUPPORTED = 1
@@ -41,7 +41,7 @@ class ConsumerGroupClient(GroupClient):
 
     def __init__(
         self,
-        spec: ConsumerGroupSpec,
+        spec: Kip848Spec,
         client_id: str,
         brokers: KnownBrokers,
         *,

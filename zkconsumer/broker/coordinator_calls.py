@@ -24,7 +24,7 @@ from zkconsumer.broker.messages import (
 )
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.coordinator.wire import by_topic
+from zkconsumer.core.groups.formats.consumer_protocol import by_topic
 from zkconsumer.core.zookeeper.ops import Permission, Permit
 from zkconsumer.errors import BrokerError, BrokerUnavailableError, CommitFailedError
 

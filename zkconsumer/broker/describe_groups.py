@@ -22,7 +22,7 @@ from zkconsumer.broker.messages import (
 )
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.coordinator.wire import decode_assignment
+from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
 from zkconsumer.errors import UnsupportedBrokerError
 
 DEAD: Final = "Dead"

@@ -38,9 +38,9 @@ from zkconsumer.broker.metadata import ask_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.events import Event, GroupMember
-from zkconsumer.core.coordinator.reactions import UNREACHABLE
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.events import Event, GroupMember
+from zkconsumer.core.groups.reactions import UNREACHABLE
 from zkconsumer.core.zookeeper.ops import Permission, Permit, always
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError
 

@@ -40,7 +40,7 @@ from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.coordinator.wire import by_topic
+from zkconsumer.core.groups.formats.consumer_protocol import by_topic
 from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,

@@ -21,7 +21,7 @@ from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import Want
 from zkconsumer.core.common.assign import java_hash
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.coordinator.offset_records import OffsetKey, decode_key, decode_offset
+from zkconsumer.core.groups.formats.offset_records import OffsetKey, decode_key, decode_offset
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"

@@ -13,8 +13,8 @@ from typing import Any, Final
 import click
 
 from zkconsumer.admin.text import printable
-from zkconsumer.core.coordinator.sticky import StickyStrategy
-from zkconsumer.core.coordinator.strategies import (
+from zkconsumer.core.groups.sticky import StickyStrategy
+from zkconsumer.core.groups.strategies import (
     LegacyStrategy,
     RangeStrategy,
     RoundRobinStrategy,

@@ -12,7 +12,11 @@ from typing import Any, Final
 
 from zkconsumer.core.common.error_codes import name_of
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.coordinator.wire import by_topic, decode_assignment, decode_subscription
+from zkconsumer.core.groups.formats.consumer_protocol import (
+    by_topic,
+    decode_assignment,
+    decode_subscription,
+)
 
 _DULL: Final = frozenset({"throttle_time_ms", "protocol_type", "is_internal", "cluster_id"})
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zkconsumer.core.common.commands import Drop, Forget, StartFetching
-from zkconsumer.core.coordinator import commands as group_commands, events as group_events
+from zkconsumer.core.groups import commands as group_commands, events as group_events
 from zkconsumer.core.zookeeper.commands import Command
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.ops import OffsetOp, Reply, ZkOp

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.consumer_group import commands as member_commands, events as member_events
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.wire import by_topic
+from zkconsumer.core.groups import (
+    commands,
+    events,
+    kip848_commands as member_commands,
+    kip848_events as member_events,
+)
+from zkconsumer.core.groups.formats.consumer_protocol import by_topic
 from zkconsumer.herd.wire import Cost
 from zkconsumer.journal.counts import REQUEST
 

@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from zkconsumer.core.common.commands import Close, Fail, Forget, NotifyLost
-from zkconsumer.core.consumer_group import commands as member_commands, events as member_events
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.commands import Command
-from zkconsumer.core.coordinator.events import Event
-from zkconsumer.core.coordinator.reactions import name_of
-from zkconsumer.core.coordinator.wire import decode_assignment
+from zkconsumer.core.groups import (
+    commands,
+    events,
+    kip848_commands as member_commands,
+    kip848_events as member_events,
+)
+from zkconsumer.core.groups.commands import Command
+from zkconsumer.core.groups.events import Event
+from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
+from zkconsumer.core.groups.reactions import name_of
 from zkconsumer.journal.counts import REQUEST
 from zkconsumer.journal.recorder import Entry, Recorder
 from zkconsumer.journal.schema import Kind

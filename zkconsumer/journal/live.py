@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zkconsumer.core.coordinator import events
+from zkconsumer.core.groups import events
 from zkconsumer.core.migration.commands import (
     AckStored,
     FromGroup,

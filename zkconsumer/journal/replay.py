@@ -15,12 +15,14 @@ from typing import Any, Final, get_args
 
 from zkconsumer.core.common.commands import AnswerCommit, StartFetching
 from zkconsumer.core.common.events import CommitRequested
-from zkconsumer.core.consumer_group import events as consumer_events
-from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator import commands as group_commands, events as group_events
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.groups import (
+    commands as group_commands,
+    events as group_events,
+    kip848_events as consumer_events,
+)
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.kip848 import Kip848Machine
+from zkconsumer.core.groups.spec import ClassicSpec, Kip848Spec
 from zkconsumer.core.zookeeper import commands as zk_commands, events as zk_events
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.view import MemberSpec
@@ -30,8 +32,8 @@ from zkconsumer.journal.recorder import Entry, digest_of
 
 _MACHINES: Final[Mapping[str, tuple[Any, type, Any]]] = {
     "zookeeper": (RebalanceMachine, MemberSpec, zk_events.Event),
-    "coordinator": (MembershipMachine, GroupSpec, group_events.Event),
-    "consumer": (ConsumerGroupMachine, ConsumerGroupSpec, consumer_events.Event),
+    "coordinator": (ClassicMachine, ClassicSpec, group_events.Event),
+    "consumer": (Kip848Machine, Kip848Spec, consumer_events.Event),
 }
 """By coordination: the machine, its settings, its events."""
 

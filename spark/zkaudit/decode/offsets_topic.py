@@ -1,7 +1,7 @@
 """Records of ``__consumer_offsets`` as rows. Pure; any thread.
 
-``zkconsumer.core.coordinator.offset_records`` decodes their bytes. The row of a record that cannot
-be decoded has its position and the reason.
+``zkconsumer.core.groups.formats.offset_records`` decodes their bytes. The row of a record that
+cannot be decoded has its position and the reason.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from zkconsumer.core.coordinator import offset_records
-from zkconsumer.core.coordinator.offset_records import (
+from zkconsumer.core.groups.formats import offset_records
+from zkconsumer.core.groups.formats.offset_records import (
     ConsumerGroupKey,
     CurrentValue,
     EpochValue,

@@ -16,16 +16,14 @@ from typing import Any, Final
 
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.consumer_group import commands as member_commands
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.wire import (
+from zkconsumer.core.groups import commands, events, kip848_commands as member_commands
+from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
     decode_assignment,
     decode_subscription,
     encode_assignment,
 )
+from zkconsumer.core.groups.spec import ClassicSpec, Kip848Spec
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.servers.classic import GroupCoordinator, GroupState, GroupWatch, failure
 from zkconsumer.sim.servers.group_roster import Protocols, Reply, Seat
@@ -77,10 +75,10 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
     # -- requests of classic members
 
     def handle(
-        self, command: Any, spec: ConsumerGroupSpec | GroupSpec, reply: Callable[[Any], object]
+        self, command: Any, spec: Kip848Spec | ClassicSpec, reply: Callable[[Any], object]
     ) -> None:
         """See ``ConsumerGroupCoordinator``."""
-        if isinstance(spec, ConsumerGroupSpec):
+        if isinstance(spec, Kip848Spec):
             super().handle(command, spec, reply)
             return
         self._look_at_topics()
@@ -112,7 +110,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
             case commands.CommitOffsets():
                 super().handle(command, spec, reply)  # type: ignore[arg-type]
 
-    def _join(self, command: commands.JoinGroup, spec: GroupSpec, reply: Reply) -> None:
+    def _join(self, command: commands.JoinGroup, spec: ClassicSpec, reply: Reply) -> None:
         name, protocols = command.member_id, command.protocols
         if not name:
             self._made += 1
@@ -204,7 +202,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
         else:
             super()._fence(name)
 
-    def _leave(self, name: str, spec: ConsumerGroupSpec | GroupSpec) -> None:
+    def _leave(self, name: str, spec: Kip848Spec | ClassicSpec) -> None:
         if self._is_last(name):
             self._forget(name, left=True)
             self._emptied()
@@ -333,10 +331,10 @@ class EitherGroup:
         return -1 if seat is None else self.generation
 
     def handle(
-        self, command: Any, spec: ConsumerGroupSpec | GroupSpec, reply: Callable[[Any], object]
+        self, command: Any, spec: Kip848Spec | ClassicSpec, reply: Callable[[Any], object]
     ) -> None:
         """See ``GroupCoordinator``."""
-        modern, life = isinstance(spec, ConsumerGroupSpec), self._life
+        modern, life = isinstance(spec, Kip848Spec), self._life
 
         def answer(event: Any) -> None:
             if self._life == life:
@@ -434,7 +432,7 @@ class EitherGroup:
         group.generation = self._mixed.generation
         group._ids = self._mixed._made = self._mixed._made + 1
         for name, (before, _) in members.items():
-            assert isinstance(before.spec, GroupSpec)
+            assert isinstance(before.spec, ClassicSpec)
             assert before.protocols is not None
             group._add(name, before.spec, before.protocols, new=False)
         if members:

@@ -18,11 +18,10 @@ from tests.sim.runs.troubles import CoordinatorTroubles
 from tests.sim.runs.whole import deliver_all, hurry, uncommitted
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.states import State
-from zkconsumer.core.coordinator.sticky import StickyStrategy
-from zkconsumer.core.coordinator.strategies import (
+from zkconsumer.core.groups.spec import ClassicSpec, GroupSpec, Kip848Spec
+from zkconsumer.core.groups.states import State
+from zkconsumer.core.groups.sticky import StickyStrategy
+from zkconsumer.core.groups.strategies import (
     LegacyStrategy,
     RangeStrategy,
     RoundRobinStrategy,
@@ -162,9 +161,9 @@ class World(CoordinatorTroubles[SimGroupMember]):
         rng = self.rng
         offered = self.offered if rng.random() < 0.7 else self.offered[:1]
         auto_commit, backoff = rng.random() < 0.85, rng.choice([0.1, 0.5])
-        spec: GroupSpec | ConsumerGroupSpec
+        spec: GroupSpec
         if self.consumer:
-            spec = ConsumerGroupSpec(
+            spec = Kip848Spec(
                 group="g",
                 member_id=f"id-{name}",
                 consumer_id=name,
@@ -182,7 +181,7 @@ class World(CoordinatorTroubles[SimGroupMember]):
                 commit_attempts=rng.choice([3, 9]),
             )
         else:
-            spec = GroupSpec(
+            spec = ClassicSpec(
                 group="g",
                 consumer_id=name,
                 instance_id=instance,

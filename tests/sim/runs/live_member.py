@@ -12,10 +12,10 @@ from typing import Any
 
 from tests.sim.runs.whole import WholePlane
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator import events as group_events
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.strategies import Strategy
-from zkconsumer.core.coordinator.wire import decode_assignment
+from zkconsumer.core.groups import events as group_events
+from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.strategies import Strategy
 from zkconsumer.core.migration.group import LiveMembership
 from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.member import LiveMember
@@ -45,7 +45,7 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
         zk: FakeZk,
         brokers: Brokers,
         spec: MemberSpec,
-        group_spec: GroupSpec,
+        group_spec: ClassicSpec,
         usual: tuple[Strategy, ...],
         data: Source,
         observer: Observer,

@@ -23,9 +23,9 @@ from tests.sim.runs.troubles import CoordinatorTroubles, ZooKeeperTroubles
 from tests.sim.runs.whole import deliver_all, hurry, uncommitted
 from tests.sim.runs.zk_member import WholeMember
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.sticky import StickyStrategy
-from zkconsumer.core.coordinator.strategies import RangeStrategy, RoundRobinStrategy, Strategy
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.sticky import StickyStrategy
+from zkconsumer.core.groups.strategies import RangeStrategy, RoundRobinStrategy, Strategy
 from zkconsumer.core.migration.group import OwnStrategy
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, decode_mode
@@ -327,8 +327,8 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
 
     def _group_spec(
         self, name: str, subscription: Subscription, strategies: tuple[Strategy, ...]
-    ) -> GroupSpec:
-        return GroupSpec(
+    ) -> ClassicSpec:
+        return ClassicSpec(
             group=GROUP,
             consumer_id=name,
             instance_id=None,

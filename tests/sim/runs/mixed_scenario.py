@@ -12,9 +12,9 @@ from tests.sim.runs.either_group import EitherGroup
 from tests.sim.runs.group_scenario import World, play
 from tests.sim.runs.result import EVENTS, Result
 from zkconsumer.core.common.types import Subscription
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator.sticky import StickyStrategy
-from zkconsumer.core.coordinator.strategies import RangeStrategy, RoundRobinStrategy, Strategy
+from zkconsumer.core.groups.spec import Kip848Spec
+from zkconsumer.core.groups.sticky import StickyStrategy
+from zkconsumer.core.groups.strategies import RangeStrategy, RoundRobinStrategy, Strategy
 from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
 
 STRATEGIES: tuple[Strategy, ...] = (
@@ -73,7 +73,7 @@ class MixedWorld(World):
 
     @staticmethod
     def _modern(member: SimGroupMember) -> bool:
-        return isinstance(member.spec, ConsumerGroupSpec)
+        return isinstance(member.spec, Kip848Spec)
 
 
 def run(seed: int, *, events: int = EVENTS, record: bool = False) -> Result[MixedWorld]:

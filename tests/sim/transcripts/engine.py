@@ -17,12 +17,11 @@ from zkconsumer.core.common.types import (
     Subscription,
     TopicPartition,
 )
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator.reactions import name_of
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.sticky import StickyStrategy
-from zkconsumer.core.coordinator.strategies import RangeStrategy, RoundRobinStrategy, Strategy
-from zkconsumer.core.coordinator.wire import decode_assignment
+from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
+from zkconsumer.core.groups.reactions import name_of
+from zkconsumer.core.groups.spec import ClassicSpec, Kip848Spec
+from zkconsumer.core.groups.sticky import StickyStrategy
+from zkconsumer.core.groups.strategies import RangeStrategy, RoundRobinStrategy, Strategy
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import Create, Delete, Ok, SetData
 from zkconsumer.core.zookeeper.view import Assignor, GroupView, MemberSpec
@@ -346,9 +345,9 @@ class BrokerStage(Stage):
             **{"backoff": 1.0, "reread": NEVER},
         }
         if self.kind == "consumer":
-            spec: Any = ConsumerGroupSpec(member_id=name, assignor=None, rack=None, **common)
+            spec: Any = Kip848Spec(member_id=name, assignor=None, rack=None, **common)
         else:
-            spec = GroupSpec(strategies=tuple(STRATEGIES[n] for n in self.options), **common)
+            spec = ClassicSpec(strategies=tuple(STRATEGIES[n] for n in self.options), **common)
         member = SimGroupMember(
             self.brokers,
             spec,

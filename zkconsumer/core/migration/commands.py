@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator.strategies import Strategy
+from zkconsumer.core.groups.strategies import Strategy
 from zkconsumer.core.migration.modes import Mode, Offer
 
 # -- events ------------------------------------------------------------------------------------

@@ -14,14 +14,17 @@ from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator import events
-from zkconsumer.core.coordinator.data import Goal
-from zkconsumer.core.coordinator.events import GroupMember
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.states import State
-from zkconsumer.core.coordinator.strategies import LegacyStrategy, MemberState, Strategy
-from zkconsumer.core.coordinator.wire import decode_subscription, encode_subscription
+from zkconsumer.core.groups import events
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.data import Goal
+from zkconsumer.core.groups.events import GroupMember
+from zkconsumer.core.groups.formats.consumer_protocol import (
+    decode_subscription,
+    encode_subscription,
+)
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.states import State
+from zkconsumer.core.groups.strategies import LegacyStrategy, MemberState, Strategy
 from zkconsumer.core.migration.commands import OfferChanged
 from zkconsumer.core.migration.modes import Offer
 
@@ -73,7 +76,7 @@ class OwnStrategy:
         return LegacyStrategy(f"legacy-{self.assignor}", self.hash_form)
 
 
-class LiveMembership(MembershipMachine):
+class LiveMembership(ClassicMachine):
     """A member of the coordinator's group whose offer changes with the mode.
 
     ``offer``: the one in the current generation; ``None``: not a member. While it joins, it keeps
@@ -81,7 +84,7 @@ class LiveMembership(MembershipMachine):
     may assign them to a plain consumer, which delivers at once and ignores owner znodes.
     """
 
-    def __init__(self, spec: GroupSpec) -> None:
+    def __init__(self, spec: ClassicSpec) -> None:
         super().__init__(spec)
         self._offered = self._wanted = Offer.OWN
         self._joined_with: Offer | None = None
@@ -138,6 +141,6 @@ class LiveMembership(MembershipMachine):
             super()._join_failed(event)
 
     ANYWHERE: ClassVar[Mapping[type, Handler]] = {
-        **MembershipMachine.ANYWHERE,
+        **ClassicMachine.ANYWHERE,
         OfferChanged: _offer_changed,
     }

@@ -21,9 +21,9 @@ from zkconsumer.core.common.events import (
     ListenerDone,
 )
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator import commands as group_commands, events as group_events
-from zkconsumer.core.coordinator.states import ENDED
-from zkconsumer.core.coordinator.strategies import Strategy
+from zkconsumer.core.groups import commands as group_commands, events as group_events
+from zkconsumer.core.groups.states import ENDED
+from zkconsumer.core.groups.strategies import Strategy
 from zkconsumer.core.migration.commands import (
     AckStored,
     FromGroup,

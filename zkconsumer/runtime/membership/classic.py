@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.base import GroupMachine
-from zkconsumer.core.coordinator.reactions import UNREACHABLE
-from zkconsumer.core.coordinator.states import ENDED, State
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.base import GroupMachine
+from zkconsumer.core.groups.reactions import UNREACHABLE
+from zkconsumer.core.groups.states import ENDED, State
 from zkconsumer.core.zookeeper.ops import Permission, always
 from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.gate import LEASE, DeliveryGate

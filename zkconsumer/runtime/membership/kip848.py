@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.consumer_group import commands, events
-from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
-from zkconsumer.core.coordinator.events import RequestFailed
-from zkconsumer.core.coordinator.reactions import UNREACHABLE
+from zkconsumer.core.groups import kip848_commands as commands, kip848_events as events
+from zkconsumer.core.groups.events import RequestFailed
+from zkconsumer.core.groups.kip848 import Kip848Machine
+from zkconsumer.core.groups.reactions import UNREACHABLE
 from zkconsumer.runtime.membership.classic import BrokerCoordination
 
 
@@ -43,7 +43,7 @@ class ConsumerGroupCoordination(BrokerCoordination):
         heartbeat after which nothing had to be released.
         """
         machine = self._member.machine
-        assert isinstance(machine, ConsumerGroupMachine)
+        assert isinstance(machine, Kip848Machine)
         current = machine.awaits(event.token)
         self._take_answer(command, event, sent_us)
         if current and event.code == ErrorCode.NONE and machine.generation >= 0:

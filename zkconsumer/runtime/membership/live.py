@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, cast
 
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.reactions import (
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.reactions import (
     SENT_AGAIN,
     Reaction,
     Request,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zkconsumer.core.coordinator.base import GroupMachine
+from zkconsumer.core.groups.base import GroupMachine
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.runtime.counters import RebalanceCounts

@@ -13,15 +13,14 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.consumer_group.events import MemberHeartbeatAnswered
-from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.base import GroupMachine
-from zkconsumer.core.coordinator.events import Event
-from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.coordinator.reactions import UNREACHABLE
-from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.base import GroupMachine
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.events import Event
+from zkconsumer.core.groups.kip848 import Kip848Machine
+from zkconsumer.core.groups.kip848_events import MemberHeartbeatAnswered
+from zkconsumer.core.groups.reactions import UNREACHABLE
+from zkconsumer.core.groups.spec import ClassicSpec, GroupSpec, Kip848Spec
 from zkconsumer.core.zookeeper.ops import Permission, Permit, always
 from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.membership.classic import BrokerCoordination
@@ -51,7 +50,7 @@ class Connected(Protocol):
         """The cluster that receives the member's requests."""
 
     @property
-    def group_spec(self) -> GroupSpec | ConsumerGroupSpec:
+    def group_spec(self) -> GroupSpec:
         """The member of the coordinator's group."""
 
     @property
@@ -245,7 +244,7 @@ class LinesProcess(SimProcess[MachineT]):
     A subclass sets ``group_spec``.
     """
 
-    group_spec: GroupSpec | ConsumerGroupSpec
+    group_spec: GroupSpec
 
     def _connect(self, cluster: Brokers, lines: int) -> None:
         self.cluster = cluster
@@ -297,7 +296,7 @@ class SimGroupMember(LinesProcess[GroupMachine]):
     def __init__(
         self,
         cluster: Brokers,
-        spec: GroupSpec | ConsumerGroupSpec,
+        spec: GroupSpec,
         data: Source | None = None,
         observer: Observer | None = None,
         habits: Habits = Habits(),  # noqa: B008
@@ -319,10 +318,11 @@ class SimGroupMember(LinesProcess[GroupMachine]):
         """Whether LeaveGroup failed: a member tries once, as the Java client."""
         machine: GroupMachine
         kind = BrokerCoordination
-        if isinstance(spec, ConsumerGroupSpec):
-            machine, kind = ConsumerGroupMachine(spec), ConsumerGroupCoordination
+        if isinstance(spec, Kip848Spec):
+            machine, kind = Kip848Machine(spec), ConsumerGroupCoordination
         else:
-            machine = MembershipMachine(spec)
+            assert isinstance(spec, ClassicSpec)
+            machine = ClassicMachine(spec)
         requests, heartbeats = self._lines
         self._coordination = kind(
             spec,

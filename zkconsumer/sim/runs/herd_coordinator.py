@@ -1,7 +1,7 @@
 """The events of ``zkconsumer.sim.runs.herd`` in a group that a broker coordinates, in virtual time.
 
-The members are the real machines: of ``zkconsumer.core.coordinator`` for the profile
-``coordinator`` (the classic protocol), of ``zkconsumer.core.consumer_group`` for ``consumer``
+The members are the real machines: of ``zkconsumer.core.groups.classic`` for the profile
+``coordinator`` (the classic protocol), of ``zkconsumer.core.groups.kip848`` for ``consumer``
 (KIP-848).
 """
 
@@ -11,10 +11,9 @@ from collections.abc import Callable
 from functools import partial
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.states import State
-from zkconsumer.core.coordinator.strategies import RangeStrategy, Strategy
+from zkconsumer.core.groups.spec import ClassicSpec, Kip848Spec
+from zkconsumer.core.groups.states import State
+from zkconsumer.core.groups.strategies import RangeStrategy, Strategy
 from zkconsumer.herd.counters import GroupCounter
 from zkconsumer.herd.measures import Measures, measure
 from zkconsumer.herd.recorders import SizedGroupRecorder
@@ -159,9 +158,9 @@ class CoordinatorRun:
         self.members[number] = member
         member.start()
 
-    def _classic_spec(self, name: str) -> GroupSpec:
+    def _classic_spec(self, name: str) -> ClassicSpec:
         herd = self.herd
-        return GroupSpec(
+        return ClassicSpec(
             group=GROUP,
             consumer_id=name,
             instance_id=None,
@@ -176,9 +175,9 @@ class CoordinatorRun:
             reread=REREAD,
         )
 
-    def _member_spec(self, name: str) -> ConsumerGroupSpec:
+    def _member_spec(self, name: str) -> Kip848Spec:
         herd = self.herd
-        return ConsumerGroupSpec(
+        return Kip848Spec(
             group=GROUP,
             member_id=name,
             consumer_id=name,

@@ -1,7 +1,7 @@
 """A broker's group coordinator in virtual time: members, generations, sessions, offsets.
 
-It takes the commands of ``zkconsumer.core.coordinator`` as requests and answers with its events, so
-the members that speak to it are the real machine. One group. Source of states, codes and rules:
+It takes the commands of ``zkconsumer.core.groups`` as requests and answers with its events, so the
+members that speak to it are the real machine. One group. Source of states, codes and rules:
 Kafka 3.9 ``GroupCoordinator`` (groups of the classic protocol). Runs inside kernel events.
 """
 
@@ -15,12 +15,12 @@ from typing import Any, Final, Protocol
 
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.consumer_group.commands import MemberHeartbeat
-from zkconsumer.core.consumer_group.events import MemberHeartbeatAnswered
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.events import Event, GroupMember
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.wire import decode_assignment, decode_subscription
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.events import Event, GroupMember
+from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment, decode_subscription
+from zkconsumer.core.groups.kip848_commands import MemberHeartbeat
+from zkconsumer.core.groups.kip848_events import MemberHeartbeatAnswered
+from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.servers.group_roster import Protocols, Reply, Roster, Seat
 
@@ -86,7 +86,7 @@ class _Stored:
     generation: int = 0
     protocol: str = ""
     leader: str = ""
-    seats: Mapping[str, tuple[GroupSpec, Protocols]] = field(default_factory=dict)
+    seats: Mapping[str, tuple[ClassicSpec, Protocols]] = field(default_factory=dict)
     parts: Mapping[str, bytes] = field(default_factory=dict)
 
 
@@ -137,7 +137,7 @@ class GroupCoordinator:
 
     # -- requests
 
-    def handle(self, command: Any, spec: GroupSpec, reply: Reply) -> None:
+    def handle(self, command: Any, spec: ClassicSpec, reply: Reply) -> None:
         """One request arrives from the member with ``spec``. ``reply`` is called once, or never if
         the broker dies first."""
         life = self._life
@@ -185,7 +185,7 @@ class GroupCoordinator:
                     self._store_offsets(name, positions)
                 answer(events.OffsetsCommitted(token, dict.fromkeys(positions, code)))
 
-    def _may_commit(self, name: str, generation: int, spec: GroupSpec) -> int:
+    def _may_commit(self, name: str, generation: int, spec: ClassicSpec) -> int:
         if self.state is GroupState.DEAD:
             if generation >= 0:
                 return ILLEGAL_GENERATION
@@ -195,7 +195,7 @@ class GroupCoordinator:
         code = self._known(name, generation, spec)
         return REBALANCING if not code and self.state is GroupState.COMPLETING else code
 
-    def _is_member(self, name: str, spec: GroupSpec) -> int:
+    def _is_member(self, name: str, spec: ClassicSpec) -> int:
         """Why this is not a member of the group, or 0."""
         if spec.instance_id is not None:
             holder = self.roster.instances.get(spec.instance_id)
@@ -205,7 +205,7 @@ class GroupCoordinator:
                 return UNKNOWN_MEMBER
         return 0 if name in self.seats else UNKNOWN_MEMBER
 
-    def _known(self, name: str, generation: int, spec: GroupSpec) -> int:
+    def _known(self, name: str, generation: int, spec: ClassicSpec) -> int:
         """Why a member of ``generation`` is refused, or 0."""
         code = self._is_member(name, spec)
         return ILLEGAL_GENERATION if not code and generation != self.generation else code
@@ -222,7 +222,7 @@ class GroupCoordinator:
 
     # -- joining
 
-    def _join(self, command: commands.JoinGroup, spec: GroupSpec, reply: Reply) -> None:
+    def _join(self, command: commands.JoinGroup, spec: ClassicSpec, reply: Reply) -> None:
         name, replaces = command.member_id, ""
         if self.state is GroupState.DEAD:
             if name:
@@ -251,7 +251,7 @@ class GroupCoordinator:
         self._complete_join()
 
     def _seat(
-        self, command: commands.JoinGroup, spec: GroupSpec, name: str, replaces: str, reply: Reply
+        self, command: commands.JoinGroup, spec: ClassicSpec, name: str, replaces: str, reply: Reply
     ) -> None:
         if self._watch is not None and name in self.seats:
             self._watch.joins(name, _owned(dict(command.protocols).get(self._protocol, b"")))
@@ -283,7 +283,7 @@ class GroupCoordinator:
         if self.state is not GroupState.PREPARING:
             self._prepare()
 
-    def _replace(self, old: str, new: str, command: commands.JoinGroup, spec: GroupSpec) -> None:
+    def _replace(self, old: str, new: str, command: commands.JoinGroup, spec: ClassicSpec) -> None:
         """A process has started with the instance id of another: that one is fenced."""
         seat = self.roster.remove(old)
         assert seat is not None
@@ -399,7 +399,7 @@ class GroupCoordinator:
 
     # -- the assignment
 
-    def _sync(self, command: commands.SyncGroup, spec: GroupSpec, reply: Reply) -> None:
+    def _sync(self, command: commands.SyncGroup, spec: ClassicSpec, reply: Reply) -> None:
         code = self._known(command.member_id, command.generation, spec)
         if not code and self.state is GroupState.PREPARING:
             code = REBALANCING
@@ -432,7 +432,7 @@ class GroupCoordinator:
 
     # -- the end of members
 
-    def _add(self, name: str, spec: GroupSpec, protocols: Protocols, new: bool = True) -> None:
+    def _add(self, name: str, spec: ClassicSpec, protocols: Protocols, new: bool = True) -> None:
         seat = Seat(spec, protocols, self.kernel.now_us, new=new)
         self.roster.add(name, seat)
         self._leader = self._leader or name

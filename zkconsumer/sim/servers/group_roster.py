@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.groups.spec import ClassicSpec
 
 Reply = Callable[[Any], object]
 """Takes the event that answers a request; each kind of member has its own events."""
@@ -21,7 +21,7 @@ class Seat:
     ``new``: its first generation has not begun.
     """
 
-    spec: GroupSpec
+    spec: ClassicSpec
     protocols: Protocols
     heard_us: int
     joining: Reply | None = None

@@ -1,6 +1,6 @@
 """A broker's side of KIP-848 in virtual time: group epoch, target assignment, reconciliation.
 
-It takes the commands of ``zkconsumer.core.consumer_group`` as requests and answers with its events,
+It takes the commands of ``zkconsumer.core.groups.kip848`` as requests and answers with its events,
 so the members that speak to it are the real machine. One group. Source of states, codes and rules:
 Kafka 4 ``GroupMetadataManager`` and ``CurrentAssignmentBuilder``. All of it is stored before it is
 answered, so another broker that takes over knows it. Runs inside kernel events.
@@ -17,11 +17,13 @@ from typing import Any, Final
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.consumer_group import commands, events
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator import events as group_events
-from zkconsumer.core.coordinator.commands import CommitOffsets, LeaveGroup, LoadTopics
-from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.groups import (
+    events as group_events,
+    kip848_commands as commands,
+    kip848_events as events,
+)
+from zkconsumer.core.groups.commands import CommitOffsets, LeaveGroup, LoadTopics
+from zkconsumer.core.groups.spec import ClassicSpec, Kip848Spec
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.servers.classic import GroupWatch
 from zkconsumer.sim.servers.group_roster import Protocols
@@ -51,7 +53,7 @@ class MemberSeat:
     the classic protocol; ``None`` for other members.
     """
 
-    spec: ConsumerGroupSpec | GroupSpec
+    spec: Kip848Spec | ClassicSpec
     heard_us: int
     epoch: int = 0
     previous: int = -1
@@ -110,7 +112,7 @@ class ConsumerGroupCoordinator:
 
     # -- requests
 
-    def handle(self, command: Any, spec: ConsumerGroupSpec, reply: Callable[[Any], object]) -> None:
+    def handle(self, command: Any, spec: Kip848Spec, reply: Callable[[Any], object]) -> None:
         """One request arrives from the member with ``spec``. ``reply`` is called once, or never if
         the broker dies first."""
         if self.loading:
@@ -164,7 +166,7 @@ class ConsumerGroupCoordinator:
 
     # -- heartbeats
 
-    def _beat(self, command: commands.MemberHeartbeat, spec: ConsumerGroupSpec) -> Any:
+    def _beat(self, command: commands.MemberHeartbeat, spec: Kip848Spec) -> Any:
         name, owned = command.member_id, command.owned
         named = None if owned is None else self._partitions(owned)
         seat = self.seats.get(name)
@@ -194,7 +196,7 @@ class ConsumerGroupCoordinator:
             self._by_id(seat.assigned) if told else None,
         )
 
-    def _enter(self, name: str, spec: ConsumerGroupSpec) -> MemberSeat | None:
+    def _enter(self, name: str, spec: Kip848Spec) -> MemberSeat | None:
         """The seat of a member that joins, or joins again; None: its instance id is taken.
 
         Also by this member itself, if it is static and has not left: a broker takes no account of
@@ -223,14 +225,14 @@ class ConsumerGroupCoordinator:
         self._expire_later(name, seat)
         return seat
 
-    def _holder(self, spec: ConsumerGroupSpec) -> str | None:
+    def _holder(self, spec: Kip848Spec) -> str | None:
         """The member that has the instance id of ``spec``."""
         if spec.instance_id is None:
             return None
         found = (n for n, one in self.seats.items() if one.spec.instance_id == spec.instance_id)
         return next(found, None)
 
-    def _leave(self, name: str, spec: ConsumerGroupSpec) -> None:
+    def _leave(self, name: str, spec: Kip848Spec) -> None:
         seat = self.seats.get(name)
         if seat is None:
             return

@@ -3,7 +3,7 @@ out.
 
 It finds the coordinator, fetches offsets and starts, releases (stop, commit, listener), handles
 lost partitions and requested commits, leaves, and ends. The subclass decides how a member joins and
-gets partitions: ``MembershipMachine`` for the classic protocol, ``ConsumerGroupMachine`` for
+gets partitions: ``ClassicMachine`` for the classic protocol, ``Kip848Machine`` for
 KIP-848.
 
 Same contract as ``zkconsumer.core.zookeeper.machine``: it handles any event in any state, late
@@ -46,9 +46,9 @@ from zkconsumer.core.common.events import (
 )
 from zkconsumer.core.common.machine import Handler, Machine
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.data import Goal, Lookup, Purpose, Release
-from zkconsumer.core.coordinator.reactions import (
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.data import Goal, Lookup, Purpose, Release
+from zkconsumer.core.groups.reactions import (
     SENT_AGAIN,
     TABLE,
     Reaction,
@@ -60,8 +60,8 @@ from zkconsumer.core.coordinator.reactions import (
     reaction,
     worst,
 )
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.states import BETWEEN, COMMIT_STATES, ENDED, WAITING, State
+from zkconsumer.core.groups.spec import GroupSpec
+from zkconsumer.core.groups.states import BETWEEN, COMMIT_STATES, ENDED, WAITING, State
 
 
 class GroupMachine(Machine[State, Any, Any]):

@@ -1,4 +1,4 @@
-"""ConsumerGroupMachine: one member of a group by KIP-848. Events in, commands out.
+"""Kip848Machine: one member of a group by KIP-848. Events in, commands out.
 
 It decides when to join, what to report to the coordinator, and how to change from its partitions to
 the assigned ones. ``GroupMachine`` does the rest. Heartbeats run at the same time: the answer to
@@ -25,17 +25,17 @@ from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.events import TimerFired
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.consumer_group import commands, events
-from zkconsumer.core.consumer_group.reactions import HINTS, ROWS, ROWS_OF_MEMBERS
-from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
-from zkconsumer.core.coordinator.base import GroupMachine
-from zkconsumer.core.coordinator.commands import LeaveGroup, LoadTopics
-from zkconsumer.core.coordinator.data import Goal, Purpose
-from zkconsumer.core.coordinator.events import CoordinatorFound, RequestFailed, TopicsLoaded
-from zkconsumer.core.coordinator.reactions import Reaction, Request, Row, name_of
-from zkconsumer.core.coordinator.states import State
-from zkconsumer.core.coordinator.strategies import assign_to_streams
-from zkconsumer.core.coordinator.wire import AssignmentData
+from zkconsumer.core.groups import kip848_commands as commands, kip848_events as events
+from zkconsumer.core.groups.base import GroupMachine
+from zkconsumer.core.groups.commands import LeaveGroup, LoadTopics
+from zkconsumer.core.groups.data import Goal, Purpose
+from zkconsumer.core.groups.events import CoordinatorFound, RequestFailed, TopicsLoaded
+from zkconsumer.core.groups.formats.consumer_protocol import AssignmentData
+from zkconsumer.core.groups.kip848_reactions import HINTS, ROWS, ROWS_OF_MEMBERS
+from zkconsumer.core.groups.reactions import Reaction, Request, Row, name_of
+from zkconsumer.core.groups.spec import Kip848Spec
+from zkconsumer.core.groups.states import State
+from zkconsumer.core.groups.strategies import assign_to_streams
 
 Owned = Mapping[str, tuple[int, ...]]
 """Partition numbers, sorted, by topic id."""
@@ -51,14 +51,14 @@ NAMES_AGAIN: Final = 1.0
 """Seconds until the name of an unknown topic id is requested again."""
 
 
-class ConsumerGroupMachine(GroupMachine):
+class Kip848Machine(GroupMachine):
     """One member. See ``GroupMachine``; ``generation`` is the member epoch, -1 outside."""
 
     REACTIONS: ClassVar[Mapping[int, Row]] = ROWS
-    spec: ConsumerGroupSpec  # type: ignore[assignment]  # what the base uses of it is the same
+    spec: Kip848Spec
 
-    def __init__(self, spec: ConsumerGroupSpec) -> None:
-        super().__init__(spec)  # type: ignore[arg-type]
+    def __init__(self, spec: Kip848Spec) -> None:
+        super().__init__(spec)
         self.member_id = spec.member_id
         self._target: Owned = {}  # the last assignment
         self._names: dict[str, str] = {}  # of topic ids

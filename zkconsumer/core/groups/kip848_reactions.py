@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.coordinator import reactions
-from zkconsumer.core.coordinator.reactions import UNREACHABLE, Reaction, Request, Row, by_code
+from zkconsumer.core.groups import reactions
+from zkconsumer.core.groups.reactions import UNREACHABLE, Reaction, Request, Row, by_code
 
 _JOIN, _BEAT, _COMMIT, _FETCH = Request.JOIN, Request.HEARTBEAT, Request.COMMIT, Request.FETCH
 

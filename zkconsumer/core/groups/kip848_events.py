@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from zkconsumer.core.common.events import CommonEvent
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.core.coordinator.events import (
+from zkconsumer.core.groups.events import (
     CoordinatorFound,
     Left,
     OffsetsCommitted,

@@ -3,7 +3,7 @@
 ``range`` and ``roundrobin`` are those of the Java and Python consumers; ``legacy-range`` and
 ``legacy-roundrobin`` assign by stream, exactly as ``zkconsumer.core.common.assign`` does for groups
 in ZooKeeper, so that a group keeps its assignment when it moves. Sticky ones are in
-``zkconsumer.core.coordinator.sticky``. Pure; any thread.
+``zkconsumer.core.groups.sticky``. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 from zkconsumer.core.common.assign import RoundRobinHash, assign_range, assign_roundrobin
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
-from zkconsumer.core.coordinator.events import GroupMember
-from zkconsumer.core.coordinator.wire import (
+from zkconsumer.core.groups.events import GroupMember
+from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
     SubscriptionData,
     by_topic,

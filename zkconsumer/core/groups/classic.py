@@ -1,4 +1,4 @@
-"""MembershipMachine: one member of a group on the broker's coordinator, by the classic protocol.
+"""ClassicMachine: one member of a group on the broker's coordinator, by the classic protocol.
 
 It decides when to join, sync and join again; ``GroupMachine`` does the rest. The owner thread is
 the only caller.
@@ -13,21 +13,23 @@ from zkconsumer.core.common.commands import SetBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.base import GroupMachine
-from zkconsumer.core.coordinator.data import Goal, Purpose, Round
-from zkconsumer.core.coordinator.reactions import UNREACHABLE, Reaction, Request, name_of
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.states import BETWEEN, JOIN_STATES, State
-from zkconsumer.core.coordinator.strategies import MemberState, Strategy, assign_to_streams
-from zkconsumer.core.coordinator.wire import decode_assignment
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.base import GroupMachine
+from zkconsumer.core.groups.data import Goal, Purpose, Round
+from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
+from zkconsumer.core.groups.reactions import UNREACHABLE, Reaction, Request, name_of
+from zkconsumer.core.groups.spec import ClassicSpec
+from zkconsumer.core.groups.states import BETWEEN, JOIN_STATES, State
+from zkconsumer.core.groups.strategies import MemberState, Strategy, assign_to_streams
 from zkconsumer.errors import ZnodeFormatError
 
 
-class MembershipMachine(GroupMachine):
+class ClassicMachine(GroupMachine):
     """One member. See ``GroupMachine``."""
 
-    def __init__(self, spec: GroupSpec) -> None:
+    spec: ClassicSpec
+
+    def __init__(self, spec: ClassicSpec) -> None:
         super().__init__(spec)
         self._round = Round()
         self._before: tuple[frozenset[TopicPartition], int] = (frozenset(), -1)
@@ -38,12 +40,12 @@ class MembershipMachine(GroupMachine):
     # -- joining -----------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        self._emit(commands.LoadTopics(self._await(State.LOADING), self.spec.topics_to_load))
+        self._emit(commands.LoadTopics(self._await(State.LOADING), self.spec.topics_named))
 
     def _loaded(self, event: events.TopicsLoaded) -> None:
         self._emit(SetBrokers(event.brokers))
         self._known = dict(event.partitions)
-        denied = self._look_for_obstacle(event, self.spec.topics_to_load)
+        denied = self._look_for_obstacle(event, self.spec.topics_named)
         topics = self._subscribed(self._known)
         if topics is None:
             self._fail(UNREACHABLE, self.misread)
@@ -159,14 +161,14 @@ class MembershipMachine(GroupMachine):
 
     def _topics_to_reread(self) -> tuple[str, ...] | None:
         """Own topics, or all for a filter; the leader's also those of the other members."""
-        own = self.spec.topics_to_load
+        own = self.spec.topics_named
         return None if own is None else tuple(sorted({*own, *self._round.wanted}))
 
     def _reread_done(self, event: Any) -> None:
         if not isinstance(event, events.TopicsLoaded):
             return
         self._emit(SetBrokers(event.brokers))
-        self._look_for_obstacle(event, self.spec.topics_to_load)
+        self._look_for_obstacle(event, self.spec.topics_named)
         topics = self._subscribed(event.partitions)
         if self.state is not State.STABLE or topics is None:
             return

@@ -19,7 +19,7 @@ from enum import IntEnum
 from struct import Struct, error as StructError
 from typing import Final, NamedTuple
 
-from zkconsumer.core.coordinator.wire import decode_assignment
+from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
 
 _BYTE: Final = Struct(">b")
 _SHORT: Final = Struct(">h")

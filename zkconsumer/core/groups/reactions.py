@@ -11,7 +11,7 @@ from typing import Final
 from zkconsumer.core.common import error_codes
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator import events
+from zkconsumer.core.groups import events
 
 UNREACHABLE: Final = ErrorCode.UNKNOWN_SERVER_ERROR
 """The code of a request without an answer. A broker that answers with it failed, too."""

@@ -17,9 +17,8 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import (
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator.events import GroupMember
-from zkconsumer.core.coordinator.strategies import MemberState
-from zkconsumer.core.coordinator.wire import (
+from zkconsumer.core.groups.events import GroupMember
+from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
     SubscriptionData,
     decode_sticky,
@@ -28,6 +27,7 @@ from zkconsumer.core.coordinator.wire import (
     encode_sticky,
     encode_subscription,
 )
+from zkconsumer.core.groups.strategies import MemberState
 
 
 class _Name(str):

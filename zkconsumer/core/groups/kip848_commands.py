@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from zkconsumer.core.common.commands import CommonCommand
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator.commands import (
+from zkconsumer.core.groups.commands import (
     CommitOffsets,
     FindCoordinator,
     LeaveGroup,

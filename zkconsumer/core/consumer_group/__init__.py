@@ -1,1 +1,0 @@
-"""Membership by the consumer group protocol (KIP-848): the third pure machine, and its data."""

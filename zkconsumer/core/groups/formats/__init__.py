@@ -1,0 +1,1 @@
+"""Bytes that members of a group and its coordinator send or store."""

@@ -1,0 +1,107 @@
+"""The settings of a member on the coordinator, fixed for its life."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS, expand
+from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.groups.strategies import Strategy
+
+_INTERNAL: Final = INTERNAL_TOPICS | {"__share_group_state"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSpec:
+    """What both protocols need. Times are in seconds.
+
+    ``commit_attempts``: how often a commit is sent when the coordinator moves or still loads; the
+    one before a release is sent again for ``release_timeout``.
+    """
+
+    group: str
+    consumer_id: str
+    instance_id: str | None
+    subscription: Subscription
+    exclude_internal: bool
+    auto_commit: bool
+    session_timeout: float
+    rebalance_timeout: float
+    heartbeat_interval: float
+    backoff: float
+    reread: float
+    commit_attempts: int = 6
+
+    @property
+    def topics_named(self) -> tuple[str, ...] | None:
+        """The topics subscribed to by name; ``None`` for a pattern."""
+        if self.subscription.pattern is Pattern.STATIC:
+            return tuple(sorted(self.subscription.topics))
+        return None
+
+    def release_timeout(self, leaving: bool) -> float:
+        """Seconds for which the commit before a release is retried after its first failure.
+
+        Half the rebalance timeout, so that the other half is left for the listener and for joining
+        in time. A member that leaves has its session timeout, which ``shutdown`` waits for.
+        """
+        half = self.rebalance_timeout / 2
+        return min(half, self.session_timeout) if leaving else half
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicSpec(GroupSpec):
+    """A member by the classic protocol. ``strategies``: in order of preference."""
+
+    strategies: tuple[Strategy, ...]
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether partitions are kept while joining: only if all strategies support it."""
+        return all(strategy.cooperative for strategy in self.strategies)
+
+    def topics(self, known: Mapping[str, int]) -> dict[str, int]:
+        """Topic to number of streams, for the existing topics."""
+        return expand("", self.subscription, tuple(known), self.exclude_internal)
+
+    def strategy(self, name: str) -> Strategy | None:
+        """The strategy that the coordinator chose."""
+        return next((strategy for strategy in self.strategies if strategy.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kip848Spec(GroupSpec):
+    """A KIP-848 member. ``member_id``: chosen by the member, and kept for its life.
+
+    ``assignor``: the coordinator's (``uniform``, ``range``); ``None``: the coordinator chooses.
+    ``heartbeat_interval``: used until the coordinator sends another one. ``session_timeout``: the
+    coordinator's, which it does not send.
+    """
+
+    member_id: str
+    assignor: str | None
+    rack: str | None
+
+    @property
+    def regex(self) -> str | None:
+        """The pattern of topics, which the coordinator evaluates."""
+        if self.subscription.pattern is Pattern.STATIC:
+            return None
+        return next(iter(self.subscription.topics))
+
+    def topics(self, assigned: Collection[str]) -> dict[str, int]:
+        """Topic to number of streams, of those that are assigned and are to be read.
+
+        The coordinator has evaluated the pattern, and it assigns internal topics too.
+        """
+        if self.subscription.pattern is Pattern.STATIC:
+            return {
+                topic: streams
+                for topic, streams in self.subscription.topics.items()
+                if topic in assigned
+            }
+        (streams,) = self.subscription.topics.values()
+        hidden = _INTERNAL if self.exclude_internal else frozenset()
+        return {topic: streams for topic in sorted(assigned) if topic not in hidden}
