@@ -20,7 +20,7 @@ from zkconsumer.servers import LocalCluster
 
 JOURNAL = [
     {"at": 1, "kind": "run", "schema": 1, "clock": "epoch", "settings": {"group": "g"}},
-    {"at": 2, "kind": "fact", "name": "Claimed", "member": "m", "session": "0x1", "attempt": 1},
+    {"at": 2, "kind": "event", "name": "Claimed", "member": "m", "session": "0x1", "attempt": 1},
 ]
 Real = Callable[[str], str]
 

@@ -107,7 +107,7 @@ def test_a_killed_member_and_its_journal(port: int, tmp_path: Path) -> None:
     assert real.seconds_to_stable is not None
     assert 2.0 < real.unowned_longest <= real.seconds_to_stable < 60.0
     entries = list(read_journal(tmp_path / "journal.jsonl"))
-    assert [entry["name"] for entry in entries if entry["kind"] == "event"] == ["crash"]
+    assert [entry["name"] for entry in entries if entry["kind"] == "action"] == ["crash"]
     tally = Tally()
     for entry in entries:
         tally.entry(entry, len("/herd"))

@@ -146,7 +146,7 @@ def test_simulate_writes_a_journal_and_names_bad_options(tmp_path: Path) -> None
         assert _run("simulate", *options, "--journal", str(path)).returncode == 0
         texts.append(path.read_bytes())
         kinds = {entry["kind"] for entry in read_journal(path)}
-        assert kinds == {"run", "fact", "order", "op", "event"}
+        assert kinds == {"run", "event", "command", "op", "action"}
     assert texts[0] == texts[1]
     for options in (["--members", "1"], ["--journal", str(tmp_path / "c")], ["--members", "x"]):
         refused = _run("simulate", *options)
@@ -176,4 +176,4 @@ def test_the_herd_command_compares_server_journal_and_simulator(tmp_path: Path) 
     for figure_name in ("reads", "writes", "requests"):
         assert re.search(rf"scala +5 +{figure_name} .* [+-][0-9.]+ %", done.stdout), done.stdout
     assert "scala (real)" in page.read_text(encoding="utf-8")
-    assert sum(entry["kind"] == "event" for entry in read_journal(journal)) == 1
+    assert sum(entry["kind"] == "action" for entry in read_journal(journal)) == 1

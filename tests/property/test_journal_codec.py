@@ -150,7 +150,7 @@ def test_every_event_and_command_is_written(coordination: str, kind: type) -> No
         assert not check_entry(made)
         assert not check_entry(entry), entry
         assert (made["kind"], made["coordination"]) == ("member", coordination)
-        assert entry["kind"] == ("fact" if is_event else "order")
+        assert entry["kind"] == ("event" if is_event else "command")
         assert (entry["name"], entry["state"]) == (kind.__name__, "NEW")
         assert everything(Codec().decode(kind, entry["fields"])) == everything(value)
 

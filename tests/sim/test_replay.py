@@ -229,7 +229,7 @@ def test_a_planted_bug_is_the_first_difference(
         lines = RUNS[kind](monkeypatch, seed)
         first: dict[str, int] = {}
         for line, entry in enumerate(lines.entries, 1):
-            if entry["kind"] == "order" and entry["name"] == command.__name__:
+            if entry["kind"] == "command" and entry["name"] == command.__name__:
                 first.setdefault(entry["member"], line)
         if first:
             break
@@ -257,11 +257,11 @@ def test_a_planted_bug_is_the_first_difference(
 def test_a_state_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A difference that shows in no command is found in the state."""
     lines = zookeeper(monkeypatch, 1)
-    facts = [n for n, e in enumerate(lines.entries) if e["kind"] == "fact"]
-    changed = next(n for n in facts if lines.entries[n]["state"] == "RESTING")
+    events = [n for n, e in enumerate(lines.entries) if e["kind"] == "event"]
+    changed = next(n for n in events if lines.entries[n]["state"] == "RESTING")
     lines.entries[changed]["state"] = "VIEWING"
     member = lines.entries[changed]["member"]
-    before = [n for n in facts if n < changed and lines.entries[n]["member"] == member][-1]
+    before = [n for n in events if n < changed and lines.entries[n]["member"] == member][-1]
     run = next(run for run in replayed(lines, member=member))
     assert run.difference is not None
     assert run.difference.event_line == before + 1

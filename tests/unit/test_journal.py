@@ -82,10 +82,10 @@ def test_a_journal_cut_anywhere_gives_its_whole_lines(tmp_path: Path) -> None:
         ("nonsense", "is not JSON"),
         ("[1]", "no JSON object"),
         ('{"at":1,"kind":"what"}', "kind 'what'"),
-        ('{"at":1,"kind":"event"}', "name is missing"),
-        ('{"at":true,"kind":"event","name":"x"}', "at must be integer"),
-        ('{"at":1,"kind":"event","name":"x","partitions":[1]}', "partitions must be list"),
-        ('{"at":1,"kind":"event","name":"x","token":1}', "unknown field token"),
+        ('{"at":1,"kind":"action"}', "name is missing"),
+        ('{"at":true,"kind":"action","name":"x"}', "at must be integer"),
+        ('{"at":1,"kind":"action","name":"x","partitions":[1]}', "partitions must be list"),
+        ('{"at":1,"kind":"action","name":"x","token":1}', "unknown field token"),
         ("[" * 100_000, "is not JSON"),
     ],
 )
@@ -334,17 +334,17 @@ def test_what_is_delivered_again() -> None:
 
     def starts(at: int, who: tuple[str, str], offset: int) -> dict[str, object]:
         offsets = {who[1]: offset}
-        return _line(at, "order", "StartFetching", who[0], partitions=[who[1]], offsets=offsets)
+        return _line(at, "command", "StartFetching", who[0], partitions=[who[1]], offsets=offsets)
 
     def stops(at: int, who: tuple[str, str], offset: int, name: str) -> dict[str, object]:
-        return _line(at, "fact", name, who[0], offsets={who[1]: offset})
+        return _line(at, "event", name, who[0], offsets={who[1]: offset})
 
     lines = [
         starts(0, one, 0),
         starts(0, three, 0),
         stops(10, one, 40, "FetchingStopped"),
         starts(11, two, 40),
-        _line(20, "event", "crash", "g_b"),  # at 200
+        _line(20, "action", "crash", "g_b"),  # at 200
         starts(30, one, 150),
         stops(31, one, 160, "Dropped"),
         starts(32, two, 150),

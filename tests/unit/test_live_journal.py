@@ -52,15 +52,15 @@ def test_modes_and_stages_are_in_the_journal_and_in_its_diagram() -> None:
         recorder.command(command, 9, 1)
     names = [(entry["kind"], entry["name"], entry.get("detail")) for entry in sink.entries]
     assert names == [
-        ("fact", "LiveRegistered", "mode zookeeper, version 2"),
-        ("fact", "Joined", "generation 5, zkconsumer-live-range"),
-        ("fact", "ModeLoaded", "mode locked, version 3"),
-        ("fact", "AckStored", "version 3"),
-        ("fact", "AckStored", "/consumers/g/live/members/g_m1: no node"),
-        ("order", "Report", "mode locked, version 3"),
-        ("order", "Report", "not drawn"),
-        ("order", "NeedGroup", "delivery needs: session and membership"),
-        ("order", "StoreAck", "version 3"),
+        ("event", "LiveRegistered", "mode zookeeper, version 2"),
+        ("event", "Joined", "generation 5, zkconsumer-live-range"),
+        ("event", "ModeLoaded", "mode locked, version 3"),
+        ("event", "AckStored", "version 3"),
+        ("event", "AckStored", "/consumers/g/live/members/g_m1: no node"),
+        ("command", "Report", "mode locked, version 3"),
+        ("command", "Report", "not drawn"),
+        ("command", "NeedGroup", "delivery needs: session and membership"),
+        ("command", "StoreAck", "version 3"),
     ]
     for entry in sink.entries:
         assert entry.keys() <= fields_of(Kind(entry["kind"])).keys()

@@ -30,14 +30,14 @@ def consumed_twice(entries: Iterable[Entry], end: int, position: Callable[[int],
 
     for entry in entries:
         name, member = entry.get("name", ""), entry.get("member", "")
-        if entry["kind"] == "order" and name == "StartFetching":
+        if entry["kind"] == "command" and name == "StartFetching":
             offsets = entry.get("offsets", {})
             for partition in entry.get("partitions", ()):
                 reading[member, partition] = offsets.get(partition, 0)
-        elif entry["kind"] == "fact" and name in ("FetchingStopped", "Dropped"):
+        elif entry["kind"] == "event" and name in ("FetchingStopped", "Dropped"):
             for partition, at in entry.get("offsets", {}).items():
                 stop(member, partition, at)
-        elif entry["kind"] == "event" and name == "crash":
+        elif entry["kind"] == "action" and name == "crash":
             for who, partition in list(reading):
                 if who == member:
                     stop(who, partition, position(entry["at"]))

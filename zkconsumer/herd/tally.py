@@ -178,7 +178,7 @@ class Tally:
                 spent = _cost_of(entry)
                 self.spend(at, member, GROUP_KINDS.get(name, name), spent, entry["sent"])
                 self.asked(member, name, entry["result"])
-        elif entry["kind"] == "order" and name in ("StartFetching", "Forget", "Drop"):
+        elif entry["kind"] == "command" and name in ("StartFetching", "Forget", "Drop"):
             change = self.ownership.took if name == "StartFetching" else self.ownership.lost
             for text in entry.get("partitions", ()):
                 topic, _, number = text.rpartition("-")
@@ -198,19 +198,19 @@ class Tally:
             for path in entry.get("created", ()):
                 if tp := owner_partition(path):
                     self.ownership.took(at, tp, member)
-        elif name == "Close" or (kind == "event" and name == "crash"):
+        elif name == "Close" or (kind == "action" and name == "crash"):
             self.ownership.gone(at, member)
         if at < self.start:
             return
         if kind == "op":
             spent = _cost_of(entry)
             self.spend(at, member, kind_of(name, entry.get("path", "")), spent, entry["sent"])
-        elif kind == "fact":
+        elif kind == "event":
             if name == "Changed":
                 self._fired(member, entry["path"], chroot)
             elif name == "Claimed":
                 self.member(member).conflicts += len(entry.get("blocked", ()))
-        elif kind == "order":
+        elif kind == "command":
             share = self.member(member)
             if name == "LoadView":
                 share.attempts += entry.get("detail") != Scope.GROUP.value

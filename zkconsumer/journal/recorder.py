@@ -91,7 +91,7 @@ def event_entry(
     at_us: int, name: str, member: str = "", detail: str = "", partitions: Iterable[str] = ()
 ) -> Entry:
     """An action on the group."""
-    entry: Entry = {"at": at_us, "kind": Kind.EVENT.value, "name": name}
+    entry: Entry = {"at": at_us, "kind": Kind.ACTION.value, "name": name}
     if member:
         entry["member"] = member
     if listed := list(partitions):
@@ -192,11 +192,11 @@ class Recorder:
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
         """Write an event before the machine handles it."""
-        self._write(Kind.FACT, event, epoch, attempt)
+        self._write(Kind.EVENT, event, epoch, attempt)
 
     def command(self, command: Any, epoch: int, attempt: int) -> None:
         """Write a command."""
-        self._write(Kind.ORDER, command, epoch, attempt)
+        self._write(Kind.COMMAND, command, epoch, attempt)
 
 
 class MemberRecorder(Recorder):

@@ -257,7 +257,7 @@ def replay(
                 runs[name] = _begin(line, entry, codec)
                 results.append(runs[name].result)
             elif name not in runs or "fields" not in entry:
-                if kind in ("fact", "order"):
+                if kind in ("event", "command"):
                     raise CodecError(
                         "the journal does not have complete events, so it cannot be replayed: it "
                         "was written by an older release, or by a simulation (replay that by its "
@@ -267,7 +267,7 @@ def replay(
                     runs[name].finish(complete=False)
                     runs[name].result.dropped_line = line
             elif not runs[name].over:
-                (runs[name].event if kind == "fact" else runs[name].command)(line, entry)
+                (runs[name].event if kind == "event" else runs[name].command)(line, entry)
         except CodecError as error:
             raise JournalFormatError(path, line, str(error)) from None
     for run in runs.values():

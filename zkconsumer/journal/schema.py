@@ -18,19 +18,19 @@ class Kind(Enum):
 
     RUN = "run"
     MEMBER = "member"
-    FACT = "fact"
-    ORDER = "order"
-    OP = "op"
     EVENT = "event"
+    COMMAND = "command"
+    OP = "op"
+    ACTION = "action"
 
 
 KINDS: Final = {
     Kind.RUN: "first line of a file: what was run, and the kind of clock",
     Kind.MEMBER: "specification of a member, from which its events can be replayed",
-    Kind.FACT: "an event that the member's decision core received",
-    Kind.ORDER: "a command that the core issued",
+    Kind.EVENT: "an event that the member's decision core received",
+    Kind.COMMAND: "a command that the core issued",
     Kind.OP: "an operation on ZooKeeper, or a request to a broker, with its answer",
-    Kind.EVENT: "something that an operator, a test or a server did to the group",
+    Kind.ACTION: "something that an operator, a test or a server did to the group",
 }
 
 
@@ -57,12 +57,12 @@ class Field:
 
 
 _ALL = frozenset(Kind)
-_MEMBER = frozenset({Kind.FACT, Kind.ORDER, Kind.OP})
-_CORE = frozenset({Kind.FACT, Kind.ORDER})
+_MEMBER = frozenset({Kind.EVENT, Kind.COMMAND, Kind.OP})
+_CORE = frozenset({Kind.EVENT, Kind.COMMAND})
 _OP = frozenset({Kind.OP})
 _RUN = frozenset({Kind.RUN})
 _MADE = frozenset({Kind.MEMBER})
-_EVENT = frozenset({Kind.EVENT})
+_ACTION = frozenset({Kind.ACTION})
 
 
 def _f(
@@ -92,14 +92,14 @@ FIELDS: Final = (
     _f(
         "name",
         Type.TEXT,
-        _MEMBER | _EVENT,
-        "class of the event (`fact`), command (`order`) or operation",
+        _MEMBER | _ACTION,
+        "class of the event, command or operation",
         True,
     ),
     _f("member", Type.TEXT, _MEMBER | _MADE, "consumer id", True),
-    _f("member", Type.TEXT, _EVENT, "consumer id, if the event concerns one member"),
+    _f("member", Type.TEXT, _ACTION, "consumer id, if the action concerns one member"),
     _f("session", Type.TEXT, _MEMBER, "ZooKeeper session, hexadecimal; `0x0`: none", True),
-    _f("session", Type.TEXT, _EVENT, "ZooKeeper session, hexadecimal"),
+    _f("session", Type.TEXT, _ACTION, "ZooKeeper session, hexadecimal"),
     _f(
         "generation",
         Type.INTEGER,
@@ -130,13 +130,13 @@ FIELDS: Final = (
     _f(
         "since",
         Type.INTEGER,
-        _EVENT,
+        _ACTION,
         "time in microseconds on the run's clock at which the condition began",
     ),
     _f(
         "count",
         Type.INTEGER,
-        _EVENT,
+        _ACTION,
         "for `EntriesDropped`: number of entries that could not be written",
     ),
     _f("result", Type.TEXT, _CORE | _OP, "`ok`, or why it failed"),
@@ -168,7 +168,7 @@ FIELDS: Final = (
     _f(
         "partitions",
         Type.NAMES,
-        _CORE | _EVENT,
+        _CORE | _ACTION,
         "partitions that the line concerns, as `topic-partition`",
     ),
     _f(
@@ -181,11 +181,11 @@ FIELDS: Final = (
     _f(
         "replaced",
         Type.NUMBERS,
-        frozenset({Kind.FACT}),
+        frozenset({Kind.EVENT}),
         "for `OffsetReset`: partitions and the offset of each that was not in the log",
     ),
     _f("members", Type.NAMES, _CORE, "consumer ids of the members that were read from the group"),
-    _f("detail", Type.TEXT, _CORE | _EVENT, "details, for people"),
+    _f("detail", Type.TEXT, _CORE | _ACTION, "details, for people"),
     _f("release", Type.TEXT, _MADE, "release of zkconsumer that ran the member", True),
     _f(
         "coordination",

@@ -20,7 +20,7 @@ def sequence(entries: Iterable[Entry], member: str) -> str:
     rows: list[tuple[str, int, str]] = []
     server = "ZooKeeper"
     for entry in entries:
-        if entry.get("member") != member or entry["kind"] in ("event", "member"):
+        if entry.get("member") != member or entry["kind"] in ("action", "member"):
             continue
         if "generation" in entry:
             server = "Coordinator"
@@ -86,16 +86,16 @@ def _mode(entry: Entry) -> str:
 
 
 _NOTES: Final[dict[tuple[str, str], Callable[[Entry], str]]] = {
-    ("fact", "Changed"): lambda entry: f"S-->>M: watch: {entry['path']} has changed",
-    ("order", "StopFetching"): _step("1 stop"),
-    ("order", "Release"): _step("2 release"),
-    ("order", "Forget"): _step("2 release, by joining without"),
-    ("fact", "ViewLoaded"): _assigned,
-    ("fact", "Joined"): _joined,
-    ("order", "ClaimPartitions"): _step("4 claim"),
-    ("fact", "Synced"): _step("4 given"),
-    ("order", "StartFetching"): _step("5 start"),
-    ("order", "Drop"): _step("drop"),
-    ("order", "Report"): _mode,
-    ("fact", "AckStored"): lambda entry: f"Note over M: mode acknowledged, {entry['detail']}",
+    ("event", "Changed"): lambda entry: f"S-->>M: watch: {entry['path']} has changed",
+    ("command", "StopFetching"): _step("1 stop"),
+    ("command", "Release"): _step("2 release"),
+    ("command", "Forget"): _step("2 release, by joining without"),
+    ("event", "ViewLoaded"): _assigned,
+    ("event", "Joined"): _joined,
+    ("command", "ClaimPartitions"): _step("4 claim"),
+    ("event", "Synced"): _step("4 given"),
+    ("command", "StartFetching"): _step("5 start"),
+    ("command", "Drop"): _step("drop"),
+    ("command", "Report"): _mode,
+    ("event", "AckStored"): lambda entry: f"Note over M: mode acknowledged, {entry['detail']}",
 }

@@ -50,38 +50,38 @@ class Journal:
     def add(self, at: float, kind: str, name: str, **more: Any) -> Journal:
         us = int((EPOCH.timestamp() + at) * 1e6)
         entry = {"at": us, "kind": kind, "name": name, "member": self.member, **more}
-        if kind != "event":
+        if kind != "action":
             entry |= {"session": hex(self.session), "attempt": 1}
         self.lines.append(entry)
         return self
 
     def starts(self, at: float, offset: int) -> Journal:
         where = {"partitions": ["t-0"], "offsets": {"t-0": offset}}
-        return self.add(at, "order", "StartFetching", **where)
+        return self.add(at, "command", "StartFetching", **where)
 
     def asks(self, at: float, offset: int) -> Journal:
-        return self.add(at, "fact", "CommitRequested", offsets={"t-0": offset})
+        return self.add(at, "event", "CommitRequested", offsets={"t-0": offset})
 
     def stops(self, at: float, offset: int) -> Journal:
-        self.add(at, "order", "StopFetching", partitions=["t-0"])
-        return self.add(at, "fact", "FetchingStopped", offsets={"t-0": offset})
+        self.add(at, "command", "StopFetching", partitions=["t-0"])
+        return self.add(at, "event", "FetchingStopped", offsets={"t-0": offset})
 
     def drops(self, at: float, offset: int) -> Journal:
-        self.add(at, "order", "Drop", partitions=["t-0"])
-        return self.add(at, "fact", "Dropped", offsets={"t-0": offset})
+        self.add(at, "command", "Drop", partitions=["t-0"])
+        return self.add(at, "event", "Dropped", offsets={"t-0": offset})
 
     def resets(self, at: float, old: int | None, new: int) -> Journal:
         """A reset with its offsets, which older journals do not have."""
         replaced = {} if old is None else {"replaced": {"t-0": old}}
         where = {"partitions": ["t-0"], "offsets": {"t-0": new}}
-        return self.add(at, "fact", "OffsetReset", **where, **replaced)
+        return self.add(at, "event", "OffsetReset", **where, **replaced)
 
     def sees(self, at: float, *members: str) -> Journal:
-        return self.add(at, "fact", "ViewLoaded", members=list(members))
+        return self.add(at, "event", "ViewLoaded", members=list(members))
 
     def shut(self, at: float, since: float) -> Journal:
         us = int((EPOCH.timestamp() + since) * 1e6)
-        return self.add(at, "event", "DeliveryShut", since=us)
+        return self.add(at, "action", "DeliveryShut", since=us)
 
     def write(self, folder: Path) -> None:
         text = "".join(json.dumps(line) + "\n" for line in self.lines)
@@ -106,7 +106,7 @@ def journals_of_members(folder: Path) -> None:
         Journal("handed", "handed_b").starts(20.01, 40).stops(39.99, 70),
         # After a reset the member continues elsewhere and delivers nothing in between.
         Journal("reset", "reset_a").starts(10, 0).asks(11, 10)
-        .add(12, "fact", "OffsetReset", partitions=["t-0"]).asks(13, 900).stops(20, 950),
+        .add(12, "event", "OffsetReset", partitions=["t-0"]).asks(13, 900).stops(20, 950),
         Journal("reset", "reset_b").starts(30, 100).stops(40, 200),
         # Two short intervals within a long one.
         Journal("nested", "nested_a").starts(10, 0).stops(100, 10),
@@ -126,8 +126,8 @@ def journals_of_members(folder: Path) -> None:
         journal.sees(0)
         if number < 4:
             path = "/consumers/measured/ids"
-            journal.add(float(MEASURED), "fact", "Changed", path=path)
-            journal.add(float(MEASURED), "order", "LoadView")
+            journal.add(float(MEASURED), "event", "Changed", path=path)
+            journal.add(float(MEASURED), "command", "LoadView")
         made.append(journal)
     for journal in made:
         journal.write(folder)
@@ -327,11 +327,11 @@ def test_resets_of_offsets(spark: SparkSession, tmp_path: Path) -> None:
         .asks(13, 510).stops(20, 600),
         Journal("skips", "skips_b").starts(30, 600).stops(40, 700),
         Journal("repeats", "repeats_a").starts(10, 900).resets(12, 900, 0).stops(20, 950),
-        Journal("first", "first_a").add(10, "order", "StartFetching", partitions=["t-0"])
+        Journal("first", "first_a").add(10, "command", "StartFetching", partitions=["t-0"])
         .resets(11, None, 50).stops(20, 70)
-        .add(30, "order", "StartFetching", partitions=["t-0"]).resets(31, None, 50).stops(40, 50),
+        .add(30, "command", "StartFetching", partitions=["t-0"]).resets(31, None, 50).stops(40, 50),
         # The fetch thread has chosen the first position, and it is committed before it is reported.
-        Journal("begins", "begins_a").add(10, "order", "StartFetching", partitions=["t-0"])
+        Journal("begins", "begins_a").add(10, "command", "StartFetching", partitions=["t-0"])
         .asks(10.9, 50).resets(11, None, 50).stops(20, 70),
         Journal("same", "same_a").starts(10, 40).resets(11, 40, 40).stops(20, 50),
         # Reset twice, with a gap before it and a gap after it.
@@ -341,13 +341,13 @@ def test_resets_of_offsets(spark: SparkSession, tmp_path: Path) -> None:
         Journal("gaps", "gaps_c").starts(50, 107).stops(60, 120),
         # Dropped before it committed: it may have delivered what the next member left out.
         Journal("astray", "astray_a").starts(10, 0).asks(11, 10)
-        .add(12, "fact", "OffsetReset", partitions=["t-0"]).add(13, "order", "Drop",
+        .add(12, "event", "OffsetReset", partitions=["t-0"]).add(13, "command", "Drop",
                                                                 partitions=["t-0"]),
         Journal("astray", "astray_b").starts(30, 500).stops(40, 600),
         # The reset arrives after the stop: the last position is not one of what was delivered.
         Journal("stops", "stops_a").starts(10, 0).asks(11, 10)
-        .add(12, "order", "StopFetching", partitions=["t-0"]).resets(13, 10, 400)
-        .add(14, "fact", "FetchingStopped", offsets={"t-0": 400}),
+        .add(12, "command", "StopFetching", partitions=["t-0"]).resets(13, 10, 400)
+        .add(14, "event", "FetchingStopped", offsets={"t-0": 400}),
         # Another member delivers the same messages after the reset, not before it.
         Journal("both", "both_a").starts(10, 0).resets(20, 5, 100).stops(40, 200),
         Journal("both", "both_b").starts(30, 150).stops(50, 180),

@@ -121,7 +121,7 @@ def test_an_audit_of_a_real_log(
     journal.write_text(
         '{"at": 1, "kind": "run", "schema": 1, "clock": "epoch"}\n'
         + json.dumps(
-            {"at": 2, "kind": "order", "name": "StartFetching", "member": SAYS, "session": "0xz",
+            {"at": 2, "kind": "command", "name": "StartFetching", "member": SAYS, "session": "0xz",
              "attempt": 1, "path": f"/consumers/{HOSTILE}/ids", "partitions": ["<b>-0", "-", "x"]}
         )
         + "\n"
@@ -133,7 +133,7 @@ def test_an_audit_of_a_real_log(
             ) + "\n" for at in (-(2**63), 3, 4, 2**63 - 1)
         )
         + json.dumps(
-            {"at": 5, "kind": "fact", "name": "CommitRequested", "member": SAYS, "session": "0x1",
+            {"at": 5, "kind": "event", "name": "CommitRequested", "member": SAYS, "session": "0x1",
              "attempt": 2**63 - 1, "offsets": {"<b>-0": -(2**63)}}
         )
         + "\nno line of a journal <b>\n"

@@ -147,18 +147,20 @@ def journals_by_hand(folder: Path) -> None:
     where: dict[str, Any] = {"partitions": ["t-0"]}
     made = {
         "bad_m": [
-            line(0, "order", "StartFetching", "bad_m", offsets={"t-0": 0}, **where),
-            line(1, "order", "StopFetching", "bad_m", **where),
-            line(1, "fact", "FetchingStopped", "bad_m", offsets={"t-0": 10}),
-            line(2, "order", "Report", "bad_m", **mode),
-            line(3, "order", "StartFetching", "bad_m", offsets={"t-0": 10}, **where),
-            line(20, "order", "StopFetching", "bad_m", **where),
-            line(20, "fact", "FetchingStopped", "bad_m", offsets={"t-0": 90}),
+            line(0, "command", "StartFetching", "bad_m", offsets={"t-0": 0}, **where),
+            line(1, "command", "StopFetching", "bad_m", **where),
+            line(1, "event", "FetchingStopped", "bad_m", offsets={"t-0": 10}),
+            line(2, "command", "Report", "bad_m", **mode),
+            line(3, "command", "StartFetching", "bad_m", offsets={"t-0": 10}, **where),
+            line(20, "command", "StopFetching", "bad_m", **where),
+            line(20, "event", "FetchingStopped", "bad_m", offsets={"t-0": 90}),
         ],
         "plain": [
-            line(8, "order", "StartFetching", "plain", offsets={"t-0": 40}, generation=7, **where),
-            line(18, "order", "StopFetching", "plain", generation=7, **where),
-            line(18, "fact", "FetchingStopped", "plain", offsets={"t-0": 80}, generation=7),
+            line(
+                8, "command", "StartFetching", "plain", offsets={"t-0": 40}, generation=7, **where
+            ),
+            line(18, "command", "StopFetching", "plain", generation=7, **where),
+            line(18, "event", "FetchingStopped", "plain", offsets={"t-0": 80}, generation=7),
         ],
     }
     run = {"at": 0, "kind": "run", "schema": 1, "clock": "epoch", "settings": {"group.id": "bad"}}
