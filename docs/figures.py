@@ -312,6 +312,51 @@ _SIDE = (
 )
 
 
+def member() -> str:
+    """The parts of a running member, what passes between them, and the thread that runs each."""
+    figure = Figure(760, 440, "The parts of a running member")
+    figure.box(20, 14, 330, 44, ["application", "its threads"], "none")
+    figure.box(410, 14, 330, 44, ["listener of rebalances", "a thread for each call"], "none")
+    figure.box(20, 112, 330, 62, ["KafkaStream, ChunkQueue", "runtime/delivery"], "a")
+    figure.box(
+        20, 232, 330, 62, ["fetch workers, leader finder", "runtime/fetch: a thread each"], "a"
+    )
+    figure.box(410, 112, 190, 62, ["machine: pure decisions", "core: no IO, no clock"], "b")
+    figure.box(410, 232, 150, 62, ["MemberLoop", "the member's thread"], "c")
+    figure.box(590, 232, 150, 62, ["Coordination", "runtime/membership"], "c")
+    figure.box(590, 338, 150, 44, ["ServerLine, zk", "a thread each"], "c")
+    figure.box(20, 396, 330, 36, ["brokers: the partitions' leaders"])
+    figure.box(410, 396, 330, 36, ["ZooKeeper, or the group's coordinator"])
+    figure.arrow((120, 112), (120, 58))
+    figure.text(130, 90, "messages", "small")
+    figure.arrow((250, 58), (250, 112))
+    figure.text(260, 90, "consumed", "small")
+    figure.arrow((120, 232), (120, 174))
+    figure.text(130, 208, "chunks", "small")
+    figure.arrow((120, 396), (120, 294))
+    figure.text(130, 350, "bytes", "small")
+    figure.arrow((410, 250), (350, 250))
+    figure.text(380, 264, "start", "small", "middle")
+    figure.text(380, 280, "stop", "small", "middle")
+    figure.arrow((410, 238), (330, 174))
+    figure.text(382, 206, "drop", "small")
+    figure.arrow((440, 232), (440, 174))
+    figure.text(448, 200, "events", "small")
+    figure.arrow((500, 174), (500, 232))
+    figure.text(508, 200, "commands", "small")
+    figure.arrow((560, 250), (590, 250))
+    figure.arrow((590, 278), (560, 278))
+    figure.arrow((650, 294), (650, 338))
+    figure.arrow((690, 338), (690, 294))
+    figure.text(642, 320, "requests", "small", "end")
+    figure.text(700, 320, "answers", "small")
+    figure.arrow((665, 382), (665, 396), kind="reply")
+    figure.arrow((540, 232), (540, 214), (640, 214), (640, 58))
+    for row, call in enumerate(("releasing", "assigned", "lost")):
+        figure.text(650, 126 + 18 * row, call, "small")
+    return figure.done()
+
+
 def sequence(source: str) -> str:
     """Draw a Mermaid sequence diagram of two participants, as `zkconsumer diagram` prints it.
 
@@ -528,6 +573,7 @@ FIGURES = {
     "data-path.svg": data_path,
     "five-steps.svg": five_steps,
     "herd-curves.svg": herd_curves,
+    "member.svg": member,
     "member-states.svg": member_states,
     "migration-timeline.svg": migration_timeline,
     "ownership-timeline.svg": ownership_timeline,
