@@ -19,7 +19,7 @@ from zkmigrate.commands.root import cli as migrate_cli
 
 import zkconsumer.errors
 from zkconsumer.cli.main import cli
-from zkconsumer.config.render import coordinator_markdown
+from zkconsumer.config.render import coordinator_markdown, markdown
 from zkconsumer.core.groups import kip848_reactions as consumer_reactions, states as member_states
 from zkconsumer.core.zookeeper import machine, states
 from zkconsumer.core.zookeeper.states import State
@@ -402,6 +402,7 @@ PAGES = {
     "audit-cli.md": audit_cli_page,
     "cli.md": cli_page,
     "coordinator-states.md": coordinator_states_page,
+    "config.md": markdown,
     "config-coordinator.md": lambda: coordinator_markdown(NOTE),
     "audit-tables.md": tables_page,
     **{name: partial(str, text) for name, text in sources_pages().items()},

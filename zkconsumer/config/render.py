@@ -23,7 +23,7 @@ from zkconsumer.config.table import REQUIRED, Row
 _INTRODUCTION = """\
 # Configuration
 
-<!-- Generated: zkconsumer config --markdown > docs/reference/config.md -->
+<!-- Generated: python docs/generate.py -->
 
 A consumer is configured by a mapping or by a Java `.properties` file, with the keys of the JVM's
 old consumer and a few of its own, which start with `zkconsumer.`. All faults are reported at once,
