@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from zkconsumer.broker.columns import of_records
 from zkconsumer.broker.records import Record, TimestampType
-from zkconsumer.cli.consume_files import FileSink
+from zkconsumer.cli.consume.files import FileSink
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "read-with-arrow.md"
 

@@ -63,7 +63,7 @@ from zkconsumer.broker.messages import (
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.records import PythonDecoder, scan
 from zkconsumer.broker.types import Want
-from zkconsumer.cli.consume_formatter import _DESERIALIZERS, _deserializer
+from zkconsumer.cli.consume.formatter import _DESERIALIZERS, _deserializer
 from zkconsumer.config.properties import read_properties
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import (
@@ -1025,8 +1025,8 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "zkconsumer/broker/columns.py": ("columns",),
     "zkconsumer/broker/records.py": ("records", "records-sealed"),
     "zkconsumer/broker/security.py": ("sasl-handshake", "sasl-answer"),
-    "zkconsumer/cli/consume_formatter.py": ("deserializers",),
-    "zkconsumer/cli/demo_verdict.py": OWN,
+    "zkconsumer/cli/consume/formatter.py": ("deserializers",),
+    "zkconsumer/cli/laboratory/demo_verdict.py": OWN,
     "zkconsumer/core/common/scala_maps.py": "hashes text, decodes nothing",
     "zkconsumer/core/groups/formats/offset_records.py": ("commit-times", "offsets-record"),
     "zkconsumer/core/groups/sticky.py": (

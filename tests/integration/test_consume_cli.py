@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from zkconsumer.cli.consume import configure, delete_generated
+from zkconsumer.cli.consume.command import configure, delete_generated
 from zkconsumer.core.zookeeper.ops import Delete, Multi
 from zkconsumer.errors import ConfigError
 from zkconsumer.servers import LocalCluster, free_port

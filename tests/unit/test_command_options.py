@@ -21,15 +21,15 @@ from zkmigrate.commands.root import cli as migrate_cli
 from zkconsumer.admin.describe import GroupRow
 from zkconsumer.broker.records import MessageAndMetadata, TimestampType
 from zkconsumer.cli.config import config
-from zkconsumer.cli.consume import consume, coordinator_config
-from zkconsumer.cli.consume_formatter import message_format
-from zkconsumer.cli.consume_output import MessageFormatError, Printer
-from zkconsumer.cli.consume_properties import line_format
+from zkconsumer.cli.consume.command import consume, coordinator_config
+from zkconsumer.cli.consume.formatter import message_format
+from zkconsumer.cli.consume.output import MessageFormatError, Printer
+from zkconsumer.cli.consume.properties import line_format
 from zkconsumer.cli.groups import describe, verify
-from zkconsumer.cli.herd import herd
+from zkconsumer.cli.laboratory.herd import herd
+from zkconsumer.cli.laboratory.perf import perf
+from zkconsumer.cli.laboratory.simulate import simulate
 from zkconsumer.cli.main import COMMANDS, SECTIONS, cli, run
-from zkconsumer.cli.perf import perf
-from zkconsumer.cli.simulate import simulate
 from zkconsumer.cli.top import History, Seen
 from zkconsumer.cli.tree import changes, drawn, tree
 from zkconsumer.console.bootstrap import chosen, either_option

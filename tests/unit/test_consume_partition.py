@@ -8,7 +8,7 @@ import pytest
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.list_offsets import EARLIEST
-from zkconsumer.cli import consume_partition
+from zkconsumer.cli.consume import partition as consume_partition
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ConfigError
 

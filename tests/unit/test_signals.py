@@ -21,7 +21,8 @@ from zkconsumer.cli.main import cli
 
 COMMAND = """
 import os, signal, sys, time
-from zkconsumer.cli import consume, perf
+from zkconsumer.cli.consume import command as consume
+from zkconsumer.cli.laboratory import perf
 from zkconsumer.cli.main import run
 
 gap, arguments = float(sys.argv[1]), sys.argv[2:]
@@ -155,7 +156,7 @@ def trace_once(monkeypatch: pytest.MonkeyPatch, _out: Path, signals: Signals) ->
             thread.join()
             sys.settrace(signals._called)
 
-    monkeypatch.setattr("zkconsumer.cli.trace.CoordinatorConsumerConnector", Connector)
+    monkeypatch.setattr("zkconsumer.cli.member.trace.CoordinatorConsumerConnector", Connector)
     monkeypatch.setattr(threading.Thread, "start", start)
     given = ["--bootstrap-server", "127.0.0.1:1", "--group", "g", "--topic", "t"]
     ended = CliRunner().invoke(cli, ["trace", *given, "--seconds", "0.01"])

@@ -26,20 +26,20 @@ SECTIONS: Final = {
 """How the help groups the subcommands."""
 
 COMMANDS: Final = {
-    "cluster": "zkconsumer.cli.cluster:cluster",
+    "cluster": "zkconsumer.cli.laboratory.cluster:cluster",
     "config": "zkconsumer.cli.config:config",
-    "consume": "zkconsumer.cli.consume:consume",
-    "demo": "zkconsumer.cli.demo:demo",
-    "diagram": "zkconsumer.cli.diagram:diagram",
+    "consume": "zkconsumer.cli.consume.command:consume",
+    "demo": "zkconsumer.cli.laboratory.demo:demo",
+    "diagram": "zkconsumer.cli.member.diagram:diagram",
     "groups": "zkconsumer.cli.groups:groups",
-    "herd": "zkconsumer.cli.herd:herd",
+    "herd": "zkconsumer.cli.laboratory.herd:herd",
     "offsets": "zkconsumer.cli.offsets:offsets",
-    "perf": "zkconsumer.cli.perf:perf",
-    "replay": "zkconsumer.cli.replay:replay",
-    "simulate": "zkconsumer.cli.simulate:simulate",
+    "perf": "zkconsumer.cli.laboratory.perf:perf",
+    "replay": "zkconsumer.cli.member.replay:replay",
+    "simulate": "zkconsumer.cli.laboratory.simulate:simulate",
     "top": "zkconsumer.cli.top:top",
     "topics": "zkconsumer.cli.topics:topics",
-    "trace": "zkconsumer.cli.trace:trace",
+    "trace": "zkconsumer.cli.member.trace:trace",
     "tree": "zkconsumer.cli.tree:tree",
 }
 """Name of each subcommand, and the module and attribute that hold it."""

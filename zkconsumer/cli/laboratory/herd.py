@@ -14,8 +14,8 @@ from typing import Final
 import click
 from rich.console import Console
 
-from zkconsumer.cli.herd_options import check_herds, herd_options
-from zkconsumer.cli.herd_output import (
+from zkconsumer.cli.laboratory.herd_options import check_herds, herd_options
+from zkconsumer.cli.laboratory.herd_output import (
     by_group,
     middles,
     show,

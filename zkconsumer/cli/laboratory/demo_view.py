@@ -18,7 +18,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from zkconsumer.cli.demo_verdict import Kill, Verdict
+from zkconsumer.cli.laboratory.demo_verdict import Kill, Verdict
 from zkconsumer.core.zookeeper.ops import Node
 
 _COLOURS = ("cyan", "magenta", "yellow")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from zkconsumer.cli import cluster_topics
+from zkconsumer.cli.laboratory import cluster_topics
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import KAFKA_LINES, background
 from zkconsumer.servers.jars import KRAFT_LINES

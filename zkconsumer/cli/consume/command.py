@@ -21,10 +21,10 @@ import click
 
 from zkconsumer.admin.change import delete
 from zkconsumer.admin.reads import children
-from zkconsumer.cli.consume_files import FORMATS, FileSink, FlushBeforeRelease
-from zkconsumer.cli.consume_formatter import message_format
-from zkconsumer.cli.consume_output import Printer
-from zkconsumer.cli.consume_partition import messages_of
+from zkconsumer.cli.consume.files import FORMATS, FileSink, FlushBeforeRelease
+from zkconsumer.cli.consume.formatter import message_format
+from zkconsumer.cli.consume.output import Printer
+from zkconsumer.cli.consume.partition import messages_of
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_consumer
 from zkconsumer.config.coordinator import CoordinatorConfig

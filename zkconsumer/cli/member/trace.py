@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from zkconsumer.cli.consume import key_values
-from zkconsumer.cli.trace_format import Diagram, exchange, lines
+from zkconsumer.cli.consume.command import key_values
+from zkconsumer.cli.member.trace_format import Diagram, exchange, lines
 from zkconsumer.config.properties import read_properties
 from zkconsumer.console.signals import Stop
 from zkconsumer.console.times import duration_option

@@ -23,9 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from zkconsumer.admin.change import tree
 from zkconsumer.admin.snapshot import GroupSnapshot, Nodes, partition_number, read_group
-from zkconsumer.cli.demo_input import Message, real_lines
-from zkconsumer.cli.demo_verdict import ENTRY, Kill, Verdict, judge, read_record
-from zkconsumer.cli.demo_view import (
+from zkconsumer.cli.laboratory.demo_input import Message, real_lines
+from zkconsumer.cli.laboratory.demo_verdict import ENTRY, Kill, Verdict, judge, read_record
+from zkconsumer.cli.laboratory.demo_view import (
     MemberRow,
     Moment,
     Story,
@@ -162,7 +162,7 @@ class Member:
             "streams": STREAMS,
             "pace": pace,
         }
-        argv = [sys.executable, "-m", "zkconsumer.cli.demo_member"]
+        argv = [sys.executable, "-m", "zkconsumer.cli.laboratory.demo_member"]
         for option, value in arguments.items():
             argv += [f"--{option}", str(value)]
         with self.log.open("ab") as log:

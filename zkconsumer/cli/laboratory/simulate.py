@@ -15,8 +15,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from zkconsumer.cli.herd_options import check_herds, herd_options
-from zkconsumer.cli.herd_output import (
+from zkconsumer.cli.laboratory.herd_options import check_herds, herd_options
+from zkconsumer.cli.laboratory.herd_output import (
     by_group,
     middles,
     show,

@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import Any, Final
 
 from zkconsumer.broker.records import Decode, MessageAndMetadata
-from zkconsumer.cli.consume_output import Format, as_json, as_value
-from zkconsumer.cli.consume_properties import line_format
+from zkconsumer.cli.consume.output import Format, as_json, as_value
+from zkconsumer.cli.consume.properties import line_format
 from zkconsumer.errors import ConfigError
 
 _KAFKA: Final = "org.apache.kafka.common.serialization."

@@ -16,7 +16,7 @@ from datetime import datetime
 
 import click
 
-from zkconsumer.cli.consume import (
+from zkconsumer.cli.consume.command import (
     configure,
     delete_generated,
     key_values,

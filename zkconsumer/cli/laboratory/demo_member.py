@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from zkconsumer.cli.demo_verdict import ENTRY
+from zkconsumer.cli.laboratory.demo_verdict import ENTRY
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.runtime.delivery.streams import KafkaStream

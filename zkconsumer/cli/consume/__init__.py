@@ -1,0 +1,1 @@
+"""``zkconsumer consume``: read topics in a terminal."""

@@ -1,0 +1,1 @@
+"""Commands that start servers or simulated groups of their own."""

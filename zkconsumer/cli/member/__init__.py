@@ -1,0 +1,1 @@
+"""Commands that show what a member did: its trace, its journal, a replay."""
