@@ -18,7 +18,7 @@ from typing import Final
 
 from zkaudit.decode.snapshot import open_snapshot
 from zkaudit.errors import AuditError, LogFormatError
-from zkaudit.job.inputs import find
+from zkaudit.sources.selection import find
 
 _SERVER: Final = "server"
 _BEGIN: Final = 16 + 12 + 32

@@ -23,9 +23,9 @@ from zkaudit.findings.limits import Limits
 from zkaudit.findings.ownership import wanted
 from zkaudit.findings.rules import parts, union
 from zkaudit.history import lifetimes, staging
-from zkaudit.job import inputs
 from zkaudit.job.audit import QUIET_MS
 from zkaudit.job.output import collected
+from zkaudit.sources import selection
 from zkaudit.tables import build, catalog, journals
 
 EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
@@ -145,7 +145,7 @@ def tables_of(
 
     ownership = table(catalog.OWNERSHIP, owned)
     members = table(catalog.REGISTRATIONS, registered)
-    known = inputs.known(log_gaps, {row["zxid"] for row in snapshots})
+    known = selection.known(log_gaps, {row["zxid"] for row in snapshots})
     first = next((row for row in history.rows if row["zxid"] > (known[-1] or 0)), None)
     steps = build.steps(members, log_gaps, known)
     changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))

@@ -16,7 +16,7 @@ from zkaudit.commands.summary import print_summary, status_of
 from zkaudit.decode.batches import cuts
 from zkaudit.errors import AuditError
 from zkaudit.history import committed
-from zkaudit.job import coverage, inputs
+from zkaudit.job import coverage
 from zkaudit.job.coverage import LoggedRun, as_runs, check_agreement, check_damage, damages
 from zkaudit.report.verdict import Count, verdict
 from zkaudit.sources.options import parse_options
@@ -52,7 +52,7 @@ def of(logged: Sequence[LoggedRun], *asked: int | None) -> coverage.Coverage:
     plan = coverage.with_gaps(plan, found)
     start, end = asked or (None, None)
     servers = {run.server for run in logged}
-    return coverage.covered(logged, servers, inputs.log_gaps_of(plan), start, end, found)
+    return coverage.covered(logged, servers, committed.log_gaps_of(plan), start, end, found)
 
 
 def summary_of(found: coverage.Coverage, **more: Any) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def test_damage_before_the_first_transaction_that_is_read(tmp_path: Path) -> Non
         (found,) = damages(logged, begin)
         assert found.lost == lost
         plan = coverage.with_gaps(committed.plan(as_runs(logged)), [found])
-        gaps = inputs.log_gaps_of(plan)
+        gaps = committed.log_gaps_of(plan)
         covered = coverage.covered(logged, ["zk2"], gaps, 60_000, None, [found])
         assert len(covered.missing) == (lost is not None)
 

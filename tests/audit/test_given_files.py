@@ -18,9 +18,9 @@ from zkaudit.cli import run
 from zkaudit.collect import Kept, collect
 from zkaudit.decode.txnlog import TXN_HEADER, read_transactions
 from zkaudit.errors import AuditError, InputMissingError
-from zkaudit.job.inputs import find, left_out
 from zkaudit.sources.files import absolute, log_zxid, parse_servers
 from zkaudit.sources.options import parse_options
+from zkaudit.sources.selection import find, left_out
 from zkaudit.sources.zookeeper import BatchLogReader, PushingLogReader, StreamLogReader
 from zkaudit.tables.catalog import FINDINGS
 

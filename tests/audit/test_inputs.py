@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import zkaudit
 from zkaudit.decode.txnlog import read_transactions
-from zkaudit.job.inputs import (
+from zkaudit.history.committed import participants
+from zkaudit.sources.files import Piece
+from zkaudit.sources.selection import (
     AFTER_END,
     BEFORE_START,
     begin_snapshot,
@@ -18,11 +20,9 @@ from zkaudit.job.inputs import (
     find,
     known,
     milliseconds,
-    participants,
     read_behind,
     within,
 )
-from zkaudit.sources.files import Piece
 
 from tests.audit.corpus.judge import directories
 from tests.audit.cost import seconds

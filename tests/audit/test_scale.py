@@ -16,6 +16,7 @@ from zkaudit.history import committed
 from zkaudit.job import audit as job, inputs, spark as job_spark
 from zkaudit.job.output import kept, load
 from zkaudit.schema import PATH, RUN
+from zkaudit.sources import selection
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 BENCH = Path(__file__).parents[1] / "bench"
@@ -57,9 +58,9 @@ def test_the_logs_of_several_servers_are_read_once(spark: SparkSession, tmp_path
     for number, server in enumerate(servers):
         logs = sorted(server.glob("log.*"), key=lambda log: int(log.name[4:], 16))
         logs[5 + number].unlink()
-    found, _ = inputs.find(servers)
+    found, _ = selection.find(servers)
     end = sorted({log.zxid for log in found})[-3] + 7
-    found = inputs.within(found, None, end)
+    found = selection.within(found, None, end)
 
     def keep(name: str, frame: DataFrame) -> DataFrame:
         return kept(tmp_path, name, frame)
@@ -131,7 +132,7 @@ def test_an_audit_of_one_group_has_what_the_whole_audit_has_of_it(
         one = audited(spark, logs, tmp_path / f"one-{with_gap}", group)
         of_group = [row for row in every["ownership"] if row["group"] == group]
         assert of_group
-        first = min(log.zxid for log in inputs.find(logs)[0])
+        first = min(log.zxid for log in selection.find(logs)[0])
         assert with_gap == any(row["start_zxid"] < first for row in of_group)
         for name in ("ownership", "registrations", "commits", "failed_claims", "membership",
                      "rebalances", "moves", "herds"):  # fmt: skip

@@ -14,9 +14,9 @@ from zkaudit.cli import run
 from zkaudit.decode.batches import LogReader, cuts, end_of_log
 from zkaudit.decode.txnlog import Stop, read_transactions
 from zkaudit.errors import AuditError, LogFormatError
-from zkaudit.job.inputs import find
 from zkaudit.sources.files import Piece, parse_servers
 from zkaudit.sources.journal import read_journal_rows
+from zkaudit.sources.selection import find
 from zkaudit.storage import Remote, matching, name_of, opened, place_of, read_all, shown
 
 from tests.audit.corpus.judge import directories

@@ -17,6 +17,7 @@ from zkaudit.decode.txnlog import Operation, read_transactions
 from zkaudit.errors import AuditError
 from zkaudit.job import audit as job, inputs
 from zkaudit.job.verify import sections, verify
+from zkaudit.sources import selection
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 HEADER = 16
@@ -71,7 +72,7 @@ def test_every_digest_of_every_server_is_compared(
             for op in read_transactions(log)
             if op.digest is not None
         }
-        logs, snapshots = inputs.find([place])
+        logs, snapshots = selection.find([place])
         found = verify(spark, logs, snapshots)
         assert found.equal + found.unknown == len(carried)
         if place is one:
@@ -101,7 +102,7 @@ def test_a_forged_record_is_found(spark: SparkSession, recordings: Any, tmp_path
     with pytest.raises(AuditError, match=rf"{log.name}: zxid {victim.zxid:#x}: the log has digest"):
         job.run(spark, options)
     with pytest.raises(AuditError, match=rf"{log.name}: zxid {victim.zxid:#x}: the log has digest"):
-        verify(spark, *inputs.find([place]), size=1)
+        verify(spark, *selection.find([place]), size=1)
     content = bytearray(log.read_bytes())
     content[victim.position + 50] ^= 1
     log.write_bytes(content)
@@ -113,7 +114,7 @@ def test_a_snapshot_that_is_not_whole_begins_no_section(recordings: Any, tmp_pat
     """The section before the damaged snapshot continues after it, and every digest is still
     compared once."""
     place = home(recordings, "3.9.3", tmp_path / "server")
-    logs, snapshots = inputs.find([place])
+    logs, snapshots = selection.find([place])
     whole = verify_digests([log.path for log in logs], [s.path for s in snapshots])
     cuts = {part.begin for part in sections(logs, snapshots, size=1)} - {None}
     for torn in (piece for piece in snapshots if piece.zxid in cuts):

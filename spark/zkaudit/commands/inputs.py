@@ -134,10 +134,10 @@ def spark_session(
     seconds to start. ``settings`` are Spark's own.
     """
     from zkaudit.job.audit import may_be_quiet
-    from zkaudit.job.inputs import begin_snapshot, find, group_begins, within
     from zkaudit.job.place import locked
     from zkaudit.job.spark import OF_RANGE, SMALL_BYTES, session
     from zkaudit.sources import server_logs
+    from zkaudit.sources.selection import begin_snapshot, find, group_begins, within
     from zkaudit.tables.journals import check
 
     little = False

@@ -42,7 +42,7 @@ class Tables:
     """One row: zxid and time of the last transaction of the history."""
     known: tuple[int | None, ...] = (0,)
     """For each segment between log gaps, the zxid from which all ephemeral znodes are known, as
-    ``inputs.known`` returns it."""
+    ``selection.known`` returns it."""
     known_us: int | None = None
     """Time of the first transaction from the last zxid of ``known`` on, in microseconds since 1970.
     ``None`` if the history begins with the first transaction, or ``known`` ends with ``None``."""

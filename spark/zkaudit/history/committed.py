@@ -288,6 +288,28 @@ def _log_gaps(union: list[Range]) -> Iterable[Range]:
             yield begin, first - 1
 
 
+def takes(history: History, server: str, first: int, last: int) -> bool:
+    """Whether transactions of a run are read from this server."""
+    return bool(_near((first, last), history.take.get(server, ())))
+
+
+def log_gaps_of(history: History) -> list[tuple[int, int]]:
+    """Return the log gaps as (last zxid before, first zxid after), the form ``staging`` takes.
+
+    A history that does not begin with the first transaction of an ensemble begins with a log gap.
+    """
+    begun = min((first for ranges in history.take.values() for first, _ in ranges), default=1)
+    front = [] if begun in (1, (1 << 32) | 1) else [(0, begun)]
+    return front + [(first - 1, last + 1) for first, last in history.log_gaps if first > begun]
+
+
+def participants(config: bytes) -> int | None:
+    """Return the number of servers in the content of ``/zookeeper/config`` that vote."""
+    lines = config.decode(errors="replace").splitlines()
+    servers = [line.partition(";")[0] for line in lines if line.startswith("server.")]
+    return sum(not server.endswith(":observer") for server in servers) or None
+
+
 def apply(frame: DataFrame, history: History) -> DataFrame:
     """Keep each operation once, without those never committed; add ``confirmed``.
 

@@ -161,7 +161,7 @@ def commits(stage: Stage, owned: DataFrame, known: Sequence[int | None] = (0,)) 
     ``owned``: ``owners(lifetimes(stage, "owners"))``. For each partition, writes and lifetimes are
     ordered together. Each write then gets the last lifetime that began before it, or that ended
     before it if its start is unknown. A lifetime that is ``older`` than its segment counts from
-    where the segment begins. ``known``: as ``job.inputs.known`` returns it. From there on, a
+    where the segment begins. ``known``: as ``selection.known`` returns it. From there on, a
     partition without such a lifetime has no owner.
 
     A multi is atomic. If a member deletes its owner znode and writes the offset in one multi, the

@@ -128,7 +128,7 @@ def first_of(segment: Column, log_gaps: Sequence[LogGap]) -> Column:
 
 
 def known_at(zxid: Column, log_gaps: Sequence[LogGap], known: Sequence[int | None]) -> Column:
-    """Whether all ephemeral znodes at that zxid are known; ``known`` is as ``inputs.known``
+    """Whether all ephemeral znodes at that zxid are known; ``known`` is as ``selection.known``
     returns it."""
     return F.coalesce(zxid >= known_from(segment_of(zxid, log_gaps), known), F.lit(False))
 

@@ -58,7 +58,7 @@ from zkaudit.job.spark import (
 )
 from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, QUIET_GROUP, SNAPSHOT, arrow_of
-from zkaudit.sources import offsets, server_logs
+from zkaudit.sources import offsets, selection, server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.tables import brokers, build, catalog, journals, migrations, timeline
 from zkaudit.tables.migrations import Moving
@@ -128,15 +128,15 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     time; AuditError for damaged logs, and for an ``OUT`` that contains anything but an audit.
     """
     out = prepare(options.out)
-    logs, snapshots = inputs.find(options.logs)
+    logs, snapshots = selection.find(options.logs)
     journals.check(options.journals)
     server_logs.check(options.server_logs)
     check_group(spark, options.group)
     with our_settings(spark), errors_named(), staged(out), ExitStack() as settings:
-        before = inputs.begin_snapshot(logs, snapshots, options.start)
+        before = selection.begin_snapshot(logs, snapshots, options.start)
         begin = None if before is None else before.zxid + 1
-        last = inputs.end_zxid(logs, options.end)
-        wanted = inputs.within(logs, begin, last)
+        last = selection.end_zxid(logs, options.end)
+        wanted = selection.within(logs, begin, last)
         usable = [
             piece
             for piece in snapshots
@@ -169,7 +169,7 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
                 return inputs.whole(parts[-1]).values()
 
             real = [piece for piece in usable if not committed.within(piece.zxid, plan.dropped)]
-            files = inputs.read_behind(real, log_gaps, read)
+            files = selection.read_behind(real, log_gaps, read)
             every = reduce(DataFrame.unionByName, parts) if parts else None
             return Snapshots(every, files, begin=begin)
 
@@ -177,7 +177,7 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             """The audit begins with this snapshot."""
             assert options.start is not None
             time_range = TimeRange(
-                inputs.milliseconds(options.start),
+                selection.milliseconds(options.start),
                 options.limits.jump_rate,
                 int(options.limits.stalled_seconds * 1000),
             )
@@ -219,10 +219,11 @@ def coverage_of(
 ) -> Coverage:
     """What the logs cover of the time that was asked for."""
     start, end = (
-        None if time is None else inputs.milliseconds(time) for time in (options.start, options.end)
+        None if time is None else selection.milliseconds(time)
+        for time in (options.start, options.end)
     )
     servers = {log.server for log in logs}
-    return covered(logged, servers, inputs.log_gaps_of(plan), start, end, damaged)
+    return covered(logged, servers, committed.log_gaps_of(plan), start, end, damaged)
 
 
 def audit(
@@ -240,12 +241,12 @@ def audit(
     ``read_snapshots`` is called if there are log gaps. Until this audit is finished, readers of
     ``OUT`` see the earlier one.
     """
-    log_gaps = inputs.log_gaps_of(plan)
+    log_gaps = committed.log_gaps_of(plan)
     verified = verify(store.spark, logs, snapshots, plan.dropped) if options.verify else None
     shown = read_snapshots(log_gaps) if log_gaps else Snapshots()
     if shown.rows is not None:
         shown = replace(shown, whole=inputs.whole(shown.rows))
-    known = inputs.known(log_gaps, shown.whole.values())
+    known = selection.known(log_gaps, shown.whole.values())
     shown = replace(shown, known=known, known_us=store.known_us(rows, known[-1]))
     if options.group is not None and not options.growing and not is_little(store.spark):
         # Most of what was read may be sessions of other groups, and a group may be little.
@@ -286,7 +287,7 @@ def _audit(
     def keep(name: str, frame: DataFrame) -> DataFrame:
         return kept(out, f"staging/{name}", frame)
 
-    log_gaps = inputs.log_gaps_of(plan)
+    log_gaps = committed.log_gaps_of(plan)
     last = rows.where(inputs.is_run()).agg(
         F.max("last_zxid").alias("zxid"), F.max_by("last_time", "last_zxid").alias("time")
     )
@@ -415,7 +416,7 @@ def _audit(
         "quiet_groups": store.count(catalog.QUIET_GROUPS),
         "migrations": migrations.summary(moving),
         "directories": [str(log) for log in options.logs],
-        "left_out": inputs.left_out(options.logs),
+        "left_out": selection.left_out(options.logs),
         **coverage.summary(),
         "torn_snapshots": ["/".join(name) for name in names if name not in shown.whole],
         "digests": None if verified is None else asdict(verified),
@@ -520,7 +521,7 @@ def _summary(
         "limits": asdict(options.limits),
         "last_zxid": last["zxid"],
         "last_time": last_time and last_time.isoformat(),
-        "log_gaps": inputs.log_gaps_of(plan),
+        "log_gaps": committed.log_gaps_of(plan),
         "dropped": plan.dropped,
         "unconfirmed": plan.unconfirmed,
         "intervals": store.count(catalog.OWNERSHIP),

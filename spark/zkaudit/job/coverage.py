@@ -252,8 +252,8 @@ def covered(
 ) -> Coverage:
     """Return what the logs of ``servers`` cover, of the time from ``start_ms`` to ``end_ms``.
 
-    ``log_gaps``: as ``inputs.log_gaps_of`` returns them. Before the first log, only what was asked
-    for by ``start_ms`` is missing.
+    ``log_gaps``: as ``committed.log_gaps_of`` returns them. Before the first log, only what was
+    asked for by ``start_ms`` is missing.
     """
     logged = list(logged)
     ends = list(_ends(logged))

@@ -28,6 +28,7 @@ from zkaudit.job import inputs
 from zkaudit.job.buckets import Batches, read, recorded, runs_of
 from zkaudit.job.output import kept, save
 from zkaudit.job.place import write_atomically
+from zkaudit.sources import selection
 
 PARTS: Final = 8
 """History is deleted in parts of at least this fraction of the time that is kept, because after
@@ -104,9 +105,9 @@ def drop(
 
     Returns False, and changes nothing, if not all ephemeral znodes at that time are known.
     """
-    log_gaps = inputs.log_gaps_of(plan)
+    log_gaps = committed.log_gaps_of(plan)
     taken = [] if snapshots is None else inputs.whole(snapshots).values()
-    known = inputs.known(log_gaps, taken)[sum(first <= last.zxid for _, first in log_gaps)]
+    known = selection.known(log_gaps, taken)[sum(first <= last.zxid for _, first in log_gaps)]
     later = [
         max(first, last.zxid + 1)
         for ranges in plan.take.values()
@@ -158,7 +159,7 @@ def state_at(
 ) -> DataFrame:
     """Return rows of ``schema.SNAPSHOT``, as ``inputs.snapshots`` chooses them: the znodes after a
     transaction. ``rows``: what was recorded, with all runs."""
-    log_gaps = [gap for gap in inputs.log_gaps_of(plan) if gap[1] <= zxid]
+    log_gaps = [gap for gap in committed.log_gaps_of(plan) if gap[1] <= zxid]
     if snapshots is not None:
         earlier = (F.col("zxid") <= zxid) & (F.greatest("czxid", "mzxid") <= zxid)
         snapshots = snapshots.where(earlier) if log_gaps else None

@@ -71,7 +71,7 @@ from zkaudit.job.spark import (
     errors_named,
     planned_for,
 )
-from zkaudit.sources import server_logs
+from zkaudit.sources import selection, server_logs
 from zkaudit.sources.files import Piece, absolute
 from zkaudit.sources.zookeeper import register
 from zkaudit.storage import local_url
@@ -142,7 +142,7 @@ def _same_inputs(out: Path, options: Options) -> None:
 
 def record(spark: SparkSession, options: Options) -> bool:
     """Record what the logs have now; whether there was anything new."""
-    inputs.find(options.logs)
+    selection.find(options.logs)
     register(spark)
     out = Path(options.out)
     recorder = Recorder(out / "recorded", out / "checkpoint")
@@ -198,7 +198,7 @@ class _History:
 def _history(spark: SparkSession, options: Options) -> _History:
     folder = Path(options.out) / "recorded"
     begin = retention.begin_of(folder).zxid
-    logs, snapshots = inputs.find(options.logs)
+    logs, snapshots = selection.find(options.logs)
     batches = recorded(folder)
     runs = retention.after(runs_of(batches), begin)
     # A limit that follows the end of the logs would change findings of groups that are quiet.
@@ -206,7 +206,7 @@ def _history(spark: SparkSession, options: Options) -> _History:
     logged = logged_runs(runs)
     check_agreement(logged)
     coverage = coverage_of(options, logged, logs, plan)
-    log_gaps = inputs.log_gaps_of(plan)
+    log_gaps = committed.log_gaps_of(plan)
     usable = [
         piece
         for piece in snapshots
@@ -265,7 +265,7 @@ def _state(options: Options, history: _History) -> State:
         "version": version("zkconsumer"),
         "buckets": BUCKETS,
         "options": asked,
-        "log_gaps": [list(gap) for gap in inputs.log_gaps_of(plan)],
+        "log_gaps": [list(gap) for gap in committed.log_gaps_of(plan)],
         "dropped": [list(part) for part in plan.dropped],
         "snapshots": names,
     }
@@ -307,7 +307,7 @@ def _snapshots(
     log_gaps: Sequence[LogGap],
     begin: int = 0,
 ) -> Snapshots:
-    """Record the snapshots that ``inputs.behind`` names; return what was ever recorded, and what
+    """Record the snapshots that ``selection.behind`` names; return what was ever recorded, and what
     was read now. Snapshots before ``begin`` do not count."""
     folder = Path(options.out) / "recorded" / "snapshots"
     wanted = schema.spark_type(schema.SNAPSHOT)
@@ -327,5 +327,5 @@ def _snapshots(
 
     rows = known()
     before = () if rows is None else inputs.whole(rows).values()
-    files = inputs.read_behind(found, log_gaps, read, before)
+    files = selection.read_behind(found, log_gaps, read, before)
     return Snapshots(known(), files)

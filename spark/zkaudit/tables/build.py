@@ -56,7 +56,7 @@ def steps(
 ) -> DataFrame:
     """Changes of the number of registrations, by ``step``: the rows of table ``membership``, and
     rows with a null ``change`` where a registration is no longer certain, or only its end is known.
-    ``known``: as ``job.inputs.known`` returns it."""
+    ``known``: as ``selection.known`` returns it."""
     begun = F.col("start_zxid").isNotNull()
     beyond = F.col("end_after_zxid").isNotNull()
     late, leave = F.lit(2**31 - 1), F.lit("leave")

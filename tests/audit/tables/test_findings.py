@@ -18,7 +18,8 @@ from zkaudit.findings.load import storms
 from zkaudit.findings.members import stalled
 from zkaudit.findings.ownership import unclaimed, unowned
 from zkaudit.history import lifetimes
-from zkaudit.job import audit as job, inputs
+from zkaudit.job import audit as job
+from zkaudit.sources import selection
 from zkaudit.tables import build as tables_build, catalog as tables, journals
 
 from tests.audit.histories import (
@@ -1023,7 +1024,7 @@ def test_members_are_counted_where_they_are_known(spark: SparkSession, tmp_path:
     members = kept(tables.REGISTRATIONS.shape(registered))
 
     def counts(log_gaps: tuple[tuple[int, int], ...], snapshots: tuple[int, ...]) -> list[Any]:
-        known = inputs.known(log_gaps, snapshots)
+        known = selection.known(log_gaps, snapshots)
         steps = tables_build.steps(members, log_gaps, known).where("change is not null")
         return [
             (row["zxid"], row["member"], row["members"]) for row in steps.sort("zxid").collect()
@@ -1041,8 +1042,8 @@ def test_members_are_counted_where_they_are_known(spark: SparkSession, tmp_path:
         ("d", "modelled"), ("e", "measured in part"), ("a", "measured in part"),
         ("b", "measured in part"),
     ]  # fmt: skip
-    assert inputs.known((), ()) == (0,)
-    assert inputs.known(((0, 5), (9, 20), (30, 40)), (4, 7, 25, 12, 19)) == (0, 4, 19, None)
+    assert selection.known((), ()) == (0,)
+    assert selection.known(((0, 5), (9, 20), (30, 40)), (4, 7, 25, 12, 19)) == (0, 4, 19, None)
 
 
 def test_findings_of_a_time(spark: SparkSession) -> None:

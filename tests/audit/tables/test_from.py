@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 from zkaudit.commands.findings import read
 from zkaudit.decode.batches import LogReader
 from zkaudit.findings.limits import Limits
-from zkaudit.job import audit as job, inputs
+from zkaudit.job import audit as job
 from zkaudit.job.output import load
+from zkaudit.sources import selection
 
 from tests.audit.corpus.incidents import LIMITS
 from tests.audit.corpus.judge import directories
@@ -48,20 +49,20 @@ def test_the_first_zxid_to_read(
 ) -> None:
     """It follows a whole snapshot that is an hour older than the time. Without one, all is read."""
     place, first = server
-    hour = inputs.BEFORE_START
+    hour = selection.BEFORE_START
     assert hour == timedelta(hours=1)
     after = first["time"] + hour
 
     def begin(time: datetime) -> int | None:
         asked = time.replace(tzinfo=None).isoformat()
-        found = inputs.begin_snapshot(*inputs.find([place]), asked)
+        found = selection.begin_snapshot(*selection.find([place]), asked)
         return None if found is None else found.zxid + 1
 
     assert begin(after) == begin(after + hour) == first["zxid"]
     assert begin(after - timedelta(milliseconds=1)) is None
-    assert inputs.begin_snapshot(*inputs.find([place]), None) is None
-    logs, _ = inputs.find([place])
-    names = [Path(log.path).name for log in inputs.within(logs, first["zxid"], None)]
+    assert selection.begin_snapshot(*selection.find([place]), None) is None
+    logs, _ = selection.find([place])
+    names = [Path(log.path).name for log in selection.within(logs, first["zxid"], None)]
     assert names == [f"log.{first['zxid']:x}"]
     (newest,) = place.glob("snapshot.*")
     older = place / f"snapshot.{first['zxid'] - 10:x}"
@@ -85,7 +86,7 @@ def test_logs_before_the_snapshot_are_not_read(
     found: dict[str, list[dict[str, Any]]] = {}
     commits = {}
     for name, earlier in (("whole", 1 << 20), ("part", 0)):
-        monkeypatch.setattr(inputs, "BEFORE_START", timedelta(seconds=earlier))
+        monkeypatch.setattr(selection, "BEFORE_START", timedelta(seconds=earlier))
         out = str(tmp_path / name)
         limits = Limits(**LIMITS)
         options = job.Options([str(logs)], out, start=start, limits=limits, all_groups=True)

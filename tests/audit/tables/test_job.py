@@ -26,7 +26,6 @@ from zkaudit.commands.summary import print_summary, status_of
 from zkaudit.decode.txnlog import read_transactions
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.job import audit as job, inputs
-from zkaudit.job.inputs import find
 from zkaudit.job.output import kept, load
 from zkaudit.job.place import finished, new_tables, prepare, publish
 from zkaudit.job.spark import (
@@ -39,6 +38,8 @@ from zkaudit.job.spark import (
 )
 from zkaudit.report import page as report
 from zkaudit.schema import RUN
+from zkaudit.sources import selection
+from zkaudit.sources.selection import find
 from zkaudit.tables import journals
 from zkaudit.text import names_of, regex_of
 
@@ -392,16 +393,16 @@ def test_what_the_source_leaves_out_matches_no_pattern(seed: int) -> None:
             pattern = re.compile(regex)
         except re.error:
             continue
-        begins = inputs.group_begins(regex)
+        begins = selection.group_begins(regex)
         names = ["".join(chance.choices("ab-1", k=chance.randrange(1, 6))) for _ in range(10)]
         for name in names if begins else ():
             narrowed += 1
             if pattern.fullmatch(name):
                 assert any(f"{name}/".startswith(begin) for begin in begins), (regex, name)
     assert narrowed > 300
-    assert inputs.group_begins("orders") == ("orders/",)
-    assert inputs.group_begins("orders-.*|bills?") == ("orders-", "bill")
-    assert inputs.group_begins("(?i)orders") == ()
+    assert selection.group_begins("orders") == ("orders/",)
+    assert selection.group_begins("orders-.*|bills?") == ("orders-", "bill")
+    assert selection.group_begins("(?i)orders") == ()
 
 
 def test_groups_that_are_named_are_all_the_source_reads() -> None:
@@ -409,9 +410,9 @@ def test_groups_that_are_named_are_all_the_source_reads() -> None:
     odd = ["orders", "a.b", "x|y", "(", "\\E", "\\E|\\Q", "\\Q", "a\\"]
     for names in (*([name] for name in odd), odd):
         assert names_of(regex_of(names)) == names
-        assert inputs.group_begins(regex_of(names)) == tuple(f"{name}/" for name in names)
-    assert inputs.group_begins(regex_of(["a,b", "c"])) == ("a", "c/")
-    assert inputs.group_begins(regex_of([",b"])) == ()
+        assert selection.group_begins(regex_of(names)) == tuple(f"{name}/" for name in names)
+    assert selection.group_begins(regex_of(["a,b", "c"])) == ("a", "c/")
+    assert selection.group_begins(regex_of([",b"])) == ()
     assert names_of("orders.*") is None
     assert names_of("\\Qa\\E.*\\Qb\\E") is None
 

@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 from zkaudit.commands.findings import read
 from zkaudit.decode.batches import LogReader
 from zkaudit.findings.limits import Limits
-from zkaudit.job import audit as job, inputs
+from zkaudit.job import audit as job
 from zkaudit.job.output import load
+from zkaudit.sources import selection
 from zkaudit.tables import catalog
 
 from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES, Corpus
@@ -60,7 +61,7 @@ def test_each_change_alone_and_some_together(
                 changes[name](history)
         histories.append(history)
     write(histories, tmp_path / "zk")
-    monkeypatch.setattr(inputs, "BEFORE_START", timedelta())
+    monkeypatch.setattr(selection, "BEFORE_START", timedelta())
     quiet = compare(spark, tmp_path / "zk", tmp_path, at(START_MS), LIMITS)
     for number, name in enumerate(changes):
         assert (f"/c{number}/g" in quiet) == (name in QUIET), name
@@ -81,7 +82,7 @@ def test_quiet_groups_have_no_findings(
     zxids = sorted({row["zxid"] for row in rows})
     cut = zxids[round(chance.uniform(0.7, 0.98) * len(zxids))]
     first = divided(log, rows, cut)
-    monkeypatch.setattr(inputs, "BEFORE_START", timedelta())
+    monkeypatch.setattr(selection, "BEFORE_START", timedelta())
     names = compare(spark, log.parent, tmp_path, first["time"], Limits(**corpus.limits))
     assert names
 
@@ -92,7 +93,7 @@ def test_a_snapshot_that_is_purged_in_the_meantime(
     """The audit then reads the next snapshot, or only the logs, and leaves out no group."""
     write([History()], tmp_path / "zk")
     (file,) = (tmp_path / "zk").glob("snapshot.*")
-    monkeypatch.setattr(inputs, "BEFORE_START", timedelta())
+    monkeypatch.setattr(selection, "BEFORE_START", timedelta())
     logs = [str(tmp_path / "zk")]
     options = job.Options(logs, str(tmp_path / "out"), start=at(START_MS).isoformat())
     assert job.run(spark, options)["quiet_groups"] == 2
@@ -101,7 +102,7 @@ def test_a_snapshot_that_is_purged_in_the_meantime(
         file.write_bytes(file.read_bytes()[:-1])
         return True
 
-    monkeypatch.setattr(inputs, "is_whole", torn)
+    monkeypatch.setattr(selection, "is_whole", torn)
     summary = job.run(spark, options)
     assert summary["quiet_groups"] == 0
     assert summary["groups"] == 2

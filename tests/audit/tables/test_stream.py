@@ -201,7 +201,7 @@ def test_what_is_purged_stays_and_nothing_is_left_undone(
     newest = max(files.glob("snapshot.*"), key=lambda p: int(p.name[9:], 16))
     shutil.copy(newest, place / "snapshot.ffff")
     assert job_stream.record(spark, options)  # and was killed
-    _, seen = job_stream.inputs.find([place])
+    _, seen = job_stream.selection.find([place])
     taken = job_stream._snapshots(spark, options, seen, [(0, int(log.name[4:], 16))])
     assert taken.rows
     assert not taken.files  # the logs show what a later run does

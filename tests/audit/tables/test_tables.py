@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from zkaudit.history.committed import Run, plan
-from zkaudit.job.inputs import log_gaps_of
+from zkaudit.history.committed import Run, log_gaps_of, plan
 from zkaudit.tables import catalog as tables
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "audit-tables.md"

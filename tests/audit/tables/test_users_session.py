@@ -14,8 +14,9 @@ import zkaudit
 from pyspark.sql import SparkSession
 from zkaudit.commands.findings import read
 from zkaudit.errors import AuditError, InputMissingError
-from zkaudit.job import audit as job, inputs, output, spark as settings
+from zkaudit.job import audit as job, output, spark as settings
 from zkaudit.job.place import finished
+from zkaudit.sources import selection
 from zkaudit.tables import catalog
 
 from tests.audit.quiet_histories import BUSY, START_MS, THRESHOLDS, History, at, write
@@ -73,7 +74,7 @@ def test_the_tables_do_not_depend_on_the_users_settings(
 ) -> None:
     """Times that Spark stores as INT96 by default, another time zone, other types and other casts:
     the same tables, the same stalled owner, and afterwards the same settings."""
-    monkeypatch.setattr(inputs, "BEFORE_START", timedelta())
+    monkeypatch.setattr(selection, "BEFORE_START", timedelta())
     start = at(START_MS)
     expected = rows(zkaudit.audit(spark, logs, tmp_path / "utc", start=start, **LIMITS))
     kinds = [row["kind"] for row in read(tmp_path / "utc")]

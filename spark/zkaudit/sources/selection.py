@@ -1,0 +1,237 @@
+"""Which logs and snapshots an audit reads, of those below the servers' directories. Pure.
+
+Runs in the driver, or in the only process of an audit without Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from zkaudit.decode.columns import Filters
+from zkaudit.decode.snapshot import is_whole
+from zkaudit.decode.txnlog import Operation, read_transactions
+from zkaudit.errors import InputMissingError, LogFormatError
+from zkaudit.sources import files as sources_files
+from zkaudit.sources.files import Piece, parse_servers
+from zkaudit.storage import Place, shown
+from zkaudit.text import names_of
+
+BEFORE_START: Final = timedelta(hours=1)
+"""How much of the logs is read before the start of the time range."""
+AFTER_END: Final = timedelta(hours=1)
+"""How much of the logs is read after the end of the time range: the effect of a wrong offset shows
+only later."""
+_MOST_NAMES: Final = 3
+"""Files that an error names."""
+
+
+def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
+    """Return the logs and the snapshots below the servers' data directories, in order of zxids.
+
+    Each directory belongs to one server: ``dataDir`` or ``dataLogDir``, or their ``version-2``. It
+    is a path or a URL. ``NAME=DIR`` names the server, which may have several directories. Of
+    several copies of a log, only the longest is returned.
+
+    Raises InputMissingError if a directory does not exist, or a server has no log; AuditError if a
+    server has two different logs of one name.
+    """
+    return _found(directories)[:2]
+
+
+def left_out(directories: Sequence[str | Path]) -> list[str]:
+    """Return the files below the directories that are not read, each with the reason."""
+    copies = [f"{shown(piece.path)} (a copy)" for piece in _found(directories)[2]]
+    return sorted([*copies, *sources_files.unread(_servers(directories))])
+
+
+def _servers(directories: Sequence[str | Path]) -> dict[str, list[Place]]:
+    servers = parse_servers("", listed(directories))
+    for place in (place for places in servers.values() for place in places):
+        if place.is_file():
+            raise InputMissingError(f"{shown(str(place))}: is a file: name the server's directory")
+    return servers
+
+
+def _found(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece], list[Piece]]:
+    """Logs, snapshots, and the copies of logs that are left out."""
+    servers = _servers(directories)
+    logs, snapshots = (
+        sorted(
+            (piece for pieces in sources_files.find(servers, kind).values() for piece in pieces),
+            key=lambda piece: piece.zxid,
+        )
+        for kind in (False, True)
+    )
+    for server, places in servers.items():
+        if not any(log.server == server for log in logs):
+            fix = "name the directory with the transaction logs, dataLogDir in zoo.cfg"
+            if any(snapshot.server == server for snapshot in snapshots):
+                fix = "it has snapshots: name both directories, SERVER=DATALOGDIR SERVER=DATADIR"
+            if unread := sources_files.unread({server: places}):
+                fix = f"there are files with other names: {', '.join(unread[:_MOST_NAMES])}"
+            where = ", ".join(shown(str(place)) for place in places)
+            raise InputMissingError(f"{where}: no file log.<zxid>: {fix}")
+    logs, copies = sources_files.distinct(logs)
+    return logs, snapshots, copies
+
+
+def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
+    """Return the last zxid to read for findings before ``end`` (ISO, UTC); ``None``: read all.
+
+    It is the start of a log that begins at least ``AFTER_END`` later, so only whole logs are left
+    out. Each server's logs are checked up to the first such log. ``None`` also if all begin later.
+    """
+    if end is None:
+        return None
+    last_ms = milliseconds(end, AFTER_END)
+    first = min(log.zxid for log in logs)
+    for log in sorted(logs, key=lambda log: log.zxid):
+        operation = _first_in(log)
+        if operation is not None and operation.time_ms > last_ms and log.zxid > first:
+            return operation.zxid - 1
+    return None
+
+
+def _first_in(log: Piece) -> Operation | None:
+    """The first operation of a log; ``None`` if there is none, or it is damaged."""
+    with suppress(LogFormatError):
+        return next(read_transactions(log.path), None)
+    return None
+
+
+def begin_snapshot(
+    logs: Sequence[Piece], found: Sequence[Piece], start: str | None
+) -> Piece | None:
+    """Return the snapshot after which to read the logs for findings from ``start`` (ISO, UTC);
+    ``None``: read all.
+
+    It is a whole snapshot that was begun at least ``BEFORE_START`` earlier, and has the members,
+    owners and offsets of that time. ``found``: the snapshots.
+    """
+    if start is None:
+        return None
+    least = min(log.zxid for log in logs)
+    first_ms = milliseconds(start, -BEFORE_START)
+    for log in sorted(logs, key=lambda log: -log.zxid):
+        operation = _first_in(log)
+        if operation is not None and operation.time_ms <= first_ms:
+            earlier = (piece for piece in found if least < piece.zxid + 1 <= operation.zxid)
+            for piece in sorted(earlier, key=lambda piece: -piece.zxid):
+                with suppress(LogFormatError, FileNotFoundError):
+                    if is_whole(piece.path):
+                        return piece
+            return None
+    return None
+
+
+def milliseconds(time: str, later: timedelta = timedelta()) -> int:
+    """Return an ISO time (UTC by default), moved by ``later``, in milliseconds since 1970."""
+    moment = datetime.fromisoformat(time)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return int((moment + later).timestamp() * 1000)
+
+
+def within(logs: Sequence[Piece], begin: int | None, end: int | None) -> list[Piece]:
+    """Leave out the logs that have no zxid from ``begin`` to ``end``."""
+    wanted = Filters(start_zxid=begin, end_zxid=end)
+    servers: dict[str, list[Piece]] = {}
+    for log in logs:
+        servers.setdefault(log.server, []).append(log)
+    return [log for found in servers.values() for log in sources_files.within(found, wanted)]
+
+
+def group_begins(regex: str) -> tuple[str, ...]:
+    """Return prefixes: the path of every matching group has one of them after ``/consumers/``.
+
+    A complete group name ends with ``/``. Empty if the regex is too complex.
+    """
+    names = names_of(regex)
+    if names is not None:  # a comma separates the texts of the source's option
+        begins = [name.partition(",")[0] + "/" * ("," not in name) for name in names]
+        return tuple(begins) if all(text.strip("/") for text in begins) else ()
+    simple = not set(regex) & set("()[]\\")
+    if "|" in regex and not simple:
+        return ()
+    begins = []
+    for part in regex.split("|"):
+        plain = re.match("[A-Za-z0-9_-]*", part)
+        assert plain is not None
+        text, rest = plain[0], part[plain.end() :]
+        if not rest:
+            text += "/"
+        elif rest[0] in "?*+{":  # the last character may be missing
+            text = text[:-1]
+        begins.append(text)
+    return tuple(begins) if all(text.strip("/") for text in begins) else ()
+
+
+def behind(found: Sequence[Piece], log_gaps: Sequence[tuple[int, int]]) -> list[Piece]:
+    """Return the snapshots to read: the first one after each log gap and the last one inside it.
+
+    The logs show all changes after the first one. The one inside the gap has members that were
+    registered before the logs continue. Of snapshots with the same zxid one server's is enough.
+    """
+    one = {piece.zxid: piece for piece in reversed(found)}
+    taken = sorted(one)
+    chosen = {zxid for zxid in _first_behind(log_gaps, taken) if zxid is not None}
+    for after, first in log_gaps:
+        place = bisect_left(taken, first - 1)
+        chosen.update(zxid for zxid in taken[max(0, place - 1) : place] if after <= zxid)
+    return [one[zxid] for zxid in sorted(chosen)]
+
+
+def read_behind(
+    found: Sequence[Piece],
+    log_gaps: Sequence[tuple[int, int]],
+    read: Callable[[Sequence[Piece]], Iterable[int]],
+    known: Iterable[int] = (),
+) -> list[Piece]:
+    """Read the snapshots that ``behind`` names, and the next one instead of one that is not whole.
+    Return all that were read.
+
+    ``read`` returns the zxids of those that are whole. ``known``: zxids of whole snapshots that
+    were read before, also of files that are gone.
+    """
+    left, tried, there = list(found), list[Piece](), set(known)
+    while True:
+        before = [Piece("", "", zxid, 0) for zxid in there]
+        chosen = [p for p in behind([*before, *left], log_gaps) if p.zxid not in there]
+        if not chosen:
+            return tried
+        tried += chosen
+        there.update(read(chosen))
+        torn = {piece.zxid for piece in chosen} - there
+        left = [piece for piece in left if piece.zxid not in torn]
+
+
+def known(log_gaps: Sequence[tuple[int, int]], snapshots: Iterable[int]) -> tuple[int | None, ...]:
+    """Return the zxid from which all ephemeral znodes are known, for each segment between log gaps.
+
+    That is the start of the first segment. In a segment after a log gap it is the zxid of the first
+    snapshot taken in it; ``None``: there is none. ``snapshots`` are the zxids in their names.
+    """
+    return (0, *_first_behind(log_gaps, sorted(snapshots)))
+
+
+def _first_behind(log_gaps: Iterable[tuple[int, int]], taken: Sequence[int]) -> list[int | None]:
+    """The first of ``taken``, which are in order, after each log gap and before the next one."""
+    borders = [*sorted(log_gaps), (2**63 - 1, 2**63 - 1)]
+    found: list[int | None] = []
+    for (_, first), (last, _) in pairwise(borders):
+        place = bisect_left(taken, first - 1)
+        there = place < len(taken) and taken[place] <= last
+        found.append(taken[place] if there else None)
+    return found
+
+
+def listed(directories: Sequence[str | Path]) -> str:
+    """The option ``paths`` of the sources."""
+    return json.dumps([str(directory) for directory in directories])
