@@ -4,6 +4,7 @@ three."""
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession, functions as F
 from pyspark.sql.types import BooleanType, LongType, StructType
 from zkaudit.findings.places import located
 from zkaudit.history import committed, doubt
+from zkaudit.history.doubt import Change
 
 from tests.audit.histories import (
     History,
@@ -89,12 +91,21 @@ def used(
     """The rows that an audit of some servers' logs uses, each with ``confirmed``."""
     rows = [row for server in servers for row in ensemble.log(int(server))]
     runs = [committed.Run(row["server"], row["zxid"], row["zxid"]) for row in rows]
-    plan = doubt.decided(logged(spark, rows), committed.plan(runs, voters))
+    whole = committed.plan(runs, voters)
+    plan = doubt.decided(logged(spark, rows), whole)
+    assert doubt.decided_rows(logged_rows(rows, whole), whole) == plan
     return [
         row | {"confirmed": not committed.within(row["zxid"], plan.unconfirmed)}
         for row in sorted(rows, key=lambda row: row["zxid"])
         if committed.within(row["zxid"], plan.take.get(row["server"], ()))
     ]
+
+
+def logged_rows(rows: list[dict[str, Any]], plan: committed.History) -> Iterator[dict[str, Any]]:
+    """The rows that the plan takes, with all columns that ``doubt`` reads."""
+    for row in rows:
+        if committed.within(row["zxid"], plan.take.get(row["server"], ())):
+            yield dict.fromkeys(("path", "version", "ephemeral")) | row
 
 
 CASES = {
@@ -171,5 +182,44 @@ def test_a_log_gap_hides_what_happened_to_a_znode(spark: SparkSession, gap: bool
     h.commit("g", 0, 20, 1, version=3)
     gaps = ((2 << 32 | 3, 2 << 32 | 6),) if gap else ()
     plan = committed.History({"a": (doubted, (2 << 32 | 1, h.zxid))}, gaps, (), (doubted,))
-    plan = doubt.decided(logged(spark, h.rows), plan)
+    assert doubt.decided_rows(logged_rows(h.rows, plan), plan) == (
+        plan := doubt.decided(logged(spark, h.rows), plan)
+    )
     assert (plan.dropped, plan.unconfirmed) == (((), (doubted,)) if gap else ((doubted,), ()))
+
+
+SET = Change(2, "set", 4, None, False, None)
+CREATE = Change(2, "create", None, True, False, None)
+DELETE = Change(2, "delete", None, None, False, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "then", "right"),
+    [
+        (SET, Change(9, "set", 5, None, True, None), True),
+        (SET, Change(9, "set", 4, None, True, None), False),
+        (SET, Change(9, "set", 6, None, True, None), None),
+        (SET, Change(9, "set", None, None, True, None), None),
+        (SET, Change(9, "delete", None, None, True, None), None),
+        (CREATE, Change(9, "create", None, True, True, None), False),
+        (CREATE._replace(closed_zxid=8), Change(9, "create", None, True, True, None), None),
+        (CREATE._replace(closed_zxid=10), Change(9, "create", None, True, True, None), False),
+        (CREATE, Change(9, "set", 1, None, True, None), True),
+        (CREATE, Change(9, "set", 2, None, True, None), False),
+        (CREATE, Change(9, "delete", None, None, True, None), True),
+        (DELETE, Change(9, "create", None, True, True, None), None),
+        (DELETE, Change(9, "set", 3, None, True, None), False),
+        (DELETE, Change(9, "delete", None, None, True, None), False),
+    ],
+)
+def test_what_the_next_change_shows(change: Change, then: Change, right: bool | None) -> None:
+    """The next change shows whether the earlier one happened. If another unconfirmed change is in
+    between, only a version that is not larger shows it. Nothing does across a log gap."""
+    known = [] if right is None else [(2, right)]
+    assert [*doubt.of_znode([change, then], ())] == known
+    assert [*doubt.of_znode([change, then], ((9, 12), (20, 30)))] == known
+    assert [*doubt.of_znode([change, then], ((5, 8),))] == []
+    between = Change(5, "set", None, None, False, None)
+    refuted = (change.act, then.act, right) == ("set", "set", False)
+    assert dict(doubt.of_znode([change, between, then], ())).get(2) == (False if refuted else None)
+    assert [*doubt.of_znode([change], ())] == []
