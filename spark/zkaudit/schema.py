@@ -11,8 +11,6 @@ from enum import Enum
 from inspect import signature
 from typing import TYPE_CHECKING, Final
 
-from zkconsumer.journal import schema as journal
-
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
@@ -321,14 +319,6 @@ OFFSETS: Final = (
 )
 """One row for each record of ``__consumer_offsets``: (log_partition, log_offset) is unique."""
 
-_JOURNAL_KINDS: Final = {
-    journal.Type.INTEGER: Kind.LONG,
-    journal.Type.TEXT: Kind.STRING,
-    journal.Type.NAMES: Kind.STRINGS,
-    journal.Type.NUMBERS: Kind.NUMBERS,
-    journal.Type.TEXTS: Kind.TEXTS,
-}
-
 
 def journal_columns() -> tuple[Column, ...]:
     """Columns of a journal's lines: position and text of the line, then its schema's fields.
@@ -338,13 +328,22 @@ def journal_columns() -> tuple[Column, ...]:
     ``fault`` gives the reason if a line could not be read. ``text`` is then the line itself (at
     most 4,096 characters) and all fields are null.
     """
+    from zkconsumer.journal import schema as journal  # which loads half of the library
+
+    kinds = {
+        journal.Type.INTEGER: Kind.LONG,
+        journal.Type.TEXT: Kind.STRING,
+        journal.Type.NAMES: Kind.STRINGS,
+        journal.Type.NUMBERS: Kind.NUMBERS,
+        journal.Type.TEXTS: Kind.TEXTS,
+    }
     fields = {f.name: f for f in journal.FIELDS if f.type is not journal.Type.OBJECT}
     return (
         _c("file", Kind.STRING, "path of the journal", False),
         _c("line", Kind.LONG, "number of the line, from 1", False),
         _c("fault", Kind.STRING, "why the line could not be read"),
         _c("text", Kind.STRING, "the line, if it could not be read"),
-        *(_c(name, _JOURNAL_KINDS[field.type], field.meaning) for name, field in fields.items()),
+        *(_c(name, kinds[field.type], field.meaning) for name, field in fields.items()),
     )
 
 

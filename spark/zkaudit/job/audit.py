@@ -35,7 +35,9 @@ from zkaudit.job.coverage import (
     LoggedRun,
     as_runs,
     check_agreement,
+    check_any,
     check_damage,
+    check_times,
     covered,
     damages,
     logged_twice,
@@ -199,13 +201,9 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
         if not options.allow_damage:
             check_damage(damaged)
         plan = doubt.decided(rows.where("kind is null"), with_gaps(plan, damaged))
-        if not plan.take and not plan.dropped:
-            raise InputMissingError(
-                f"{', '.join(options.logs)}: the logs have no transaction: copy them again, or "
-                "name other directories"
-            )
-        check_times(rows, options)
+        check_any(plan, options.logs)
         coverage = coverage_of(options, logged, logs, plan, damaged)
+        check_times(coverage, options.start, options.end)
         store = Store(spark, out)
         return audit(store, options, rows, plan, coverage, logs, snapshots, read_snapshots)
 
@@ -455,26 +453,6 @@ def not_covered(spark: SparkSession, coverage: Coverage) -> DataFrame:
         for begin, end, sentence in coverage.sentences()
     ]
     return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow_of(columns)), columns)
-
-
-def check_times(rows: DataFrame, options: Options) -> None:
-    """Raise InputMissingError if the whole history is before ``start`` or after ``end``."""
-    if options.start is None and options.end is None:
-        return
-    rows = rows.select(F.coalesce("time", "last_time").alias("time"))
-    found = rows.agg(
-        *[F.date_format(of("time"), "yyyy-MM-dd HH:mm:ss").alias(name)
-          for name, of in (("first", F.min), ("last", F.max))],
-        (F.max("time") < F.lit(options.start).cast("timestamp")).alias("late"),
-        (F.min("time") >= F.lit(options.end).cast("timestamp")).alias("early"),
-    ).first()  # fmt: skip
-    assert found is not None
-    for outside, option, value, way in (
-        (found["late"], "--from", options.start, f"end before that, at {found['last']}"),
-        (found["early"], "--to", options.end, f"begin after that, at {found['first']}"),
-    ):
-        if outside:
-            raise InputMissingError(f"{option} {value}: the logs {way} (UTC): choose another time")
 
 
 def within(found: DataFrame, last: DataFrame, start: str | None, end: str | None) -> DataFrame:

@@ -15,9 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from zkaudit.errors import AuditError
+from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.history.committed import History, Range, Run, merged, subtracted
 from zkaudit.sources.rows import sample_of
+from zkaudit.sources.selection import milliseconds
 
 _EPOCH: Final = 32
 
@@ -289,6 +290,31 @@ def covered(
     return Coverage(
         first_ms, last_ms, of, empty, tuple(missing), tuple(damaged), tuple(cut_off(logged))
     )
+
+
+def check_any(plan: History, directories: Iterable[str]) -> None:
+    """Raise InputMissingError if the logs have no transaction at all."""
+    if not plan.take and not plan.dropped:
+        raise InputMissingError(
+            f"{', '.join(directories)}: the logs have no transaction: copy them again, or name "
+            "other directories"
+        )
+
+
+def check_times(coverage: Coverage, start: str | None, end: str | None) -> None:
+    """Raise InputMissingError if the whole history is before ``start`` or after ``end`` (ISO)."""
+    first, last = coverage.first_ms, coverage.last_ms
+    if first is None or last is None:
+        return
+    for outside, option, value, way, time in (
+        (start and last < milliseconds(start), "--from", start, "end before that", last),
+        (end and first >= milliseconds(end), "--to", end, "begin after that", first),
+    ):
+        if outside:
+            at = f"{moment_of(time):%Y-%m-%d %H:%M:%S}"
+            raise InputMissingError(
+                f"{option} {value}: the logs {way}, at {at} (UTC): choose another time"
+            )
 
 
 def _meets(begin: int | None, end: int | None, start: int | None, stop: int | None) -> bool:

@@ -43,7 +43,7 @@ from zkaudit.history import committed
 from zkaudit.history.committed import subtracted
 from zkaudit.history.staging import BUCKETS, LogGap
 from zkaudit.job import inputs, retention
-from zkaudit.job.audit import Options, Snapshots, audit, check_times, coverage_of
+from zkaudit.job.audit import Options, Snapshots, audit, coverage_of
 from zkaudit.job.buckets import (
     Batches,
     BucketStore,
@@ -60,7 +60,7 @@ from zkaudit.job.buckets import (
     take,
     touched_by,
 )
-from zkaudit.job.coverage import Coverage, check_agreement
+from zkaudit.job.coverage import Coverage, check_agreement, check_times
 from zkaudit.job.output import save, staged, stored
 from zkaudit.job.place import prepare, write_atomically
 from zkaudit.job.spark import (
@@ -248,7 +248,7 @@ def _round(
         rows = read(spark, files)
     with planned_for(spark, PACKED * bytes_of(files), ROUNDS):
         if touched is None:
-            check_times(rows, options)
+            check_times(history.coverage, options.start, options.end)
         store = BucketStore(spark, out, touched, before, state)
         return audit(
             store, options, rows, history.plan, history.coverage, *history.files,

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zkaudit import schema
-from zkaudit.decode.batches import LogReader
+from zkaudit.decode.batches import LogReader, read_snapshot, read_snapshot_sessions
 from zkaudit.decode.columns import Filters, Heads, timestamps
 from zkaudit.decode.txnlog import LogEnd, Stop
 from zkaudit.schema import CONFIG
@@ -117,6 +117,20 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     rows += [place | {"kind": schema.PATH, "path": path} for path in of_group]
     for begin in range(0, len(rows), _ROWS):
         yield _batch(settings, rows[begin : begin + _ROWS])
+
+
+def snapshot_rows(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one snapshot. Raises ``LogFormatError`` if it is damaged, and
+    ``OSError``."""
+    if settings.table == "sessions":
+        batches = read_snapshot_sessions(piece.path, piece.server)
+    else:
+        names = settings.names if settings.table == "nodes" else None
+        batches = read_snapshot(piece.path, piece.server, settings.filters, names)
+    for batch in batches:
+        if settings.table == "group_nodes":
+            batch = nodes_of_groups(batch, settings.group_begins)
+        yield batch.select(settings.names)
 
 
 def nodes_of_groups(batch: pa.RecordBatch, begins: Sequence[str]) -> pa.RecordBatch:

@@ -7,17 +7,24 @@ Two kinds of lines name both: "Established session 0x1... with negotiated timeou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from glob import glob
 from pathlib import Path
-
-from pyspark.sql import DataFrame, SparkSession, functions as F
+from typing import TYPE_CHECKING, Final
 
 from zkaudit.errors import InputMissingError
 from zkaudit.storage import Remote, local_url, place_of
 
-_ESTABLISHED = r"session 0x([0-9a-f]{1,16}) with negotiated timeout [0-9]+ for client /?(\S+)"
-_AUDITED = r"session=0x([0-9a-f]{1,16})\s.*\bip=(\S+)"
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_LINES: Final = (
+    re.compile(r"session 0x([0-9a-f]{1,16}) with negotiated timeout [0-9]+ for client /?(\S+)"),
+    re.compile(r"session=0x([0-9a-f]{1,16})\s.*\bip=(\S+)"),
+)
 
 
 def check(places: Sequence[str]) -> None:
@@ -42,15 +49,49 @@ def addresses(spark: SparkSession, places: Sequence[str]) -> DataFrame | None:
     """
     if not places:
         return None
+    from pyspark.sql import functions as F
+
     urls = [local_url(_local(place)) for place in places]
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            rows = [place for line in batch["value"].to_pylist() for place in _named(line)]
+            yield pa.RecordBatch.from_pylist(
+                [{"session": session, "address": address} for session, address in rows],
+                pa.schema([("session", pa.int64()), ("address", pa.string())]),
+            )
+
     lines = spark.read.text(urls, recursiveFileLookup=True)
-    found = [
-        lines.select(
-            F.conv(F.regexp_extract("value", regex, 1), 16, -10).cast("bigint").alias("session"),
-            F.regexp_extract("value", regex, 2).alias("address"),
-        )
-        for regex in (_ESTABLISHED, _AUDITED)
-    ]
-    both = found[0].unionByName(found[1]).where("address != ''")
+    lines = lines.where(F.col("value").contains("session"))
     every = F.array_sort(F.collect_set("address"))
-    return both.groupBy("session").agg(F.concat_ws(", ", every).alias("address"))
+    both = lines.mapInArrow(read, "session long, address string").groupBy("session")
+    return both.agg(F.concat_ws(", ", every).alias("address"))
+
+
+def addresses_of(places: Sequence[str], sessions: set[int]) -> dict[int, str]:
+    """``addresses`` of a few sessions, read in this process."""
+    every: dict[int, set[str]] = defaultdict(set)
+    for file in (file for place in places for file in _files(place)):
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                for session, address in _named(line):
+                    if session in sessions:
+                        every[session].add(address)
+    return {session: ", ".join(sorted(addresses)) for session, addresses in every.items()}
+
+
+def _named(line: str) -> Iterator[tuple[int, str]]:
+    """The sessions in a line, each with its address."""
+    for pattern in _LINES:
+        if found := pattern.search(line):
+            session = int(found[1], 16)
+            yield session - (session >> 63 << 64), found[2]
+
+
+def _files(place: str) -> Iterator[Path]:
+    named = _local(place)
+    for path in [named] if named.exists() else map(Path, sorted(glob(place))):
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        yield from (file for file in inside if file.is_file())

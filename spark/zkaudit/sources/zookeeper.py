@@ -20,12 +20,12 @@ from pyspark.sql.datasource import (
 )
 
 from zkaudit import schema
-from zkaudit.decode.batches import end_of_log, read_snapshot, read_snapshot_sessions
+from zkaudit.decode.batches import end_of_log
 from zkaudit.decode.txnlog import Stop
 from zkaudit.errors import AuditError, LogFormatError
 from zkaudit.sources.files import Piece, distinct, find, pack, split, within
 from zkaudit.sources.options import Settings, parse_options
-from zkaudit.sources.rows import nodes_of_groups, rows_of
+from zkaudit.sources.rows import rows_of, snapshot_rows
 from zkaudit.storage import shown
 from zkconsumer.errors import ConfigError
 
@@ -259,16 +259,7 @@ class SnapshotReader(DataSourceReader):
 
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Decode one snapshot. Raises ``LogFormatError`` if it is damaged, and ``OSError``."""
-        settings = self.settings
-        if settings.table == "sessions":
-            batches = read_snapshot_sessions(piece.path, piece.server)
-        else:
-            names = settings.names if settings.table == "nodes" else None
-            batches = read_snapshot(piece.path, piece.server, settings.filters, names)
-        for batch in batches:
-            if settings.table == "group_nodes":
-                batch = nodes_of_groups(batch, settings.group_begins)
-            yield batch.select(settings.names)
+        return snapshot_rows(self.settings, piece)
 
 
 def _named(settings: Settings, piece: Piece) -> bool:
