@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.handlers import replace_handler
 from zkconsumer.core.common.commands import NotifyStarting, SetTimer, StartFetching
 from zkconsumer.core.common.events import FetchingStarted, ListenerDone, TimerFired
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
@@ -246,6 +247,6 @@ def test_a_belief_kept_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
         self._knowledge._invalidated.clear()
         right(self, fact)
 
-    monkeypatch.setattr(RebalanceMachine, "_view_loaded", view_loaded)
+    replace_handler(monkeypatch, RebalanceMachine, "_view_loaded", view_loaded)
     with pytest.raises(AssertionError):
         test_nothing_is_believed_that_may_have_changed()

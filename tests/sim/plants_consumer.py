@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.handlers import replace_handler
 from zkconsumer.core.common.events import TimerFired
 from zkconsumer.core.groups import kip848_events as events
 from zkconsumer.core.groups.kip848 import Kip848Machine
@@ -93,7 +94,7 @@ def never_asks_for_a_name_again(patch: pytest.MonkeyPatch) -> None:
         if event.name != "names":
             right(self, event)
 
-    patch.setattr(Kip848Machine, "_timer_fired", fired)
+    replace_handler(patch, Kip848Machine, "_timer_fired", fired)
 
 
 def sends_a_stale_commit_never_again(patch: pytest.MonkeyPatch) -> None:
@@ -111,7 +112,7 @@ def sends_a_stale_commit_never_again(patch: pytest.MonkeyPatch) -> None:
 
     before = Kip848Machine._timer_fired
     patch.setattr(Kip848Machine, "_accepted", accepted)
-    patch.setattr(Kip848Machine, "_timer_fired", fired)
+    replace_handler(patch, Kip848Machine, "_timer_fired", fired)
 
 
 def never_leaves(patch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.handlers import replace_handler
 from zkconsumer.core.common.commands import Drop
 from zkconsumer.core.common.commit_queue import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
@@ -63,7 +64,7 @@ def starts_at_zero(patch: pytest.MonkeyPatch) -> None:
         nothing: Mapping[TopicPartition, int | None] = dict.fromkeys(fact.offsets)
         right(self, events.OffsetsFetched(fact.token, nothing))
 
-    patch.setattr(ClassicMachine, "_offsets_fetched", fetched)
+    replace_handler(patch, ClassicMachine, "_offsets_fetched", fetched)
 
 
 def lets_go_and_tells_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -74,7 +75,7 @@ def lets_go_and_tells_nobody(patch: pytest.MonkeyPatch) -> None:
         right(self, fact)
         self._rejoin_wanted = False
 
-    patch.setattr(ClassicMachine, "_synced", synced)
+    replace_handler(patch, ClassicMachine, "_synced", synced)
 
 
 def keeps_what_was_taken(patch: pytest.MonkeyPatch) -> None:
@@ -113,7 +114,7 @@ def keeps_an_unknown_id(patch: pytest.MonkeyPatch) -> None:
 
 def never_comes_back(patch: pytest.MonkeyPatch) -> None:
     """A member that left because of a slow application does not return."""
-    patch.setattr(ClassicMachine, "_poll_resumed", lambda self, fact: None)
+    replace_handler(patch, ClassicMachine, "_poll_resumed", lambda self, fact: None)
 
 
 def believes_a_refused_heartbeat(patch: pytest.MonkeyPatch) -> None:
@@ -148,7 +149,7 @@ def leads_with_its_own_topics(patch: pytest.MonkeyPatch) -> None:
         own = {t: n for t, n in fact.partitions.items() if t in self._topics}
         right(self, events.TopicsLoaded(fact.token, own))
 
-    patch.setattr(ClassicMachine, "_group_loaded", loaded)
+    replace_handler(patch, ClassicMachine, "_group_loaded", loaded)
 
 
 forgets_to_drop = without(Drop, "_drop_all")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.handlers import replace_handler
 from zkconsumer.core.common import commands as common, events as common_events
 from zkconsumer.core.common.commit_queue import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
@@ -322,7 +323,7 @@ def begins_where_zookeeper_says(patch: Patch) -> None:
 
 def ignores_resets(patch: Patch) -> None:
     """A reset to a lower position is never stored."""
-    patch.setattr(Committing, "_offset_reset", lambda self, event: None)
+    replace_handler(patch, Committing, "_offset_reset", lambda self, event: None)
 
 
 def forgets_commits_of_a_lost_session(patch: Patch) -> None:

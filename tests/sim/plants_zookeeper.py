@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.handlers import replace_handler
 from zkconsumer.core.common import commands
 from zkconsumer.core.common.events import TimerFired
 from zkconsumer.core.common.types import TopicPartition
@@ -85,7 +86,7 @@ def never_reads_again(patch: pytest.MonkeyPatch) -> None:
         if fact.name != "reread":
             right(self, fact)
 
-    patch.setattr(RebalanceMachine, "_timer_fired", timer_fired)
+    replace_handler(patch, RebalanceMachine, "_timer_fired", timer_fired)
 
 
 def has_no_lease(patch: pytest.MonkeyPatch) -> None:
@@ -106,7 +107,7 @@ def keeps_partitions_of_a_lost_session(patch: pytest.MonkeyPatch) -> None:
         right(self, fact)
         self._commands[:] = [o for o in self._commands if not isinstance(o, commands.Drop)]
 
-    patch.setattr(RebalanceMachine, "_session_lost", session_lost)
+    replace_handler(patch, RebalanceMachine, "_session_lost", session_lost)
 
 
 def forgets_blocked_partitions(patch: pytest.MonkeyPatch) -> None:

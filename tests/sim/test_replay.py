@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.sim.runs import group_scenario, scenario
+from tests.support.handlers import replace_handler
 from zkconsumer.cli.main import cli
 from zkconsumer.core.common.commands import AnswerCommit, Drop, Forget, StartFetching
 from zkconsumer.core.common.events import FetchingStarted, ListenerDone, TimerFired
@@ -279,7 +280,7 @@ def test_a_machine_that_raises_and_a_broken_rule_are_found(
         raise KeyError("planted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(RebalanceMachine, "_claimed", fail)
+        replace_handler(patch, RebalanceMachine, "_claimed", fail)
         run = replayed(lines)[0]
         assert run.difference is not None
         assert run.difference.event.name == "Claimed"

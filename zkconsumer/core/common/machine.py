@@ -24,7 +24,8 @@ EventT = TypeVar("EventT")
 CommandT = TypeVar("CommandT")
 
 Handler = Callable[[Any, Any], None]
-"""A method of a machine, which takes the event."""
+"""A method of a machine, which takes the event. The tables name it, and exactly it is called: a
+subclass that overrides a handler states it in its own table."""
 
 
 class Machine(ABC, Generic[StateT, EventT, CommandT]):
@@ -78,7 +79,7 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
         token: int | None = getattr(event, "token", None)
         handler = self.ANYWHERE.get(type(event))
         if handler is not None:
-            getattr(self, handler.__name__)(event)
+            handler(self, event)
         elif token is None or not self._answer(token, event):
             self.stale_answers += 1
         self._stepped()
@@ -96,7 +97,7 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
         if handler is None:
             return self._unexpected(event)
         self._awaited = None
-        getattr(self, handler.__name__)(event)  # a subclass may override it
+        handler(self, event)
         return True
 
     def _emit(self, command: CommandT) -> None:

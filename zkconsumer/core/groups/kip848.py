@@ -352,9 +352,14 @@ class Kip848Machine(GroupMachine):
     ANYWHERE: ClassVar[Mapping[type, Handler]] = {
         **GroupMachine.ANYWHERE,
         events.MemberHeartbeatAnswered: _heartbeat_answered,
+        TimerFired: _timer_fired,
     }
     ANSWERS: ClassVar[Mapping[State, Mapping[type, Handler]]] = {
         **GroupMachine.ANSWERS,
+        State.FINDING: {
+            CoordinatorFound: _found,
+            RequestFailed: GroupMachine._find_failed,
+        },
         State.LOADING: {
             events.TopicNamesRead: _names_read,
             RequestFailed: _names_failed,

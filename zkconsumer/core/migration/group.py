@@ -144,3 +144,7 @@ class LiveMembership(ClassicMachine):
         **ClassicMachine.ANYWHERE,
         OfferChanged: _offer_changed,
     }
+    ANSWERS: ClassVar[Mapping[State, Mapping[type, Handler]]] = {
+        **ClassicMachine.ANSWERS,
+        State.JOINING: {events.Joined: _joined, events.RequestFailed: _join_failed},
+    }

@@ -100,3 +100,9 @@ class LiveRebalance(RebalanceMachine):
         RulesChanged: _rules_changed,
         TakenBack: _taken_back,
     }
+    ANSWERS: ClassVar[Mapping[State, Mapping[type, Handler]]] = {
+        **RebalanceMachine.ANSWERS,
+        State.RELEASING: {events.Released: _released},
+        State.CLAIMING: {events.Claimed: _claimed},
+        State.NOTIFYING_START: {ListenerDone: _start_announced},
+    }
