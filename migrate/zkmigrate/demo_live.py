@@ -202,14 +202,14 @@ class _Run:
 
     def deliveries(self) -> list[Delivered]:
         """All messages that members have noted so far, in the order of time."""
-        found = []
+        deliveries = []
         for path in self.folder.iterdir():
             for line in path.read_text().splitlines(keepends=True):
                 words = line.split()
                 if line.endswith("\n") and len(words) == 4:
                     at, (partition, offset, created) = float(words[0]), map(int, words[1:])
-                    found.append(Delivered(at, partition, offset, created, path.name))
-        return sorted(found)
+                    deliveries.append(Delivered(at, partition, offset, created, path.name))
+        return sorted(deliveries)
 
     def got(self) -> set[tuple[int, int]]:
         """Partition and offset of each delivered message."""
@@ -254,27 +254,27 @@ class _Run:
 
     def _oldest(self, every: list[Delivered]) -> float:
         """How long before a kill the oldest message was delivered that was delivered again."""
-        found, first = 0.0, dict[tuple[int, int], float]()
+        oldest, first = 0.0, dict[tuple[int, int], float]()
         for one in every:
             before = first.setdefault((one.partition, one.offset), one.at)
             if before != one.at:
                 # Of several kills the one that fits best: which it was is not known.
                 kills = [at - before for at in self.kills if before <= at <= one.at]
-                found = max(found, min(kills, default=one.at - before))
-        return found
+                oldest = max(oldest, min(kills, default=one.at - before))
+        return oldest
 
 
 def _by_two(some: list[Delivered]) -> int:
     """How often a member delivered a partition that another one was delivering meanwhile."""
     last: dict[str, float] = {one.member: one.at for one in some}
     first: dict[str, float] = {}
-    found = 0
+    count = 0
     for before, one in pairwise(some):
         first.setdefault(before.member, before.at)
         if one.member != before.member and last[before.member] > one.at:
             # It comes back later: only when it was given the partition again in between.
-            found += one.offset < before.offset
-    return found
+            count += one.offset < before.offset
+    return count
 
 
 if __name__ == "__main__":

@@ -89,10 +89,10 @@ def copy_groups(stores: Stores, plans: Iterable[GroupPlan]) -> EstateCopy:
     every = list(plans)
     groups: list[GroupCopy] = []
     names: set[str] = set()
-    for plan, found in zip(
+    for plan, contents in zip(
         every, stores.zk.run_all(_read(one.group) for one in every), strict=True
     ):
-        snapshot, locked = found
+        snapshot, locked = contents
         names |= {
             *snapshot.offsets,
             *snapshot.misplaced,
@@ -182,8 +182,8 @@ class Rehearsal:
                     stores.kafka.commit(one.kafka_group, one.kafka)
 
     def _older(self, topic: str, stat: Stat) -> bool:
-        found = self._copy.topics.get(topic)
-        return found is not None and stat.mzxid < found[1]
+        original = self._copy.topics.get(topic)
+        return original is not None and stat.mzxid < original[1]
 
     def run(
         self,
@@ -200,7 +200,7 @@ class Rehearsal:
             with Journal(path, here.digest) as journal:
                 migrator = Migrator(stores, lock=lock, parallel=parallel)
                 results = migrator.apply(here, journal, on_group)
-            found = _compared(stores, here, results)
+            differences = _compared(stores, here, results)
             self._on_step("the way back")
             with Journal(path, here.digest) as journal:
                 migrator = Migrator(stores, parallel=parallel)
@@ -212,7 +212,7 @@ class Rehearsal:
             way_back = "" if back[one.group].outcome.good else back[one.group].why
             if not way_back and before[one.group] != after[one.group]:
                 way_back = "a rollback does not restore what was there"
-            yield Rehearsed(one, found.get(one.group, ""), way_back)
+            yield Rehearsed(one, differences.get(one.group, ""), way_back)
 
     def _translated(self, plan: PlanFile, stores: Stores) -> Iterator[GroupPlan]:
         """The plan's groups with the versions and moments of creation that the copies have."""
@@ -234,8 +234,8 @@ class Rehearsal:
 
 def _held(stores: Stores, plan: PlanFile) -> dict[str, HeldNow | str]:
     return {
-        group.group: found.what if isinstance(found, Problem) else found.offsets
-        for group, found in read_offsets(stores, plan.groups)
+        group.group: offsets.what if isinstance(offsets, Problem) else offsets.offsets
+        for group, offsets in read_offsets(stores, plan.groups)
     }
 
 
@@ -243,16 +243,16 @@ def _compared(stores: Stores, plan: PlanFile, results: Iterable[Result]) -> dict
     """Return the differences that ``verify`` finds in moved groups, by group; only if there are
     any."""
     done = {one.group for one in results if one.outcome is Outcome.DONE}
-    found: dict[str, str] = {}
+    differences: dict[str, str] = {}
     moved = [group for group in plan.groups if group.group in done and plan.at_apply is None]
     for group, held in read_offsets(stores, moved):
         if isinstance(held, Problem):
-            found[group.group] = held.what
+            differences[group.group] = held.what
             continue
         every = list(verify.compare(group, plan.direction, held.offsets, held.marker))
         if every:
-            found[group.group] = f"{every[0].topic}-{every[0].partition}: {every[0].what}"
-    return found
+            differences[group.group] = f"{every[0].topic}-{every[0].partition}: {every[0].what}"
+    return differences
 
 
 def ready(plan: PlanFile) -> list[GroupPlan]:

@@ -92,19 +92,19 @@ def compare(
             if tp not in planned:
                 what = f"in {direction.source.value}, not in the plan"
             yield Difference(plan.group, *tp, was, now, SOURCE, what)
-        to, found = planned.get(tp), target.get(tp)
-        if to == found or not moved:
+        to, stored = planned.get(tp), target.get(tp)
+        if to == stored or not moved:
             continue
         kind = BEHIND
-        if found is None:
+        if stored is None:
             what = "missing"
         elif to is None:
             kind, what = AHEAD, "was to have no offset" if tp in planned else "not in the plan"
-        elif found > to:
-            kind, what = AHEAD, f"{found - to} further"
+        elif stored > to:
+            kind, what = AHEAD, f"{stored - to} further"
         else:
-            what = f"{to - found} behind"
-        yield Difference(plan.group, *tp, to, found, kind, what)
+            what = f"{to - stored} behind"
+        yield Difference(plan.group, *tp, to, stored, kind, what)
 
 
 def doubtful(

@@ -103,12 +103,12 @@ def plan_deletion(
         yield from _unprotected(group)
     below = _DEEP if deep else 0
     if whole:
-        found = yield from tree(paths.root, 3 + below)
+        znodes = yield from tree(paths.root, 3 + below)
     else:
         assert topic is not None
-        found = yield from tree(paths.owners_topic(topic), 1 + below)
-        found += yield from tree(paths.offsets_topic(topic), 1 + below)
-    return Deletion(group, topic, whole, tuple(path for path in found if path != paths.ids))
+        znodes = yield from tree(paths.owners_topic(topic), 1 + below)
+        znodes += yield from tree(paths.offsets_topic(topic), 1 + below)
+    return Deletion(group, topic, whole, tuple(path for path in znodes if path != paths.ids))
 
 
 def _unprotected(group: str) -> Script[None]:
@@ -237,15 +237,15 @@ def tree(root: str, depth: int = _DEEP) -> Script[list[str]]:
 
     Znodes ``depth`` levels below are assumed to have no children.
     """
-    found: list[str] = []
+    znodes: list[str] = []
     waiting = [(root, depth)]
     while waiting:
         path, levels = waiting.pop()
         names = (yield from children(path)) if levels else []
         if names is not None:
-            found.append(path)
+            znodes.append(path)
             waiting += [(f"{path}/{name}", levels - 1) for name in names]
-    return found[::-1]
+    return znodes[::-1]
 
 
 def active(group: str, members: list[str]) -> GroupActiveError:

@@ -74,8 +74,8 @@ class ClusterZk(BlockingZk):
         super().__enter__()
         if self._reader is not None:
             try:
-                stored, told = self.cluster_ids()
-                self.foreign = stored is not None and told is not None and stored != told
+                stored, answered = self.cluster_ids()
+                self.foreign = stored is not None and answered is not None and stored != answered
                 listed = self.run_in_zookeeper(children(BROKER_IDS))
                 self.live = bool(listed) and not self.foreign
             except BaseException as error:
@@ -120,13 +120,13 @@ class ClusterZk(BlockingZk):
     def cluster_ids(self) -> tuple[str | None, str | None]:
         """Return the cluster's id in ZooKeeper and on the brokers; ``None`` if unknown."""
         (node,) = self.run_in_zookeeper(read_many([CLUSTER_ID]))
-        found: str | None = None
+        cluster_id: str | None = None
         if node is not None:
             try:
-                found = str(json_object(CLUSTER_ID, node.data)["id"])
+                cluster_id = str(json_object(CLUSTER_ID, node.data)["id"])
             except (ZnodeFormatError, KeyError):
                 pass
-        return found, self.view().cluster_id
+        return cluster_id, self.view().cluster_id
 
     def _known(self, op: ZkOp) -> Reply | None:
         if self._raw or not is_of_cluster(op, ids_only=self.live):

@@ -90,13 +90,13 @@ class CoordinatorGroups:
         return [
             StateRow(
                 group,
-                _shown(found.coordinator),
-                found.strategy,
-                found.state,
-                len(found.members),
+                _shown(description.coordinator),
+                description.strategy,
+                description.state,
+                len(description.members),
             )
             for group in groups
-            for found in [self._describe(group)]
+            for description in [self._describe(group)]
         ]
 
     def members(self, groups: Sequence[str]) -> list[MemberRow]:
@@ -119,8 +119,8 @@ class CoordinatorGroups:
         without a partition. Raises UnknownGroupError."""
         rows: list[GroupRow] = []
         for group in groups:
-            found = self._describe(group)
-            owners = {tp: member for member in found.members for tp in member.partitions}
+            description = self._describe(group)
+            owners = {tp: member for member in description.members for tp in member.partitions}
             stored = self._groups.fetch(group, owners)
             partitions = sorted(stored.keys() | owners.keys())
             ends = self._log_ends(partitions) if lag else {}
@@ -133,21 +133,21 @@ class CoordinatorGroups:
                 GroupRow(
                     group, None, None, None, None, None, one.member_id, one.host, one.client_id
                 )
-                for one in found.members
+                for one in description.members
                 if not one.partitions
             ]
         return rows
 
     def _describe(self, group: str) -> DescribedGroup:
-        found = self._groups.describe(group)
-        if found.state == DEAD and not found.members:
+        description = self._groups.describe(group)
+        if description.state == DEAD and not description.members:
             known = self.group_names()
             if group not in known:
                 raise UnknownGroupError(
                     f"the brokers know no group {group}; `groups list --bootstrap-server` shows "
                     "those that they know"
                 )
-        return found
+        return description
 
     def _log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         try:

@@ -108,24 +108,24 @@ def look(group: str) -> Script[Found]:
     assert isinstance(reply.value, Acl)
     acl = reply.value
     may_register = any(entry.perms & CREATE and entry != LIVE for entry in acl.entries)
-    found = Found(Guard.OPEN, data=node.data, acl=acl, version=node.stat.version)
+    lock = Found(Guard.OPEN, data=node.data, acl=acl, version=node.stat.version)
     decoded = decode(node.data)
     if decoded is not None:
         at_ms, record, old = decoded
-        found = replace(found, at_ms=at_ms, record=record, old_data=old)
+        lock = replace(lock, at_ms=at_ms, record=record, old_data=old)
     if may_register:
-        return found
-    return replace(found, guard=Guard.CLOSED if decoded is None else Guard.LOCKED)
+        return lock
+    return replace(lock, guard=Guard.CLOSED if decoded is None else Guard.LOCKED)
 
 
 def decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
     """Return lock time, original list and data; ``None`` if zkmigrate did not write the text."""
     try:
-        found = json.loads(data.decode())
-        if found["version"] != FORMAT or "zkmigrate" not in found:
+        document = json.loads(data.decode())
+        if document["version"] != FORMAT or "zkmigrate" not in document:
             return None
-        entries = tuple(AclEntry(int(p), str(s), str(who)) for p, s, who in found["acl"])
-        return int(found["at_ms"]), entries, str(found["data"]).encode("latin-1")
+        entries = tuple(AclEntry(int(p), str(s), str(who)) for p, s, who in document["acl"])
+        return int(document["at_ms"]), entries, str(document["data"]).encode("latin-1")
     except (ValueError, OverflowError, KeyError, TypeError, RecursionError):
         return None
 
@@ -145,13 +145,13 @@ def protection(group: str) -> Script[str | None]:
     locked. What cannot be read counts as protected.
     """
     paths = GroupPaths(group)
-    marker, mode = f"{paths.root}/{MOVED}", LivePaths.of(group)
+    marker = f"{paths.root}/{MOVED}"
     try:
-        found = (yield from read_mode(mode))[0]
+        mode = (yield from read_mode(LivePaths.of(group)))[0]
     except ZnodeFormatError as fault:
         return str(fault)
-    if found is not Mode.ZOOKEEPER:
-        return f"it is moved while it runs, and is in mode {found.value}: see zkmigrate live status"
+    if mode is not Mode.ZOOKEEPER:
+        return f"it is moved while it runs, and is in mode {mode.value}: see zkmigrate live status"
     (node,) = yield from read_many([marker])
     if node is not None and node.data:
         store = moved_to(node.data)

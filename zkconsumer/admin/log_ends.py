@@ -47,10 +47,10 @@ def fetch_log_ends(
                 f"broker {broker} leads {_count(partitions)} but has no usable registration"
             )
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="zkconsumer-log-ends") as pool:
-        for found, remarks in pool.map(
+        for answer, remarks in pool.map(
             lambda part: _ask(part[0], part[1], timeout, security), reachable
         ):
-            ends |= found
+            ends |= answer
             notes += remarks
     return ends, notes
 

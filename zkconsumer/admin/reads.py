@@ -33,31 +33,31 @@ def listing(path: str) -> Script[list[str] | None]:
 def children_of(paths: Iterable[str]) -> Script[list[list[str]]]:
     """Return the sorted names of many znodes' children; none for a znode that does not exist."""
     wanted = list(paths)
-    found: list[list[str]] = []
+    children: list[list[str]] = []
     for start in range(0, len(wanted), _LISTS):
         reply = yield from read(GetMany(tuple(wanted[start : start + _LISTS]), children=True))
         assert isinstance(reply, Ok)
         assert isinstance(reply.value, tuple)
-        found += [
+        children += [
             sorted(map(str, names)) if isinstance(names, tuple) else [] for names in reply.value
         ]
-    return found
+    return children
 
 
 def read_tree(root: str) -> Script[dict[str, Node]]:
     """Return every znode at and below ``root`` by its path; those that are deleted meanwhile are
     left out."""
-    found: dict[str, Node] = {}
+    below: dict[str, Node] = {}
     level = [root]
     while level:
         nodes = yield from read_many(level)
         there = [path for path, node in zip(level, nodes, strict=True) if node is not None]
-        found |= {path: node for path, node in zip(level, nodes, strict=True) if node is not None}
+        below |= {path: node for path, node in zip(level, nodes, strict=True) if node is not None}
         lists = yield from children_of(there)
         level = [
             f"{path}/{name}" for path, names in zip(there, lists, strict=True) for name in names
         ]
-    return dict(sorted(found.items()))
+    return dict(sorted(below.items()))
 
 
 def json_object(path: str, data: bytes) -> dict[str, Any]:
@@ -65,12 +65,12 @@ def json_object(path: str, data: bytes) -> dict[str, Any]:
     if len(data) > MAX_TOPIC_ZNODE_BYTES:
         raise ZnodeFormatError(path, f"holds {len(data)} bytes, more than {MAX_TOPIC_ZNODE_BYTES}")
     try:
-        found = json.loads(data.decode(), parse_constant=_no_constant)
+        value = json.loads(data.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise ZnodeFormatError(path, "is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ZnodeFormatError(path, "is not a JSON object")
-    return found
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:

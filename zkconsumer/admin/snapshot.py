@@ -155,8 +155,10 @@ def _read_tree(root: str, there: bool) -> Script[tuple[Nodes, list[str]]]:
     lists = yield from children_of(f"{root}/{topic}" for topic in topics)
     names = [(topic, name) for topic, some in zip(topics, lists, strict=True) for name in some]
     parents = [root, *(f"{root}/{topic}" for topic in topics)] if there else []
-    found = yield from read_many([*parents, *(f"{root}/{topic}/{name}" for topic, name in names)])
-    above, nodes = found[: len(parents)], found[len(parents) :]
+    contents = yield from read_many(
+        [*parents, *(f"{root}/{topic}/{name}" for topic, name in names)]
+    )
+    above, nodes = contents[: len(parents)], contents[len(parents) :]
     filled = [path for path, node in zip(parents, above, strict=True) if node and node.data]
     tree: dict[str, dict[str, Node]] = {topic: {} for topic in topics}
     for (topic, name), node in zip(names, nodes, strict=True):

@@ -31,14 +31,14 @@ def fetch_stored(
     def ask(group: str) -> tuple[dict[TopicPartition, int], str | None]:
         client = OffsetClient(CLIENT_ID, lambda: endpoints, timeout, timeout, security=security)
         try:
-            found = client.stored(group, wanted[group])
+            offsets = client.stored(group, wanted[group])
         except BrokerError as error:
             return {}, f"{error}: offsets of {group} in Kafka are not known"
         finally:
             client.close()
-        return {tp: stored.offset for tp, stored in found.items()}, None
+        return {tp: stored.offset for tp, stored in offsets.items()}, None
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="zkconsumer-stored") as pool:
         answers = list(pool.map(ask, wanted))
-    stored = {group: found for group, (found, _) in zip(wanted, answers, strict=True)}
+    stored = {group: offsets for group, (offsets, _) in zip(wanted, answers, strict=True)}
     return stored, [note for _, note in answers if note is not None]

@@ -102,9 +102,9 @@ def _register(hold: Hold, topics: list[str]) -> Script[None]:
         if isinstance(reply, Failed) and reply.code is Code.NO_NODE:
             yield from _ensure(parents)
         elif isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
-            found = yield from read(Exists(path))
-            if isinstance(found, Ok) and isinstance(found.value, Stat):
-                hold.session_id = found.value.ephemeral_owner
+            node = yield from read(Exists(path))
+            if isinstance(node, Ok) and isinstance(node.value, Stat):
+                hold.session_id = node.value.ephemeral_owner
                 return
 
 
@@ -207,13 +207,13 @@ def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> S
                 )
         todo = [tp for tp, _ in prepared]
         seen = yield from read_many([paths.offset(tp) for tp in todo])
-        for tp, found in zip(todo, seen, strict=True):
+        for tp, current in zip(todo, seen, strict=True):
             before = hold.nodes[tp]
             new = offsets[tp]
             expected = {data_of(before), _encoded(new)}
-            if data_of(found) not in expected:
+            if data_of(current) not in expected:
                 raise _foreign(hold, str(tp))
-            hold.nodes[tp] = found
+            hold.nodes[tp] = current
 
 
 def _encoded(offset: int | None) -> bytes | None:
@@ -246,13 +246,13 @@ def _release_what_is_there(hold: Hold) -> Script[None]:
         topics = (yield from children(hold.paths.owners)) or []
         where = [f"{hold.paths.owners}/{topic}" for topic in topics]
         lists = yield from children_of(where)
-        found = [
+        znodes = [
             f"{path}/{name}" for path, names in zip(where, lists, strict=True) for name in names
         ]
-        nodes = yield from read_many(found)
+        nodes = yield from read_many(znodes)
         mine = [
             path
-            for path, node in zip(found, nodes, strict=True)
+            for path, node in zip(znodes, nodes, strict=True)
             if node is not None and node.stat.ephemeral_owner == hold.session_id
         ]
         if not mine:

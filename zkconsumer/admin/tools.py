@@ -205,8 +205,8 @@ class GroupTools:
         known = self._read(groups, lag)
         rows: list[GroupRow] = []
         for snapshot, registrations in known.groups:
-            found, notes = group_rows(snapshot, registrations, known.topics, known.ends)
-            rows += found
+            table, notes = group_rows(snapshot, registrations, known.topics, known.ends)
+            rows += table
             self.notes += notes
         return self._with_stored_offsets(rows) if kafka_offsets else rows
 
@@ -234,8 +234,8 @@ class GroupTools:
             if row.topic is not None and row.partition is not None:
                 partition = TopicPartition(row.topic, row.partition)
                 wanted.setdefault(row.group, []).append(partition)
-        found = self._zk.run(read_brokers(self._keys.security_protocol))
-        endpoints = list(found.endpoints.values())
+        brokers = self._zk.run(read_brokers(self._keys.security_protocol))
+        endpoints = list(brokers.endpoints.values())
         stored, notes = fetch_stored(endpoints, wanted, self._timeout, self._security())
         self.notes += notes
         return with_stored_offsets(rows, stored)
@@ -287,7 +287,7 @@ class GroupTools:
         Znodes that do not hold an offset of 0 or more are left out and noted.
         """
         chosen = self.group_names() if groups is None else self._existing(groups)
-        found: dict[OffsetKey, int] = {}
+        offsets: dict[OffsetKey, int] = {}
         for group, tree in zip(chosen, self._zk.run_all(map(read_offsets, chosen)), strict=True):
             root = GroupPaths(group).offsets
             for topic, nodes in tree.items():
@@ -308,8 +308,8 @@ class GroupTools:
                     if offset < 0:
                         self.notes.append(f"{path} is skipped: {offset} is not an offset")
                     else:
-                        found[OffsetKey(group, topic, number)] = offset
-        return found
+                        offsets[OffsetKey(group, topic, number)] = offset
+        return offsets
 
     def elsewhere(self, groups: Sequence[str]) -> tuple[dict[OffsetKey, int], list[str]]:
         """Return what ``export`` does not look at, below the znodes of these groups.
@@ -410,7 +410,7 @@ class GroupTools:
     def list_topics(self) -> list[TopicRow]:
         """Return a row for each topic."""
         topics, brokers = self._all_topics(sorted(self._zk.run(list_topics())))
-        return [topic_row(found, brokers.registered) for found in topics.values()]
+        return [topic_row(topic, brokers.registered) for topic in topics.values()]
 
     def describe_topics(self, topics: Sequence[str] | None = None) -> list[PartitionRow]:
         """Return a row for each partition of these topics, or of all. Raises GroupError."""
@@ -418,9 +418,11 @@ class GroupTools:
         for topic in topics or ():
             if topic not in names:
                 raise GroupError(_unknown("topic", topic, names))
-        found, brokers = self._all_topics(list(topics or names))
+        descriptions, brokers = self._all_topics(list(topics or names))
         return [
-            row for topic in found.values() for row in partition_rows(topic, brokers.registered)
+            row
+            for topic in descriptions.values()
+            for row in partition_rows(topic, brokers.registered)
         ]
 
     # -- inside --------------------------------------------------------------------------------
@@ -428,14 +430,14 @@ class GroupTools:
     def _all_topics(self, names: list[str]) -> tuple[dict[str, TopicSnapshot], BrokersSnapshot]:
         brokers = self._zk.run(read_brokers(self._keys.security_protocol))
         topics = self._topics(names)
-        for found in topics.values():
-            self.notes += found.faults
+        for topic in topics.values():
+            self.notes += topic.faults
         return topics, brokers
 
     def _topics(self, names: Iterable[str]) -> dict[str, TopicSnapshot]:
         chosen = [name for name in names if is_legal_topic(name)]
-        found = self._zk.run_all(map(read_topic, chosen))
-        return {topic.topic: topic for topic in found if topic is not None}
+        descriptions = self._zk.run_all(map(read_topic, chosen))
+        return {topic.topic: topic for topic in descriptions if topic is not None}
 
     def _existing(self, groups: Sequence[str]) -> list[str]:
         known = self._zk.run(list_groups())

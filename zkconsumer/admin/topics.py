@@ -94,12 +94,12 @@ def read_topic(topic: str) -> Script[TopicSnapshot | None]:
     nodes = yield from read_many(paths)
     states: dict[int, PartitionState] = {}
     faults: list[str] = []
-    for number, where, found in zip(replicas, paths, nodes, strict=True):
-        if found is None:
+    for number, where, assigned in zip(replicas, paths, nodes, strict=True):
+        if assigned is None:
             faults.append(f"{where}: does not exist (yet)")
             continue
         try:
-            states[number] = _decode_state(where, found)
+            states[number] = _decode_state(where, assigned)
         except ZnodeFormatError as fault:
             faults.append(str(fault))
     return TopicSnapshot(topic, replicas, states, tuple(faults))
@@ -145,9 +145,9 @@ def no_brokers(where: str) -> str:
 def leaders(topics: Iterable[TopicSnapshot]) -> dict[TopicPartition, int]:
     """Return the leader of every partition that has one."""
     return {
-        TopicPartition(found.topic, number): state.leader
-        for found in topics
-        for number, state in found.states.items()
+        TopicPartition(topic.topic, number): state.leader
+        for topic in topics
+        for number, state in topic.states.items()
         if state.leader is not None
     }
 
@@ -202,11 +202,11 @@ def _decode_replicas(path: str, node: Node) -> dict[int, tuple[int, ...]]:
 
 
 def _decode_state(path: str, node: Node) -> PartitionState:
-    found = json_object(path, node.data)
-    leader, epoch = found.get("leader"), found.get("leader_epoch")
+    state = json_object(path, node.data)
+    leader, epoch = state.get("leader"), state.get("leader_epoch")
     if type(leader) is not int or type(epoch) is not int:
         raise ZnodeFormatError(path, "has no whole numbers 'leader' and 'leader_epoch'")
-    isr = _numbers(path, found.get("isr"), "isr")
+    isr = _numbers(path, state.get("isr"), "isr")
     return PartitionState(leader if leader >= 0 else None, epoch, isr)
 
 

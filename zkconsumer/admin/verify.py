@@ -179,17 +179,22 @@ class _Verifier:
         parent = f"{self.paths.owners}/{topic}"
         nodes = self.snapshot.owners.get(topic, {})
         subscribers = self.threads.get(topic, {})
-        found = self.topics.get(topic)
-        if found is None and subscribers:
+        topic_state = self.topics.get(topic)
+        if topic_state is None and subscribers:
             reason = "does not exist"
             yield self._found(Kind.TOPIC_MISSING, parent, f"the subscribed topic {topic} {reason}")
-        elif found is not None and found.faults and not found.replicas and subscribers:
-            yield self._found(Kind.TOPIC_MISSING, parent, found.faults[0])
+        elif (
+            topic_state is not None
+            and topic_state.faults
+            and not topic_state.replicas
+            and subscribers
+        ):
+            yield self._found(Kind.TOPIC_MISSING, parent, topic_state.faults[0])
         if _BYTES_NAME.fullmatch(topic) and nodes:
             yield self._found(
                 Kind.FOREIGN_LAYOUT, parent, "pykafka on Python 3 names a topic's owners like this"
             )
-        partitions = found.replicas if found is not None else {}
+        partitions = topic_state.replicas if topic_state is not None else {}
         if subscribers:
             for number in partitions:
                 if str(number) not in nodes:
@@ -322,7 +327,9 @@ class _Verifier:
         for member, counts in self.registrations.topics.items():
             for topic, ids in thread_ids(member, counts).items():
                 threads.setdefault(topic, []).extend(ids)
-        partitions = {topic: tuple(found.replicas) for topic, found in self.topics.items()}
+        partitions = {
+            topic: tuple(topic_state.replicas) for topic, topic_state in self.topics.items()
+        }
         if assignor.name == "range":
             return assign_range(threads, partitions)
         subscriptions = [tuple(counts) for counts in self.registrations.topics.values()]

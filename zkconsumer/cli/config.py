@@ -53,15 +53,15 @@ def config(
 
 def _check(file: str, strict: bool) -> int:
     try:
-        found = examine_consumer(file, strict)
+        examined = examine_consumer(file, strict)
     except ConfigError as error:
         click.echo(f"error: {error}", err=True)
         return ConfigError.exit_code
-    for fault in found.faults:
+    for fault in examined.faults:
         click.echo(f"error: {fault}", err=True)
-    for warning in found.warnings:
+    for warning in examined.warnings:
         click.echo(f"warning: {warning}", err=True)
-    if found.faults:
+    if examined.faults:
         return ConfigError.exit_code
     click.echo(f"{file}: valid")
     return 0

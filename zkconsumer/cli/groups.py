@@ -199,8 +199,8 @@ def describe(
         elif what == "state":
             columns, rows = GroupStateRow._fields, tools.states(wanted)
         else:
-            found = tools.describe(wanted, lag=not no_lag, kafka_offsets=kafka_offsets)
-            rows = [row[:-1] for row in found]
+            description = tools.describe(wanted, lag=not no_lag, kafka_offsets=kafka_offsets)
+            rows = [row[:-1] for row in description]
     print_notes(tools.notes)
     print_rows(columns, rows, how)
 
@@ -314,10 +314,10 @@ def verify(
         def look() -> list[Finding]:
             with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
                 wanted = _choose(tools, names)
-                found = tools.verify(wanted, lag=not no_lag, assignor=assignor, idle=True)
+                problems = tools.verify(wanted, lag=not no_lag, assignor=assignor, idle=True)
             print_notes(note for note in tools.notes if note not in noted)
             noted[:] = tools.notes
-            return found
+            return problems
 
         status = watch(look, grace, every, seconds, how == "json")
         click.get_current_context().exit(status)
@@ -379,19 +379,19 @@ def delete(
         for group in _choose(tools, names):
             try:
                 if execute:
-                    found = tools.delete(group, topic, force=force)
+                    deletion = tools.delete(group, topic, force=force)
                 else:
-                    found = tools.plan_delete(group, topic, force)
+                    deletion = tools.plan_delete(group, topic, force)
             except (GroupActiveError, ProtectedGroupError) as error:
                 click.echo(f"error: {error}", err=True)
                 refused += 1
                 continue
-            if not found.paths and not everything:
+            if not deletion.paths and not everything:
                 raise GroupError(f"group {group} has neither owners nor offsets of topic {topic}")
-            if found.paths:
-                what = f"group {group}" if found.whole else f"topic {topic} of group {group}"
+            if deletion.paths:
+                what = f"group {group}" if deletion.whole else f"topic {topic} of group {group}"
                 verb = "deleted" if execute else "would delete"
-                click.echo(printable(f"{verb} {what}: {len(found.paths)} znodes"))
+                click.echo(printable(f"{verb} {what}: {len(deletion.paths)} znodes"))
     print_notes(tools.notes)
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to delete", err=True)

@@ -59,10 +59,10 @@ class _Root(LazyGroup):
         there = self.list_commands(ctx)
         width = formatter.width - 6 - max(map(len, there))
         for heading, names in SECTIONS.items():
-            found = [(name, self.get_command(ctx, name)) for name in names if name in there]
+            commands = [(name, self.get_command(ctx, name)) for name in names if name in there]
             with formatter.section(heading):
                 formatter.write_dl(
-                    [(name, one.get_short_help_str(width)) for name, one in found if one]
+                    [(name, one.get_short_help_str(width)) for name, one in commands if one]
                 )
 
     def invoke(self, ctx: click.Context) -> object:

@@ -54,9 +54,9 @@ def export(
     if out is not None and os.path.lexists(out):
         raise ConfigError([f"--out: {out} exists: name a new file"])
     with no_collector(), GroupTools(zookeeper, timeout, security) as tools:
-        found = tools.export(groups or None)
+        exported = tools.export(groups or None)
     print_notes(tools.notes)
-    text = render(found)
+    text = render(exported)
     if out is None:
         sys.stdout.write(text)
         return
@@ -65,7 +65,7 @@ def export(
             file.write(text)
     except OSError as error:
         raise ConfigError([f"--out: {out}: {error.strerror}"]) from None
-    click.echo(f"{len(found)} offsets are in {out}", err=True)
+    click.echo(f"{len(exported)} offsets are in {out}", err=True)
 
 
 @offsets.command("import")

@@ -137,8 +137,8 @@ def top(
         while True:
             now = time.monotonic()
             try:
-                found = look(names)
-                rows = [history.row(group, seen, now) for group, seen in found.items()]
+                state = look(names)
+                rows = [history.row(group, seen, now) for group, seen in state.items()]
             except ZkConsumerError as error:
                 if drawn == 0:
                     raise
@@ -235,9 +235,9 @@ def _table(rows: Sequence[TopRow], width: int) -> Table:
     for name, size in least.items():
         justify: Literal["left", "right"] = "left" if name in ("group", "state") else "right"
         table.add_column(name.upper(), justify=justify, no_wrap=True, width=size)
-    for row, *found in zip(rows, *(cells[name] for name in least), strict=True):
+    for row, *cells_of_row in zip(rows, *(cells[name] for name in least), strict=True):
         style = "" if row.state == "Stable" and not row.unowned else "yellow"
-        table.add_row(*map(Text, found), style=style)
+        table.add_row(*map(Text, cells_of_row), style=style)
     return table
 
 

@@ -273,18 +273,18 @@ def _classic_only(values: Mapping[str, Any], given: frozenset[str]) -> str | Non
         "partition_assignment_strategy": "partition.assignment.strategy",
         "roundrobin_hash": "zkconsumer.roundrobin.hash",
     }
-    found = [name for field, name in names.items() if field in given]
-    if not found:
+    refused = [name for field, name in names.items() if field in given]
+    if not refused:
         return None
-    return f"{', '.join(found)}: no effect with group.protocol=consumer, where the broker decides"
+    return f"{', '.join(refused)}: no effect with group.protocol=consumer, where the broker decides"
 
 
 def _consumer_only(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     if values["group_protocol"] == "consumer":
         return None
     names = {"group_remote_assignor": "group.remote.assignor", "client_rack": "client.rack"}
-    found = [name for field, name in names.items() if field in given]
-    return f"{', '.join(found)}: needs group.protocol=consumer" if found else None
+    refused = [name for field, name in names.items() if field in given]
+    return f"{', '.join(refused)}: needs group.protocol=consumer" if refused else None
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -359,10 +359,10 @@ class CoordinatorConfig(CoordinatorKeys):
         if (session := values.get("zookeeper.session.timeout.ms")) is not None:
             values.setdefault("session.timeout.ms", session)
         rules = RULES + SECURITY_RULES
-        found = examine(KEYS, rules, SECURITY_NAMES, given._replace(values=values)).arguments()
+        arguments = examine(KEYS, rules, SECURITY_NAMES, given._replace(values=values)).arguments()
         quiet = "zookeeper.connect has no effect"
-        found["warnings"] = tuple(text for text in found["warnings"] if quiet not in text)
-        return cls(**found)
+        arguments["warnings"] = tuple(text for text in arguments["warnings"] if quiet not in text)
+        return cls(**arguments)
 
 
 def translated(given: Given) -> Given:

@@ -43,12 +43,12 @@ def parse_jaas(text: str) -> JaasEntry:
     rest = text.strip()
     at = 0
     while at < len(rest):
-        found = _TOKEN.match(rest, at)
-        if found is None:
+        match = _TOKEN.match(rest, at)
+        if match is None:
             raise ValueError("a quotation mark is not closed")
-        at = found.end()
-        kind = found.lastgroup or "word"
-        token = found[kind]
+        at = match.end()
+        kind = match.lastgroup or "word"
+        token = match[kind]
         if kind == "quoted":
             token, kind = re.sub(r"\\(.)", r"\1", token[1:-1], flags=re.DOTALL), "word"
         tokens.append((kind, token))

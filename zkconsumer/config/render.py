@@ -147,7 +147,7 @@ def _unused(row: Row) -> bool:
 def _coordinations() -> dict[str, str]:
     """What keys of members in ZooKeeper mean on the coordinator, where that differs."""
     mine = {row.name: row for row in COORDINATOR_KEYS}
-    found = {}
+    marks_of = {}
     for row in KEYS:
         other = mine[row.name]
         marks = []
@@ -160,8 +160,8 @@ def _coordinations() -> dict[str, str]:
             marks.append(f"[differs](config-coordinator.md#{_anchor(row.name)})")
         if row.name in PROTOCOLS:
             marks.append(PROTOCOLS[row.name])
-        found[row.name] = ", ".join(marks)
-    return found
+        marks_of[row.name] = ", ".join(marks)
+    return marks_of
 
 
 def _overview(keys: Iterable[Row], title: str, marks: Mapping[str, str]) -> str:

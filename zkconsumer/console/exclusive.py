@@ -57,9 +57,9 @@ def flags(parameter: str, default: str | None, helps: Mapping[str, str]) -> Call
     def note(context: click.Context, option: click.Parameter, given: bool) -> None:
         context.params.setdefault(parameter, default)
         if given:
-            found = context.meta.setdefault(f"{__name__}.{parameter}", [])
-            found.append(option.opts[0])
-            at_most_one(found)
+            notes = context.meta.setdefault(f"{__name__}.{parameter}", [])
+            notes.append(option.opts[0])
+            at_most_one(notes)
             context.params[parameter] = option.name
 
     def add(command: F) -> F:

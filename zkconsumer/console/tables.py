@@ -50,10 +50,10 @@ def command_config(command: F) -> F:
 def _security(path: str | None) -> SecurityConfig:
     if path is None:
         return NO_SECURITY
-    found = SecurityConfig.from_properties(path)
-    for warning in found.warnings:
+    security = SecurityConfig.from_properties(path)
+    for warning in security.warnings:
         click.echo(f"warning: {warning}", err=True)
-    return found
+    return security
 
 
 def zookeeper_options(command: F) -> F:

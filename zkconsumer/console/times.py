@@ -50,10 +50,10 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
         """Return the seconds in a text such as ``30s``."""
         if isinstance(value, int | float):
             return float(value)
-        found = _FORM.fullmatch(str(value).strip())
-        if found is None:
+        parts = _FORM.fullmatch(str(value).strip())
+        if parts is None:
             self.fail(f"{value!r} is not a time: write 500ms, 30s, 5m, 2h or 1d", param, ctx)
-        seconds = float(found[1]) * _UNITS[found[2] or self.bare]
+        seconds = float(parts[1]) * _UNITS[parts[2] or self.bare]
         if seconds < self.least:
             self.fail(f"{value} is too short: at least {shown(self.least)}", param, ctx)
         return seconds

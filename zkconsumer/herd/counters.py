@@ -27,11 +27,11 @@ class MemberCounter:
 
     def event(self, event: Event, session: int, attempt: int) -> None:
         """Count an event."""
-        self._tally.told(self._member, event)
+        self._tally.event(self._member, event)
 
     def command(self, command: Command, session: int, attempt: int) -> None:
         """Count a command."""
-        self._tally.wanted(self._member, command)
+        self._tally.command(self._member, command)
 
     def op(
         self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int

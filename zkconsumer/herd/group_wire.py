@@ -134,4 +134,6 @@ def _text(text: str) -> int:
 
 
 def _partitions(partitions: Iterable[TopicPartition], each: int) -> int:
-    return 4 + sum(_text(t) + 4 + each * len(found) for t, found in by_topic(partitions).items())
+    return 4 + sum(
+        _text(t) + 4 + each * len(numbers) for t, numbers in by_topic(partitions).items()
+    )

@@ -74,11 +74,11 @@ class Ownership:
 
     def unowned(self, start: int, end: int) -> dict[TopicPartition, int]:
         """Microseconds without an owner between two moments, of each partition ever owned."""
-        found = {}
+        seconds = {}
         for tp, spans in self.spans.items():
             owned = 0
             for span in spans:
                 until = end if span.end is None else min(span.end, end)
                 owned += max(0, until - max(span.start, start))
-            found[tp] = max(0, end - start - owned)
-        return found
+            seconds[tp] = max(0, end - start - owned)
+        return seconds

@@ -90,10 +90,10 @@ class Tally:
 
     def member(self, name: str) -> MemberTally:
         """The share of ``name``."""
-        found = self.members.get(name)
-        if found is None:
-            found = self.members[name] = MemberTally()
-        return found
+        tally = self.members.get(name)
+        if tally is None:
+            tally = self.members[name] = MemberTally()
+        return tally
 
     def spend(self, at: int, member: str, kind: str, spent: Cost, began: int | None = None) -> None:
         """Count an action of ``member`` at ``at``, or evenly from ``began`` to ``at``."""
@@ -130,7 +130,7 @@ class Tally:
 
     # -- while it happens
 
-    def told(self, member: str, event: Event) -> None:
+    def event(self, member: str, event: Event) -> None:
         """A member got ``event``."""
         if isinstance(event, events.Changed):
             self._fired(member, event.path, 0)
@@ -142,7 +142,7 @@ class Tally:
         share.watches_fired += 1
         share.bytes_in += watch_event_bytes(path, chroot)
 
-    def wanted(self, member: str, command: Command) -> None:
+    def command(self, member: str, command: Command) -> None:
         """A member's core gave ``command``."""
         if isinstance(command, commands.LoadView):
             if command.scope is not Scope.GROUP:

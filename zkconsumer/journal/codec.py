@@ -61,10 +61,10 @@ class Codec:
         """The JSON of a dataclass."""
         return self._form(type(value)).encode(value)
 
-    def decode(self, kind: type, told: Any) -> Any:
+    def decode(self, kind: type, encoded: Any) -> Any:
         """Decode JSON to a value of class ``kind``. Raises CodecError."""
         try:
-            return self._form(kind).decode(told)
+            return self._form(kind).decode(encoded)
         except CodecError as error:
             raise CodecError(f"{kind.__name__}{error}") from None
 
@@ -104,18 +104,18 @@ class Codec:
             form = self._tagged({one.__name__: one for one in kinds})
         return _Form(
             lambda value: None if value is None else form.encode(value),
-            lambda told: None if told is None else form.decode(told),
+            lambda encoded: None if encoded is None else form.decode(encoded),
         )
 
     def _tagged(self, classes: Mapping[str, type]) -> _Form:
         def encode(value: Any) -> Any:
             return {"type": type(value).__name__, **self.encode(value)}
 
-        def decode(told: Any) -> Any:
-            kind = classes.get(str(told.get("type"))) if isinstance(told, dict) else None
+        def decode(encoded: Any) -> Any:
+            kind = classes.get(str(encoded.get("type"))) if isinstance(encoded, dict) else None
             if kind is None:
                 raise CodecError(f": its type is not one of {', '.join(classes)}")
-            fields = {key: value for key, value in told.items() if key != "type"}
+            fields = {key: value for key, value in encoded.items() if key != "type"}
             return self._form(kind).decode(fields)
 
         return _Form(encode, decode)
@@ -131,11 +131,11 @@ class Codec:
         forms = {name: self._form(hints[name]) for name in names}
         encoders = [(name, form.encode) for name, form in forms.items()]
 
-        def decode(told: Any) -> Any:
-            if not isinstance(told, dict) or not required <= told.keys() <= forms.keys():
+        def decode(encoded: Any) -> Any:
+            if not isinstance(encoded, dict) or not required <= encoded.keys() <= forms.keys():
                 raise CodecError(f" must be an object with the fields {', '.join(forms) or '-'}")
             values = {}
-            for name, value in told.items():
+            for name, value in encoded.items():
                 try:
                     values[name] = forms[name].decode(value)
                 except CodecError as error:
@@ -150,20 +150,20 @@ class Codec:
 def _number(kind: type) -> _Form:
     wanted = (int, float) if kind is float else kind
 
-    def decode(told: Any) -> Any:
-        if not isinstance(told, wanted) or (kind is not bool and isinstance(told, bool)):
-            raise CodecError(f": {told!r:.60} is not of type {kind.__name__}")
-        return told
+    def decode(encoded: Any) -> Any:
+        if not isinstance(encoded, wanted) or (kind is not bool and isinstance(encoded, bool)):
+            raise CodecError(f": {encoded!r:.60} is not of type {kind.__name__}")
+        return encoded
 
     return _Form(lambda value: value, decode)
 
 
 def _text(encode: Callable[[Any], str], parse: Callable[[str], Any]) -> _Form:
-    def decode(told: Any) -> Any:
+    def decode(encoded: Any) -> Any:
         try:
-            if not isinstance(told, str):
-                raise ValueError(f"not a text: {told!r:.60}")
-            return parse(told)
+            if not isinstance(encoded, str):
+                raise ValueError(f"not a text: {encoded!r:.60}")
+            return parse(encoded)
         except (ValueError, ConfigError) as error:
             raise CodecError(f": {error}") from None
 
@@ -171,33 +171,33 @@ def _text(encode: Callable[[Any], str], parse: Callable[[str], Any]) -> _Form:
 
 
 def _name_of(kind: type[Enum]) -> _Form:
-    def decode(told: Any) -> Any:
-        if not isinstance(told, str) or told not in kind.__members__:
-            raise CodecError(f": {told!r:.60} is not one of {', '.join(kind.__members__)}")
-        return kind[told]
+    def decode(encoded: Any) -> Any:
+        if not isinstance(encoded, str) or encoded not in kind.__members__:
+            raise CodecError(f": {encoded!r:.60} is not one of {', '.join(kind.__members__)}")
+        return kind[encoded]
 
     return _Form(attrgetter("name"), decode)
 
 
-def _listed(told: Any) -> list[Any]:
-    if not isinstance(told, list):
-        raise CodecError(f": {told!r:.60} is not a list")
-    return told
+def _listed(encoded: Any) -> list[Any]:
+    if not isinstance(encoded, list):
+        raise CodecError(f": {encoded!r:.60} is not a list")
+    return encoded
 
 
 def _each(form: _Form, made: type) -> _Form:
     def encode(value: Iterable[Any]) -> list[Any]:
-        found = list(map(form.encode, value))
-        return found if made is tuple else sorted(found)
+        items = list(map(form.encode, value))
+        return items if made is tuple else sorted(items)
 
-    return _Form(encode, lambda told: made(map(form.decode, _listed(told))))
+    return _Form(encode, lambda encoded: made(map(form.decode, _listed(encoded))))
 
 
 def _pair(forms: tuple[_Form, ...]) -> _Form:
-    def decode(told: Any) -> Any:
-        if len(_listed(told)) != len(forms):
-            raise CodecError(f": {len(told)} values instead of {len(forms)}")
-        return tuple(form.decode(one) for form, one in zip(forms, told, strict=True))
+    def decode(encoded: Any) -> Any:
+        if len(_listed(encoded)) != len(forms):
+            raise CodecError(f": {len(encoded)} values instead of {len(forms)}")
+        return tuple(form.decode(one) for form, one in zip(forms, encoded, strict=True))
 
     return _Form(
         lambda value: [form.encode(one) for form, one in zip(forms, value, strict=True)], decode
@@ -208,10 +208,10 @@ def _mapping(key_kind: Any, keys: _Form, values: _Form) -> _Form:
     if key_kind not in _TEXTS:
         raise TypeError(f"no JSON for a mapping of {key_kind}")
 
-    def decode(told: Any) -> Any:
-        if not isinstance(told, dict):
-            raise CodecError(f": {told!r:.60} is not an object")
-        return {keys.decode(key): values.decode(one) for key, one in told.items()}
+    def decode(encoded: Any) -> Any:
+        if not isinstance(encoded, dict):
+            raise CodecError(f": {encoded!r:.60} is not an object")
+        return {keys.decode(key): values.decode(one) for key, one in encoded.items()}
 
     return _Form(
         lambda value: {keys.encode(key): values.encode(one) for key, one in value.items()}, decode

@@ -85,8 +85,8 @@ def _given(assignment: bytes) -> list[str]:
 
 def _listed(partitions: Mapping[str, tuple[int, ...]] | None) -> list[str]:
     """Partitions as ``topic id-number``."""
-    found = (partitions or {}).items()
-    return [f"{one}-{number}" for one, numbers in sorted(found) for number in numbers]
+    pairs = (partitions or {}).items()
+    return [f"{one}-{number}" for one, numbers in sorted(pairs) for number in numbers]
 
 
 def _describe(what: Any, entry: Entry) -> None:

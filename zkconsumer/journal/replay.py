@@ -157,13 +157,13 @@ class _Run:
         if step is None:
             return
         broken: list[str] = []
-        found: list[Any] = []
+        commands: list[Any] = []
         try:
-            found = self._machine.on(step.event)
+            commands = self._machine.on(step.event)
         except Exception as error:  # noqa: BLE001 - it is what a replay is there to find
             broken.append(f"the machine raises {error!r}")
-        broken += self._broken(step.event, found)
-        actual = [Did(type(one).__name__, self._codec.encode(one)) for one in found]
+        broken += self._broken(step.event, commands)
+        actual = [Did(type(one).__name__, self._codec.encode(one)) for one in commands]
         state = self._machine.state.name
         result = self.result
         result.events += 1
@@ -282,8 +282,8 @@ def _begin(line: int, entry: Entry, codec: Codec) -> _Run:
     if coordination not in _MACHINES:
         raise CodecError(f"coordination {coordination!r} is not one of {', '.join(_MACHINES)}")
     machine, spec, event = _MACHINES[coordination]
-    found = machine(codec.decode(spec, entry["fields"]))
+    replayed = machine(codec.decode(spec, entry["fields"]))
     events = {kind.__name__: kind for kind in get_args(event)}
     return _Run(
-        Replayed(entry["member"], line, entry["release"], coordination), found, events, codec
+        Replayed(entry["member"], line, entry["release"], coordination), replayed, events, codec
     )

@@ -26,22 +26,22 @@ def sequence(entries: Iterable[Entry], member: str) -> str:
             server = "Coordinator"
         if entry["kind"] == "op":
             if entry["name"] not in _DULL:
-                asked, told = _asked(entry), entry["result"]
-                if rows and rows[-1][0] == asked and rows[-1][2] == told:
-                    rows[-1] = (asked, rows[-1][1] + 1, told)
+                asked, result = _asked(entry), entry["result"]
+                if rows and rows[-1][0] == asked and rows[-1][2] == result:
+                    rows[-1] = (asked, rows[-1][1] + 1, result)
                 else:
-                    rows.append((asked, 1, told))
+                    rows.append((asked, 1, result))
         elif (note := _NOTES.get((entry["kind"], entry["name"]))) and (text := note(entry)):
             rows.append((text, 0, ""))
     parts = ["sequenceDiagram", "    participant M as Member", f"    participant S as {server}"]
-    for text, times, told in rows:
+    for text, times, result in rows:
         if not times:
             parts.append(f"    {text}")
             continue
         often = f" (x {times})" if times > 1 else ""
         parts.append(f"    M->>S: {text}{often}")
-        if told != "ok":
-            parts.append(f"    S-->>M: {told}")
+        if result != "ok":
+            parts.append(f"    S-->>M: {result}")
     return "\n".join(parts) + "\n"
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 WIDTH, HEIGHT = 300, 190
 _LEFT, _BOTTOM, _TOP, _RIGHT = 52, 28, 12, 12
 COLOURS = ("#b3261e", "#1a6fb0", "#2e7d32", "#8e5bb5", "#b26a00", "#546e7a")
-#: So that lines on top of each other can be told apart.
+#: So that lines on top of each other can be distinguished.
 DASHES = ("none", "7 3", "2 3", "9 3 2 3")
 #: Colours of members in a timeline; they repeat.
 _MEMBERS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#ff9da7")

@@ -119,11 +119,11 @@ class GroupWatch:
 
     def sessions(self) -> set[int]:
         """The sessions of all registrations and owner znodes."""
-        found = [f"{self.paths.ids}/{member}" for member in self.members()]
+        paths = [f"{self.paths.ids}/{member}" for member in self.members()]
         for topic in self._children(self.paths.owners):
             path = self.paths.owners_topic(topic)
-            found += [f"{path}/{partition}" for partition in self._children(path)]
-        stats = [self.client.exists(path) for path in found]
+            paths += [f"{path}/{partition}" for partition in self._children(path)]
+        stats = [self.client.exists(path) for path in paths]
         return {stat.ephemeralOwner for stat in stats if stat is not None}
 
     def wait_owners(
@@ -222,11 +222,11 @@ class Reader:
 
     def values(self) -> list[bytes | None]:
         """Values of all messages so far, in the order of delivery."""
-        return [found.value for found in self.deliveries]
+        return [delivery.value for delivery in self.deliveries]
 
     def offsets(self, partition: int) -> list[int]:
         """Offsets of one partition's messages so far."""
-        return [found.offset for found in self.deliveries if found.partition == partition]
+        return [delivery.offset for delivery in self.deliveries if delivery.partition == partition]
 
     def wait(self, count: int, timeout: float = 20.0) -> list[Delivery]:
         """Wait until ``count`` messages were delivered; return all. Raises ClusterError."""
@@ -253,16 +253,16 @@ class Reader:
         while True:
             try:
                 for message in stream:
-                    found = Delivery(
+                    delivery = Delivery(
                         time.monotonic(),
                         message.partition,
                         message.offset,
                         message.value,
                         message.topic,
                     )
-                    self.deliveries.append(found)
+                    self.deliveries.append(delivery)
                     if self._handle is not None:
-                        self._handle(found)
+                        self._handle(delivery)
                 return
             except ConsumerTimeoutError:
                 continue

@@ -130,12 +130,12 @@ class Pack:
 
 def server_counters(port: int) -> dict[str, int]:
     """The server's counters (``mntr``); names without ``zk_``."""
-    found = {}
+    counters = {}
     for line in four_letters(port, "mntr").splitlines():
         name, _, value = line.partition("\t")
         if value.strip().lstrip("-").isdigit():
-            found[name.removeprefix("zk_")] = int(value)
-    return found
+            counters[name.removeprefix("zk_")] = int(value)
+    return counters
 
 
 class HerdRun:
@@ -371,14 +371,14 @@ class HerdRun:
 
     def _owned_by_others(self, client: KazooClient) -> set[TopicPartition]:
         """Partitions of members that keep no journal."""
-        found = set()
+        partitions = set()
         for topic in self._topics:
             for number in range(self.herd.partitions):
                 tp = TopicPartition(topic, number)
                 owner = client.get(CHROOT + self._paths.owner(tp))[0].decode()
                 if owner.rpartition("-")[0] not in self._home:
-                    found.add(tp)
-        return found
+                    partitions.add(tp)
+        return partitions
 
     def _idle_rate(self) -> float:
         """Packets a second that the group at rest sends: pings."""

@@ -33,14 +33,14 @@ _DOWNLOAD_SECONDS = 900.0
 def java() -> str:
     """Return the path of the ``java`` command (``JAVA_HOME`` first). Raises ``ClusterError``."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=os.path.join(home, "bin")) if home else None
-    found = found or shutil.which("java")
-    if found is None:
+    program = shutil.which("java", path=os.path.join(home, "bin")) if home else None
+    program = program or shutil.which("java")
+    if program is None:
         raise ClusterError(
             "Java was not found: install a Java 17 runtime"
             " (Debian and Ubuntu: apt install openjdk-17-jre-headless)"
         )
-    return found
+    return program
 
 
 def cache_dir() -> Path:

@@ -45,9 +45,9 @@ def new_cluster_id() -> str:
     None begins with ``-``, which Kafka's tool takes for an option (as in Kafka's ``Uuid``).
     """
     while True:
-        found = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not found.startswith("-"):
-            return found
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not cluster_id.startswith("-"):
+            return cluster_id
 
 
 def quorum_settings(quorum: Sequence[Voter]) -> dict[str, object]:

@@ -151,9 +151,9 @@ class JvmMembers:
         tag = self._tag()
         words = [zookeeper, group, strategy, str(exclude_internal).lower(), *members]
         self._order("assign", tag, *words)
-        found = self._answer(tag)
+        answer = self._answer(tag)
         result: dict[TopicPartition, str] = {}
-        for topic, partition, thread in zip(found[0::3], found[1::3], found[2::3], strict=True):
+        for topic, partition, thread in zip(answer[0::3], answer[1::3], answer[2::3], strict=True):
             tp = TopicPartition(topic, int(partition))
             if result.setdefault(tp, thread) != thread:
                 raise ClusterError(f"the original assignors of {members} differ about {tp}")
@@ -362,5 +362,5 @@ def _compile_fault(output: str) -> str:
             "this Java has no compiler, which the original consumer's driver needs: install a "
             "JDK 17 (Debian and Ubuntu: openjdk-17-jre-headless is enough) or set JAVA_HOME"
         )
-    told = [line for line in output.splitlines() if "error" in line] or [output.strip()]
-    return f"{_SOURCE.name} does not compile: {told[0]}"
+    messages = [line for line in output.splitlines() if "error" in line] or [output.strip()]
+    return f"{_SOURCE.name} does not compile: {messages[0]}"

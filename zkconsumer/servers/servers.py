@@ -151,9 +151,9 @@ class Server:
         except OSError:
             lines = []
         marks = ("Exception", "ERROR", "FATAL", "Error")
-        told = [line for line in lines if not line.startswith("\t")]  # no stack traces
-        telling = [line for line in told if any(mark in line for mark in marks)]
-        return (telling or told or ["it printed nothing"])[-1].strip()
+        messages = [line for line in lines if not line.startswith("\t")]  # no stack traces
+        errors = [line for line in messages if any(mark in line for mark in marks)]
+        return (errors or messages or ["it printed nothing"])[-1].strip()
 
 
 @dataclass(frozen=True, slots=True)

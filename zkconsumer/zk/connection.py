@@ -206,9 +206,9 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     ) -> tuple[list[Any], list[Any], list[Any]]:
         # What TLS has decrypted is no longer in the socket, and kazoo's loop waits for the socket.
         decrypted = [one for one in reading if isinstance(one, ssl.SSLSocket) and one.pending()]
-        found = _poll(reading, writing, 0 if decrypted else timeout)
-        found[0].extend(one for one in decrypted if one not in found[0])
-        return found
+        ready = _poll(reading, writing, 0 if decrypted else timeout)
+        ready[0].extend(one for one in decrypted if one not in ready[0])
+        return ready
 
 
 def _poll(
@@ -317,7 +317,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         return bool(self.connection_stopped.is_set())
 
     def abandon(self) -> None:
-        """Cut the connection permanently. Only after the client was told to stop."""
+        """Cut the connection permanently. Only after the client was asked to stop."""
         self._abandoned = True
         current = self._socket
         if current is not None:
@@ -379,27 +379,27 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     def _connect_loop(self, retry: Any) -> Any:
         """Try each address once, by the present answers of DNS; then kazoo pauses."""
         tried: set[tuple[str, int]] = set()
-        found, quick = self._resolved()
-        while left := [host for host in found if host[1:] not in tried]:
+        hosts, quick = self._resolved()
+        while left := [host for host in hosts if host[1:] not in tried]:
             if self.client._stopped.is_set():
                 return STOP_CONNECTING
             tried.add(left[0][1:])
             if self._connect_attempt(*left[0], retry) is STOP_CONNECTING:
                 return STOP_CONNECTING
             if quick:
-                found, quick = self._resolved()
+                hosts, quick = self._resolved()
         self._passes += 1
         raise ForceRetryError("Reconnecting" if tried else "No host resolved. Reconnecting")
 
     def _resolved(self) -> tuple[list[tuple[str, str, int]], bool]:
         """All addresses, and whether DNS answers so quickly that it may be asked again soon."""
         begun = time.monotonic()
-        found = self._expand_client_hosts()
-        return found, time.monotonic() - begun < self.silence / _DNS_SHARE
+        hosts = self._expand_client_hosts()
+        return hosts, time.monotonic() - begun < self.silence / _DNS_SHARE
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         """In random order, but the server tried last is at the end."""
-        found: list[tuple[str, str, int]] = []
+        hosts: list[tuple[str, str, int]] = []
         for name, port in self.client.hosts:
             host = name.strip()
             try:
@@ -410,11 +410,11 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
                 self.unresolved[host] = getattr(error, "strerror", None) or str(error)
             else:
                 self.unresolved.pop(host, None)
-                found += [(host, str(answer[4][0]), int(answer[4][1])) for answer in answers]
+                hosts += [(host, str(answer[4][0]), int(answer[4][1])) for answer in answers]
         if self.client.randomize_hosts:
-            random.shuffle(found)
-        self._addresses = max(1, len(found))
-        return sorted(found, key=lambda host: host[1:] == self._tried)
+            random.shuffle(hosts)
+        self._addresses = max(1, len(hosts))
+        return sorted(hosts, key=lambda host: host[1:] == self._tried)
 
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
         try:
@@ -430,7 +430,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self._connecting = True
         self._sasl_requests = 0
         try:
-            found: tuple[float, float] = super()._connect(host, hostip, port)
+            connected: tuple[float, float] = super()._connect(host, hostip, port)
         except (ConnectionDropped, ssl.SSLError) as error:
             fault = error if isinstance(error, ssl.SSLError) else error.__context__
             why = self._security.tls_refused(fault) if isinstance(fault, ssl.SSLError) else None
@@ -446,7 +446,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self._passes = 0
         self._turned_away = None
         self._heard = time.monotonic()
-        return found
+        return connected
 
     def _refuse(self, why: str, error: Exception) -> NoReturn:
         """A server and this client do not accept each other: ask no server any more.

@@ -76,10 +76,10 @@ _CODES: dict[type[kz.KazooException], Code] = {
 
 
 def _kazoo_logger() -> logging.Logger:
-    found = logging.getLogger("zkconsumer.zk.kazoo")
-    if not any(isinstance(one, HideSecrets) for one in found.filters):
-        found.addFilter(HideSecrets())
-    return found
+    logger = logging.getLogger("zkconsumer.zk.kazoo")
+    if not any(isinstance(one, HideSecrets) for one in logger.filters):
+        logger.addFilter(HideSecrets())
+    return logger
 
 
 def code_of(error: BaseException) -> Code:
@@ -468,16 +468,16 @@ class ZkDriver:
             on_reply(Failed(code_of(error)))
             return
         convert = tuple if op.children else _node
-        found: list[Any] = []
+        replies: list[Any] = []
         for index, item in enumerate(result.value):
             if not isinstance(item, int):
-                found.append(convert(item))
+                replies.append(convert(item))
             elif item == NO_NODE:
-                found.append(None)
+                replies.append(None)
             else:
                 on_reply(Failed(_code_of_number(item), index))
                 return
-        on_reply(Ok(tuple(found)))
+        on_reply(Ok(tuple(replies)))
 
 
 class _Pipelined:

@@ -62,16 +62,16 @@ class ZkSecurity:
     @property
     def identities(self) -> tuple[tuple[str, str | None], ...]:
         """Scheme and id of this client in access lists. An id of None matches every id."""
-        found: list[tuple[str, str | None]] = [("world", "anyone"), ("ip", None)]
+        identities: list[tuple[str, str | None]] = [("world", "anyone"), ("ip", None)]
         keys = self._keys
         if keys.zookeeper_digest is not None:
             user, _, password = keys.zookeeper_digest.value.partition(":")
-            found.append(("digest", make_digest_acl_credential(user, password)))
+            identities.append(("digest", make_digest_acl_credential(user, password)))
         if keys.zookeeper_login is not None:
-            found.append(("sasl", keys.zookeeper_login.options["username"].value))
+            identities.append(("sasl", keys.zookeeper_login.options["username"].value))
         if self.context is not None and keys.zookeeper_ssl_keystore_location is not None:
-            found.append(("x509", None))
-        return tuple(found)
+            identities.append(("x509", None))
+        return tuple(identities)
 
     @property
     def acl(self) -> list[ACL] | None:
@@ -103,8 +103,8 @@ class ZkSecurity:
     def auth_data(self) -> list[tuple[str, str]]:
         """kazoo's ``auth_data``."""
         digest = self._keys.zookeeper_digest
-        found = [] if digest is None else [digest.value]
-        return [("digest", one) for one in (*found, *([self._also] if self._also else []))]
+        credentials = [] if digest is None else [digest.value]
+        return [("digest", one) for one in (*credentials, *([self._also] if self._also else []))]
 
     def sasl_refused(self) -> str:
         """The error message if SASL has failed."""

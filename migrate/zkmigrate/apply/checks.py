@@ -88,7 +88,7 @@ class Checks:
                 raise refused(
                     change.group, _moved_on(Store.KAFKA, tp, number(held.get(tp)), allowed)
                 )
-        _nothing_unplanned(change, Store.KAFKA, {tp: number(found) for tp, found in held.items()})
+        _nothing_unplanned(change, Store.KAFKA, {tp: number(stored) for tp, stored in held.items()})
         return held
 
     def _nothing_unplanned_in_zookeeper(self, change: Change) -> None:
@@ -97,11 +97,11 @@ class Checks:
             return
         held = self._in_zookeeper(change, lambda tp: not change.knows(tp))
         _nothing_unplanned(change, Store.ZOOKEEPER, held)
-        for tp, found, planned in self._misplaced_since(change):
+        for tp, current, planned in self._misplaced_since(change):
             raise refused(
                 change.group,
-                f"{tp}: zookeeper holds {found} below offset, not {show(planned)}: it was changed "
-                "since; plan again from what is there now",
+                f"{tp}: zookeeper holds {current} below offset, not {show(planned)}: it was "
+                "changed since; plan again from what is there now",
             )
 
     def _logs_hold_offsets(self, change: Change, again: bool) -> None:
@@ -128,13 +128,13 @@ class Checks:
             if self._force:
                 return None
             try:
-                found = offset_in(node)
+                offset = offset_in(node)
             except ZnodeFormatError as fault:
                 return str(fault)
             allowed = change.expected(Store.ZOOKEEPER, tp, resumed)
             version = None if node is None else node.stat.version
-            if found not in allowed:
-                return _moved_on(Store.ZOOKEEPER, tp, found, allowed)
+            if offset not in allowed:
+                return _moved_on(Store.ZOOKEEPER, tp, offset, allowed)
             if not resumed and change.versions is not None and change.versions.get(tp) != version:
                 return f"{tp} was written in ZooKeeper since the plan was made: plan again"
             return None
@@ -144,7 +144,7 @@ class Checks:
     def read_back(self, change: Change) -> None:
         """Check that the target stores the offsets that were written."""
         if change.target is Store.KAFKA:
-            held = {tp: number(found) for tp, found in self.kafka(change).items()}
+            held = {tp: number(stored) for tp, stored in self.kafka(change).items()}
         else:
             held = {tp: offset_in(node) for tp, node in self._znodes(change).items()}
         for tp, to in change.to.items():
@@ -174,7 +174,7 @@ class Checks:
             )
         self.source_unchanged(change)
         if target is Store.KAFKA:
-            held = {tp: number(found) for tp, found in self.kafka(change).items()}
+            held = {tp: number(stored) for tp, stored in self.kafka(change).items()}
         else:
             held = self._in_zookeeper(change, lambda tp: tp in planned)
         lacking = {tp for tp, to in planned.items() if (now := held.get(tp)) is None or now < to}
@@ -208,16 +208,16 @@ class Checks:
         """
         if change.source is Store.KAFKA:
             before = change.kafka
-            now = {tp: number(found) for tp, found in self.kafka(change).items()}
+            now = {tp: number(stored) for tp, stored in self.kafka(change).items()}
         else:
             before = change.zk
             now = self._in_zookeeper(change, lambda tp: not change.leaves_out(tp))
-        for tp, found in sorted(now.items()):
+        for tp, stored in sorted(now.items()):
             moved = number(before.get(tp))
-            if found is not None and found != moved and not change.leaves_out(tp):
+            if stored is not None and stored != moved and not change.leaves_out(tp):
                 raise refused(
                     change.group,
-                    f"{tp}: {change.source.value} holds {show(found)}, not {show(moved)}, since "
+                    f"{tp}: {change.source.value} holds {show(stored)}, not {show(moved)}, since "
                     "the group was moved: a consumer is or was alive; stop it, then plan again",
                 )
 
@@ -235,8 +235,8 @@ class Checks:
         """
         if change.misplaced is None:
             return
-        found = self._stores.zk.run(misplaced_offsets(change.group))
-        for tp, node in sorted(found.items()):
+        nodes = self._stores.zk.run(misplaced_offsets(change.group))
+        for tp, node in sorted(nodes.items()):
             planned = change.misplaced.get(tp)
             offset = offset_in(node, misplaced_path(change.group, tp))
             if offset not in (None, planned) and not change.leaves_out(tp):
@@ -245,8 +245,8 @@ class Checks:
 
     def kafka(self, change: Change) -> Held:
         """Return a group's current offsets in Kafka."""
-        found = self._stores.fetch(change.kafka_group, change.kafka)
-        return {tp: KafkaOffset(*stored) for tp, stored in found.items()}
+        offsets = self._stores.fetch(change.kafka_group, change.kafka)
+        return {tp: KafkaOffset(*stored) for tp, stored in offsets.items()}
 
     def _znodes(self, change: Change) -> dict[TopicPartition, Node | None]:
         return self._read(change, sorted({*change.zk, *change.kafka}))

@@ -77,25 +77,25 @@ def lock(
     record: tuple[AclEntry, ...] | None = None
     try:
         while True:
-            found = yield from look(group)
-            first = first or found
-            if found.acl is None:
+            lock = yield from look(group)
+            first = first or lock
+            if lock.acl is None:
                 yield from ensure_path(set(), path)
                 continue
-            if found.guard is Guard.CLOSED and record is None:
+            if lock.guard is Guard.CLOSED and record is None:
                 break  # nothing of ours that could be lifted
-            if found.record is not None:
-                record, data = found.record, _encode(found.at_ms or 0, found.record, found.old_data)
+            if lock.record is not None:
+                record, data = lock.record, _encode(lock.at_ms or 0, lock.record, lock.old_data)
             else:  # not locked yet, or one who unlocked has just cleared what we noted
-                record = record or found.acl.entries
-                data = _encode(now_ms, record, found.data)
-            if isinstance((yield from attempt(SetData(path, data, found.version))), Failed):
+                record = record or lock.acl.entries
+                data = _encode(now_ms, record, lock.data)
+            if isinstance((yield from attempt(SetData(path, data, lock.version))), Failed):
                 continue
             entries = (*(_without_create(entry) for entry in record), *allowed)
-            as_is = not exactly and found.guard is Guard.LOCKED
-            if as_is and not set(allowed) - set(found.acl.entries):
-                entries = found.acl.entries
-            if isinstance((yield from attempt(SetAcl(path, entries, found.acl.version))), Failed):
+            as_is = not exactly and lock.guard is Guard.LOCKED
+            if as_is and not set(allowed) - set(lock.acl.entries):
+                entries = lock.acl.entries
+            if isinstance((yield from attempt(SetAcl(path, entries, lock.acl.version))), Failed):
                 continue
             if (yield from look(group)).guard is Guard.LOCKED:
                 break
@@ -118,16 +118,16 @@ def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Scrip
     path = GroupPaths(group).ids
     was = lifted = False
     while True:
-        found = yield from look(group)
-        if found.record is None or found.acl is None:
+        lock = yield from look(group)
+        if lock.record is None or lock.acl is None:
             return was
-        if found.acl.entries == found.record:
-            yield from attempt(SetData(path, found.old_data, found.version))
+        if lock.acl.entries == lock.record:
+            yield from attempt(SetData(path, lock.old_data, lock.version))
         elif lifted or (still is not None and not (yield from still())):
             return was  # another operator has locked it
         else:
-            was = was or found.guard is Guard.LOCKED
-            reply = yield from attempt(SetAcl(path, found.record, found.acl.version))
+            was = was or lock.guard is Guard.LOCKED
+            reply = yield from attempt(SetAcl(path, lock.record, lock.acl.version))
             lifted = isinstance(reply, Ok)
 
 
@@ -140,8 +140,8 @@ def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
     if members:
         why = f"{shown(members)} registered in ZooKeeper: stop these members first"
         return Result(group, Outcome.REFUSED, 0, why)
-    found = yield from look(group)
-    if found.guard is Guard.LOCKED:
+    state = yield from look(group)
+    if state.guard is Guard.LOCKED:
         return Result(group, Outcome.WAS_DONE, 0)
     if not execute:
         return Result(group, Outcome.WOULD, 0)
@@ -156,8 +156,8 @@ def release(group: str, execute: bool) -> Script[Result]:
 
     Refused in a group that is moved while it runs: there the lock belongs to the group's mode.
     """
-    found = yield from look(group)
-    if found.record is None:
+    state = yield from look(group)
+    if state.record is None:
         return Result(group, Outcome.NOTHING, 0, "is not locked by zkmigrate")
     mode = (yield from read_mode(LivePaths.of(group)))[0]
     if mode is not Mode.ZOOKEEPER:

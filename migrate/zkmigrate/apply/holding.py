@@ -67,14 +67,14 @@ class Holding:
         names = list(self.held)
         lost: list[str] = []
         members = self._zk.run_all(map(ownership.list_members, names))
-        for group, found in zip(names, members, strict=True):
+        for group, registered in zip(names, members, strict=True):
             hold = self.held[group]
-            others = [name for name in found if name != hold.name]
+            others = [name for name in registered if name != hold.name]
             if others != self._others.get(group, []):
                 if others:
                     yield group, f"{shown(others)} registered in ZooKeeper and can own nothing"
                 self._others[group] = others
-            if hold.name not in found:
+            if hold.name not in registered:
                 lost.append(group)
         for group in lost:
             yield group, "was not held for a moment, because the session with ZooKeeper had ended"

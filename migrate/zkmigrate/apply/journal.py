@@ -241,7 +241,7 @@ def _record(raw: bytes) -> dict[str, Any] | None:
     if not tab or checksum != b"%08x" % zlib.crc32(body):
         return None
     try:
-        found = json.loads(body)
+        record = json.loads(body)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None

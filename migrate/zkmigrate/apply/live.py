@@ -83,26 +83,34 @@ def look(stores: Stores, group: str) -> Facts:
         tp: stored.offset
         for tp, stored in stores.fetch(group, stores.zk.run(offset_partitions(group))).items()
     }
-    found = stores.zk.run(_in_zookeeper(group))
-    after = {tp: stored.offset for tp, stored in stores.fetch(group, list(found.offsets)).items()}
-    others = {name for name in stores.kafka.members(group) if _id_of(name) not in found.member_ids}
-    clients = {_client_of(one) for one in found.member_ids} - {""}
+    group_now = stores.zk.run(_in_zookeeper(group))
+    after = {
+        tp: stored.offset for tp, stored in stores.fetch(group, list(group_now.offsets)).items()
+    }
+    others = {
+        name for name in stores.kafka.members(group) if _id_of(name) not in group_now.member_ids
+    }
+    clients = {_client_of(one) for one in group_now.member_ids} - {""}
     former = {name for name in others if _client_of(_id_of(name)) in clients}
-    back = found.mode in (Mode.LOCKED, Mode.ZOOKEEPER)
+    back = group_now.mode in (Mode.LOCKED, Mode.ZOOKEEPER)
     return Facts(
-        found.mode,
-        found.version,
-        frozenset(f"{name} ({found.ids[name]})" for name in found.ids if name not in found.members)
-        | frozenset(name for name in found.ids if name in found.members),
-        found.members,
-        found.locked,
+        group_now.mode,
+        group_now.version,
+        frozenset(
+            f"{name} ({group_now.ids[name]})"
+            for name in group_now.ids
+            if name not in group_now.members
+        )
+        | frozenset(name for name in group_now.ids if name in group_now.members),
+        group_now.members,
+        group_now.locked,
         frozenset(others - former),
-        found.offsets,
+        group_now.offsets,
         before if back else after,
         frozenset(former),
-        found.misplaced,
-        found.foreign,
-        stores.kafka.hidden({tp.topic for tp in found.offsets}),
+        group_now.misplaced,
+        group_now.foreign,
+        stores.kafka.hidden({tp.topic for tp in group_now.offsets}),
     )
 
 
@@ -447,8 +455,8 @@ def _id_of(member: str) -> str:
 
 def _client_of(member_id: str) -> str:
     """The client id in a member id that a coordinator has made, ``CLIENT-UUID``; else no text."""
-    found = _MEMBER_ID.fullmatch(member_id)
-    return "" if found is None else found[1]
+    parts = _MEMBER_ID.fullmatch(member_id)
+    return "" if parts is None else parts[1]
 
 
 def _named(names: list[str]) -> str:

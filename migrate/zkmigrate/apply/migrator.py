@@ -184,13 +184,13 @@ class Migrator:
                 return result
 
             with closing(self._parallel.each(wanted, one)) as ended:
-                for (number, group), found in ended:
-                    if found is None:
+                for (number, group), registered in ended:
+                    if registered is None:
                         waiting.append((number, group))
                         continue
-                    assert isinstance(found, Result)
-                    results[number] = found
-                    on_group(found)
+                    assert isinstance(registered, Result)
+                    results[number] = registered
+                    on_group(registered)
 
         attempt(enumerate(groups), wait <= 0)
         deadline = time.monotonic() + wait
@@ -204,10 +204,10 @@ class Migrator:
             over = time.monotonic() >= deadline
             tried = list(waiting)
             scripts = [or_refusal(ownership.list_members(group.group)) for _, group in tried]
-            found = list(self._stores.zk.run_all(scripts))
+            registered = list(self._stores.zk.run_all(scripts))
             stopped = [
                 one
-                for one, members in zip(tried, found, strict=True)
+                for one, members in zip(tried, registered, strict=True)
                 if over or not members or isinstance(members, ZooKeeperError)
             ]
             waiting[:] = [one for one in tried if one not in stopped]

@@ -75,9 +75,9 @@ class Parallel(Generic[Worker]):
             """Wait for at least one to end, and take those that did."""
             for one in wait(under_way, return_when=FIRST_COMPLETED).done:
                 under_way.remove(one)
-                found = one.result()
-                if found is not None:
-                    yield found
+                outcome = one.result()
+                if outcome is not None:
+                    yield outcome
 
         try:
             with ThreadPoolExecutor(self._count, "zkmigrate") as pool:

@@ -94,7 +94,7 @@ def outcomes_of(records: Iterable[dict[str, Any]]) -> Mapping[str, Result]:
         if "step" in record:
             ended.pop(group, None)
             continue
-        found = Result(
+        result = Result(
             group,
             Outcome(record["outcome"]),
             int(record.get("offsets", 0)),
@@ -102,9 +102,9 @@ def outcomes_of(records: Iterable[dict[str, Any]]) -> Mapping[str, Result]:
             record.get("not_locked") is True,
         )
         before = ended.get(group)
-        if found.outcome is Outcome.WAS_DONE and before is not None and before.not_locked:
-            found = replace(found, why=before.why, not_locked=True)  # nothing has locked it since
-        ended[group] = found
+        if result.outcome is Outcome.WAS_DONE and before is not None and before.not_locked:
+            result = replace(result, why=before.why, not_locked=True)  # nothing has locked it since
+        ended[group] = result
     return ended
 
 
@@ -126,13 +126,13 @@ def recorded(records: Records) -> GroupPlan | None:
 
 def late_partitions(records: Records) -> list[TopicPartition]:
     """Return the partitions whose offsets a run may have overwritten without a claim."""
-    found = {
+    partitions = {
         TopicPartition(str(topic), int(number))
         for record in since_plan(records)
         if record["step"] in _LATE
         for topic, number in record["held"]
     }
-    return sorted(found)
+    return sorted(partitions)
 
 
 def names_in(records: Records) -> set[str]:

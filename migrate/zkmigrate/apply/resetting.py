@@ -67,12 +67,12 @@ def carry_out(stores: Stores, state: GroupState, store: Store, rows: Sequence[Re
 
     def accept(tp: TopicPartition, node: Node | None) -> str | None:
         try:
-            found = offset_in(node)
+            offset = offset_in(node)
         except ZnodeFormatError as fault:
             return f"{tp}: {fault.reason}: correct it with zkconsumer offsets import"
-        if found == held(state, Store.ZOOKEEPER, tp):
+        if offset == held(state, Store.ZOOKEEPER, tp):
             return None
-        return f"{tp}: zookeeper holds {show(found)} now, it was committed since: run it again"
+        return f"{tp}: zookeeper holds {show(offset)} now, it was committed since: run it again"
 
     try:
         if known or store is Store.ZOOKEEPER:
@@ -104,8 +104,8 @@ def _commit(
     wanted = {row.tp: row.after for row in rows}
     now = stores.fetch(state.in_kafka, list(wanted))
     for row in rows:
-        found = now.get(row.tp)
-        offset = found.offset if found else None
+        stored = now.get(row.tp)
+        offset = stored.offset if stored else None
         if offset != row.before:
             raise refused(
                 state.group,

@@ -149,8 +149,8 @@ class Steps:
             self.checks.read_back(change)
             journal.write(group=change.group, step=f"{prefix}mark")
             checked = not self._force
-            found = change.between | {change.before}
-            mark = ownership.write_marker(hold, found, change.after, checked)
+            markers = change.between | {change.before}
+            mark = ownership.write_marker(hold, markers, change.after, checked)
             zk.run(ownership.counted(mark, self._effect))
         except ZkUnavailableError:
             raise  # the claims end with the session
@@ -240,8 +240,8 @@ class Steps:
         lost = _overwritten(change, held, seen)
         if lost:
             self._effect(f"before kafka commit of {len(lost)} {change.group}")
-            found = {tp: StoredOffset(offset) for tp, offset in lost.items()}
-            self._stores.kafka.commit(change.kafka_group, found, permission.ask)
+            restored = {tp: StoredOffset(offset) for tp, offset in lost.items()}
+            self._stores.kafka.commit(change.kafka_group, restored, permission.ask)
             self._effect(f"after kafka commit of {len(lost)} {change.group}")
             tp, offset = min(lost.items())
             raise refused(

@@ -121,7 +121,7 @@ def _show_left(
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
     from zkmigrate.stores.surroundings import below_offsets
 
-    found: list[Left] = []
+    rows: list[Left] = []
     with (
         no_collector(),
         Progress("looking", bad="left") as progress,
@@ -143,20 +143,20 @@ def _show_left(
             else:
                 one = Left.unknown(state[0], f"{state[1].kind.value}: {state[1].what}")
             reason = options.ignored(one.group)
-            found.append(one.ignored(reason) if one.left and reason else one)
-            progress.group(one.group, not found[-1].left)
+            rows.append(one.ignored(reason) if one.left and reason else one)
+            progress.group(one.group, not rows[-1].left)
         print_not_looked_at(stores.zk, servers)
-    left = [one for one in found if one.left]
-    print_rows(Left._fields, left if only_problems else found, how)
+    left = [one for one in rows if one.left]
+    print_rows(Left._fields, left if only_problems else rows, how)
     live = sum(one.members > 0 for one in left)
     click.echo(
-        f"{len(left)} of {len(found)} groups would lose something without ZooKeeper: "
+        f"{len(left)} of {len(rows)} groups would lose something without ZooKeeper: "
         f"{sum(one.lost for one in left)} offsets; {live} groups have live members",
         err=True,
     )
-    ignored = [one for one in found if one.why.startswith(IGNORED)]
+    ignored = [one for one in rows if one.why.startswith(IGNORED)]
     print_notes(f"group {one.group} is {one.why}" for one in ignored)
-    decided = sum(one.decided for one in found)
+    decided = sum(one.decided for one in rows)
     if decided:
         print_notes([f"{decided} offsets stay in ZooKeeper because a plan skipped them"])
     click.get_current_context().exit(1 if left and fail else 0)

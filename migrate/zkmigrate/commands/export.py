@@ -74,15 +74,15 @@ def export(
         form = "json"
     with no_collector(), Progress("reading", bad="left out") as progress:
         if store == Store.ZOOKEEPER.value:
-            found, left_out = _offsets_in_zookeeper(which, servers, progress)
+            offsets, left_out = _offsets_in_zookeeper(which, servers, progress)
         else:
-            found, left_out = _offsets_in_kafka(which, servers, progress)
-    text = offset_csv.render(found, form, one_group=len(which.groups) == 1)
+            offsets, left_out = _offsets_in_kafka(which, servers, progress)
+    text = offset_csv.render(offsets, form, one_group=len(which.groups) == 1)
     if out is None:
         sys.stdout.write(text)
     else:
         write_out(out, [text])
-        click.echo(f"{len(found)} offsets are in {out}", err=True)
+        click.echo(f"{len(offsets)} offsets are in {out}", err=True)
     if left_out:
         click.echo("the export is not complete: the notes name what is missing", err=True)
     click.get_current_context().exit(1 if left_out else 0)
@@ -92,7 +92,7 @@ def _offsets_in_zookeeper(
     which: Selection, servers: Servers, progress: Progress
 ) -> tuple[dict[OffsetKey, int], int]:
     """Return offsets in ZooKeeper, and how much is left out. No broker is asked."""
-    found: dict[OffsetKey, int] = {}
+    exported: dict[OffsetKey, int] = {}
     left_out = 0
     with GroupTools(servers.zookeeper, servers.timeout, servers.security) as tools:
         tools.zk.sync()
@@ -102,22 +102,22 @@ def _offsets_in_zookeeper(
         for start in range(0, len(names), _AT_ONCE):
             chunk = names[start : start + _AT_ONCE]
             for group, offsets in _export(tools, chunk):
-                found.update(offsets or {})
+                exported.update(offsets or {})
                 left_out += offsets is None
                 progress.group(group, offsets is not None)
             more, paths = tools.elsewhere(chunk)
             for key, offset in more.items():
-                if found.setdefault(key, offset) != offset:
+                if exported.setdefault(key, offset) != offset:
                     left_out += 1
                     path = f"/consumers/{key.group}/offset/{key.topic}/{key.partition}"
-                    other = f"{key.path} holds {found[key]}"
+                    other = f"{key.path} holds {exported[key]}"
                     tools.notes.append(f"{path} holds {offset}; it is left out, since {other}")
             left_out += len(paths)
             tools.notes += [f"{path} is left out: it is not in Kafka's layout" for path in paths]
         left_out += tools.unexported
         print_notes(tools.notes)
         print_not_looked_at(tools.zk, servers)
-    return found, left_out
+    return exported, left_out
 
 
 def _export(
@@ -154,7 +154,7 @@ def _offsets_in_kafka(
     """
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
-    found: dict[OffsetKey, int] = {}
+    offsets: dict[OffsetKey, int] = {}
     left_out = 0
     notes: list[str] = []
     with open_stores(servers, progress) as stores:
@@ -166,7 +166,7 @@ def _offsets_in_kafka(
                 name, good = state.group, True
                 hidden = state.hidden - INTERNAL_TOPICS
                 for tp, stored in state.kafka.items():
-                    found[OffsetKey(state.group, *tp)] = stored.offset
+                    offsets[OffsetKey(state.group, *tp)] = stored.offset
             else:
                 name, problem = state
                 good = problem.kind is Kind.BAD_NAME
@@ -179,4 +179,4 @@ def _offsets_in_kafka(
         left_out += 1
         notes.append(unlisted_note(stores.unlisted))
     print_notes(notes)
-    return found, left_out
+    return offsets, left_out

@@ -172,7 +172,7 @@ def _run(
                 return _Left(step.mode, "; ".join(step.why))
         return stage.act(move) if execute else stage.check(move)
 
-    found: dict[str, tuple[object, ...]] = {}
+    rows: dict[str, tuple[object, ...]] = {}
     good = True
     with Progress("moving", changes=execute) as progress, open_stores(servers, progress) as stores:
         if not execute:
@@ -185,18 +185,18 @@ def _run(
                 fine = True
                 if isinstance(result, ZkConsumerError):
                     fine = False
-                    found[name] = (name, "failed", None, str(result))
+                    rows[name] = (name, "failed", None, str(result))
                 elif isinstance(result, _Left):
                     if result.why:
                         mode = result.mode and result.mode.value
-                        found[name] = (name, "not ready", mode, result.why)
+                        rows[name] = (name, "not ready", mode, result.why)
                 else:
                     fine = not result.why
                     outcome = _outcome(result, execute, stage)
-                    found[name] = (name, outcome, result.mode.value, "; ".join(result.why))
+                    rows[name] = (name, outcome, result.mode.value, "; ".join(result.why))
                 good = good and fine
                 progress.group(name, fine)
-    print_rows(_COLUMNS, [found[name] for name in names if name in found], how)
+    print_rows(_COLUMNS, [rows[name] for name in names if name in rows], how)
     click.get_current_context().exit(0 if good else 1)
 
 
@@ -229,7 +229,7 @@ def status(
         return facts, LiveMove(stores, name, 0, lambda _text: None).moved(facts.mode)
 
     _check_choice(groups, all_ready)
-    found: dict[str, tuple[object, ...]] = {}
+    rows: dict[str, tuple[object, ...]] = {}
     good = True
     with Progress("looking") as progress, open_stores(servers, progress) as stores:
         names = _names(stores, groups, all_ready)
@@ -240,7 +240,7 @@ def status(
                 progress.group(name, not isinstance(result, ZkConsumerError))
                 if isinstance(result, ZkConsumerError):
                     good = False
-                    found[name] = (name, None, None, None, None, None, None, str(result))
+                    rows[name] = (name, None, None, None, None, None, None, str(result))
                     continue
                 facts, moved = result
                 if all_ready and not facts.members:
@@ -253,9 +253,9 @@ def status(
                 legacy = len(facts.registered - facts.members.keys())
                 locked = "yes" if facts.ids_locked else "no"
                 cells = (len(facts.members), acked, legacy, len(facts.plain))
-                found[name] = (name, facts.mode.value, locked, *cells, " | ".join(after))
+                rows[name] = (name, facts.mode.value, locked, *cells, " | ".join(after))
     columns = ("group", "mode", "locked", "members", "acknowledged", "legacy", "plain", "gates")
-    print_rows(columns, [found[name] for name in names if name in found], how)
+    print_rows(columns, [rows[name] for name in names if name in rows], how)
     click.get_current_context().exit(0 if good else 1)
 
 

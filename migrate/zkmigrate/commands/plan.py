@@ -74,7 +74,7 @@ def plan(
     ):
         own, renamed = choose(stores, direction, which, renames, offsets)
         if offsets is not None:
-            offsets = {own[name]: found for name, found in offsets.items()}
+            offsets = {own[name]: offset for name, offset in offsets.items()}
         chosen = list(own.values())
         made = plan_groups(stores, direction, options, chosen, progress, offsets, at_apply, renamed)
         lines = plan_file.render(
@@ -101,10 +101,10 @@ def _offsets_in(file: str, which: Selection) -> dict[str, dict[TopicPartition, i
     OffsetsFileError, and MigrationError for a group that is not in the file.
     """
     group = which.groups[0] if len(which.groups) == 1 else None
-    found: dict[str, dict[TopicPartition, int]] = {}
+    offsets: dict[str, dict[TopicPartition, int]] = {}
     for key, offset in offset_csv.parse(file, read_file(file), group).items():
-        found.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
-    if not found:
+        offsets.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
+    if not offsets:
         raise OffsetsFileError([f"{file}: has no offsets"])
-    chosen = which.among(sorted(found), file, "name groups of the file, or give --all")
-    return {name: found[name] for name in chosen}
+    chosen = which.among(sorted(offsets), file, "name groups of the file, or give --all")
+    return {name: offsets[name] for name in chosen}

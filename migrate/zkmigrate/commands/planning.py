@@ -74,14 +74,14 @@ def plan_groups(
         if direction is Direction.ZK_TO_KAFKA
         else set()
     )
-    for found in read_states(stores, wanted, from_file or {}, times, renamed):
-        if isinstance(found, GroupState):
-            plan = plan_group(found, direction, options, now_ms, retention)
-        elif found[1].kind is Kind.UNREADABLE and options.skips_all(found[0]):
-            why = f"it is skipped, and cannot be read: {found[1].what}"
-            plan = GroupPlan(found[0], notes=(why,), ignored=why)
+    for state in read_states(stores, wanted, from_file or {}, times, renamed):
+        if isinstance(state, GroupState):
+            plan = plan_group(state, direction, options, now_ms, retention)
+        elif state[1].kind is Kind.UNREADABLE and options.skips_all(state[0]):
+            why = f"it is skipped, and cannot be read: {state[1].what}"
+            plan = GroupPlan(state[0], notes=(why,), ignored=why)
         else:
-            plan = GroupPlan(found[0], (found[1],))
+            plan = GroupPlan(state[0], (state[1],))
         if plan.group in no_way_back and not plan.moved:
             plan = replace(plan, notes=(*plan.notes, _NO_WAY_BACK))
         if may_run and any(one.kind in LIVE for one in plan.problems):
@@ -106,7 +106,7 @@ def _without_rights(
     Also the groups that it may not lock.
     """
     legal = list(filter(is_legal_group, groups))
-    found = {
+    locks = {
         name: one
         for name, one in zip(
             legal, stores.zk.run_all(or_refusal(guard.look(name)) for name in legal), strict=True
@@ -119,11 +119,11 @@ def _without_rights(
             f"/consumers/{name}/ids: its access list does not let zkmigrate register",
             "allow its identity, as --command-config gives it, to create znodes there",
         )
-        for name, one in found.items()
+        for name, one in locks.items()
         if not one.may_register(stores.zk.identities)
     }
     return closed, frozenset(
-        name for name, one in found.items() if not one.may_lock(stores.zk.identities)
+        name for name, one in locks.items() if not one.may_lock(stores.zk.identities)
     )
 
 

@@ -111,10 +111,10 @@ class Progress:
 
     def _counts(self) -> str:
         seconds = max(time.monotonic() - self._started, 0.001)
-        found = [f"{self._done / seconds:.1f} groups/s"]
+        parts = [f"{self._done / seconds:.1f} groups/s"]
         if self._offsets:
-            found.append(f"{self._offsets / seconds:.0f} offsets/s")
-        return ", ".join([*found, f"{self._bad} {self._bad_word}"] if self._bad else found)
+            parts.append(f"{self._offsets / seconds:.0f} offsets/s")
+        return ", ".join([*parts, f"{self._bad} {self._bad_word}"] if self._bad else parts)
 
 
 def _print(line: str) -> None:

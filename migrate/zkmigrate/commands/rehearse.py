@@ -52,7 +52,7 @@ def rehearse(
             copy = copy_groups(stores, groups)
         with Rehearsal(copy, Path(folder), progress.waiting) as rehearsal:
             started = time.monotonic()
-            found = list(rehearsal.run(loaded, parallel, True, counted(progress)))
+            results = list(rehearsal.run(loaded, parallel, True, counted(progress)))
             seconds = time.monotonic() - started
     rows = [
         (
@@ -61,20 +61,20 @@ def rehearse(
             one.result.offsets,
             "; ".join(filter(None, (one.result.why, one.verified, one.way_back))),
         )
-        for one in found
+        for one in results
         if not (only_problems and one.good)
     ]
     print_rows(("group", "outcome", "offsets", "why"), rows, how)
-    good = sum(one.good for one in found)
+    good = sum(one.good for one in results)
     if newest:
         click.echo(
             "note: copies have new times, so --on-conflict newest may decide otherwise", err=True
         )
     click.echo(
-        f"{good} of {len(found)} groups were moved and moved back in {seconds:.0f} s; nothing was "
-        "changed on the real servers",
+        f"{good} of {len(results)} groups were moved and moved back in {seconds:.0f} s; nothing "
+        "was changed on the real servers",
         err=True,
     )
-    broken = any(one.result.outcome.good and not one.good for one in found)
-    status = 1 if broken else exit_status(one.result.outcome for one in found)
+    broken = any(one.result.outcome.good and not one.good for one in results)
+    status = 1 if broken else exit_status(one.result.outcome for one in results)
     click.get_current_context().exit(status)

@@ -38,7 +38,7 @@ class Rename(NamedTuple):
 
 def parse_renames(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[Rename, ...]:
     """Parse the option's values. Raises UsageError."""
-    found: list[Rename] = []
+    renames: list[Rename] = []
     for text in texts:
         one = Rename(*text.partition("=")[::2])
         plain = [part.replace("*", "") for part in one]
@@ -53,8 +53,8 @@ def parse_renames(_context: object, _option: object, texts: tuple[str, ...]) -> 
             raise click.UsageError(
                 f"--rename {text}: write OLD=NEW, or with one '*' in both, as in 'legacy-*=*'"
             )
-        found.append(one)
-    return tuple(found)
+        renames.append(one)
+    return tuple(renames)
 
 
 def rename_option(command: F) -> F:
@@ -121,7 +121,7 @@ def new_names(
     if not renames:
         return {}
     every = list(groups)
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     used: set[Rename] = set()
     for name in every:
         for one in renames:
@@ -134,23 +134,23 @@ def new_names(
                         "which cannot be the name of a group"
                     )
                 if new != name:
-                    found[name] = new
+                    names[name] = new
                 break
     for one in renames:
         if one not in used:
             raise MigrationError(
                 f"--rename {one.old}={one.new} matches none of the chosen groups: correct the name"
             )
-    counts = Counter(found.get(name, name) for name in every)
+    counts = Counter(names.get(name, name) for name in every)
     for new, count in counts.items():
         if count > 1:
-            same = ", ".join(name for name in every if found.get(name, name) == new)
+            same = ", ".join(name for name in every if names.get(name, name) == new)
             raise MigrationError(f"--rename: {same} would all be called {new}: choose other names")
     others = set(known).difference(every)
-    for name, new in found.items():
+    for name, new in names.items():
         if new in others:
             raise MigrationError(
                 f"--rename: {name} would be called {new}, and there is another group of that name: "
                 "choose another name"
             )
-    return found
+    return names

@@ -52,10 +52,10 @@ def report(
         write_out(csv_out, _lines([reports.COLUMNS], rows), "--csv")
     if as_json:
         print_rows(reports.GROUP_COLUMNS, list(reports.group_rows(look())), "json")
-    found = [(one.state, one.not_locked) for one in look()]
-    counts = Counter(state for state, _ in found)
+    states = [(one.state, one.not_locked) for one in look()]
+    counts = Counter(state for state, _ in states)
     said = ", ".join(f"{counts[state]} {state}" for state in reports.STATES if counts[state])
-    unlocked = sum(not_locked for _, not_locked in found)
+    unlocked = sum(not_locked for _, not_locked in states)
     said += f"; {unlocked} {NOT_LOCKED}" if unlocked else ""
     click.echo(f"groups: {said or 'none'}", err=True)
     good = {reports.MOVED, reports.BEFORE, Verdict.IGNORED.value}

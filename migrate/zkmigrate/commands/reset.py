@@ -59,13 +59,13 @@ Offsets = dict[str, dict[TopicPartition, int]]
 
 
 def _topics(_context: object, _option: object, texts: tuple[str, ...]) -> Topics:
-    found: Topics = {}
+    topics: Topics = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")
         if not is_legal_topic(topic) or (colon and not re.fullmatch(r"[0-9]+(,[0-9]+)*", numbers)):
             raise click.UsageError(f"--topic {text}: write TOPIC or TOPIC:0,1,2")
-        found[topic] = frozenset(map(int, filter(None, numbers.split(","))))
-    return found
+        topics[topic] = frozenset(map(int, filter(None, numbers.split(","))))
+    return topics
 
 
 def _moment(_context: object, _option: object, text: str | None) -> int | None:
@@ -85,10 +85,10 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
     """Return the milliseconds of an ISO 8601 duration."""
     if text is None:
         return None
-    found = _DURATION.fullmatch(text)
-    if found is None or not any(found.groups()):
+    parts = _DURATION.fullmatch(text)
+    if parts is None or not any(parts.groups()):
         raise click.UsageError(f"--by-duration {text}: write a duration such as P7D or PT1H30M")
-    days, hours, minutes, seconds = (float(one or 0) for one in found.groups())
+    days, hours, minutes, seconds = (float(one or 0) for one in parts.groups())
     return int(1000 * (seconds + 60 * (minutes + 60 * (hours + 24 * days))))
 
 
@@ -267,10 +267,10 @@ def _reset(
     partitions = chosen(state, where, topics, target)
     times: dict[TopicPartition, int] = {}
     if target.to is To.TIME:
-        for tp, found in stores.logs.at(partitions, target.number).items():
-            if not isinstance(found, int):
-                raise ZkConsumerError(f"group {group}: {tp}: {found}")
-            times[tp] = found
+        for tp, offset in stores.logs.at(partitions, target.number).items():
+            if not isinstance(offset, int):
+                raise ZkConsumerError(f"group {group}: {tp}: {offset}")
+            times[tp] = offset
     ranges = stores.logs.fresh(partitions)  # read after the offsets, which may be clamped to them
     rows = {
         store: reset_group(state, store, target, partitions, ranges, times, both) for store in where
@@ -288,7 +288,7 @@ def _reset(
 def _offsets_in(file: str, which: Selection) -> Offsets:
     """Return the offsets in a file by group. Raises OffsetsFileError."""
     group = which.groups[0] if len(which.groups) == 1 else None
-    found: Offsets = {}
+    offsets: Offsets = {}
     for key, offset in offset_csv.parse(file, read_file(file), group).items():
-        found.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
-    return found
+        offsets.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
+    return offsets

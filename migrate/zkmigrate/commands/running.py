@@ -63,7 +63,7 @@ def load(
         names = which.among(list(verdicts), path, "name groups of the plan")
         if limit is not None:
             records = read_records(journal, loaded.digest) if journal else []
-            last = {name: found[-1]["step"] for name, found in begun_by(records).items()}
+            last = {name: begun[-1]["step"] for name, begun in begun_by(records).items()}
             left = [
                 name
                 for name in names

@@ -162,7 +162,7 @@ def _names_in(file: str) -> list[str]:
     """Return the names in a file, at least one. Raises PlanFileError."""
     text = read_file(file).decode("utf-8", errors="replace")
     names = [line.partition("#")[0].strip() for line in text.splitlines()]
-    found = list(dict.fromkeys(filter(None, names)))
-    if not found:
+    groups = list(dict.fromkeys(filter(None, names)))
+    if not groups:
         raise PlanFileError(f"{file}: has no names of groups: write one on each line")
-    return found
+    return groups

@@ -123,8 +123,8 @@ def announce(servers: Servers, zk: BlockingZk, brokers: tuple[BrokerEndpoint, ..
 
     With ``--json`` the line is an object. Raises MigrationError if it is not the expected one.
     """
-    found = zk.run(cluster.read_id())
-    cluster.check_expected(servers.expect, found, servers.zookeeper)
+    cluster_id = zk.run(cluster.read_id())
+    cluster.check_expected(servers.expect, cluster_id, servers.zookeeper)
     context = click.get_current_context()
     if context.meta.get(_SAID):
         return
@@ -133,7 +133,7 @@ def announce(servers: Servers, zk: BlockingZk, brokers: tuple[BrokerEndpoint, ..
     count = None if isinstance(groups, ZooKeeperError) else len(groups)
     if context.params.get("how") == "json":
         line = {
-            "cluster": found,
+            "cluster": cluster_id,
             "brokers": {str(one.broker_id): f"{one.host}:{one.port}" for one in brokers},
             "zookeeper": servers.zookeeper,
             "groups": count,
@@ -143,7 +143,7 @@ def announce(servers: Servers, zk: BlockingZk, brokers: tuple[BrokerEndpoint, ..
     listed = shown(f"{one.broker_id} at {one.host}:{one.port}" for one in brokers)
     click.echo(
         printable(
-            f"cluster {found or 'without an id'}"
+            f"cluster {cluster_id or 'without an id'}"
             + (f" (brokers {listed})" if brokers else "")
             + f", ZooKeeper {servers.zookeeper}, {'?' if count is None else count} groups"
         ),

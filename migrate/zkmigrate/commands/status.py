@@ -72,8 +72,8 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
         legal = list(filter(is_legal_group, names))
         locks = stores.zk.run_all(or_refusal(guard.look(name)) for name in legal)
         locked = {
-            name: "unknown" if isinstance(found, ZooKeeperError) else found.guard.value
-            for name, found in zip(legal, locks, strict=True)
+            name: "unknown" if isinstance(lock, ZooKeeperError) else lock.guard.value
+            for name, lock in zip(legal, locks, strict=True)
         }
         for state in read_states(stores, names, {}, False):
             if isinstance(state, GroupState):

@@ -61,7 +61,7 @@ def verify_(
 def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool, how: How) -> Look:
     from zkmigrate.stores.group_states import read_offsets  # loads kafka-python, which takes long
 
-    found: list[verify.Difference] = []
+    differing: list[verify.Difference] = []
     groups = compared = 0
     with (
         Progress("comparing", len(loaded.groups), "differ") as progress,
@@ -78,7 +78,7 @@ def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool, how: 
         ready: list[GroupPlan] = []
         for group in loaded.groups:
             if group.ignored:
-                found.append(verify.about_group(group, verify.IGNORED, group.ignored))
+                differing.append(verify.about_group(group, verify.IGNORED, group.ignored))
                 progress.group(group.group, True)
                 continue
             written = recorded(begun.get(group.group, []))
@@ -86,11 +86,11 @@ def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool, how: 
                 ready.append(written)
             elif loaded.at_apply is not None and group.verdict is not Verdict.MOVED:
                 what = "is planned when it is applied, and was not applied"
-                found.append(verify.about_group(group, verify.NOT_MOVED, what))
+                differing.append(verify.about_group(group, verify.NOT_MOVED, what))
             elif group.problems:
                 problem = group.problems[0]
                 what = f"was not ready when the plan was made: {problem.kind.value}"
-                found.append(verify.about_group(group, verify.NOT_MOVED, what))
+                differing.append(verify.about_group(group, verify.NOT_MOVED, what))
             else:
                 ready.append(group)
         for group, held in read_offsets(stores, ready):
@@ -107,14 +107,14 @@ def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool, how: 
                 mine += verify.stays_behind(group, loaded.direction, held.offsets)
                 groups += 1
                 compared += len(group.entries)
-            found += (one._replace(kafka_group=group.kafka_group) for one in mine)
+            differing += (one._replace(kafka_group=group.kafka_group) for one in mine)
             good = {one.kind for one in mine} <= {verify.AHEAD, verify.STAYS}
             progress.group(group.group, good)
     order = list(verify.ORDER)
-    found.sort(key=lambda one: order.index(one.kind))
-    counts = Counter(one.kind for one in found)
+    differing.sort(key=lambda one: order.index(one.kind))
+    counts = Counter(one.kind for one in differing)
     parts = [f"{counts[kind]} {kind}" for kind in order if counts[kind]]
     said = ", ".join(parts) or "all as planned"
     summary = f"{compared} partitions of {groups} groups compared: {said}"
-    columns, rows = in_columns(verify.Difference._fields, found, how)
-    return Look(columns, 3, rows, summary, verify.status(found, strict))
+    columns, rows = in_columns(verify.Difference._fields, differing, how)
+    return Look(columns, 3, rows, summary, verify.status(differing, strict))

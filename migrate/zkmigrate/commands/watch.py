@@ -44,10 +44,10 @@ def watch_option(command: F) -> F:
 def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) -> int:
     """Check and print, once or until Ctrl-C; return the exit status of the last check."""
     if every is None:
-        found = look()
-        print_rows(found.columns, found.rows, how)
-        click.echo(found.summary, err=True)
-        return found.status
+        rows = look()
+        print_rows(rows.columns, rows.rows, how)
+        click.echo(rows.summary, err=True)
+        return rows.status
     no_effect("--watch", "csv")
     before: dict[tuple[object, ...], Row] = {}
     status = 1  # nothing is known
@@ -55,17 +55,17 @@ def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) 
     try:
         while True:
             try:
-                found = look()
+                rows = look()
             except ZkConsumerError as error:
                 click.echo(f"error: {printable(str(error))}; looking again", err=True)
                 status, summary = error.exit_code, ""
             else:
-                status = found.status
-                now = {tuple(row[: found.keys]): row for row in found.rows}
-                _print_changes(found, before, now, how)
+                status = rows.status
+                now = {tuple(row[: rows.keys]): row for row in rows.rows}
+                _print_changes(rows, before, now, how)
                 before = now
-                if found.summary != summary:
-                    summary = found.summary
+                if rows.summary != summary:
+                    summary = rows.summary
                     click.echo(f"{_clock()} {summary}", err=True)
             time.sleep(every)
     except KeyboardInterrupt:

@@ -71,12 +71,12 @@ _HEAD: Final = """\
 def parse(name: str, data: bytes) -> tuple[Rule, ...]:
     """Return the rules in a file. Raises PlanFileError that names file, rule and key."""
     try:
-        found = tomllib.loads(data.decode("utf-8"))
+        document = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PlanFileError(f"{name}: is not TOML: {error}") from None
-    rules = found.pop("rule", [])
-    if found or not isinstance(rules, list):
-        odd = next(iter(found), "rule")
+    rules = document.pop("rule", [])
+    if document or not isinstance(rules, list):
+        odd = next(iter(document), "rule")
         raise PlanFileError(f"{name}: {odd!a} is not a key of this file: write tables [[rule]]")
     return tuple(_rule(f"{name}: rule {number}", one) for number, one in enumerate(rules, 1))
 

@@ -87,10 +87,10 @@ def _csv_rows(text: str, group: str | None) -> Iterable[tuple[int, list[str]]]:
 
 def _json_rows(name: str, text: str) -> Iterable[tuple[int, list[Any]]]:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         raise OffsetsFileError([f"{name}: is not JSON"]) from None
-    for number, item in enumerate(found, 1):
+    for number, item in enumerate(document, 1):
         if (
             not isinstance(item, dict)
             or type(item.get("offset")) is not int

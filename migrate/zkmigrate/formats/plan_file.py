@@ -164,9 +164,9 @@ def render_one(direction: Direction, group: GroupPlan) -> str:
 
 def parse_one(name: str, text: str) -> GroupPlan:
     """Return the group's plan in a text of ``render_one``. Raises PlanFileError."""
-    found = parse(name, text.encode())
-    (group,) = found.groups
-    return replace(group, made_ms=found.made_ms)
+    plans = parse(name, text.encode())
+    (group,) = plans.groups
+    return replace(group, made_ms=plans.made_ms)
 
 
 def load(path: str) -> PlanFile:
@@ -188,8 +188,8 @@ def _open(path: str) -> BinaryIO:
 
 
 def _stamp(file: BinaryIO) -> tuple[int, ...]:
-    found = os.fstat(file.fileno())
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,15 +222,15 @@ class _Reader:
         self._number = 0
         self._hash = hashlib.sha256()
         head = self.line()
-        found = head.get("zkmigrate")
-        if type(found) is not int:
+        version = head.get("zkmigrate")
+        if type(version) is not int:
             self.refuse("is not a plan of zkmigrate")
-        if found not in READABLE:
+        if version not in READABLE:
             self.refuse(
-                f"is a plan in format {found}, which this zkmigrate does not know: use the version "
-                "that made it, or make a new plan"
+                f"is a plan in format {version}, which this zkmigrate does not know: use the "
+                "version that made it, or make a new plan"
             )
-        self._format = found
+        self._format = version
         self.known(head, _HEAD)
         try:
             self.direction = Direction(head.get("direction"))
@@ -283,12 +283,12 @@ class _Reader:
                 self.refuse(f"is longer than {MAX_LINE_BYTES} bytes")
             self.refuse("the file ends too early: make the plan again")
         try:
-            found = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
+            record = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
         except (ValueError, RecursionError):
             self.refuse("is not JSON in UTF-8")
-        if not isinstance(found, dict):
+        if not isinstance(record, dict):
             self.refuse("is not a JSON object")
-        return found
+        return record
 
     def known(self, line: dict[str, Any], keys: frozenset[str]) -> None:
         odd = sorted(line.keys() - keys)
@@ -326,7 +326,7 @@ class _Reader:
         problems, notes = line.get("problems"), line.get("notes")
         if not isinstance(problems, list) or not isinstance(notes, list):
             self.refuse("problems and notes are not lists")
-        found = tuple(self._problem(problem) for problem in problems)
+        parsed = tuple(self._problem(problem) for problem in problems)
         raw = line.get("marker")
         if raw is not None and max(self.text(line, "marker"), default="") > "\xff":
             self.refuse("marker holds characters that are no bytes")
@@ -359,7 +359,7 @@ class _Reader:
             self.refuse(f"group {group!a} is not moved: it has no marker, or offsets to write")
         plan = GroupPlan(
             group,
-            found,
+            parsed,
             said,
             tuple(entries),
             marker,
@@ -371,9 +371,9 @@ class _Reader:
             ignored=self.text(line, "ignored") if "ignored" in line else "",
             names_kept=self._format > 1,
         )
-        if plan.ignored and (entries or found):
+        if plan.ignored and (entries or parsed):
             self.refuse(f"group {group!a} is ignored, but has partitions or problems")
-        if not found and not plan.ignored and not is_legal_group(group):
+        if not parsed and not plan.ignored and not is_legal_group(group):
             self.refuse(f"{group[:60]!a} cannot be the name of a group in ZooKeeper")
         if line.get("verdict") != plan.verdict.value:
             self.refuse(f"verdict of group {group!a} does not follow from its problems")

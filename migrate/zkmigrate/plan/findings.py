@@ -58,12 +58,12 @@ class Findings:
 
     def problems(self) -> Iterator[Problem]:
         """Yield one problem for each kind, with the values for ``--skip``."""
-        for kind, found in self._found.items():
+        for kind, findings in self._found.items():
             skips: dict[str, None] = {}
-            for tp in found if kind in _SKIPPABLE else ():
+            for tp in findings if kind in _SKIPPABLE else ():
                 place = f"{tp.topic}:{tp.partition}" if kind in _BY_PARTITION else tp.topic
                 skips[f"{self._group}:{place}"] = None
-            yield problem(kind, _TEXTS.get(kind, ""), _ADVICE[kind], found.values(), skips)
+            yield problem(kind, _TEXTS.get(kind, ""), _ADVICE[kind], findings.values(), skips)
 
 
 def problem(

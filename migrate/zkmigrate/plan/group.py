@@ -143,9 +143,9 @@ class _Planner:
     def _unstored(self) -> Iterable[TopicPartition]:
         """Partitions that neither store has an offset of, in topics that one has some of."""
         stored = {tp.topic for tp in (*self.state.zk, *self.state.kafka)}
-        for topic, found in self.state.topics.items():
+        for topic, topic_state in self.state.topics.items():
             if topic in stored:
-                for number in found.partitions:
+                for number in topic_state.partitions:
                     yield TopicPartition(topic, number)
 
     def _moved_unseen(self) -> Iterable[TopicPartition]:

@@ -122,33 +122,33 @@ def chosen(
     does not exist, or if there are none.
     """
     if target.offsets is not None:
-        found = list(target.offsets)
+        partitions = list(target.offsets)
     elif topics is None:
-        found = [
+        partitions = [
             tp
             for tp in {*state.zk, *state.kafka}
             if tp.topic in state.topics
             and any(tp in (state.zk if one is Store.ZOOKEEPER else state.kafka) for one in stores)
         ]
     else:
-        found = []
+        partitions = []
         for topic, numbers in topics.items():
             there = state.topics[topic].partitions if topic in state.topics else (0,)
-            found += [TopicPartition(topic, number) for number in numbers or there]
+            partitions += [TopicPartition(topic, number) for number in numbers or there]
     missing = [
         str(tp)
-        for tp in found
+        for tp in partitions
         if tp.topic not in state.topics or tp.partition not in state.topics[tp.topic].partitions
     ]
     if missing:
         raise refused(state.group, f"{shown(missing)}: there is no such partition")
-    if not found:
+    if not partitions:
         raise refused(
             state.group,
             f"{' and '.join(one.value for one in stores)} has no offset of the group: name topics "
             "with --topic",
         )
-    return sorted(found)
+    return sorted(partitions)
 
 
 def reset(

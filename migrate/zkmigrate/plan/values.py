@@ -216,5 +216,5 @@ class GroupPlan:
 
     def misplaced(self) -> dict[TopicPartition, int]:
         """Return the offsets below ``offset``, which the migration marker records."""
-        found = {entry.tp: entry.misplaced for entry in self.entries}
-        return {tp: offset for tp, offset in found.items() if offset is not None}
+        offsets = {entry.tp: entry.misplaced for entry in self.entries}
+        return {tp: offset for tp, offset in offsets.items() if offset is not None}

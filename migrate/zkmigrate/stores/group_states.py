@@ -63,11 +63,11 @@ def read_states(
         problems = {name: bad_name(name) for name in chunk if not is_legal_group(name)}
         parts: dict[str, GroupSnapshot] = {}
         scripts = map(or_refusal, map(read_group, legal))
-        for name, found in zip(legal, stores.zk.run_all(scripts), strict=True):
-            if isinstance(found, ZooKeeperError):
-                problems[name] = _unreadable(name, found)
+        for name, content in zip(legal, stores.zk.run_all(scripts), strict=True):
+            if isinstance(content, ZooKeeperError):
+                problems[name] = _unreadable(name, content)
             else:
-                parts[name] = found or GroupSnapshot(name, exists=False)
+                parts[name] = content or GroupSnapshot(name, exists=False)
         _learn(stores, ((*part.offsets, *part.owners, *part.misplaced) for part in parts.values()))
         kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
         for name, snapshot in parts.items():
@@ -118,11 +118,11 @@ def read_offsets(
 
     For one that cannot be read, the problem.
     """
-    for plan, found in stores.zk.run_all(map(_in_zookeeper, plans)):
-        if isinstance(found, ZooKeeperError):
-            yield plan, _unreadable(plan.group, found)
+    for plan, offsets in stores.zk.run_all(map(_in_zookeeper, plans)):
+        if isinstance(offsets, ZooKeeperError):
+            yield plan, _unreadable(plan.group, offsets)
             continue
-        nodes, stored, others = found
+        nodes, stored, others = offsets
         try:
             where = migration_marker.path(plan.group)
             marker = None if stored is None else migration_marker.decode(where, stored)
@@ -186,10 +186,10 @@ def _offsets(
 def _partitions(stores: Stores, snapshot: GroupSnapshot) -> list[TopicPartition]:
     """The partitions to ask about those brokers that do not list a group's offsets."""
     topics = {*snapshot.offsets, *snapshot.owners}
-    found = {tp for tp, _ in numbered(snapshot.offsets)}
+    partitions = {tp for tp, _ in numbered(snapshot.offsets)}
     for topic, state in stores.logs.of(topics)[0].items():
-        found |= {TopicPartition(topic, number) for number in state.partitions}
-    return sorted(found)
+        partitions |= {TopicPartition(topic, number) for number in state.partitions}
+    return sorted(partitions)
 
 
 def foreign_znodes(snapshot: GroupSnapshot) -> tuple[str, ...]:

@@ -139,11 +139,11 @@ class Logs:
                 self._partitions = 0
                 self._since = time.monotonic()
             self._learn([topic for topic in topics if topic not in self._topics])
-            found = {name: state for name in topics if (state := self._topics[name]) is not None}
+            states = {name: state for name in topics if (state := self._topics[name]) is not None}
             ranges: dict[TopicPartition, LogRange] = {}
-            for name in found:
+            for name in states:
                 ranges.update(self._ranges[name])
-            return found, ranges
+            return states, ranges
 
     def _learn(self, topics: Sequence[str]) -> None:
         """Describe topics, and read the ranges of all of their partitions."""
@@ -200,18 +200,18 @@ class Logs:
 
         Raises BrokerError: brokers before 0.10.1 cannot look up a time.
         """
-        found: dict[TopicPartition, int | BrokerError] = {}
+        offsets: dict[TopicPartition, int | BrokerError] = {}
         with self._lock:
             for connection, batch in self._by_leader(sorted(partitions)):
-                found |= list_offsets(connection, batch, at_ms)
+                offsets |= list_offsets(connection, batch, at_ms)
         missing = BrokerError("the partition has no leader")
-        return {tp: found.get(tp, missing) for tp in partitions}
+        return {tp: offsets.get(tp, missing) for tp in partitions}
 
     def _ask(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """Ask the leaders, keep the answers and return them; what is unknown is left out."""
-        found: dict[TopicPartition, LogRange] = {}
+        ranges: dict[TopicPartition, LogRange] = {}
         if not partitions:
-            return found
+            return ranges
         silent: set[BrokerConnection] = set()
         for connection, batch in self._by_leader(partitions):
             if connection in silent:
@@ -225,8 +225,8 @@ class Logs:
             for tp in batch:
                 low, high = first[tp], last[tp]
                 if isinstance(low, int) and isinstance(high, int):
-                    found[tp] = self._ranges[tp.topic][tp] = LogRange(low, high)
-        return found
+                    ranges[tp] = self._ranges[tp.topic][tp] = LogRange(low, high)
+        return ranges
 
     def _by_leader(
         self, partitions: Sequence[TopicPartition]
@@ -269,7 +269,7 @@ def _compared(path: str, now: Node, stored: Node | None, numbers: tuple[int, ...
 def _topic_id(path: str, node: Node) -> str:
     """Return the id in a topic's znode; empty if there is none (Kafka before 2.8)."""
     try:
-        found = json_object(path, node.data).get("topic_id", "")
+        topic_id = json_object(path, node.data).get("topic_id", "")
     except ZnodeFormatError:
         return ""
-    return found if isinstance(found, str) else ""
+    return topic_id if isinstance(topic_id, str) else ""

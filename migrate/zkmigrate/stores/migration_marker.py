@@ -113,23 +113,30 @@ def decode(where: str, node: Node) -> MigrationMarker:
     if data == ROLLED_BACK:
         return MigrationMarker(None, node.stat.mtime_ms, {}, data)
     try:
-        found = json.loads(data.decode())
-        odd = sorted(found.keys() - _KEYS)
-        if odd or (type(found["version"]) is int and found["version"] > FORMAT):
+        document = json.loads(data.decode())
+        odd = sorted(document.keys() - _KEYS)
+        if odd or (type(document["version"]) is int and document["version"] > FORMAT):
             raise ZnodeFormatError(
                 where,
                 "was written by another version of zkmigrate, and this one does not know all of it"
                 + (f" ({', '.join(odd)})" if odd else "")
                 + ": use that version",
             )
-        if found["version"] != FORMAT or type(found["at_ms"]) is not int or found["at_ms"] < 0:
+        if (
+            document["version"] != FORMAT
+            or type(document["at_ms"]) is not int
+            or document["at_ms"] < 0
+        ):
             raise ValueError
-        values, left = _offsets(found["offsets"]), _offsets(found.get("left", {}))
-        misplaced, kept = _offsets(found.get("misplaced", {})), _offsets(found.get("kept", {}))
-        renamed = found.get("kafka_group", "")
+        values, left = _offsets(document["offsets"]), _offsets(document.get("left", {}))
+        misplaced, kept = (
+            _offsets(document.get("misplaced", {})),
+            _offsets(document.get("kept", {})),
+        )
+        renamed = document.get("kafka_group", "")
         if not isinstance(renamed, str):
             raise ValueError
-        to = Store(found["moved_to"])
+        to = Store(document["moved_to"])
         return MigrationMarker(to, node.stat.mtime_ms, values, data, renamed, left, misplaced, kept)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ZnodeFormatError(

@@ -149,12 +149,13 @@ class Stores:
     def _check_cluster(self) -> None:
         """Check that ZooKeeper and brokers belong to one cluster, as far as that is known."""
         if self.zk.foreign:
-            stored, told = self.zk.cluster_ids()
-            if self._expect != told:
+            stored, brokers_id = self.zk.cluster_ids()
+            if self._expect != brokers_id:
                 raise MigrationError(
-                    f"--bootstrap-server is in the cluster {told}, but the offsets in "
-                    f"{self._where} belong to the cluster {stored}: correct one of them; if the "
-                    f"groups consumed from these brokers, confirm it with --expect-cluster {told}"
+                    f"--bootstrap-server is in the cluster {brokers_id}, but the offsets in "
+                    f"{self._where} belong to the cluster {stored}: correct one of them; if "
+                    "the groups consumed from these brokers, confirm it with --expect-cluster "
+                    f"{brokers_id}"
                 )
 
     def _brokers(self) -> Sequence[BrokerEndpoint]:
@@ -230,8 +231,8 @@ class Stores:
     def moved_groups(self) -> dict[str, str]:
         """Return the groups in ZooKeeper that were moved to Kafka, and their names there."""
         names = list(filter(is_legal_group, self.zk.run(list_groups())))
-        found = self.zk.run_all(map(migration_marker.name_of_moved, names))
-        pairs = zip(names, found, strict=True)
+        markers = self.zk.run_all(map(migration_marker.name_of_moved, names))
+        pairs = zip(names, markers, strict=True)
         return {name: in_kafka for name, in_kafka in pairs if in_kafka is not None}
 
     def retention(self) -> Retention:

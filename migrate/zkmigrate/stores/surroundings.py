@@ -52,12 +52,12 @@ def not_looked_at(
 
 def _lines(zk: BlockingZk, above: str, known: set[str] | frozenset[str]) -> list[str]:
     """Describe the unknown children of a path."""
-    found = zk.run(or_refusal(_others(above, known)))
-    if isinstance(found, ZooKeeperError):
-        return [f"{above or '/'}: {found}"]
+    lines = zk.run(or_refusal(_others(above, known)))
+    if isinstance(lines, ZooKeeperError):
+        return [f"{above or '/'}: {lines}"]
     return [
         path + (f" (has {' and '.join(f'/{name}' for name in has)})" if has else "")
-        for path, has in found
+        for path, has in lines
     ]
 
 

@@ -465,8 +465,8 @@ def configure(
                 ]
             )
         overrides["auto.offset.reset"] = "smallest"
-    found = examine_consumer({} if file is None else file, strict, overrides)
-    return ConsumerConfig(**found.arguments()), agreed is None
+    examined = examine_consumer({} if file is None else file, strict, overrides)
+    return ConsumerConfig(**examined.arguments()), agreed is None
 
 
 def key_values(pairs: Sequence[str]) -> dict[str, str]:
@@ -491,11 +491,11 @@ def key_values(pairs: Sequence[str]) -> dict[str, str]:
 
 def _agreed_group(places: Mapping[str, str | None]) -> str | None:
     """The group id that all places agree on; ``None`` when none gives one."""
-    found = {place: name.strip() for place, name in places.items() if name is not None}
-    if len(set(found.values())) > 1:
-        told = ", ".join(f"{place} says {name!r}" for place, name in found.items())
-        raise ConfigError([f"group.id has more than one value: {told}; give one"])
-    return next(iter(found.values()), None)
+    names = {place: name.strip() for place, name in places.items() if name is not None}
+    if len(set(names.values())) > 1:
+        sources = ", ".join(f"{place} says {name!r}" for place, name in names.items())
+        raise ConfigError([f"group.id has more than one value: {sources}; give one"])
+    return next(iter(names.values()), None)
 
 
 def _consume(

@@ -111,14 +111,14 @@ def _function(option: str, name: str, known: tuple[str, ...]) -> Callable[[Any],
         names = ", ".join(known)
         raise ConfigError([f"{option} {name}: must be one of {names}, or MODULE:FUNCTION"])
     try:
-        found = getattr(import_module(module), attribute)
+        function = getattr(import_module(module), attribute)
     except (ImportError, ValueError, AttributeError) as error:
         raise ConfigError(
             [f"{option} {name}: {error}; Python looks for modules in the folders of PYTHONPATH"]
         ) from None
-    if not callable(found):
+    if not callable(function):
         raise ConfigError([f"{option} {name}: is not a function"])
-    made: Callable[[Any], Any] = found
+    made: Callable[[Any], Any] = function
     return made
 
 

@@ -111,10 +111,10 @@ def _leader(reader: ClusterReader, tp: TopicPartition) -> BrokerEndpoint:
 def _first(connection: BrokerConnection, tp: TopicPartition, start: str) -> int:
     ends = []
     for which in (EARLIEST, LATEST):
-        found = list_offsets(connection, [tp], which)[tp]
-        if not isinstance(found, int):
-            raise found
-        ends.append(found)
+        offset = list_offsets(connection, [tp], which)[tp]
+        if not isinstance(offset, int):
+            raise offset
+        ends.append(offset)
     earliest, latest = ends
     if start in ("earliest", "latest"):
         return earliest if start == "earliest" else latest

@@ -195,7 +195,7 @@ class Member:
             self.process.wait()
 
     def check(self) -> None:
-        """Raises ClusterError if the process has ended although it was not told to."""
+        """Raises ClusterError if the process has ended although it was not asked to."""
         status = self.process.poll()
         if status is not None:
             lines = self.log.read_text(errors="replace").splitlines()
@@ -312,12 +312,12 @@ class Play:
 
     def _group(self) -> _Group:
         """The group as ZooKeeper shows it. Raises ZnodeFormatError for a bad offset."""
-        found = self._zk.run(read_group(GROUP)) or GroupSnapshot(GROUP)
-        offset = found.paths.offset
+        snapshot = self._zk.run(read_group(GROUP)) or GroupSnapshot(GROUP)
+        offset = snapshot.paths.offset
         return _Group(
-            {tp: data.decode("utf-8", "replace") for tp, data in _leaves(found.owners)},
-            {tp: decode_offset(offset(tp), data) for tp, data in _leaves(found.offsets)},
-            sorted(found.members),
+            {tp: data.decode("utf-8", "replace") for tp, data in _leaves(snapshot.owners)},
+            {tp: decode_offset(offset(tp), data) for tp, data in _leaves(snapshot.offsets)},
+            sorted(snapshot.members),
         )
 
     def _running(self) -> list[Member]:
@@ -376,8 +376,8 @@ class Play:
             streams[thread.stream].append(tp.partition)
             free.discard(tp.partition)
         for member in self._members.values():
-            found = owned.get(member.id, [])
-            member.row.streams = tuple(tuple(sorted(numbers)) for numbers in found)
+            partitions = owned.get(member.id, [])
+            member.row.streams = tuple(tuple(sorted(numbers)) for numbers in partitions)
             member.row.delivered = member.record.stat().st_size // ENTRY.size
         for member in self._running():
             member.check()
@@ -386,8 +386,8 @@ class Play:
 
 
 def _leaves(nodes: Nodes) -> Iterator[tuple[TopicPartition, bytes]]:
-    for topic, found in nodes.items():
-        for name, node in found.items():
+    for topic, content in nodes.items():
+        for name, node in content.items():
             number = partition_number(name)
             if number is not None:
                 yield TopicPartition(topic, number), node.data

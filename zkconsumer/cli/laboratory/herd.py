@@ -158,8 +158,8 @@ def herd(
                 for number in range(repeat):
                     folder = directory / f"{name}-{size}-{number}"
                     beside = JvmHerd(jvm, session_timeout, backoff) if jvm else None
-                    told = _prefix(say, f"{name}, {size}: ")
-                    runs.append(run_herd(run, folder, told, beside))
+                    said = _prefix(say, f"{name}, {size}: ")
+                    runs.append(run_herd(run, folder, said, beside))
         if journal is not None:
             shutil.copyfile(folder / "journal.jsonl", journal)
         if with_simulator:

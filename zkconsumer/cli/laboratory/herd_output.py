@@ -60,11 +60,11 @@ def by_group(runs: Sequence[Measures]) -> dict[tuple[str, str, int], list[Measur
 
 def middles(runs: Sequence[Measures]) -> list[Measures]:
     """The median run of a set of equal runs, by operations and requests."""
-    found = []
+    medians = []
     for some in by_group(runs).values():
         ranked = sorted(some, key=lambda run: (run.operations, run.requests))
-        found.append(ranked[len(ranked) // 2])
-    return found
+        medians.append(ranked[len(ranked) // 2])
+    return medians
 
 
 def values(runs: Sequence[Measures], name: str) -> list[float]:
@@ -89,10 +89,10 @@ def show(runs: Sequence[Measures], as_json: bool) -> None:
     rows = []
     runs = middles(runs)
     for run in runs:
-        found = {name: getattr(run, name) for name in _COLUMNS}
+        row = {name: getattr(run, name) for name in _COLUMNS}
         if run.mode == "real":
-            found["profile"] = f"{run.profile} (real)"
-        rows.append(list(found.values()))
+            row["profile"] = f"{run.profile} (real)"
+        rows.append(list(row.values()))
     print_rows(list(_COLUMNS.values()), rows, "table")
     for run in runs:
         if run.unowned_at_end:

@@ -214,15 +214,15 @@ def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
 
 
 def _runs(herds: list[Herd], jobs: int | None, journal: Path | None) -> list[Measures]:
-    found: list[Measures] = []
+    runs: list[Measures] = []
     jobs = min(len(herds), jobs or os.cpu_count() or 1)
     with progress_bar(len(herds), "simulating") as done:
         if jobs > 1 and journal is None:
             with ProcessPoolExecutor(jobs) as pool:
                 for run in pool.map(simulate_any, herds, chunksize=1 + len(herds) // 100):
-                    found.append(run)
-                    done(len(found))
-            return found
+                    runs.append(run)
+                    done(len(runs))
+            return runs
         for herd in herds:
             try:
                 opened = nullcontext(None) if journal is None else JournalWriter(journal)
@@ -231,9 +231,9 @@ def _runs(herds: list[Herd], jobs: int | None, journal: Path | None) -> list[Mea
             with opened as sink:
                 if sink is not None:
                     sink.write(run_entry(0, "virtual", {"herd": replace(herd)}))
-                found.append(simulate_any(herd, sink))
-            done(len(found))
-    return found
+                runs.append(simulate_any(herd, sink))
+            done(len(runs))
+    return runs
 
 
 def _summary(runs: list[Measures]) -> None:
@@ -241,10 +241,10 @@ def _summary(runs: list[Measures]) -> None:
     rows: list[list[object]] = []
     for (_, profile, members), some in by_group(runs).items():
         for name in ("reads", "requests", "attempts", "failed_attempts", "seconds_to_stable"):
-            if found := values(some, name):
-                middle = found[len(found) // 2]
+            if numbers := values(some, name):
+                middle = numbers[len(numbers) // 2]
                 rows.append(
-                    [profile, members, name, found[0], middle, found[-1], *spread(found)[:1]]
+                    [profile, members, name, numbers[0], middle, numbers[-1], *spread(numbers)[:1]]
                 )
         orphans = sum(run.unowned_at_end > 0 for run in some)
         rows.append([profile, members, "runs not all owned", "", "", "", orphans])

@@ -49,18 +49,18 @@ def replay(journal: Path, member: str | None, until: int | None, as_json: bool) 
     end.
     """
     try:
-        found = replay_entries(str(journal), read_journal(journal), _STRATEGIES, member, until)
-        drawn = {run.line: _diagram(journal, run) for run in found if run.difference}
+        runs = replay_entries(str(journal), read_journal(journal), _STRATEGIES, member, until)
+        drawn = {run.line: _diagram(journal, run) for run in runs if run.difference}
     except OSError as error:
         raise ConfigError([f"{journal}: {error.strerror}"]) from None
     if as_json:
-        told = [asdict(run) | {"diagram": drawn.get(run.line, "")} for run in found]
-        click.echo(json.dumps({"release": RELEASE, "members": told}, indent=2))
+        members = [asdict(run) | {"diagram": drawn.get(run.line, "")} for run in runs]
+        click.echo(json.dumps({"release": RELEASE, "members": members}, indent=2))
     else:
-        click.echo("\n".join(line for run in found for line in _lines(journal, run)))
+        click.echo("\n".join(line for run in runs for line in _lines(journal, run)))
         for diagram in drawn.values():
             click.echo("\n" + diagram, nl=False)
-    missing = any(run.dropped_line for run in found)
+    missing = any(run.dropped_line for run in runs)
     click.get_current_context().exit(1 if drawn else 2 if missing else 0)
 
 

@@ -90,11 +90,11 @@ def trace(
     drawn = Diagram()
 
     def show(broker: BrokerEndpoint, request: Any, answer: Any) -> None:
-        found = exchange(time.monotonic() - begun, broker, request, answer)
+        text = exchange(time.monotonic() - begun, broker, request, answer)
         with lock:
-            drawn.add(found)
+            drawn.add(text)
             if not diagram:
-                click.echo("\n".join(lines(found)))
+                click.echo("\n".join(lines(text)))
 
     ended = Stop()
     ended.listen()

@@ -93,10 +93,10 @@ class Diagram:
     def text(self) -> str:
         """The run as a Mermaid sequence diagram."""
         parts = ["sequenceDiagram", "    participant M as Member", "    participant C as Broker"]
-        for (name, asked, told), times in zip(self._rows, self._times, strict=True):
+        for (name, asked, result), times in zip(self._rows, self._times, strict=True):
             often = f" (x {times})" if times > 1 else ""
             parts.append(f"    M->>C: {name}{often}{': ' + asked if asked else ''}")
-            parts.append(f"    C-->>M: {told or 'ok'}")
+            parts.append(f"    C-->>M: {result or 'ok'}")
         return "\n".join(parts) + "\n"
 
 
