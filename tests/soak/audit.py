@@ -1,8 +1,8 @@
 """Read a run with zkaudit, and fill in the judge's history. Main thread.
 
-``read`` uses zkaudit's decoders, its merging of three servers' logs, and the sequential replay that
-specifies its Spark tables. It takes seconds. ``run`` is the whole ``zkaudit run``, with its
-findings. It takes minutes.
+``read`` uses zkaudit's decoders, its merging of three servers' logs, and its fold over the events
+of a group. It takes seconds. ``run`` is the whole ``zkaudit run``, with its findings. It takes
+minutes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,19 @@ from typing import Any
 import pyarrow.parquet as parquet
 from zkaudit.decode.offsets_topic import decode
 from zkaudit.decode.txnlog import Operation, read_transactions
+from zkaudit.group import (
+    ACTS,
+    UNKNOWN,
+    Commit,
+    Event,
+    Kind,
+    Lifetime,
+    Write,
+    replay,
+)
 from zkaudit.history import committed
 from zkaudit.sources.offsets import consumer
 
-from tests.audit.tables.test_intervals import Commit, Lifetime, Row, member_of, replay
 from tests.soak.arena import GROUP, ROOT, SERVERS, TOPIC, Arena
 from tests.soak.history import Claim, Expelled, Finding, Foreign, History, Lowered, Registration
 from tests.soak.kinds import KINDS
@@ -68,43 +77,40 @@ def read(folder: Path, history: History) -> None:
     there = KINDS[history.kind].zookeeper
     operations = _operations(folder / "zookeeper-logs") if there else []
     times = {op.zxid: op.time_ms / 1000 for op in operations}
-    rows = [
-        Row(op.zxid, op.idx, op.session, op.type, op.path, op.data, op.ephemeral, op.cxid)
+    done = replay(
+        Event(op.zxid, op.idx, op.time_ms * 1000, op.session, ACTS[op.type], op.path, op.data,
+              op.ephemeral, op.cxid)
         for op in operations
-        if op.type == "closeSession" or (op.path or "").startswith(f"/consumers/{GROUP}/")
-    ]
-    done = replay(rows, [])
+        if op.type in ACTS
+        and (op.type == "closeSession" or (op.path or "").startswith(f"/consumers/{GROUP}/"))
+    )  # fmt: skip
     members: dict[int, str] = {}
 
     def end(lifetime: Lifetime) -> float | None:
-        return None if lifetime.end is None else times[lifetime.end[0]]
+        return None if lifetime.end is None else times[lifetime.end.zxid]
 
-    for one in done.lifetimes:
-        kind, _, rest = one.path.removeprefix(f"/consumers/{GROUP}/").partition("/")
-        assert one.start is not None
-        began, session = times[one.start[0]], one.session or 0
-        if kind == "ids":
-            members[session] = _name(rest)
-            registration = Registration(_name(rest), session, began, end(one), one.ended)
-            history.registrations.append(registration)
-        elif rest.startswith(f"{TOPIC}/"):
-            owner = member_of(one.data)
-            name = _name(owner[0] if owner else "")
-            partition = int(rest.rpartition("/")[2])
-            history.claims.append(Claim(partition, name, session, began, end(one), one.ended))
+    for one in sorted(done.lifetimes, key=_start):
+        began, session, how = times[_start(one)[0]], one.session or 0, one.ended.value
+        if one.znode.tree == "ids":
+            name = members[session] = _name(one.znode.name)
+            history.registrations.append(Registration(name, session, began, end(one), how))
+        elif one.znode.topic == TOPIC and one.znode.partition is not None:
+            name = _name(one.member)
+            partition = one.znode.partition
+            history.claims.append(Claim(partition, name, session, began, end(one), how))
     for write in done.commits:
-        if f"/offsets/{TOPIC}/" not in write.path:
+        if write.znode.topic != TOPIC or write.znode.partition is None:
             continue
-        history.commits += write.kind == "commit"
+        history.commits += write.kind is Kind.COMMIT
         member = members.get(write.session, "")
-        partition, at = int(write.path.rpartition("/")[2]), times[write.at[0]]
-        if write.previous is not None and (write.offset or 0) < write.previous:
-            history.lowered.append(
-                Lowered(at, partition, member, write.previous, write.offset or 0)
-            )
-        if write.owner is None or write.owner.session != write.session:
-            owner = member_of(write.owner.data) if write.owner else None
-            name = _name(owner[0]) if owner else ""
+        partition, at = write.znode.partition, times[write.zxid]
+        offset = write.offset or 0
+        before = write.previous.offset if isinstance(write.previous, Write) else None
+        if before is not None and offset < before:
+            history.lowered.append(Lowered(at, partition, member, before, offset))
+        owner = write.owner if isinstance(write.owner, Lifetime) else None
+        if owner is None or owner.session != write.session:
+            name = _name(owner.member) if owner else ""
             deleter = members.get(_deleted_by(done.lifetimes, write) or 0, "")
             history.foreign.append(Foreign(at, partition, member, name, deleter))
     if KINDS[history.kind].member == "coordinator":
@@ -113,16 +119,25 @@ def read(folder: Path, history: History) -> None:
         _from_kafka(history, folder / "offsets.jsonl")
 
 
+def _start(lifetime: Lifetime) -> tuple[int, int]:
+    """Where it began: whole logs show every create."""
+    assert lifetime.start is not UNKNOWN
+    return lifetime.start.zxid, lifetime.start.idx
+
+
 def _deleted_by(lifetimes: list[Lifetime], write: Commit) -> int | None:
     """The session that deleted the writer's last owner znode, if it was another session."""
-    path = write.path.replace("/offsets/", "/owners/")
     mine = [
-        one
+        (one.end[:2], one.ended_by)
         for one in lifetimes
-        if one.path == path and one.session == write.session and one.end and one.end < write.at
+        if one.znode.tree == "owners"
+        and one.znode.name == write.znode.name
+        and one.session == write.session
+        and one.end
+        and one.end.is_before(write.zxid, write.idx)
     ]
-    last = max(mine, key=lambda one: one.end or (0, 0), default=None)
-    return last.ended_by if last and last.ended_by != write.session else None
+    last = max(mine, default=None)
+    return last[1] if last and last[1] != write.session else None
 
 
 def _operations(place: Path) -> list[Operation]:

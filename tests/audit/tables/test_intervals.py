@@ -1,32 +1,35 @@
-"""Spark computes the same intervals and commits as a sequential replay, even from incomplete logs.
-
-``replay`` specifies both: one pass over a history in plain Python. Read it first.
-
-A log gap ``(after, before)`` means that every transaction strictly between the two zxids is
-missing. Gaps cut the history into segments, numbered from 0. What the log shows about a znode holds
-within one segment. Beyond a log gap it is unknown, unless a snapshot shows the same znode (path and
-czxid) there. An offset in a snapshot that was written before the snapshot's segment was there when
-the segment began. A history that does not reach back to the first transaction begins with the log
-gap (0, first zxid).
-"""
+"""Spark computes the same intervals and commits as the fold ``zkaudit.group``, even from
+incomplete logs."""
 
 from __future__ import annotations
 
 import os
 import random
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
-from zkaudit import schema
+from zkaudit import group, schema
+from zkaudit.group import (
+    ACTS,
+    UNKNOWN,
+    Commit,
+    Coverage,
+    Ended,
+    Event,
+    Lifetime,
+    Moment,
+    Replay,
+    Shown,
+    Unknown,
+    Write,
+    member_of,
+)
 from zkaudit.history import lifetimes as intervals, staging
 from zkaudit.history.staging import LogGap
-from zkaudit.schema import CREATES, DELETES
 
 from tests.audit.histories import frame_of, in_snapshots, keep, kept, logged
 
@@ -34,11 +37,6 @@ pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 SEED = int(os.environ.get("AUDIT_SEED", "20261121"))
 PATHS = StructType().add("path", StringType())
 EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
-
-_PATH = re.compile(r"(?s)(.*?)/consumers/([^/]+)/(ids|owners|offsets)/(.+)")
-_PARTITION = re.compile(r"([^/]+)/(0|[1-9][0-9]{0,9})")
-_THREAD = re.compile(rb"(?s)(.+)-([0-9]+)")
-_OFFSET = re.compile(rb"[0-9]{1,19}")
 
 
 class Row(NamedTuple):
@@ -68,272 +66,26 @@ class InSnapshot(NamedTuple):
     """Only for offsets."""
 
 
-@dataclass(slots=True)
-class Lifetime:
-    """One lifetime of a registration or owner znode. ``start`` is None if unknown."""
-
-    path: str
-    session: int | None
-    data: bytes | None
-    start: tuple[int, int] | None
-    sure: int = 0
-    """Number of the last segment in which the znode is known to have existed."""
-    end: tuple[int, int] | None = None
-    end_after: int | None = None
-    ended: str = "still held"
-    ended_by: int | None = None
-    registered: set[str] | None = None
-    """The registrations of its session, if only the end of the session shows the znode."""
-
-
-@dataclass(slots=True)
-class Commit:
-    """One write of an offset znode, with the owner at that transaction."""
-
-    path: str
-    at: tuple[int, int]
-    session: int
-    offset: int | None
-    previous: int | None
-    kind: str
-    owner_state: str
-    owner: Lifetime | None
-    created: bool
-
-
-@dataclass(slots=True)
-class Replay:
-    """The result of a replay."""
-
-    lifetimes: list[Lifetime] = field(default_factory=list)
-    commits: list[Commit] = field(default_factory=list)
-
-
-def member_of(text: bytes | None) -> tuple[str | None, str | None] | None:
-    """Consumer id and stream in an owner znode. Some clients write no stream."""
-    if not text:
-        return None
-    parts = _THREAD.fullmatch(text)
-    if parts is None:
-        return text.decode("utf-8", "replace"), None
-    return parts[1].decode("utf-8", "replace"), parts[2].decode()
-
-
-def offset_of(data: bytes | None) -> int | None:
-    """The number in an offset znode, if it fits into 64 bits."""
-    if data is None or _OFFSET.fullmatch(data) is None:
-        return None
-    offset = int(data)
-    return offset if -(2**63) <= offset < 2**63 else None
-
-
-def kind_of(path: str) -> str | None:
-    """``ids``, ``owners`` or ``offsets`` for a group's znode that the replay reads."""
-    parts = _PATH.fullmatch(path)
-    if parts is None:
-        return None
-    wanted = r"[^/]+" if parts[3] == "ids" else _PARTITION
-    return parts[3] if re.fullmatch(wanted, parts[4]) else None
-
-
 def replay(
     rows: Iterable[Row], log_gaps: Sequence[LogGap], seen: Iterable[InSnapshot] = ()
 ) -> Replay:
-    """Replay a history in the order of (zxid, idx). Each row is applied at most once."""
-    return _Run(sorted(log_gaps), list(seen)).all(rows)
+    """The fold over rows of the transaction log."""
+    events = [
+        Event(row.zxid, row.idx, None, row.session, ACTS[row.type], row.path, row.data,
+              row.ephemeral, row.cxid, row.deleted)
+        for row in rows
+        if row.type in ACTS
+    ]  # fmt: skip
+    shown = [
+        Shown(s.zxid, s.path, s.data, s.czxid, None, s.mzxid or s.czxid, None, s.session)
+        for s in seen
+    ]
+    return group.replay(events, Coverage(log_gaps), shown)
 
 
-class _Run:
-    def __init__(self, log_gaps: list[LogGap], seen: list[InSnapshot]) -> None:
-        self.log_gaps = log_gaps
-        self.seen = seen
-        self.done = Replay()
-        self.live: dict[str, Lifetime] = {}
-        self.ended: dict[str, int] = {}  # path -> segment of the last event that ended a lifetime
-        self.offsets: dict[str, tuple[int, bytes | None]] = {}  # path -> segment, content
-        self.at_begin: dict[tuple[str, int], bytes | None] = {
-            (s.path, self.segment(s.zxid + 1)): s.data
-            for s in seen
-            if kind_of(s.path) == "offsets" and self.segment(s.mzxid) < self.segment(s.zxid + 1)
-        }  # path, segment -> content
-        self.closed: set[int] = set()
-        self.created: set[tuple[str, int]] = set()  # path, session
-        self.registered: set[tuple[str, int]] = set()  # path, session
-        self.events: dict[str, int] = {}  # path -> segment of the last create or delete
-        self.deleted: dict[str, tuple[int, Lifetime]] = {}  # path -> zxid of the last delete
-        self.older: dict[tuple[str, int], Lifetime] = {}  # path, segment -> the first owner
-
-    def segment(self, zxid: int) -> int:
-        return sum(1 for _, before in self.log_gaps if before <= zxid)
-
-    def last_seen(self, lifetime: Lifetime) -> int:
-        assert lifetime.start is not None
-        return max(self.log_gaps[lifetime.sure][0], lifetime.start[0])
-
-    def all(self, rows: Iterable[Row]) -> Replay:
-        history = sorted(rows, key=lambda row: (row.zxid, row.idx))
-        logged = {(r.path, r.zxid) for r in history if r.type in CREATES}
-        self.created = {(r.path, r.session) for r in history if r.type in CREATES and r.path}
-        shown = {(s.path, s.czxid): s for s in self.seen if kind_of(s.path) in ("ids", "owners")}
-        history += [
-            Row(s.czxid, 2**31 - 1, s.session, "create", s.path, s.data, True)
-            for key, s in shown.items()
-            if key not in logged
-        ]
-        self.registered = {
-            (path, r.session)
-            for r in history
-            for path in (r.path, *(r.deleted or ()))
-            if path and kind_of(path) == "ids" and (r.type in CREATES or r.deleted)
-        }
-        sure: dict[tuple[str, int], int] = {}
-        for s in self.seen:
-            key = (s.path, s.czxid)
-            sure[key] = max(sure.get(key, 0), self.segment(s.zxid + 1))
-        for row in sorted(history, key=lambda row: (row.zxid, row.idx)):
-            self.step(row, sure)
-        for commit in self.done.commits:
-            self.owned_before(commit)
-        last = self.segment(2**63)
-        for lifetime in self.live.values():
-            if lifetime.sure < last:
-                lifetime.ended = "unknown"
-                lifetime.end_after = self.last_seen(lifetime)
-        return self.done
-
-    def step(self, row: Row, sure: dict[tuple[str, int], int]) -> None:
-        if row.type == "closeSession":
-            if row.session not in self.closed:
-                self.closed.add(row.session)
-                how = "closed" if row.cxid else "expired"
-                mine = [v for v in self.live.values() if v.session == row.session]
-                for lifetime in mine:
-                    self.end(lifetime, row, how)
-                self.list({v.path for v in mine}, row, how)
-            return
-        if row.path is None or (kind := kind_of(row.path)) is None:
-            return
-        if kind == "offsets":
-            self.offset(row)
-            return
-        if row.type in CREATES:
-            if row.path in self.live:
-                self.end(self.live[row.path], row, "unknown")
-            lifetime = Lifetime(
-                row.path,
-                row.session if row.ephemeral else None,
-                row.data,
-                (row.zxid, row.idx),
-                max(self.segment(row.zxid), sure.get((row.path, row.zxid), 0)),
-            )
-            self.live[row.path] = lifetime
-            self.done.lifetimes.append(lifetime)
-        elif row.type in DELETES:
-            before = self.live.get(row.path)
-            if before is None:
-                before = Lifetime(row.path, None, None, None)
-                self.done.lifetimes.append(before)
-                self.end(before, row, "unknown")
-            else:
-                self.end(
-                    before, row, "released" if before.session == row.session else "foreign delete"
-                )
-            self.deleted[row.path] = (row.zxid, before)
-        if row.type in CREATES or row.type in DELETES:
-            self.events[row.path] = self.segment(row.zxid)
-
-    def list(self, known: set[str], row: Row, how: str) -> None:
-        """Use what the end of a session lists: znodes whose create is not in the logs."""
-        here = self.segment(row.zxid)
-        for path in row.deleted or ():
-            if not self.log_gaps or path in known or (path, row.session) in self.created:
-                continue
-            before = self.live.get(path)
-            if before is not None:  # another session's, from before a log gap
-                self.end(before, row, "foreign delete")
-            else:
-                lifetime = Lifetime(path, row.session, None, None, registered=set())
-                ids = path.partition("/owners/")[0] + "/ids/"
-                lifetime.registered = {
-                    p for p, session in self.registered if session == row.session and ids in p
-                }
-                self.done.lifetimes.append(lifetime)
-                self.end(lifetime, row, how)
-                if self.events.get(path, -1) < here:
-                    self.older[path, here] = lifetime
-            self.events[path] = here
-
-    def owned_before(self, commit: Commit) -> None:
-        """Correct the owner of a commit if the end of a session shows it later."""
-        here = self.segment(commit.at[0])
-        lifetime = self.older.get((commit.path.replace("/offsets/", "/owners/"), here))
-        if lifetime is not None and lifetime.end is not None and commit.at < lifetime.end:
-            commit.owner_state, commit.owner = "owner", lifetime
-
-    def end(self, lifetime: Lifetime, row: Row, how: str) -> None:
-        here = self.segment(row.zxid)
-        beyond = lifetime.start is not None and lifetime.sure < here
-        if beyond:
-            how = "unknown"
-            lifetime.end_after = self.last_seen(lifetime)
-        lifetime.end = (row.zxid, row.idx)
-        lifetime.ended = how
-        lifetime.ended_by = row.session
-        self.live.pop(lifetime.path, None)
-        if beyond and row.type == "closeSession":  # another member may have claimed in the log gap
-            self.ended[lifetime.path] = -1
-        else:
-            self.ended[lifetime.path] = here
-
-    def offset(self, row: Row) -> None:
-        assert row.path is not None
-        if row.type in DELETES:
-            self.offsets[row.path] = (self.segment(row.zxid), None)
-            return
-        if row.type not in CREATES and row.type != "setData":
-            return
-        head, _, tail = row.path.rpartition("/offsets/")
-        owner_path = f"{head}/owners/{tail}"
-        here = self.segment(row.zxid)
-        lifetime = self.live.get(owner_path)
-        if lifetime is not None:
-            state = "owner" if lifetime.sure >= here else "unknown"
-        elif owner_path in self.ended:
-            state = "none" if self.ended[owner_path] == here else "unknown"
-        else:
-            state = "none" if here == 0 else "unknown"
-        zxid, gone = self.deleted.get(owner_path, (None, None))
-        if lifetime is None and gone is not None and zxid == row.zxid:
-            # A multi is atomic: the owner is still the session that deletes its own znode.
-            if gone.start is None or gone.sure < here:
-                state = "unknown"
-            elif gone.session == row.session:
-                lifetime, state = gone, "owner"
-        since, before = self.offsets.get(row.path, (-1, None))
-        if since != here:
-            before = self.at_begin.get((row.path, here))
-        same = before is not None and before == row.data
-        claimed = (
-            lifetime is not None and lifetime.start is not None and lifetime.start[0] == row.zxid
-        )
-        if claimed and (same or before is None) and row.type == "setData":
-            kind = "claim"
-        else:
-            kind = "same" if same else "commit"
-        self.done.commits.append(
-            Commit(
-                row.path,
-                (row.zxid, row.idx),
-                row.session,
-                offset_of(row.data),
-                offset_of(before),
-                kind,
-                state,
-                lifetime if state == "owner" else None,
-                row.type in CREATES,
-            )
-        )
-        self.offsets[row.path] = (here, row.data)
+def offset_before(commit: Commit) -> int | None:
+    """The offset before a commit, if it is known."""
+    return commit.previous.offset if isinstance(commit.previous, Write) else None
 
 
 def at(zxid: int) -> datetime:
@@ -475,42 +227,31 @@ def cut(rng: random.Random, made: list[Ensemble]) -> tuple[list[Row], list[LogGa
 
 
 def expected(found: Replay) -> tuple[list[Any], list[Any]]:
-    """The result of the replay, in the order of ``by_spark``."""
-    lifetimes = []
-    for lifetime in found.lifetimes:
-        start, end = lifetime.start or (None, None), lifetime.end or (None, None)
-        who = member_of(lifetime.data) if "/owners/" in lifetime.path else None
-        lifetimes.append(
-            (
-                lifetime.path,
-                lifetime.session,
-                *start,
-                *end,
-                lifetime.end_after,
-                lifetime.ended,
-                lifetime.ended_by,
-            )
-            + (who or (None, None))
-        )
-    commits = []
-    for c in found.commits:
-        owner: Lifetime | None = c.owner
-        commits.append(
-            (c.path, *c.at, c.session, c.offset, c.previous, c.kind, c.owner_state, c.created)
-            + ((owner.session, owner.start and owner.start[0]) if owner else (None, None))
-            + (name_of(owner),)
-        )
+    """The result of the fold, in the order of ``by_spark``."""
+    lifetimes = [
+        (v.znode.path, v.session, *moment(v.start), *moment(v.end), v.last_seen, v.ended.value,
+         v.ended_by, *(member_of(v.data) if v.znode.tree == "owners" else (None, None)))
+        for v in found.lifetimes
+    ]  # fmt: skip
+    commits = [
+        (c.znode.path, c.zxid, c.idx, c.session, c.offset, offset_before(c), c.kind.value,
+         *owner_of(c)[:1], c.created, *owner_of(c)[1:])
+        for c in found.commits
+    ]  # fmt: skip
     return sorted(lifetimes, key=repr), sorted(commits, key=repr)
 
 
-def name_of(owner: Lifetime | None) -> str | None:
-    """The member that owns a partition: from the znode, or else its session's only registration."""
-    if owner is None:
-        return None
-    if owner.registered is None:
-        return (member_of(owner.data) or (None,))[0]
-    names = [path.rpartition("/ids/")[2] for path in owner.registered]
-    return names[0] if len(names) == 1 else None
+def moment(at: Moment | Unknown | None) -> tuple[int | None, int | None]:
+    """zxid and index of a moment."""
+    return at[:2] if isinstance(at, Moment) else (None, None)
+
+
+def owner_of(commit: Commit) -> tuple[Any, ...]:
+    """State, session, start and member of the owner at a commit."""
+    owner = commit.owner
+    if isinstance(owner, Lifetime):
+        return "owner", owner.session, owner.start_zxid, owner.member
+    return "none" if owner is None else "unknown", None, None, None
 
 
 def by_spark(
@@ -570,8 +311,11 @@ def test_what_an_offset_was_before_a_log_gap_is_not_what_it_was_just_before_a_wr
     path = "/consumers/g/offsets/t/0"
     history = [Row(z, 0, 1, "setData", path, b"%d" % n) for z, n in ((1, 9), (14, 9), (15, 9))]
     cut, whole = (replay(history, log_gaps).commits for log_gaps in ([(3, 14)], []))
-    assert [(c.previous, c.kind) for c in cut] == [(None, "commit"), (None, "commit"), (9, "same")]
-    assert [(c.previous, c.kind) for c in whole] == [(None, "commit"), (9, "same"), (9, "same")]
+    kinds = [[(offset_before(c), c.kind.value) for c in commits] for commits in (cut, whole)]
+    assert kinds == [
+        [(None, "commit"), (None, "commit"), (9, "same")],
+        [(None, "commit"), (9, "same"), (9, "same")],
+    ]
 
 
 def test_what_is_said_of_a_cut_history_is_true_in_the_whole_one() -> None:
@@ -586,34 +330,34 @@ def test_what_is_said_of_a_cut_history_is_true_in_the_whole_one() -> None:
         whole = replay(one.rows, [])
         rows, log_gaps = cut(rng, [one])
         part = replay(rows, log_gaps, one.seen)
-        keys = {(v.path, v.start and v.start[0]): v for v in whole.lifetimes}
+        keys = {(v.znode.path, v.start_zxid): v for v in whole.lifetimes}
         for lifetime in part.lifetimes:
-            if lifetime.start is None:
+            if lifetime.start is UNKNOWN:
                 continue
-            true = keys[(lifetime.path, lifetime.start[0])]
+            true = keys[(lifetime.znode.path, lifetime.start.zxid)]
             assert (lifetime.session, lifetime.data) == (true.session, true.data), (
                 f"seed {SEED + number}"
             )
-            if lifetime.ended != "unknown":
+            if lifetime.ended is not Ended.UNKNOWN:
                 assert (lifetime.end, lifetime.ended) == (true.end, true.ended), (
                     f"seed {SEED + number}"
                 )
-            elif true.end is not None and lifetime.end_after is not None:
-                assert lifetime.end_after < true.end[0], f"seed {SEED + number}"
-                assert lifetime.end is None or true.end[0] <= lifetime.end[0], (
+            elif true.end is not None and lifetime.last_seen is not None:
+                assert lifetime.last_seen < true.end.zxid, f"seed {SEED + number}"
+                assert lifetime.end is None or true.end.zxid <= lifetime.end.zxid, (
                     f"seed {SEED + number}"
                 )
-        commits = {c.at: c for c in whole.commits}
-        alone = {c.at: c.previous for c in replay(rows, log_gaps).commits}
+        commits = {(c.zxid, c.idx): c for c in whole.commits}
+        alone = {(c.zxid, c.idx): c.previous for c in replay(rows, log_gaps).commits}
         for commit in part.commits:
-            right = commits[commit.at]
-            if commit.previous is not None:
-                assert commit.previous == right.previous, f"seed {SEED + number}"
-                shown += alone[commit.at] is None
-            if commit.owner_state == "unknown":
+            right = commits[commit.zxid, commit.idx]
+            if isinstance(commit.previous, Write):
+                assert offset_before(commit) == offset_before(right), f"seed {SEED + number}"
+                shown += alone[commit.zxid, commit.idx] is UNKNOWN
+            if commit.owner is UNKNOWN:
                 continue
-            assert commit.owner_state == right.owner_state, f"seed {SEED + number}"
-            if commit.owner is not None and right.owner is not None:
+            assert owner_of(commit)[0] == owner_of(right)[0], f"seed {SEED + number}"
+            if isinstance(commit.owner, Lifetime) and isinstance(right.owner, Lifetime):
                 assert commit.owner.session == right.owner.session, f"seed {SEED + number}"
     assert shown > 20
 
@@ -638,7 +382,7 @@ def test_how_an_owner_ended(
     for number, (kind, session, cxid) in enumerate(rows):
         znode = path if kind == "delete" else None
         history.append(Row(2 + number, 0, session, kind, znode, None, None, cxid))
-    assert [lifetime.ended for lifetime in replay(history, []).lifetimes] == [ended]
+    assert [lifetime.ended.value for lifetime in replay(history, []).lifetimes] == [ended]
     stage = staging.stage(frame(spark, history), keep=keep)
     assert [r.ended for r in intervals.lifetimes(stage, "owners").collect()] == [ended]
 
@@ -667,8 +411,7 @@ def test_a_member_that_deletes_its_owner_znode_and_commits_in_one_multi(
         history.append(Row(20 + partition, 0, session, "delete", owner))
         history.append(Row(20 + partition, 1, session, "setData", offset, b"9"))
     expected = [("owner", 1), ("none", None), ("unknown", None)]
-    assert [(c.owner_state, c.owner and c.owner.session)
-            for c in replay(history, [(0, 10)]).commits] == expected  # fmt: skip
+    assert [owner_of(c)[:2] for c in replay(history, [(0, 10)]).commits] == expected
     stage = staging.stage(frame(spark, history), [(0, 10)], keep=keep)
     owned = kept(intervals.owners(intervals.lifetimes(stage, "owners")))
     found = intervals.commits(stage, owned).orderBy("zxid")

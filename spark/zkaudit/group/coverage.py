@@ -1,0 +1,54 @@
+"""What the logs cover: segments between log gaps, and the one value for what a gap hides."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final
+
+LogGap = tuple[int, int]
+"""The last zxid before missing transactions, and the first one after them."""
+
+
+class Unknown(Enum):
+    """The type of ``UNKNOWN``, so that type checkers can tell it from all other values."""
+
+    UNKNOWN = "unknown"
+
+
+UNKNOWN: Final = Unknown.UNKNOWN
+"""A value that a log gap hides. ``None`` means that there is no such value."""
+
+
+class Coverage:
+    """The segments of a history.
+
+    Log gaps cut the history into segments, numbered from 0. What the log shows about a znode holds
+    within one segment.
+
+    Args:
+        log_gaps: pairs (after, before); all transactions strictly between the two are missing. A
+            history that does not reach back to the first transaction begins with (0, its first
+            zxid).
+        known: for each segment the zxid from which on all ephemeral znodes are known, ``None`` if
+            they never are. By default only the first segment is known, from its beginning.
+    """
+
+    def __init__(self, log_gaps: Sequence[LogGap] = (), known: Sequence[int | None] = (0,)) -> None:
+        self.log_gaps = tuple(sorted(log_gaps))
+        self.last_segment = len(self.log_gaps)
+        self._begins = [before for _, before in self.log_gaps]
+        self._known = tuple(known)
+
+    def segment(self, zxid: int) -> int:
+        """Return the number of log gaps before a zxid."""
+        return bisect_right(self._begins, zxid)
+
+    def end_of(self, segment: int) -> int:
+        """Return the last zxid of a segment that a log gap follows."""
+        return self.log_gaps[segment][0]
+
+    def known_from(self, segment: int) -> int | None:
+        """Return the zxid from which on a segment has no unknown ephemeral znodes."""
+        return self._known[segment] if segment < len(self._known) else None

@@ -1,0 +1,197 @@
+"""What goes into a group's fold, and the rows that come out of it.
+
+A time is a number of microseconds since 1970 by the leader's clock. It never orders events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from zkaudit.group.coverage import UNKNOWN, Unknown
+from zkaudit.group.znodes import Znode
+from zkaudit.schema import CREATES, DELETES
+
+_THREAD: Final = re.compile(r"(?s)(.+)-([0-9]+)")
+_DIGITS: Final = re.compile(rb"[0-9]{1,19}")
+_MOST: Final = 2**63 - 1
+_CONTAINER: Final = -(2**63)
+
+FROM_SNAPSHOT: Final = 2**31 - 1
+"""The index of a create that only a snapshot shows: after all operations of its transaction."""
+
+
+class Act(StrEnum):
+    """What an operation does: to one znode, or to a session and its ephemeral znodes."""
+
+    CREATE = "create"
+    DELETE = "delete"
+    SET = "set"
+    CLOSE = "close"
+
+
+ACTS: Final = {
+    **dict.fromkeys(CREATES, Act.CREATE),
+    **dict.fromkeys(DELETES, Act.DELETE),
+    "setData": Act.SET,
+    "closeSession": Act.CLOSE,
+}
+"""The act of each type of transaction that the fold reads (``zkaudit.schema.TXNLOG``)."""
+
+
+class Event(NamedTuple):
+    """One operation of the history. Its order is (zxid, idx)."""
+
+    zxid: int
+    idx: int
+    time: int | None
+    session: int
+    act: Act
+    path: str | None = None
+    data: bytes | None = None
+    ephemeral: bool | None = None
+    cxid: int = 1
+    """Of a close: 0 if the server ended the session, because it expired."""
+    deleted: Iterable[str] | None = None
+    """Of a close: the paths that it lists (ZooKeeper 3.6 and later)."""
+    version: int | None = None
+    """Of a set: the version of the content."""
+
+
+class Shown(NamedTuple):
+    """A znode of a group in a snapshot (``zkaudit.schema.SNAPSHOT``)."""
+
+    zxid: int
+    """The last transaction when the server began to write the snapshot."""
+    path: str
+    data: bytes | None
+    czxid: int
+    ctime: int | None
+    mzxid: int
+    mtime: int | None
+    session: int
+    """The session that an ephemeral znode belongs to."""
+    version: int | None = None
+
+    @property
+    def is_ephemeral(self) -> bool:
+        """Whether the znode belongs to a session, and not to a container either."""
+        return self.session not in (0, _CONTAINER)
+
+
+class Moment(NamedTuple):
+    """A place in the history. ``time`` is not compared."""
+
+    zxid: int
+    idx: int
+    time: int | None = None
+
+    def is_before(self, zxid: int, idx: int) -> bool:
+        """Return whether it is before an operation."""
+        return (self.zxid, self.idx) < (zxid, idx)
+
+
+class Ended(StrEnum):
+    """How the lifetime of a znode ended; the values of the column ``ended``."""
+
+    RELEASED = "released"
+    FOREIGN_DELETE = "foreign delete"
+    CLOSED = "closed"
+    EXPIRED = "expired"
+    STILL_HELD = "still held"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True, eq=False)
+class Lifetime:
+    """One lifetime of the znode of a registration or an owner."""
+
+    znode: Znode
+    session: int | None
+    """``None`` if the znode is not ephemeral, or if the logs do not show its create."""
+    data: bytes | None
+    start: Moment | Unknown
+    seen_in: int
+    """The last segment in which the znode is known to have existed."""
+    end: Moment | None = None
+    """The first operation after which it is gone for certain."""
+    last_seen: int | None = None
+    """If a log gap hides the end: the last zxid at which the znode is known to have existed."""
+    ended: Ended = Ended.STILL_HELD
+    ended_by: int | None = None
+    gone_in: int | None = None
+    """The segment in which the znode is known to be gone. A session's close after a log gap does
+    not show it: another member may have claimed in the gap."""
+    member: str | None = None
+    """The consumer id in an owner znode."""
+
+    @property
+    def start_zxid(self) -> int | None:
+        """The transaction that created it, if it is known."""
+        return None if self.start is UNKNOWN else self.start.zxid
+
+
+class Change(NamedTuple):
+    """One operation on a znode of a migration, or what a snapshot shows instead."""
+
+    znode: Znode
+    event: Event
+
+
+class Write(NamedTuple):
+    """The content of an offset znode, and the transaction that wrote it."""
+
+    data: bytes | None
+    offset: int | None
+    zxid: int
+    time: int | None
+
+
+class Kind(StrEnum):
+    """What a write of an offset is."""
+
+    COMMIT = "commit"
+    CLAIM = "claim"
+    """An unchanged write in the multi that creates the owner znode."""
+    SAME = "same"
+    """Any other unchanged write."""
+
+
+class Commit(NamedTuple):
+    """One write of an offset znode, with the owner of the partition at that operation."""
+
+    znode: Znode
+    zxid: int
+    idx: int
+    time: int | None
+    session: int
+    data: bytes | None
+    offset: int | None
+    previous: Write | Unknown | None
+    """``None``: there was no offset before."""
+    kind: Kind
+    created: bool
+    owner: Lifetime | Unknown | None
+    """``None``: the partition had no owner."""
+    free_since: int | None
+    """Without an owner: the zxid by which the last owner znode was gone."""
+
+
+def member_of(data: bytes | None) -> tuple[str | None, str | None]:
+    """Return the consumer id and the stream in an owner znode. Some clients write no stream."""
+    if not data:
+        return None, None
+    text = data.decode("utf-8", "replace")
+    parts = _THREAD.fullmatch(text)
+    return (text, None) if parts is None else (parts[1], parts[2])
+
+
+def offset_of(data: bytes | None) -> int | None:
+    """Return the offset that an offset znode contains, if it is a number of 64 bits."""
+    if data is None or _DIGITS.fullmatch(data) is None:
+        return None
+    offset = int(data)
+    return offset if offset <= _MOST else None

@@ -1,0 +1,108 @@
+"""What later events of a group show about the time before them. Needed only behind log gaps.
+
+A znode that was created in a log gap is first seen at its end. So an owner whose end is listed by
+the close of its session was the owner of every commit since the log gap. The fold reads commits in
+order, and there are too many of them to keep. So all other events are read twice: first by
+``LaterEvents``, then by the fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from zkaudit.group.coverage import Coverage
+from zkaudit.group.events import FROM_SNAPSHOT, Act, Event, Shown
+from zkaudit.group.znodes import IDS, OWNERS, Znodes
+
+
+class FirstEvent(NamedTuple):
+    """The first create or delete of an owner znode in a segment."""
+
+    zxid: int
+    idx: int
+    time: int | None
+    is_create: bool
+    listed_by: int | None = None
+    """The session whose close lists the znode, if that is how it was deleted."""
+    expired: bool = False
+
+
+class Listed:
+    """Finds the znodes that a close lists and whose create is not in the logs."""
+
+    def __init__(self) -> None:
+        self._created: dict[int, set[str]] = {}
+
+    def create(self, session: int, path: str) -> None:
+        """Note a create in the logs."""
+        self._created.setdefault(session, set()).add(path)
+
+    def close(self, event: Event) -> Iterable[str]:
+        """Return the paths in the close of a session that the logs show for the first time."""
+        created = self._created.pop(event.session, ())
+        return [path for path in event.deleted or () if path not in created]
+
+
+class LaterEvents:
+    """The first event of each owner znode in each segment, and what sessions do to their end."""
+
+    def __init__(self, coverage: Coverage, shown: Iterable[Shown] = ()) -> None:
+        self._coverage = coverage
+        self._znodes = Znodes()
+        self._listed = Listed()
+        self._first: dict[tuple[str, int], FirstEvent] = {}
+        self._closes: dict[int, int] = {}
+        self._names: dict[tuple[str, str, int], set[str]] = {}
+        for znode in shown:
+            self._create_in_snapshot(znode)
+
+    def first(self, path: str, segment: int) -> FirstEvent | None:
+        """Return the first create or delete of an owner znode in a segment."""
+        return self._first.get((path, segment))
+
+    def closed(self, session: int | None) -> int | None:
+        """Return the zxid at which a session ended."""
+        return None if session is None else self._closes.get(session)
+
+    def only_member(self, chroot: str, group: str, session: int) -> str | None:
+        """Return the consumer id of a session that registered exactly one in the group."""
+        names = self._names.get((chroot, group, session), ())
+        return next(iter(names)) if len(names) == 1 else None
+
+    def read(self, event: Event) -> None:
+        """Read the next event. Writes of offsets are ignored."""
+        match event.act:
+            case Act.CLOSE:
+                self._close(event)
+            case Act.CREATE | Act.DELETE if event.path is not None:
+                created = event.act is Act.CREATE
+                first = FirstEvent(event.zxid, event.idx, event.time, created)
+                self._change(event.path, event.session, first)
+                if created:
+                    self._listed.create(event.session, event.path)
+
+    def _close(self, event: Event) -> None:
+        if event.session in self._closes:
+            return
+        self._closes[event.session] = event.zxid
+        for path in self._listed.close(event):
+            first = FirstEvent(event.zxid, 0, event.time, False, event.session, event.cxid == 0)
+            self._change(path, event.session, first)
+
+    def _create_in_snapshot(self, shown: Shown) -> None:
+        if shown.is_ephemeral:
+            first = FirstEvent(shown.czxid, FROM_SNAPSHOT, shown.ctime, True)
+            self._change(shown.path, shown.session, first)
+
+    def _change(self, path: str, session: int, event: FirstEvent) -> None:
+        znode = self._znodes[path]
+        if znode is None:
+            return
+        if znode.tree == IDS and (event.is_create or event.listed_by is not None):
+            self._names.setdefault((znode.chroot, znode.group, session), set()).add(znode.name)
+        if znode.tree == OWNERS:
+            place = path, self._coverage.segment(event.zxid)
+            before = self._first.get(place)
+            if before is None or event[:2] < before[:2]:
+                self._first[place] = event
