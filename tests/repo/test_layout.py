@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,54 @@ def test_import_contracts_hold() -> None:
         check=False,
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("folder", "package"),
+    [(".", "zkconsumer"), ("migrate", "zkmigrate"), ("spark", "zkaudit")],
+    ids=["zkconsumer", "zkmigrate", "zkaudit"],
+)
+def test_no_modules_import_each_other(folder: str, package: str) -> None:
+    """No module imports, through others, one that imports it: not even for its types
+    (``TYPE_CHECKING``), or inside of a function."""
+    imports = _imports(ROOT / folder, package)
+    assert len(imports) > 50
+    assert _circle(imports) == []
+
+
+def test_a_circle_is_found() -> None:
+    """The search returns the modules of a circle, and nothing where there is none."""
+    assert _circle({"a": {"b"}, "b": {"c", "d"}, "c": {"d"}, "d": set()}) == []
+    assert _circle({"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": {"b"}}) == ["b", "c", "d"]
+
+
+def _imports(folder: Path, package: str) -> dict[str, set[str]]:
+    """Return the modules of a package that each of its modules imports."""
+    paths = {
+        ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (folder / package).rglob("*.py")
+    }
+    imports: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        names: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                names |= inner if inner <= paths.keys() else {*inner, str(node.module)}
+        imports[module] = (names & paths.keys()) - {module}
+    return imports
+
+
+def _circle(imports: Mapping[str, Set[str]]) -> list[str]:
+    """Return the modules that import each other, or import one of these; empty: there are none."""
+    left = {module: set(names) for module, names in imports.items()}
+    while free := {module for module, names in left.items() if not names}:
+        left = {module: names - free for module, names in left.items() if module not in free}
+    while unused := left.keys() - {name for names in left.values() for name in names}:
+        left = {module: names for module, names in left.items() if module not in unused}
+    return sorted(left)
 
 
 def test_what_is_installed_imports_no_tests() -> None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from zkconsumer.broker.messages import ApiVersionsRequest, ApiVersionsResponse
-
-if TYPE_CHECKING:
-    from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.types import OpenConnection
 
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
@@ -35,7 +33,7 @@ LEGACY_VERSIONS: Final[Mapping[int, range]] = MappingProxyType(
 """Versions for each API key of a 0.8.2 broker. 0.9 supports a few more, which are not needed."""
 
 
-def supported_versions(connection: BrokerConnection) -> Mapping[int, range] | None:
+def supported_versions(connection: OpenConnection) -> Mapping[int, range] | None:
     """Ask an opened connection for its versions by API key; Kafka 4 has dropped old ones.
 
     Returns ``None`` when the broker answers with an error, as one without the request does.

@@ -19,9 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from struct import Struct, error as StructError
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from zkconsumer.broker.messages import AbstractTokenProvider, get_sasl_mechanism
+from zkconsumer.broker.types import OpenConnection
 from zkconsumer.config.password import HIDDEN
 from zkconsumer.config.security import NO_SECURITY, SecurityKeys
 from zkconsumer.core.common.error_codes import ErrorCode, name_of
@@ -34,9 +35,6 @@ from zkconsumer.errors import (
     UnsupportedBrokerError,
 )
 from zkconsumer.tls import certificate_fault, for_brokers
-
-if TYPE_CHECKING:
-    from zkconsumer.broker.connection import BrokerConnection
 
 SASL_HANDSHAKE: Final = 17
 SASL_AUTHENTICATE: Final = 36
@@ -167,7 +165,7 @@ class KafkaSecurity:
 
     # -- SASL ----------------------------------------------------------------------------------
 
-    def log_in(self, connection: BrokerConnection, again: bool = False) -> float | None:
+    def log_in(self, connection: OpenConnection, again: bool = False) -> float | None:
         """Carry out the SASL exchange on a new connection.
 
         Returns when (``time.monotonic``) the connection has to be reopened; None: never.
@@ -366,13 +364,13 @@ def unsecured_token(user: str) -> str:
     return b".".join(texts).decode() + "."
 
 
-def enabled_mechanisms(connection: BrokerConnection) -> tuple[str, ...] | None:
+def enabled_mechanisms(connection: OpenConnection) -> tuple[str, ...] | None:
     """Return the mechanisms of a listener with SASL; None: it uses none. Sends no credentials."""
     enabled, code = _handshake(connection, "")
     return enabled if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM else None
 
 
-def _handshake(connection: BrokerConnection, name: str) -> tuple[tuple[str, ...], int]:
+def _handshake(connection: OpenConnection, name: str) -> tuple[tuple[str, ...], int]:
     """The listener's mechanisms, and its error code (SaslHandshake version 1)."""
     data = name.encode()
     answer = bytes(connection.exchange_opened(SASL_HANDSHAKE, 1, _SHORT.pack(len(data)) + data))

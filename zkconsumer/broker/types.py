@@ -1,10 +1,13 @@
-"""Requests and answers of fetching. Data only: simulated brokers use them too."""
+"""Requests and answers of fetching, and what logs in on a connection needs of it.
+
+No behaviour: simulated brokers use these too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
@@ -43,3 +46,18 @@ class ClusterMetadata:
     """The topics that may not be described. Brokers before 1.0 answer that they do not exist."""
     absent: frozenset[str] = frozenset()
     """The topics of which a broker answered that there is no topic of that name."""
+
+
+class OpenConnection(Protocol):
+    """A connection while it is being opened: see ``BrokerConnection``."""
+
+    endpoint: BrokerEndpoint
+
+    def highest(self, api_key: int) -> int:
+        """Return the highest version of a request that the broker knows, -1 if it knows none."""
+
+    def exchange_opened(self, api_key: int, version: int, body: bytes) -> memoryview:
+        """Send a request and return the answer."""
+
+    def decode(self, response: Any, answer: memoryview, version: int) -> Any:
+        """Decode an answer with kafka-python."""

@@ -8,13 +8,20 @@ of them may be read by any thread.
 from __future__ import annotations
 
 from operator import length_hint
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 
 if TYPE_CHECKING:
     from zkconsumer.broker.records import MessageAndMetadata
-    from zkconsumer.runtime.delivery.chunk_queue import Chunk
+
+
+class Reset(Protocol):
+    """The empty ``Chunk`` that takes a new position to the consuming thread."""
+
+    @property
+    def fetch_offset(self) -> int:
+        """That position."""
 
 
 class Run:
@@ -135,7 +142,7 @@ class PartitionTopicInfo:
         finder."""
         self.resets = 0
         """How often ``auto.offset.reset`` chose the position. Written by the fetch worker."""
-        self.pending_reset: Chunk | None = None
+        self.pending_reset: Reset | None = None
         """The chunk with a position that ``auto.offset.reset`` chose. It reaches the consuming
         thread after all earlier chunks. Written under the stream's lock: set by
         ``ChunkQueue.reset``, cleared by the consuming thread."""

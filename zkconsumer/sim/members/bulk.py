@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Event
@@ -36,14 +36,12 @@ from zkconsumer.core.zookeeper.ops import (
 )
 from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext
 from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
+from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.herd.wire import Cost, cost
+from zkconsumer.runtime.membership.zookeeper import Running
 from zkconsumer.sim.kernel import Handle, Kernel
 from zkconsumer.sim.servers.zk import FakeZk, Txn
-
-if TYPE_CHECKING:
-    from zkconsumer.runtime.membership.zookeeper import Running
-    from zkconsumer.sim.members.zookeeper import SimMember
 
 
 def read_now(zk: FakeZk, op: ZkOp | OffsetOp) -> Reply:
@@ -210,7 +208,7 @@ class _Memo:
 class _Loading:
     """A member's ``LoadView`` in progress; ``chain`` once its reads run in bulk."""
 
-    member: SimMember
+    member: BulkMember
     command: commands.LoadView
     script: MemberScript[Event]
     version: int
@@ -219,6 +217,34 @@ class _Loading:
     memo: _Memo | None = None
     chain: Chain | None = None
     replies: list[Reply] = field(default_factory=list)
+
+
+class BulkMember(Protocol):
+    """A member whose reads are run in bulk: see ``SimMember``."""
+
+    spec: MemberSpec
+
+    @property
+    def session(self) -> int:
+        """Its session in ZooKeeper."""
+
+    @property
+    def client(self) -> Any:
+        """The client of the simulated ZooKeeper."""
+
+    def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
+        """Send a script its reply."""
+
+    def finish(self, script: MemberScript[Event], event: Event) -> None:
+        """A script has ended without being run."""
+
+    def send(
+        self, op: ZkOp, on_reply: Callable[[Reply], object], sent_us: int | None = None
+    ) -> None:
+        """Send ``op`` (as if at ``sent_us``); ``on_reply`` is called from the mailbox."""
+
+    def bulk_done(self, began_us: int, spent: Cost, path: str) -> None:
+        """Reads that were simulated in bulk are answered."""
 
 
 class BulkViews:
@@ -233,7 +259,7 @@ class BulkViews:
         """Reads that were not simulated one by one."""
         self._version = 0
         self._memos: dict[object, _Memo | None] = {}
-        self._loading: dict[SimMember, _Loading] = {}
+        self._loading: dict[BulkMember, _Loading] = {}
         zk.on_commit(self._committed)
         zk.queued = self.load.queued
 
@@ -243,19 +269,19 @@ class BulkViews:
         self.load.read_us = round(service[0] * 1e6)
 
     def expect(
-        self, member: SimMember, command: commands.LoadView, script: MemberScript[Event]
+        self, member: BulkMember, command: commands.LoadView, script: MemberScript[Event]
     ) -> None:
         """``member`` begins to load a view."""
         if command.scope is not commands.Scope.OWN:
             self._loading[member] = _Loading(member, command, script, self._version)
 
-    def abandon(self, member: SimMember) -> None:
+    def abandon(self, member: BulkMember) -> None:
         """The member's process has died."""
         loading = self._loading.pop(member, None)
         if loading is not None and loading.chain is not None:
             self.load.end(loading.chain)
 
-    def takes(self, member: SimMember, running: Running, reply: Reply) -> bool:
+    def takes(self, member: BulkMember, running: Running, reply: Reply) -> bool:
         """Whether the script's reads after ``reply`` run in bulk; the script then waits."""
         loading = self._loading.get(member)
         if loading is None or loading.script is not running.script or loading.listed is not None:

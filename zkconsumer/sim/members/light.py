@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.runtime.gate import DeliveryGate
@@ -17,10 +16,7 @@ from zkconsumer.runtime.membership.classic import Progress
 from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.host import Habits, SimHost
-from zkconsumer.sim.members.plane import Plane
-
-if TYPE_CHECKING:
-    from zkconsumer.sim.members.process import SimProcess
+from zkconsumer.sim.members.plane import Plane, PlaneOwner
 
 
 class SimLog:
@@ -54,7 +50,7 @@ class SimLog:
         """No more messages are written."""
         self._stopped = self._kernel.now
 
-    def plane(self, member: SimProcess[Any]) -> SimPlane:
+    def plane(self, member: PlaneOwner) -> SimPlane:
         """The data plane that a member delivers with."""
         return SimPlane(
             member.host,

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import Progress
 from zkconsumer.runtime.membership.loop import DataPort
+from zkconsumer.sim.judges.invariants import Observer
+from zkconsumer.sim.members.host import Habits, SimHost
 
 
 class Plane(DataPort, Protocol):
@@ -78,6 +81,19 @@ class Plane(DataPort, Protocol):
         return
 
 
+class PlaneOwner(Protocol):
+    """The process that a data plane belongs to: see ``SimProcess``."""
+
+    host: SimHost
+    gate: DeliveryGate
+    observer: Observer | None
+    habits: Habits
+
+    @property
+    def session(self) -> int:
+        """The observer's number for the member; 0: it is not a member."""
+
+
 class Source(Protocol):
     """The source of records, with the topics that it has."""
 
@@ -94,4 +110,4 @@ class Source(Protocol):
         """Delete a topic; false if it does not exist."""
 
 
-__all__ = ["Plane", "Source"]
+__all__ = ["Plane", "PlaneOwner", "Source"]

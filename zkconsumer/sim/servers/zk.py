@@ -91,15 +91,15 @@ class FakeZk:
         self.clients: list[FakeSession] = []
         self._latency = latency
         self._max_lag = max_lag
-        self._rearm = rearm_watches
+        self.rearm = rearm_watches
         self.service = service
         self.queued: Callable[[int], int] = lambda round_trip_us: 0
         """Microseconds that a request waits for reads that are simulated in bulk."""
         self.refuses: Callable[[FakeSession, MultiOp | Multi], bool] = lambda client, op: False
         """Whether an access list keeps a client from this write."""
         self._steady = steady
-        self._leader = Replica(self._deliver)
-        self._followers = [Replica(self._deliver) for _ in range(followers)]
+        self._leader = Replica(self.deliver)
+        self._followers = [Replica(self.deliver) for _ in range(followers)]
         self._apply_us = [0] * followers
         self._log: list[list[Txn]] = [[] for _ in range(followers)]
         self._sessions: dict[int, _ServerSession] = {}
@@ -176,13 +176,14 @@ class FakeZk:
         for client in self.clients:
             connection = client._connection
             if self._steady and connection is not None:
-                connection.trip_us = self._trip()
+                connection.trip_us = self.trip()
 
     def set_lag(self, max_lag: float) -> None:
         """From now on followers lag by up to this many seconds."""
         self._max_lag = max_lag
 
-    def _trip(self, connection: Connection | None = None) -> int:
+    def trip(self, connection: Connection | None = None) -> int:
+        """See ``Server``."""
         if connection is not None and connection.trip_us is not None:
             return connection.trip_us
         low, high = self._latency
@@ -217,7 +218,8 @@ class FakeZk:
         while log and log[0].zxid <= zxid:
             server.apply(log.pop(0))
 
-    def _deliver(self, watcher: Watcher, event: WatchEvent) -> None:
+    def deliver(self, watcher: Watcher, event: WatchEvent) -> None:
+        """See ``Server``."""
         assert isinstance(watcher, Connection)
         client = watcher.client
         client.counters.watches_fired += 1
@@ -227,58 +229,59 @@ class FakeZk:
 
     def _send_down(self, connection: Connection, action: Callable[[], object]) -> None:
         """Queue a message to the client; lost when the connection is closed before it arrives."""
-        due = max(connection.down_us, self.kernel.now_us + self._trip(connection))
+        due = max(connection.down_us, self.kernel.now_us + self.trip(connection))
         connection.down_us = due
         self.kernel.schedule_at_us(due, lambda: connection.listening and action())
 
-    def _handshake(self, client: FakeSession, attempt: int) -> None:
+    def handshake(self, client: FakeSession, attempt: int) -> None:
         """A client's connect request has arrived."""
         if attempt != client._attempt:
             return  # the client gave this attempt up
         session_id = client.session_id
         if session_id and session_id not in self._sessions:
             self.kernel.schedule_at_us(
-                self.kernel.now_us + self._trip(), partial(client._on_expired, attempt)
+                self.kernel.now_us + self.trip(), partial(client._on_expired, attempt)
             )
             return
         if not session_id:
             self._last_session_id += 1
             session_id = self._last_session_id
             self._sessions[session_id] = _ServerSession(client.session_timeout)
-        self._start_expiry(session_id)
+        self.start_expiry(session_id)
         server = self.kernel.rng.choice(self._followers) if self._followers else self._leader
         # A client refuses a server that is behind what it has seen.
         self._catch_up(server, client._seen_zxid)
         connection = Connection(client, server, session_id)
         if self._steady:
-            connection.trip_us = self._trip()
-        connection.down_us = self.kernel.now_us + self._trip()
+            connection.trip_us = self.trip()
+        connection.down_us = self.kernel.now_us + self.trip()
         self.kernel.schedule_at_us(
             connection.down_us, partial(client._on_connected, attempt, connection)
         )
         client._adopt(connection)
 
-    def _start_expiry(self, session_id: int) -> None:
+    def start_expiry(self, session_id: int) -> None:
         """The server's last message from the client was now: end the session unless it
         reconnects."""
         session = self._sessions.get(session_id)
         if session is not None:
-            self._stop_expiry(session_id)
+            self.stop_expiry(session_id)
             session.expiry = self.kernel.schedule(
-                session.timeout, partial(self._end_session, session_id)
+                session.timeout, partial(self.end_session, session_id)
             )
 
-    def _stop_expiry(self, session_id: int) -> None:
+    def stop_expiry(self, session_id: int) -> None:
+        """See ``Server``."""
         session = self._sessions.get(session_id)
         if session is not None and session.expiry is not None:
             self.kernel.cancel(session.expiry)
             session.expiry = None
 
-    def _end_session(self, session_id: int) -> None:
+    def end_session(self, session_id: int) -> None:
         """End a session: all its ephemerals disappear in one transaction."""
         if session_id not in self._sessions:
             return
-        self._stop_expiry(session_id)
+        self.stop_expiry(session_id)
         del self._sessions[session_id]
         tree = self._leader.tree
         gone: list[MultiOp] = [Delete(path) for path in tree.ephemerals.get(session_id, ())]
@@ -288,7 +291,7 @@ class FakeZk:
         self._commit(Txn(zxid, session_id, result[1], closes_session=True))
         tree.ephemerals.pop(session_id, None)
 
-    def _arrived(self, connection: Connection, request: Request, path: str | None) -> None:
+    def arrived(self, connection: Connection, request: Request, path: str | None) -> None:
         """One message of ``request`` reached the server (``path``: one read of a GetMany)."""
         if connection.may_arrive is not None:
             connection.may_arrive -= 1
@@ -302,13 +305,14 @@ class FakeZk:
         server = connection.server if reads else self._leader
         begins = max(server.free_us, self.kernel.now_us)
         server.free_us = begins + round(self.service[0 if reads else 1] * 1e6)
-        wait = self.queued(2 * self._trip(connection)) if reads else 0
+        wait = self.queued(2 * self.trip(connection)) if reads else 0
         connection.up_us = max(connection.up_us, server.free_us + wait)
         self.kernel.schedule_at_us(
             connection.up_us, partial(self._serve, connection, request, path)
         )
 
-    def _pinged(self, connection: Connection, on_answer: Callable[[], object]) -> None:
+    def pinged(self, connection: Connection, on_answer: Callable[[], object]) -> None:
+        """See ``Server``."""
         if connection.may_arrive is None and connection.session_id in self._sessions:
             self._send_down(connection, on_answer)
 
@@ -327,7 +331,7 @@ class FakeZk:
         counters = connection.client.counters
         if op is None:
             server.forget(connection)
-            self._end_session(connection.session_id)
+            self.end_session(connection.session_id)
             return Ok()
         if isinstance(op, GetMany):
             if path is None:

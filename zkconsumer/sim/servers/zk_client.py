@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from zkconsumer.core.zookeeper.ops import (
     Code,
@@ -32,11 +32,8 @@ from zkconsumer.core.zookeeper.ops import (
     Reply,
     ZkOp,
 )
-from zkconsumer.sim.kernel import Handle
-from zkconsumer.sim.servers.zk_tree import Replica, WatchEvent, WatchKind
-
-if TYPE_CHECKING:
-    from zkconsumer.sim.servers.zk import FakeZk
+from zkconsumer.sim.kernel import Handle, Kernel
+from zkconsumer.sim.servers.zk_tree import Replica, Watcher, WatchEvent, WatchKind
 
 
 class SessionState(Enum):
@@ -108,6 +105,42 @@ class Connection:
         self.down_us = 0
 
 
+class Server(Protocol):
+    """What a client sends to the simulated ZooKeeper: see ``FakeZk``."""
+
+    kernel: Kernel
+    rearm: bool
+    """Whether a client that reconnects sets its watches again."""
+
+    def trip(self, connection: Connection | None = None) -> int:
+        """Return how long a message takes, in microseconds."""
+
+    def session_alive(self, session_id: int) -> bool:
+        """Return whether the servers keep the session."""
+
+    def handshake(self, client: FakeSession, attempt: int) -> None:
+        """A client's connect request has arrived."""
+
+    def arrived(self, connection: Connection, request: Request, path: str | None) -> None:
+        """One message of ``request`` reached the server (``path``: one read of a GetMany)."""
+
+    def pinged(self, connection: Connection, on_answer: Callable[[], object]) -> None:
+        """A ping reached the server."""
+
+    def deliver(self, watcher: Watcher, event: WatchEvent) -> None:
+        """A watch has fired: send the event to its client."""
+
+    def start_expiry(self, session_id: int) -> None:
+        """The server's last message from the client was now: end the session unless it
+        reconnects."""
+
+    def stop_expiry(self, session_id: int) -> None:
+        """The client has reconnected."""
+
+    def end_session(self, session_id: int) -> None:
+        """End a session: all its ephemerals disappear in one transaction."""
+
+
 class FakeSession:
     """One client and the session it has at the moment (``session_id``, 0 while it has none).
 
@@ -116,7 +149,7 @@ class FakeSession:
     """
 
     def __init__(
-        self, zk: FakeZk, session_timeout: float, on_watch: OnWatch, on_state: OnState
+        self, zk: Server, session_timeout: float, on_watch: OnWatch, on_state: OnState
     ) -> None:
         self.session_timeout = session_timeout
         self.session_id = 0
@@ -169,9 +202,9 @@ class FakeSession:
         connection = self._connection
         if self.state is not SessionState.CONNECTED or connection is None:
             return
-        due = max(connection.up_us, self._kernel.now_us + self._zk._trip(connection))
+        due = max(connection.up_us, self._kernel.now_us + self._zk.trip(connection))
         connection.up_us = due
-        self._kernel.schedule_at_us(due, partial(self._zk._pinged, connection, on_answer))
+        self._kernel.schedule_at_us(due, partial(self._zk.pinged, connection, on_answer))
 
     def close(self, on_reply: OnReply = lambda reply: None) -> None:
         """End the session after all that was submitted, as a clean stop does. Not connected:
@@ -212,7 +245,7 @@ class FakeSession:
             self._fail(self._sent, Code.CONNECTION_LOSS)
             self._sent.clear()
             self._call_soon(self._on_state, SessionState.SUSPENDED, self.session_id)
-            if not self._zk._rearm:
+            if not self._zk.rearm:
                 self._forget_watches()
         if self._reconnect is not None:
             self._kernel.cancel(self._reconnect)
@@ -236,10 +269,10 @@ class FakeSession:
             connection.may_arrive = 0
             connection.server.forget(connection)
             self._kernel.schedule(
-                unnoticed + self._zk._trip() / 1e6,
+                unnoticed + self._zk.trip() / 1e6,
                 partial(self._notice, connection),
             )
-        self._zk._end_session(self.session_id)
+        self._zk.end_session(self.session_id)
 
     def drop_watch(self, path: str | None = None) -> None:
         """Lose the next watch event sent to this client (for ``path``, if given) on its way."""
@@ -263,10 +296,10 @@ class FakeSession:
         for path in paths:
             now = self._kernel.now_us
             left = now if sent_us is None else sent_us
-            due = max(connection.up_us, now, left + self._zk._trip(connection))
+            due = max(connection.up_us, now, left + self._zk.trip(connection))
             connection.up_us = due
             connection.in_flight += 1
-            self._kernel.schedule_at_us(due, partial(self._zk._arrived, connection, request, path))
+            self._kernel.schedule_at_us(due, partial(self._zk.arrived, connection, request, path))
 
     def _break(self) -> None:
         """Both ends lose the connection; requests in flight may partly arrive."""
@@ -278,7 +311,7 @@ class FakeSession:
             connection.may_arrive = self._kernel.rng.randint(0, connection.in_flight)
         connection.server.forget(connection)
         self._broken = connection
-        self._zk._start_expiry(connection.session_id)
+        self._zk.start_expiry(connection.session_id)
 
     def _notice(self, connection: Connection) -> None:
         """The client sees that the server closed the connection."""
@@ -291,8 +324,8 @@ class FakeSession:
             return
         self._attempt += 1
         self._kernel.schedule_at_us(
-            self._kernel.now_us + self._zk._trip(),
-            partial(self._zk._handshake, self, self._attempt),
+            self._kernel.now_us + self._zk.trip(),
+            partial(self._zk.handshake, self, self._attempt),
         )
 
     def _adopt(self, connection: Connection) -> None:
@@ -308,7 +341,7 @@ class FakeSession:
             return
         self.session_id = connection.session_id
         self.state = SessionState.CONNECTED
-        self._zk._stop_expiry(self.session_id)
+        self._zk.stop_expiry(self.session_id)
         while self._waiting:
             self._send(self._waiting.popleft())
         self._on_state(SessionState.CONNECTED, self.session_id)
@@ -374,7 +407,7 @@ class FakeSession:
 
     def _set_watches(self, connection: Connection) -> None:
         """Like ``SetWatches``: fire what was missed since the last answer, set the rest."""
-        server, seen, deliver = connection.server, self._seen_zxid, self._zk._deliver
+        server, seen, deliver = connection.server, self._seen_zxid, self._zk.deliver
         tree = server.tree
         for path in self._data_watches:
             node = tree.node(path)
