@@ -18,12 +18,12 @@ from zkconsumer.admin.verify import Finding
 from zkconsumer.cli.watch import watch
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.console.bootstrap import bootstrap_option, chosen, either_option
+from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one, flags, no_effect, only_with
 from zkconsumer.console.tables import (
     How,
     command_config,
     format_options,
-    no_collector,
     print_notes,
     print_rows,
     timeout_option,

@@ -16,11 +16,11 @@ from zkconsumer.admin.offset_files import MAX_FILE_BYTES, parse, render
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.tools import Change, GroupTools
 from zkconsumer.config.security import SecurityConfig
+from zkconsumer.console.collector import no_collector
 from zkconsumer.console.lazy import LazyGroup
 from zkconsumer.console.tables import (
     How,
     format_options,
-    no_collector,
     print_notes,
     print_rows,
     zookeeper_options,

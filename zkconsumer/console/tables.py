@@ -9,11 +9,9 @@ name can be pasted into the next command.
 from __future__ import annotations
 
 import csv
-import gc
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeVar
 
 import click
@@ -88,22 +86,6 @@ def format_options(command: F) -> F:
     """Add ``--json`` and ``--csv``, given to the command as ``how``."""
     forms = {"json": "Print a JSON array.", "csv": "Print CSV with a heading."}
     return flags("how", "table", forms)(command)
-
-
-@contextmanager
-def no_collector() -> Iterator[None]:
-    """Switch the garbage collector off while many znodes are read.
-
-    They contain no cycles. The collector's passes over a million of them take a quarter of the
-    time.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], how: How) -> None:

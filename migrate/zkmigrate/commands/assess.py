@@ -7,8 +7,9 @@ from functools import partial
 
 import click
 
+from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import no_effect
-from zkconsumer.console.tables import How, format_options, no_collector, print_notes, print_rows
+from zkconsumer.console.tables import How, format_options, print_notes, print_rows
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal

@@ -11,8 +11,9 @@ import click
 
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.tools import GroupTools
+from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import no_effect
-from zkconsumer.console.tables import no_collector, print_notes
+from zkconsumer.console.tables import print_notes
 from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
 from zkconsumer.errors import SessionExpiredError, ZkUnavailableError, ZooKeeperError
 from zkmigrate.commands.files import write_out

@@ -7,8 +7,9 @@ from importlib.metadata import version
 
 import click
 
+from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import no_effect
-from zkconsumer.console.tables import How, format_options, no_collector
+from zkconsumer.console.tables import How, format_options
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import OffsetsFileError
 from zkmigrate.commands.cells import only_problems_option

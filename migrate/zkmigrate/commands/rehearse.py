@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from zkconsumer.console.tables import How, format_options, no_collector, print_rows
+from zkconsumer.console.collector import no_collector
+from zkconsumer.console.tables import How, format_options, print_rows
 from zkmigrate.apply.outcome import exit_status
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one, no_effect
-from zkconsumer.console.tables import How, format_options, no_collector, print_rows
+from zkconsumer.console.tables import How, format_options, print_rows
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from zkconsumer.admin.snapshot import list_groups
-from zkconsumer.console.tables import How, format_options, no_collector
+from zkconsumer.console.collector import no_collector
+from zkconsumer.console.tables import How, format_options
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
