@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 def printable(text: str) -> str:
     """Return text with every character escaped that is invisible or changes text direction."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

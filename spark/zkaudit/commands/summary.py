@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from zkaudit.findings.limits import NOT_COVERED, SEVERITIES
-from zkaudit.report.verdict import NOT_SHOWN, coverage, moves, rolled_back
+from zkaudit.report.verdict import NOT_SHOWN, coverage, doubt, moves, rolled_back
 from zkaudit.text import no_group, printable
 
 FAILED = 3
@@ -40,14 +40,8 @@ def print_summary(summary: dict[str, Any]) -> None:
         click.echo(
             f"{printable(text)}: the server is writing this log, or it was copied incompletely"
         )
-    unsure = sum(last - first + 1 for first, last in summary["unconfirmed"])
-    if unsure:
-        click.echo(
-            f"warning: {unsure:,} transactions are not in a majority of the servers' logs and may "
-            "never have been committed: give the logs of all servers, or --servers 1 if there is "
-            "only one",
-            err=True,
-        )
+    if text := doubt(summary["unconfirmed"]):
+        click.echo(f"warning: {text}", err=True)
     if left_out := summary.get("left_out"):
         click.echo(f"left out, not read: {printable(', '.join(left_out))}")
     if summary["torn_snapshots"]:

@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from zkaudit.sources.rows import sample_of
 from zkaudit.sources.selection import milliseconds
 
 _EPOCH: Final = 32
+_OPTIONS: Final = ("--from", "--to")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +215,20 @@ class Coverage:
     damaged: tuple[Damage, ...] = ()
     cut: tuple[str, ...] = ()
 
-    def sentences(self) -> Iterator[tuple[int | None, int | None, str]]:
-        """From, to, and a sentence for each time that is not covered."""
+    def sentences(
+        self, zone: tzinfo | None = UTC, name: str = "UTC"
+    ) -> Iterator[tuple[int | None, int | None, str]]:
+        """From, to, and a sentence for each time that is not covered. The sentence shows times in
+        ``zone`` (``None``: that of this machine)."""
         for begin, end, reason in self.missing:
-            since = "?" if begin is None else f"{moment_of(begin):%Y-%m-%d %H:%M:%S}"
-            until = "?" if end is None else f"{moment_of(end):%Y-%m-%d %H:%M:%S}"
+            since, until = (
+                f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S}" if moment else "?"
+                for moment in map(moment_of, (begin, end))
+            )
             yield (
                 begin,
                 end,
-                f"What happened from {since} to {until} (UTC) is unknown: {reason}.",
+                f"What happened from {since} to {until} ({name}) is unknown: {reason}.",
             )
 
     def summary(self) -> dict[str, Any]:
@@ -301,14 +307,17 @@ def check_any(plan: History, directories: Iterable[str]) -> None:
         )
 
 
-def check_times(coverage: Coverage, start: str | None, end: str | None) -> None:
-    """Raise InputMissingError if the whole history is before ``start`` or after ``end`` (ISO)."""
+def check_times(
+    coverage: Coverage, start: str | None, end: str | None, options: Sequence[str] = _OPTIONS
+) -> None:
+    """Raise InputMissingError if the whole history is before ``start`` or after ``end`` (ISO).
+    ``options``: those that name them."""
     first, last = coverage.first_ms, coverage.last_ms
     if first is None or last is None:
         return
     for outside, option, value, way, time in (
-        (start and last < milliseconds(start), "--from", start, "end before that", last),
-        (end and first >= milliseconds(end), "--to", end, "begin after that", first),
+        (start and last < milliseconds(start), options[0], start, "end before that", last),
+        (end and first >= milliseconds(end), options[1], end, "begin after that", first),
     ):
         if outside:
             at = f"{moment_of(time):%Y-%m-%d %H:%M:%S}"

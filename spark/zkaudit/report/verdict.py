@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
 from zkaudit.findings.limits import NOT_COVERED, SEVERITIES
@@ -113,21 +113,22 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
     return lines
 
 
-def coverage(summary: dict[str, Any]) -> list[str]:
-    """Return a sentence with the time that was asked for and the time that the logs cover."""
+def coverage(summary: dict[str, Any], zone: tzinfo | None = UTC, name: str = "UTC") -> list[str]:
+    """Return a sentence with the time that was asked for and the time that the logs cover. Times
+    are shown in ``zone`` (``None``: that of this machine)."""
     found = summary.get("coverage")
     if not found:  # an audit by an older zkaudit
         return []
-    start, end = (_seconds(summary[name]) for name in ("from", "to"))
+    start, end = (_seconds(summary[key], zone) for key in ("from", "to"))
     asked = {
         (True, True): f"Asked: {start} to {end}. ",
         (True, False): f"Asked: from {start}. ",
         (False, True): f"Asked: until {end}. ",
     }.get((start is not None, end is not None), "")
-    begin, last = _seconds(summary["first_time"]), _seconds(summary["last_time"])
+    begin, last = (_seconds(summary[key], zone) for key in ("first_time", "last_time"))
     whole, rest = [], []
     for row in found:
-        first, until = _seconds(row["first_time"]), _seconds(row["last_time"])
+        first, until = (_seconds(row[key], zone) for key in ("first_time", "last_time"))
         part = " to ".join(
             [f"from {first}"] * (first != begin) + [f"until {until}"] * (until != last)
         ).replace(" to until ", " to ")
@@ -139,16 +140,28 @@ def coverage(summary: dict[str, Any]) -> list[str]:
             whole.append(row["server"])
     by = ", ".join(whole) or "no server alone"
     more = f" ({', '.join(rest)})" if rest else ""
-    return [f"{asked}Covered: {begin or '?'} to {last or '?'} UTC, by {by}{more}."]
+    return [f"{asked}Covered: {begin or '?'} to {last or '?'} {name}, by {by}{more}."]
 
 
-def _seconds(time: str | None) -> str | None:
-    """An ISO time in UTC, to the second."""
+def doubt(unconfirmed: Sequence[Sequence[int]]) -> str:
+    """Return a sentence about transactions that may never have been committed, with what to do;
+    empty if there are none."""
+    count = sum(last - first + 1 for first, last in unconfirmed)
+    if not count:
+        return ""
+    return (
+        f"{count:,} transactions are not in a majority of the servers' logs and may never have "
+        "been committed: give the logs of all servers, or --servers 1 if there is only one"
+    )
+
+
+def _seconds(time: str | None, zone: tzinfo | None) -> str | None:
+    """An ISO time, to the second."""
     if time is None:
         return None
     moment = datetime.fromisoformat(time)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+    return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S}"
 
 
 def rolled_back(summary: dict[str, Any]) -> str:
