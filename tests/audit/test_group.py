@@ -13,7 +13,9 @@ from zkaudit.group import (
     Coverage,
     Ended,
     Event,
+    Fold,
     Kind,
+    LaterEvents,
     Lifetime,
     Replay,
     Shown,
@@ -210,3 +212,43 @@ def test_the_parts_of_a_path(path: str, parts: tuple[object, ...] | None) -> Non
     znode = znode_of(path)
     found = znode and (znode.chroot, znode.group, znode.tree, znode.topic, znode.partition)
     assert found == parts
+
+
+HISTORIES = {
+    "whole": ([claim(1, 1), write(2, 1), release(3, 1), write(4, 2), claim(5, 3), close(6, 3)], ()),
+    "begins late": ([write(11, 1), close(12, 1, OWNER), claim(14, 2), write(15, 2)], ((0, 11),)),
+    "has a gap": ([claim(1, 1), write(2, 1), write(9, 1), close(12, 1), claim(13, 2)], ((2, 9),)),
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_the_state_after_a_transaction_is_what_a_commit_shows(name: str, snapshot: bool) -> None:
+    """``Fold.owner`` and ``Fold.offset`` are the owner and the previous offset of a commit of
+    another session just behind the transaction."""
+    events, log_gaps = HISTORIES[name]
+    begin = max((first for _, first in log_gaps), default=1)
+    seen = [shown(begin - 1, OWNER, b"g_c1-0", 1, 1), shown(begin - 1, OFFSET, b"7", 1)]
+    seen = seen if snapshot and begin > 1 else []
+    known = (0, begin - 1) if seen and log_gaps else (0,) * (1 - len(log_gaps)) + (None,)
+    coverage = Coverage(log_gaps, known)
+    for zxid in range(events[0].zxid, events[-1].zxid + 1):
+        if coverage.log_gaps and coverage.log_gaps[0][0] < zxid < begin:
+            continue
+        past = [event for event in events if event.zxid <= zxid]
+        later = LaterEvents(coverage, seen)
+        for event in events:
+            later.read(event)
+        states, commits = (Fold(coverage, seen, later) for _ in range(2))
+        for event in past:
+            states.apply(event)
+            commits.apply(event)
+        probe = Event(zxid, 2**31 - 1, None, 99, Act.SET, OFFSET, b"probe")
+        (commit,) = (row for row in commits.apply(probe) if isinstance(row, Commit))
+        owner, free_since = states.owner(OWNER, zxid)
+        sessions = [o.session if isinstance(o, Lifetime) else o for o in (owner, commit.owner)]
+        assert sessions[0] == sessions[1], zxid
+        assert free_since == commit.free_since, zxid
+        offset = states.offset(OFFSET, zxid)
+        before = None if commit.previous is UNKNOWN and offset is None else commit.previous
+        assert offset == before, zxid

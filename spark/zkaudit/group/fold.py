@@ -180,6 +180,25 @@ class Fold:
                 rows.append(lifetime)
         return rows
 
+    def owner(self, path: str, zxid: int) -> tuple[Lifetime | Unknown | None, int | None]:
+        """Return the owner of a partition after a transaction, by the path of its owner znode, and
+        without an owner the zxid by which the last one was gone. All events up to the transaction
+        must have been applied, and none after it."""
+        rows: list[Row] = []
+        for event in self._snapshots.before(zxid + 1):
+            self._change(event, rows)
+        after = Event(zxid, FROM_SNAPSHOT, None, 0, Act.SET)
+        return self._owner(self._node(path), after, self.coverage.segment(zxid))
+
+    def offset(self, path: str, zxid: int) -> Write | Unknown | None:
+        """Return the content of an offset znode after a transaction, as ``owner`` does."""
+        state, segment = self._offsets.get(path), self.coverage.segment(zxid)
+        write = self._content(state, path, segment)
+        known_from = self.coverage.known_from(segment)
+        known = known_from is not None and known_from <= zxid
+        is_known = known or (state is not None and state.written_in == segment)
+        return write if write is not None or is_known else UNKNOWN
+
     def _change(self, event: Event, rows: list[Row]) -> None:
         """Apply an event of a znode that is not an offset."""
         assert event.path is not None
@@ -297,10 +316,7 @@ class Fold:
 
     def _commit(self, event: Event, state: _Offset, write: Write, segment: int) -> Commit:
         created = event.act is Act.CREATE
-        if state.written_in == segment:
-            before = state.last
-        else:
-            before = self._snapshots.offsets.get((state.znode.path, segment))
+        before = self._content(state, state.znode.path, segment)
         data = None if before is None else before.data
         same = data is not None and data == event.data
         lifetime = state.owner.last
@@ -329,6 +345,12 @@ class Fold:
             owner,
             free_since,
         )
+
+    def _content(self, state: _Offset | None, path: str, segment: int) -> Write | None:
+        """What an offset znode contains; ``None``: there is none, or it is unknown."""
+        if state is not None and state.written_in == segment:
+            return state.last
+        return self._snapshots.offsets.get((path, segment))
 
     def _owner(
         self, node: _Node, event: Event, segment: int
