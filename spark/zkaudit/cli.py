@@ -10,7 +10,9 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-_EXTRAS = {"click": "cli", "rich": "cli", "pyspark": "audit", "pyarrow": "audit", "numpy": "audit"}
+_ALONE: Final = ("findings", "log", "show", "who")
+"""Commands that need no Spark."""
+_LIBRARIES: Final = ("click", "rich", "pyspark", "pyarrow", "numpy")
 _SEVERAL = ("--zookeeper-logs", "--journals", "--server-logs")
 """Options that take several values, up to the next option."""
 
@@ -19,17 +21,41 @@ _NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]*)"')
 
 def main() -> None:
     """Run ``zkaudit`` with the arguments of this process and exit with its status."""
+    if {*_ALONE}.intersection(sys.argv[1:2]):
+        _load_arrow()
     try:
         status = run(sys.argv[1:])
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
-        if name not in _EXTRAS:
+        if name not in _LIBRARIES:
             raise
-        sys.stderr.write(
-            f"error: zkaudit needs {name}: in a clone run pip install '.[cli,audit]'\n"
-        )
+        extra = "logs" if {*_ALONE}.intersection(sys.argv[1:2]) else "audit"
+        sys.stderr.write(f"error: zkaudit needs {name}: in a clone run pip install '.[{extra}]'\n")
         status = 1
     sys.exit(status)
+
+
+class _NoPandas:
+    """A finder of modules that finds no pandas."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def _load_arrow() -> None:
+    """Load pyarrow without pandas, which it looks for at its first conversion. That takes 0.2 s,
+    and the commands that need no Spark do not use pandas."""
+    sys.meta_path.insert(0, _NoPandas)
+    try:
+        import pyarrow as pa
+
+        pa.array([0])
+    except ImportError:
+        pass
+    finally:
+        sys.meta_path.remove(_NoPandas)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -83,7 +109,7 @@ def one_value_each(arguments: Sequence[str]) -> list[str]:
 
 def _foreign() -> tuple[type[Exception], ...]:
     """Errors of the operating system, and of Spark if it was loaded."""
-    if "pyspark" not in sys.modules:
+    if sys.modules.get("pyspark") is None:
         return (OSError,)
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

@@ -1,33 +1,45 @@
-"""The command ``zkaudit``: its subcommands, one module each."""
+"""The command ``zkaudit``: its subcommands, one module each, imported when it is used."""
 
 from __future__ import annotations
 
+import os
+import sys
+from typing import Final
+
 import click
 
-from zkaudit.commands.audit import run_command
-from zkaudit.commands.collect import collect_command
-from zkaudit.commands.demo import demo_command
-from zkaudit.commands.export import export_command
-from zkaudit.commands.findings import findings_command
-from zkaudit.commands.report import report_command
-from zkaudit.commands.show import show_command
-from zkaudit.commands.stream import stream_command
+from zkconsumer.console.lazy import LazyGroup
+
+COMMANDS: Final = {
+    name: f"zkaudit.commands.{module}:{name}_command"
+    for name, module in (
+        ("collect", "collect"),
+        ("demo", "demo"),
+        ("export", "export"),
+        ("findings", "findings"),
+        ("log", "log"),
+        ("report", "report"),
+        ("run", "audit"),
+        ("show", "show"),
+        ("stream", "stream"),
+        ("who", "who"),
+    )
+}
+"""Name of each subcommand, and the module and attribute that hold it."""
+EXIT_BROKEN_PIPE: Final = 141
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Root(LazyGroup):
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Before click makes it status 1. What is still buffered has nowhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(EXIT_BROKEN_PIPE) from None
+
+
+@click.group(cls=_Root, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="zkconsumer", message="%(prog)s %(version)s")
 def cli() -> None:
     """Show who owned what in ZooKeeper-based consumer groups, from ZooKeeper's own logs."""
-
-
-for _command in (
-    run_command,
-    stream_command,
-    findings_command,
-    show_command,
-    report_command,
-    export_command,
-    collect_command,
-    demo_command,
-):
-    cli.add_command(_command)

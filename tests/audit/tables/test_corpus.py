@@ -20,6 +20,7 @@ from zkaudit.job import spark as job_spark
 from zkaudit.job.audit import Options, run as audit
 from zkaudit.job.output import load
 
+from tests.audit import answers
 from tests.audit.corpus.held_out import HELD_OUT
 from tests.audit.corpus.held_out_late import HELD_OUT_LATE
 from tests.audit.corpus.held_out_ownership import HELD_OUT_OWNERSHIP
@@ -67,6 +68,15 @@ def test_held_out_incidents(
     """The same holds for the incidents that were written apart from the rules."""
     assert len(corpus.incidents) >= 18
     check(judge(spark, tmp_path, variants, corpus))
+    for variant in variants:
+        assert answers.compare(tmp_path / f"logs-{variant}", tmp_path / variant) > 100
+
+
+def test_log_and_who_agree_with_the_tables(verdict: Verdict, place: Path) -> None:
+    """Offsets of ``zkaudit log``, and owners of ``zkaudit who`` at random times, are those of the
+    tables (``test_held_out_incidents``: also for the other corpora)."""
+    for variant in JUDGED:
+        assert answers.compare(place / f"logs-{variant}", place / variant) > 100
 
 
 def check(verdict: Verdict) -> None:

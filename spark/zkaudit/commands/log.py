@@ -1,0 +1,134 @@
+"""``zkaudit log``."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zkaudit.commands.question import Clock, about, iso, narrow, question_options, say
+from zkaudit.text import printable
+from zkconsumer.console.collector import no_collector
+
+if TYPE_CHECKING:
+    from zkaudit.local.log import Entry
+
+_LINES = 2_000
+_UNSURE = " [may never have been committed]"
+
+
+@click.command("log")
+@click.argument("group")
+@question_options
+@click.option("--from", "start", metavar="TIME", help="Only changes at this time or later.")
+@click.option("--to", "end", metavar="TIME", help="Only changes before this time.")
+@click.option(
+    "--topic", "topics", metavar="TOPIC", multiple=True,
+    help="Leave out changes of other topics; may be repeated.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+def log_command(
+    group: str,
+    logs: tuple[str, ...],
+    servers: int | None,
+    allow_damage: bool,
+    clock: Clock,
+    start: str | None,
+    end: str | None,
+    topics: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Print every change of GROUP in plain words, in the order of its transactions.
+
+    Members that register and leave, owners that claim, release or lose partitions, offsets with the
+    previous one and the writer, live moves, topics. Log gaps and znodes that are not understood are
+    lines too. The transactions of a line are shown by `zkaudit show ZXID`. Spark and Java are not
+    needed.
+    """
+    from zkaudit.local.history import Question, read
+    from zkaudit.local.log import entries
+
+    start = start and clock.parse(start, "--from")
+    end = end and clock.parse(end, "--to")
+    if start and end and start >= end:
+        raise click.BadParameter(f"{end} is not after --from {start}", param_hint="--to")
+    with no_collector():
+        history = read(Question(logs, group, start, end, servers, allow_damage))
+        chosen = _between(entries(history, group), _us(start), _us(end))
+        if topics:
+            chosen = (entry for entry in chosen if entry.topic is None or entry.topic in topics)
+        if as_json:
+            summary = {"kind": "coverage", "from": start, "to": end}
+            head = [json.dumps(summary | history.coverage.summary())]
+            _print(head, (json.dumps(_plain(entry)) for entry in chosen))
+            return
+        say(about(history, clock, start, end))
+        chroots = history.chroots if len(history.chroots) > 1 or history.chroots[0] else ()
+        count = _print([], _lines(chosen, clock, bool(chroots)))
+    if not count:
+        click.echo("no changes of the group in this time")
+
+
+def _us(time: str | None) -> int | None:
+    from zkaudit.sources.selection import milliseconds
+
+    return None if time is None else milliseconds(time) * 1000
+
+
+def _between(entries: Iterable[Entry], start: int | None, end: int | None) -> Iterator[Entry]:
+    """Leave out entries of other times. One without a time belongs to those around it."""
+    waiting: list[Entry] = []
+    before: int | None = None
+    for entry in entries:
+        us = entry.time_us
+        if us is None:
+            waiting.append(entry)
+            continue
+        if (end is None or before is None or before < end) and (start is None or us >= start):
+            yield from waiting
+        waiting.clear()
+        before = us
+        if (start is None or us >= start) and (end is None or us < end):
+            yield entry
+    if end is None or before is None or before < end:
+        yield from waiting
+
+
+def _lines(entries: Iterable[Entry], clock: Clock, chroots: bool) -> Iterator[str]:
+    width = narrow()
+    for entry in entries:
+        text = f"[{printable(entry.chroot) or '/'}] {entry.text}" if chroots else entry.text
+        if not entry.confirmed:
+            text += _UNSURE
+        line = f"{clock.shown(entry.time_us)}  {entry.zxid:#x}  {text}"
+        if width is not None and len(line) > width:
+            line = textwrap.fill(line, width, subsequent_indent="    ", break_on_hyphens=False)
+        yield line
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    """An entry for JSON: zxids and sessions are hexadecimal, times ISO in UTC."""
+    session = entry.session
+    plain = entry._asdict() | {
+        "zxid": f"{entry.zxid:#x}",
+        "session": None if session is None else f"{session & (1 << 64) - 1:#x}",
+        "time": iso(entry.time_us),
+    }
+    del plain["time_us"]
+    return plain
+
+
+def _print(head: list[str], lines: Iterator[str]) -> int:
+    """Print lines, many at once; return their number without the head."""
+    count = 0
+    while batch := list(islice(lines, _LINES)):
+        click.echo("\n".join([*head, *batch]))
+        head = []
+        count += len(batch)
+    if head:
+        click.echo("\n".join(head))
+    return count

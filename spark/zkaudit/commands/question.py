@@ -1,0 +1,151 @@
+"""Shared by the commands that answer from the logs in this process: options, times, coverage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from zkaudit.text import printable
+
+if TYPE_CHECKING:
+    from zkaudit.local.history import GroupHistory
+
+F = TypeVar("F", bound=Callable[..., Any])
+_US: Final = 1_000_000
+
+
+@dataclass(slots=True)
+class Clock:
+    """Reads and shows times in one time zone.
+
+    Args:
+        name: as on the command line.
+        zone: ``None``: that of this machine.
+    """
+
+    name: str
+    zone: tzinfo | None
+    _second: int | None = None
+    _text: str = ""
+
+    def parse(self, text: str, option: str) -> str:
+        """Return an ISO time in UTC. Raises BadParameter."""
+        try:
+            moment = datetime.fromisoformat(text)
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=self.zone) if self.zone else moment.astimezone()
+            return moment.astimezone(UTC).isoformat(" ")
+        except (ValueError, OverflowError):
+            raise click.BadParameter(
+                f"{text!r} is not an ISO time such as 2026-01-31T12:00", param_hint=option
+            ) from None
+
+    def shown(self, us: int | None) -> str:
+        """Return a time to the millisecond. Times of one second after another are quickest."""
+        if us is None:
+            return f"{'-':23}"
+        second, rest = divmod(us, _US)
+        if second != self._second:
+            self._second = second
+            moment = datetime.fromtimestamp(second, UTC).astimezone(self.zone)
+            self._text = f"{moment:%Y-%m-%d %H:%M:%S}"
+        return f"{self._text}.{rest // 1000:03d}"
+
+
+def iso(us: int | None) -> str | None:
+    """Return a time as JSON output has it: ISO, UTC, with milliseconds."""
+    if us is None:
+        return None
+    return datetime.fromtimestamp(us / _US, UTC).isoformat(timespec="milliseconds")
+
+
+def _clock(_: click.Context, __: click.Parameter, name: str) -> Clock:
+    from zoneinfo import ZoneInfo
+
+    if name.lower() in ("utc", "local"):
+        return Clock(name, UTC if name.lower() == "utc" else None)
+    try:
+        return Clock(name, ZoneInfo(name))
+    except (ValueError, OSError, KeyError):
+        raise click.BadParameter(f"{name!r} is not a time zone such as Europe/Berlin") from None
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--zookeeper-logs",
+        "logs",
+        metavar="DIR",
+        multiple=True,
+        required=True,
+        help="Directory of each server, as for `zkaudit run`: --zookeeper-logs zk1 zk2 zk3.",
+    ),
+    click.option(
+        "--servers",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Number of voting servers in the ensemble, if you do not have all their logs.",
+    ),
+    click.option(
+        "--allow-damage",
+        is_flag=True,
+        help="Continue although a log is damaged and no other server has what follows.",
+    ),
+    click.option(
+        "--timezone",
+        "clock",
+        metavar="ZONE",
+        default="UTC",
+        show_default=True,
+        callback=_clock,
+        help="Time zone of times in the output, and of options without one: Europe/Berlin, or "
+        "`local`.",
+    ),
+)
+
+
+def question_options(command: F) -> F:
+    """Add the options that choose the logs and the time zone (given as ``clock``)."""
+    with_options: Any = command
+    for option in reversed(_OPTIONS):
+        with_options = option(with_options)
+    return with_options  # type: ignore[no-any-return]
+
+
+def about(history: GroupHistory, clock: Clock, start: str | None, end: str | None) -> Iterator[str]:
+    """Yield what the logs cover, and what they lack, in sentences."""
+    from zkaudit.report.verdict import coverage, doubt
+
+    summary = history.coverage.summary() | {
+        "from": start,
+        "to": end,
+        "last_time": iso(None if history.coverage.last_ms is None
+                         else history.coverage.last_ms * 1000),
+    }  # fmt: skip
+    yield from coverage(summary, clock.zone, clock.name)
+    yield from (text for _, _, text in history.coverage.sentences(clock.zone, clock.name))
+    if text := doubt(history.plan.unconfirmed):
+        yield text
+    for damage in history.coverage.damaged:
+        yield f"{damage}: this log is read only up to there."
+    if history.left_out:
+        yield f"Left out, not read: {', '.join(history.left_out)}."
+
+
+def narrow() -> int | None:
+    """The width of the terminal; ``None``: there is none."""
+    if not sys.stdout.isatty():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+def say(lines: Iterator[str]) -> None:
+    """Print sentences for people."""
+    for line in lines:
+        click.echo(printable(line))

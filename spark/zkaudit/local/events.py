@@ -1,0 +1,158 @@
+"""A group's history as the events of its fold, and who a session was."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zkaudit.group import ACTS, Coverage, Event, Fold, LaterEvents, Shown, member_of, znode_of
+from zkaudit.group.znodes import IDS, OWNERS
+from zkaudit.local.history import GroupHistory
+from zkaudit.schema import CREATES
+from zkaudit.text import printable
+
+_EVENT: Final = ("zxid", "idx", "time", "session", "type", "path", "data", "ephemeral", "cxid",
+                 "deleted")  # fmt: skip
+_SHOWN: Final = ("zxid", "path", "data", "czxid", "ctime", "mzxid", "mtime", "ephemeral_owner")
+_SERVER_BITS: Final = 56
+
+
+class Session(NamedTuple):
+    """A session of a client."""
+
+    id: int
+    opened_us: int | None = None
+    opened_zxid: int | None = None
+    timeout_ms: int | None = None
+
+    @property
+    def server(self) -> int:
+        """The id of the server (``myid``) at which it was opened."""
+        return (self.id & (1 << 64) - 1) >> _SERVER_BITS
+
+
+@dataclass(slots=True)
+class Sessions:
+    """The sessions that a group's history names."""
+
+    members: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The consumer ids that each session registered."""
+    claimants: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The consumer ids that each session wrote into owner znodes."""
+    brokers: dict[int, str] = field(default_factory=dict)
+    """The id of the broker that each session registered."""
+    opened: dict[int, Session] = field(default_factory=dict)
+    complete: bool = True
+    """Whether there are no log gaps, which may hide registrations."""
+
+    def __getitem__(self, session: int) -> Session:
+        return self.opened.get(session, Session(session))
+
+    def member(self, session: int | None) -> str | None:
+        """Return the consumer id of a session that registered exactly one."""
+        names = self.members.get(session or 0, ())
+        return next(iter(names)) if len(names) == 1 else None
+
+    def who(self, session: int | None) -> str:
+        """Say who a session is: a member, a broker, or another client."""
+        if session is None:
+            return "an unknown session"
+        if session in self.brokers:
+            return f"broker {printable(self.brokers[session])}"
+        names = self.members.get(session, ())
+        if names:
+            return f"member {' and '.join(map(printable, sorted(names)))}"
+        text = f"session {session & (1 << 64) - 1:#x}"
+        if names := self.claimants.get(session, ()):
+            return f"{text} (which claims as {' and '.join(map(printable, sorted(names)))})"
+        return f"{text} (not a member's)" if self.complete else f"{text} (never registered here)"
+
+
+def fold_of(history: GroupHistory, events: Iterable[Event]) -> Fold:
+    """Return a fold to which no event has been applied yet. ``events``: all of them."""
+    coverage = Coverage(history.log_gaps, history.known)
+    shown = list(shown_of(history))
+    later = LaterEvents(coverage, shown)
+    if history.log_gaps:
+        for event in events:
+            later.read(event)
+    return Fold(coverage, shown, later)
+
+
+def events_of(rows: pa.Table) -> list[Event]:
+    """Return the events of a group in order. ``rows``: those of ``GroupHistory``, or some."""
+    rows = rows.filter(pc.is_in(rows["type"], pa.array(list(ACTS)))).select(_EVENT)
+    columns: dict[str, Iterable[Any]] = {name: rows[name].to_pylist() for name in _EVENT[:2]}
+    columns["time"] = rows["time"].cast(pa.int64()).to_pylist()
+    for name in _EVENT[3:]:
+        columns[name] = (
+            list(_shared(rows[name])) if name in ("type", "path") else (rows[name].to_pylist())
+        )
+    columns["type"] = [ACTS[kind] for kind in columns["type"]]
+    return list(map(Event, *columns.values()))
+
+
+def _shared(column: pa.ChunkedArray) -> Iterator[Any]:
+    """The values of a column in which most are repeated."""
+    encoded = column.combine_chunks().dictionary_encode()
+    values = encoded.dictionary.to_pylist()
+    return (None if place is None else values[place] for place in encoded.indices.to_pylist())
+
+
+def shown_of(history: GroupHistory) -> Iterator[Shown]:
+    """Yield what the snapshots show."""
+    nodes = history.nodes.select(_SHOWN)
+    for name in ("ctime", "mtime"):
+        at = nodes.schema.get_field_index(name)
+        nodes = nodes.set_column(at, name, nodes[name].cast(pa.int64()))
+    for row in nodes.to_pylist():
+        yield Shown(*row.values())
+
+
+def sessions_of(history: GroupHistory) -> Sessions:
+    """Return the sessions of members and brokers, from the whole history."""
+    sessions = Sessions(complete=not history.log_gaps)
+    creates = history.rows.filter(pc.is_in(history.rows["type"], pa.array(list(CREATES))))
+    for table, owner in ((creates, "session"), (history.nodes, "ephemeral_owner")):
+        values = [table[name].to_pylist() for name in ("path", owner, "data")]
+        for path, session, data in zip(*values, strict=True):
+            _name(sessions, path, session, data)
+    closes = history.rows.filter(pc.is_valid(history.rows["deleted"]))
+    for row in closes.select(["session", "deleted"]).to_pylist():
+        for path in row["deleted"]:
+            _name(sessions, path, row["session"])
+    opened = history.rows.filter(pc.equal(history.rows["type"], "createSession"))
+    columns = [
+        opened["session"],
+        opened["time"].cast(pa.int64()),
+        opened["zxid"],
+        opened["timeout"],
+    ]
+    for session in map(Session, *(column.to_pylist() for column in columns)):
+        sessions.opened[session.id] = session
+    return sessions
+
+
+def _name(sessions: Sessions, path: str, session: int, data: bytes | None = None) -> None:
+    if "/brokers/ids/" in path:
+        sessions.brokers[session] = path.rpartition("/")[2]
+    elif (znode := znode_of(path)) is not None and znode.tree == IDS:
+        sessions.members[session].add(znode.name)
+    elif znode is not None and znode.tree == OWNERS and data:
+        sessions.claimants[session].add(member_of(data)[0] or "")
+
+
+def subscription_of(data: bytes | None) -> tuple[str | None, list[str]]:
+    """Return the pattern of a registration (``static``, ``white_list``, ``black_list``) and the
+    topics or expressions that it names."""
+    try:
+        content = json.loads(data or b"")
+        return content.get("pattern"), sorted(content["subscription"])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None, []

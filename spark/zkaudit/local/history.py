@@ -1,0 +1,379 @@
+"""The committed transactions of one group, in order, read from the servers' logs in this process.
+
+Files, committed transactions, log gaps, doubt and coverage are decided by the functions that the
+Spark pipeline uses. Only the operations of one group are decoded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zkaudit.decode.batches import read_snapshot
+from zkaudit.errors import InputMissingError, LogFormatError
+from zkaudit.history import committed, doubt
+from zkaudit.history.committed import History, Range
+from zkaudit.job.coverage import (
+    Coverage,
+    LoggedRun,
+    as_runs,
+    check_agreement,
+    check_any,
+    check_damage,
+    check_times,
+    covered,
+    damages,
+    logged_twice,
+    with_gaps,
+)
+from zkaudit.schema import CONFIG, PATH, RUN, SNAPSHOT, TXNLOG, TXNLOG_GROUPS, arrow_schema
+from zkaudit.sources import selection
+from zkaudit.sources.files import Piece
+from zkaudit.sources.options import Settings, parse_options
+from zkaudit.sources.rows import rows_of, snapshot_rows
+from zkaudit.text import printable, regex_of
+
+_LOGGED: Final = {column.name for column in TXNLOG}
+_OPERATION: Final = [column.name for column in TXNLOG_GROUPS if column.name in _LOGGED]
+_GROUP: Final = re.compile(r"(?s).*?/consumers/([^/]+)/")
+_WITH_TOPIC: Final = 5
+"""A path with more parts than this has a topic: /consumers/GROUP/owners/TOPIC/PARTITION."""
+_MOST_NAMES: Final = 5
+_DOUBTED: Final = ("zxid", "idx", "session", "type", "path", "version", "ephemeral")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to read.
+
+    Args:
+        directories: of the servers, as for ``zkaudit run``.
+        group: its name.
+        start: ISO time, UTC; the logs are read from a snapshot an hour before, if there is one.
+        end: ISO time, UTC.
+        servers: number of voting servers; ``None``: as many as there are directories.
+        allow_damage: whether to read on although no server has what follows a damaged record.
+        options: the names of ``start`` and ``end`` on the command line.
+    """
+
+    directories: Sequence[str]
+    group: str
+    start: str | None = None
+    end: str | None = None
+    servers: int | None = None
+    allow_damage: bool = False
+    options: tuple[str, str] = ("--from", "--to")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHistory:
+    """What the logs show of one group.
+
+    Args:
+        rows: its operations (``schema.TXNLOG``) in the order of (zxid, idx), each once, and those
+            of sessions, topics and brokers; ``confirmed`` is false for those that may never have
+            been committed.
+        nodes: its znodes in the snapshots that were needed (``schema.SNAPSHOT``).
+        plan: which transactions there are.
+        log_gaps: as ``committed.log_gaps_of`` returns them.
+        known: as ``selection.known`` returns it.
+        coverage: which time the logs cover.
+        left_out: files that were not read, with the reason.
+        begin: the first zxid that was read, if earlier logs were left out on purpose.
+        stopped_early: whether later logs were left out on purpose.
+        chroots: the paths before ``/consumers`` below which there is a group of this name.
+        logged: the runs of zxids in the logs, with times.
+    """
+
+    rows: pa.Table
+    nodes: pa.Table
+    plan: History
+    log_gaps: Sequence[tuple[int, int]]
+    known: tuple[int | None, ...]
+    coverage: Coverage
+    left_out: Sequence[str]
+    begin: int | None
+    stopped_early: bool
+    chroots: tuple[str, ...]
+    logged: Sequence[LoggedRun]
+
+
+def read(question: Question) -> GroupHistory:
+    """Read the history of a group.
+
+    Raises InputMissingError if a directory has no logs, or these have no such group or nothing at
+    the time; AuditError for logs that contradict each other; LogFormatError for damage.
+    """
+    logs, snapshots = selection.find(question.directories)
+    before = selection.begin_snapshot(logs, snapshots, question.start)
+    begin = None if before is None else before.zxid + 1
+    end = selection.end_zxid(logs, question.end)
+    wanted = selection.within(logs, begin, end)
+
+    def settings(source: str, table: str, begins: Sequence[str] = ()) -> Settings:
+        options = {"table": table, "corruption": "stop", "groupBegins": ",".join(begins)}
+        options["paths"] = selection.listed(question.directories)
+        parsed = parse_options(source, options)
+        filters = replace(parsed.filters, start_zxid=begin, end_zxid=end)
+        is_log = source == "zookeeper_txnlog"
+        return replace(parsed, filters=filters) if is_log else parsed
+
+    begins = selection.group_begins(regex_of([question.group]))
+    of_group = settings("zookeeper_txnlog", "groups", begins)
+    table, logged = _once(wanted, of_group, settings("zookeeper_txnlog", "runs"), question.servers)
+    check_agreement(logged)
+    if logged_twice(logged):
+        table = _once_each(table)
+    plan = committed.plan(as_runs(logged), question.servers or _voters(table))
+    damaged = damages(logged, begin)
+    if not question.allow_damage:
+        check_damage(damaged)
+    plan = with_gaps(plan, damaged)
+    if plan.unconfirmed:
+        rows = _taken(table, plan).select(_DOUBTED)
+        later = pc.greater_equal(rows["zxid"], plan.unconfirmed[0][0])
+        needed = rows.filter(pc.or_(later, pc.equal(rows["type"], "closeSession")))
+        plan = doubt.decided_rows(needed.to_pylist(), plan)
+    check_any(plan, question.directories)
+    log_gaps = committed.log_gaps_of(plan)
+    asked = (question.start, question.end)
+    start_ms, end_ms = (None if time is None else selection.milliseconds(time) for time in asked)
+    servers = {log.server for log in logs}
+    coverage = covered(logged, servers, log_gaps, start_ms, end_ms, damaged)
+    check_times(coverage, *asked, question.options)
+    first, last = (begin or 1) - 1, 2**63 - 1 if end is None else end
+    usable = [
+        piece
+        for piece in snapshots
+        if first <= piece.zxid <= last and not committed.within(piece.zxid, plan.dropped)
+    ]
+    nodes, whole = _snapshots(
+        usable, log_gaps, settings("zookeeper_snapshot", "group_nodes", begins)
+    )
+    mine = _of_group(_taken(table, plan), nodes, question.group)
+    if mine is None:
+        every = settings("zookeeper_txnlog", "groups")
+        raise InputMissingError(_no_such(question.group, _names(wanted, every, usable)))
+    return GroupHistory(
+        mine[0],
+        mine[1],
+        plan,
+        log_gaps,
+        selection.known(log_gaps, whole),
+        coverage,
+        selection.left_out(question.directories),
+        begin,
+        end is not None,
+        mine[2],
+        logged,
+    )
+
+
+def _once(
+    logs: Sequence[Piece], of_group: Settings, runs: Settings, voters: int | None
+) -> tuple[pa.Table, list[LoggedRun]]:
+    """The group's rows with few duplicates, and the runs of all logs.
+
+    All servers of an ensemble log the same transactions. So the logs of one are decoded, of the
+    others first only the zxids, and then those logs that have more.
+    """
+    name = min(log.server for log in logs)
+    first = [log for log in logs if log.server == name]
+    others = [log for log in logs if log.server != name]
+    table, logged = _decoded(first, of_group)
+    known = [run for batch in rows_of(runs, others) for run in _runs(batch)]
+    logged += known
+    plan = committed.plan(as_runs(logged), voters)
+    more = {
+        (run.server, run.file)
+        for run in known
+        if run.first is not None
+        and run.last is not None
+        and committed.takes(plan, run.server, run.first, run.last)
+    }
+    chosen = [log for log in others if (log.server, log.name) in more]
+    return pa.concat_tables([table, _decoded(chosen, of_group)[0]]), logged
+
+
+def _decoded(logs: Iterable[Piece], settings: Settings) -> tuple[pa.Table, list[LoggedRun]]:
+    batches, logged = [], list[LoggedRun]()
+    for batch in rows_of(settings, logs):
+        kinds = batch["kind"]
+        if kinds.null_count < len(kinds):  # the last batches of a log
+            logged += _runs(batch.filter(pc.equal(kinds, RUN)))
+            batch = batch.filter(pc.is_null(kinds))
+        batches.append(batch.select(_OPERATION))
+    schema_ = pa.schema([arrow_schema(TXNLOG_GROUPS).field(name) for name in _OPERATION])
+    return pa.Table.from_batches(batches, schema_), logged
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[LoggedRun]:
+    for row in batch.to_pylist():
+        clocks = (row["first_time"], row["last_time"])
+        first, last = (time and round(time.timestamp() * 1000) for time in clocks)
+        yield LoggedRun(
+            row["server"], row["file"], row["first_zxid"], row["last_zxid"], first, last,
+            row["times"] or (), row["damage"], row["cut"],
+        )  # fmt: skip
+
+
+def _once_each(table: pa.Table) -> pa.Table:
+    """Leave out operations that one server has logged twice."""
+    servers = table["server"].combine_chunks().dictionary_encode().indices.to_numpy()
+    keys = (servers, table["zxid"].to_numpy(), table["idx"].to_numpy())
+    _, places = np.unique(
+        np.stack([key.astype(np.int64) for key in keys]), axis=1, return_index=True
+    )
+    return table.take(pa.array(np.sort(places)))
+
+
+def _voters(table: pa.Table) -> int | None:
+    """The number of voting servers in the newest configuration that the logs have."""
+    configs = table.filter(pc.and_(pc.equal(table["path"], CONFIG), pc.is_valid(table["data"])))
+    if not len(configs):
+        return None
+    newest = max(configs.select(["zxid", "data"]).to_pylist(), key=lambda row: int(row["zxid"]))
+    return committed.participants(newest["data"])
+
+
+def _taken(table: pa.Table, plan: History) -> pa.Table:
+    """Each operation once, without those never committed, in order; with ``confirmed``."""
+    zxids = table["zxid"].to_numpy()
+    mask = np.zeros(len(table), bool)
+    for server, ranges in plan.take.items():
+        here = pc.equal(table["server"], server).to_numpy(zero_copy_only=False)
+        mask |= here & inside(zxids, ranges)
+    table = table.filter(pa.array(mask))
+    zxids, idx = table["zxid"].to_numpy(), table["idx"].to_numpy()
+    if (np.diff(zxids) < 0).any():
+        order = np.lexsort((idx, zxids))
+        table, zxids = table.take(pa.array(order)), zxids[order]
+    return table.append_column("confirmed", pa.array(~inside(zxids, plan.unconfirmed)))
+
+
+def inside(zxids: np.ndarray, ranges: Sequence[Range]) -> np.ndarray:
+    """Which zxids are in one of the disjoint ranges."""
+    if not ranges:
+        return np.zeros(len(zxids), bool)
+    bounds = np.array(sorted(ranges), np.int64)
+    at = np.searchsorted(bounds[:, 0], zxids, "right") - 1
+    inside: np.ndarray = (at >= 0) & (zxids <= bounds[at, 1])
+    return inside
+
+
+def _snapshots(
+    usable: Sequence[Piece], log_gaps: Sequence[tuple[int, int]], settings: Settings
+) -> tuple[pa.Table, list[int]]:
+    """The znodes of the snapshots behind log gaps, and the zxids of those that are whole."""
+    batches: list[pa.RecordBatch] = []
+    whole: list[int] = []
+
+    def read(chosen: Sequence[Piece]) -> Iterable[int]:
+        good = []
+        for piece in chosen:
+            try:
+                batches.extend(snapshot_rows(settings, piece))
+            except (LogFormatError, FileNotFoundError):  # ZooKeeper does not use it either
+                continue
+            good.append(piece.zxid)
+        whole.extend(good)
+        return good
+
+    if log_gaps:
+        selection.read_behind(usable, log_gaps, read)
+    return pa.Table.from_batches(batches, arrow_schema(SNAPSHOT)), whole
+
+
+def _of_group(
+    table: pa.Table, nodes: pa.Table, group: str
+) -> tuple[pa.Table, pa.Table, tuple[str, ...]] | None:
+    """Leave out other groups, their sessions and topics; ``None``: there is no such group."""
+    paths = table["path"].combine_chunks()
+    logged = pc.unique(paths).to_pylist()
+    in_nodes = nodes["path"].to_pylist()
+    listed = _listed(table)
+    mine = {path for path in (*logged, *in_nodes, *listed) if path and _group_of(path) == group}
+    if not mine:
+        return None
+    chroots = tuple(sorted({path.partition("/consumers/")[0] for path in mine}))
+    rows = table.filter(_among(paths, mine))
+    owned = nodes.filter(_among(nodes["path"], mine))
+    sessions = {*rows["session"].to_pylist(), *owned["ephemeral_owner"].to_pylist()}
+    sessions.update(session for path in mine & listed.keys() for session in listed[path])
+    topics = {parts[-2] for path in mine if len(parts := path.split("/")) > _WITH_TOPIC}
+    for part in (rows, owned):
+        registered = part.filter(pc.match_substring(part["path"], "/ids/"))
+        topics.update(topic for data in registered["data"].to_pylist() for topic in _topics(data))
+    mine.update(path for path in (*logged, *in_nodes) if path and _is_shared(path, topics))
+    alone = pc.and_(pc.is_null(paths), _among(table["session"], sessions - {0}))
+    return (
+        table.filter(pc.or_(_among(paths, mine), alone)),
+        nodes.filter(_among(nodes["path"], mine)),
+        chroots,
+    )
+
+
+def _among(column: pa.ChunkedArray, values: Iterable[Any]) -> pa.ChunkedArray:
+    return pc.is_in(column, pa.array(list(values), column.type))
+
+
+def _listed(table: pa.Table) -> dict[str, set[int]]:
+    """The paths that the ends of sessions list, with the sessions."""
+    closes = table.filter(pc.is_valid(table["deleted"])).select(["session", "deleted"])
+    listed: dict[str, set[int]] = {}
+    for row in closes.to_pylist():
+        for path in row["deleted"]:
+            listed.setdefault(path, set()).add(row["session"])
+    return listed
+
+
+def _group_of(path: str) -> str | None:
+    """The group of a znode below ``/consumers/GROUP``."""
+    parts = _GROUP.match(path)
+    return parts[1] if parts else None
+
+
+def _is_shared(path: str, topics: set[str]) -> bool:
+    """Whether a path is that of a broker, or of one of these topics."""
+    parts = path.rsplit("/", 3)
+    if parts[1:2] != ["brokers"]:
+        return False
+    return parts[2] == "ids" or (parts[2] == "topics" and parts[3] in topics)
+
+
+def _topics(data: bytes | None) -> Iterator[str]:
+    """The names in the subscription of a registration."""
+    try:
+        yield from json.loads(data or b"")["subscription"]
+    except (ValueError, TypeError, KeyError):
+        return
+
+
+def _names(logs: Iterable[Piece], settings: Settings, snapshots: Sequence[Piece]) -> set[str]:
+    """The names of all groups in the logs, and in the first snapshot."""
+    paths: set[str | None] = set()
+    for batch in rows_of(settings, logs):
+        paths.update(pc.unique(batch["path"].filter(pc.equal(batch["kind"], PATH))).to_pylist())
+    for piece in snapshots[:1]:
+        with suppress(LogFormatError, FileNotFoundError):
+            for batch in read_snapshot(piece.path, columns=["path"]):
+                paths.update(batch["path"].to_pylist())
+    return {group for path in paths if path and (group := _group_of(path)) is not None}
+
+
+def _no_such(group: str, names: set[str]) -> str:
+    text = f"{group}: the logs have no group of this name"
+    if near := difflib.get_close_matches(group, names, n=3):
+        return f"{text}: did you mean {' or '.join(map(printable, near))}?"
+    shown = ", ".join(map(printable, sorted(names)[:_MOST_NAMES]))
+    more = ", ..." if len(names) > _MOST_NAMES else ""
+    return f"{text}: they have {shown}{more}" if names else f"{text}, and no other group"
