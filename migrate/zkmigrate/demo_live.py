@@ -162,7 +162,15 @@ class _Run:
     def stage(self, name: str) -> None:
         """Run a stage of the tool until it is done, and kill a process during it."""
         words = [sys.executable, "-c", "from zkmigrate.cli import main; main()", "live", name]
-        words += [GROUP, "--execute", "--zookeeper", self.cluster.zookeeper, "--wait", "60"]
+        words += [
+            "--group",
+            GROUP,
+            "--execute",
+            "--zookeeper",
+            self.cluster.zookeeper,
+            "--wait",
+            "60",
+        ]
         begun = time.monotonic()
         killer = threading.Timer(self.random.uniform(0, 1.5), self.kill)
         if self.options.kill not in ("none", "tool"):

@@ -33,7 +33,9 @@ def act(left: LeftBehind, group: str, capsys: pytest.CaptureFixture[str]) -> Act
     def one(stage: str, outcome: str = "") -> str:
         where = ["--zookeeper", left.address, "--bootstrap-server", left.kraft.bootstrap]
         capsys.readouterr()
-        status = run(["live", stage, group, "--execute", "--wait", "20", "--json", *where])
+        status = run(
+            ["live", stage, "--group", group, "--execute", "--wait", "20", "--json", *where]
+        )
         (row,) = json.loads(capsys.readouterr().out)
         if stage == "prepare" and status:  # it does not wait until the members have read the mode
             return str(row["why"])

@@ -1,4 +1,4 @@
-"""Move many running groups with ``zkmigrate live STAGE --all-ready``: ``make live-estate``.
+"""Move many running groups with ``zkmigrate live STAGE --all``: ``make live-estate``.
 
 ``python -m tests.migrate.live_estate 200`` starts real servers and 200 groups with one migratable
 member each. Every twentieth group also has a legacy member, so that its move is refused. Each stage
@@ -105,7 +105,7 @@ def _deliveries(folder: Path) -> dict[str, list[tuple[float, int, int]]]:
 
 def _stage(stage: str, zookeeper: str, parallel: int) -> Counter[str]:
     """Run a stage for all groups; return how many groups had each outcome and mode."""
-    words = [sys.executable, "-m", "zkmigrate", "live", stage, "--all-ready", "--execute"]
+    words = [sys.executable, "-m", "zkmigrate", "live", stage, "--all", "--execute"]
     words += ["--json", "--parallel", str(parallel), "--zookeeper", zookeeper]
     begun = time.monotonic()
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -119,7 +119,7 @@ def _stage(stage: str, zookeeper: str, parallel: int) -> Counter[str]:
         f"progress, {dict(found)} {sorted(why) or ''}\n"
     )
     sys.stdout.flush()
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode in (0, 1), done.stderr[-2000:]  # legacy members
     return found
 
 

@@ -169,33 +169,33 @@ def unreadable(one: Cluster) -> None:
 def prepared(one: Cluster) -> None:
     """A live move is prepared; the mode is ``zookeeper``."""
     untouched(one)
-    good(one.run("live", "prepare", one.group, "--execute", "--wait", "0"))
+    good(one.run("live", "prepare", "--group", one.group, "--execute", "--wait", "0"))
 
 
 def live_locked(one: Cluster) -> None:
     """The mode of the live move is ``locked``."""
     prepared(one)
-    good(one.run("live", "lock", one.group, "--execute", "--wait", "0"))
+    good(one.run("live", "lock", "--group", one.group, "--execute", "--wait", "0"))
 
 
 def live_kafka(one: Cluster) -> None:
     """The mode of the live move is ``kafka``; members have committed in both stores."""
     live_locked(one)
-    good(one.run("live", "to-kafka", one.group, "--execute", "--wait", "0"))
+    good(one.run("live", "to-kafka", "--group", one.group, "--execute", "--wait", "0"))
     one.in_kafka(one.group, one.topic_name, 100, 50)
 
 
 def live_open(one: Cluster) -> None:
     """The mode of the live move is ``open``, and plain consumers have committed since."""
     live_kafka(one)
-    good(one.run("live", "finalize", one.group, "--execute", "--wait", "0"))
+    good(one.run("live", "finalize", "--group", one.group, "--execute", "--wait", "0"))
     one.in_kafka(one.group, one.topic_name, 500, 501)
 
 
 def live_finished(one: Cluster) -> None:
     """The live move is complete."""
     live_open(one)
-    good(one.run("live", "complete", one.group, "--execute", "--wait", "0"))
+    good(one.run("live", "complete", "--group", one.group, "--execute", "--wait", "0"))
 
 
 STATES: Final[tuple[Callable[[Any], None], ...]] = (
@@ -314,7 +314,9 @@ def live_step(name: str) -> Callable[[Cluster], str]:
     """A step of a live move."""
 
     def step(one: Cluster) -> str:
-        return said(one.run("live", name, one.group, "--execute", "--wait", "0"), "outcome")
+        return said(
+            one.run("live", name, "--group", one.group, "--execute", "--wait", "0"), "outcome"
+        )
 
     step.__name__ = f"live_{name.replace('-', '_')}"
     return step
@@ -322,7 +324,7 @@ def live_step(name: str) -> Callable[[Cluster], str]:
 
 def live_status(one: Cluster) -> str:
     """The mode, and the modes that may be next."""
-    ran = one.run("live", "status", one.group)
+    ran = one.run("live", "status", "--group", one.group)
     row = ran.rows[0]
     gates = [gate.split(": ") for gate in row["gates"].split(" | ")]
     after = [name for name, *why in gates if why == ["open"]]

@@ -26,6 +26,7 @@ from tests.migrate.simulated import Simulated, simulated
 from tests.migrate.test_plan import BACK, FORTH, TP, kinds, made, state
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.znodes import encode_member
 from zkconsumer.core.zookeeper.ops import Create
 
 __all__ = ["simulated"]
@@ -74,6 +75,8 @@ def test_the_groups_that_were_moved(stores: Any) -> None:
         (EVERY, (), {"a": "a", "b": "b", "e": "e", "f": "f"}, {"a": "x"}),
         (Selection((), "a|x|d|only", False, ()), (), {"a": "a"}, {"a": "x"}),
         (named("a"), (), {"a": "a"}, {"a": "x"}),
+        (named("*"), (), {"a": "a", "b": "b", "e": "e", "f": "f"}, {"a": "x"}),
+        (named("only", "e*"), (), {"only": "only", "e": "e"}, {}),
         (named("x"), (), {"x": "a"}, {"a": "x"}),
         (named("x"), (Rename("x", "a"),), {"x": "a"}, {"a": "x"}),
         (named("a"), (Rename("x", "g"),), {"a": "g"}, {"g": "x"}),
@@ -91,6 +94,49 @@ def test_a_group_goes_back_to_its_own_name(
     """Whichever of its names is given. Only a group that is named may be one that never was in
     ZooKeeper."""
     assert choose(stores, BACK, which, renames) == (own, renamed)
+
+
+KNOWN = ("etl-a", "etl-b", "mail", "odd[1]*")
+
+
+@pytest.mark.parametrize(
+    ("groups", "excluded", "chosen"),
+    [
+        (("etl-*",), (), ["etl-a", "etl-b"]),
+        (("mail", "etl-?", "etl-a"), (), ["mail", "etl-a", "etl-b"]),
+        (("*",), ("etl-*", "mail"), ["odd[1]*"]),
+        (("odd[1]*",), (), ["odd[1]*"]),
+    ],
+)
+def test_a_glob_chooses_groups(
+    groups: tuple[str, ...], excluded: tuple[str, ...], chosen: list[str]
+) -> None:
+    """In the same words as ``--exclude``. A group whose name looks like a glob can be named."""
+    which = Selection(groups, None, False, excluded)
+    for store in Store:
+        assert which.of_store(lambda: list(KNOWN), store) == chosen
+
+
+def test_a_glob_that_matches_nothing_is_an_error() -> None:
+    """A run that checks nothing must not look good."""
+    for groups in (("x*",), ("mail", "x*")):
+        with pytest.raises(MigrationError, match=r"there is no group x\* among the 4"):
+            named(*groups).of_store(lambda: list(KNOWN), Store.ZOOKEEPER)
+
+
+def test_a_live_step_leaves_groups_without_migratable_members_out(simulated: Simulated) -> None:
+    """Unless they are named. On all groups, the step would give every group of the estate a
+    mode."""
+    simulated.topic("t", (0, 100))
+    for name in ("etl-a", "etl-b", "mail"):
+        simulated.in_zookeeper(name, "t", 5)
+    simulated.znode("/consumers/etl-a/live/members/etl-a_new", encode_member(0))
+    words = ("live", "prepare", "--execute", "--wait", "0")
+    for choice in (("--all",), ("--group", "etl-*"), ("--groups-regex", ".*", "--exclude", "mail")):
+        ran = simulated.run(*words, *choice)
+        assert [row["group"] for row in ran.rows] == ["etl-a"], choice
+    ran = simulated.run(*words, "--group", "mail")
+    assert [(row["group"], row["outcome"]) for row in ran.rows] == [("mail", "done")]
 
 
 def test_no_name_is_chosen_twice(stores: Any) -> None:

@@ -49,7 +49,7 @@ def original(jvm: JvmMembers, zookeeper: str, group: str, topic: str, name: str)
 
 def act(shell: Shell, stage: str, group: str, outcome: str = "done") -> str:
     """Run a stage, and return the reason if it was refused."""
-    status, rows = shell.rows("live", stage, group, "--execute", "--wait", "20")
+    status, rows = shell.rows("live", stage, "--group", group, "--execute", "--wait", "20")
     assert [row["outcome"] for row in rows] == [outcome], rows
     assert status == (outcome == "refused")
     return str(rows[0]["why"])
@@ -118,7 +118,7 @@ def test_the_whole_road(
         last = original(jvm, zookeeper, group, topic, "last")
         last.wait_joined()
         wait_until(lambda: len(last.deliveries) > 10, 30, "the JVM reads again")
-        status, rows = shell.rows("live", "status", group)
+        status, rows = shell.rows("live", "status", "--group", group)
         assert (status, rows[0]["mode"], rows[0]["members"]) == (0, "zookeeper", 3)
         sent = producer.stop()
 
@@ -146,23 +146,23 @@ def settings(bench: Bench, group: str) -> dict[str, object]:
     return {**addresses, "group.id": group, **QUICK}
 
 
-def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: str) -> None:
-    """Without ``--execute`` nothing changes. ``--all-ready`` moves the groups that can be moved,
-    lists the others that have migratable members, and never moves a group back."""
+def test_a_dry_run_and_a_pattern(bench: Bench, shell: Shell, group: str, topic: str) -> None:
+    """Without ``--execute`` nothing changes. A glob takes the groups that have migratable members,
+    lists those that cannot be moved, and never moves a group back."""
     second = f"{group}-other"
     bench.topic(topic, 2, 5)
     bench.set_zk(f"{group}-legacy", topic, {0: 1})
     with MigratableConsumerConnector(settings(bench, group)) as member:
         reader = Reader(member.create_message_streams({topic: 1})[topic])
         reader.wait(10)
-        assert shell("live", "prepare", group, "--execute", "--wait", "20")[0] == 0
-        status, rows = shell.rows("live", "lock", group)
+        assert shell("live", "prepare", "--group", group, "--execute", "--wait", "20")[0] == 0
+        status, rows = shell.rows("live", "lock", "--group", group)
         assert (status, rows[0]["outcome"], rows[0]["mode"]) == (0, "would be done", "zookeeper")
         assert b"zookeeper" in bench.client.get(f"/consumers/{group}/live/mode")[0]
         every: dict[str, str] = {}
 
         def act_on_all(stage: str, status: int = 0) -> dict[str, tuple[str, str]]:
-            words = ("live", stage, "--all-ready", "--execute", "--wait", "20", "--parallel", "3")
+            words = ("live", stage, "--group", f"{group}*", "--execute", "--wait", "20")
             ended, rows = shell.rows(*words)
             assert ended == status, rows
             mine = [row for row in rows if row["group"].startswith(group)]
@@ -172,28 +172,32 @@ def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: 
         with MigratableConsumerConnector(settings(bench, second)) as other:
             Reader(other.create_message_streams({topic: 1})[topic]).wait(10)
             bench.client.create(f"/consumers/{second}/ids/{second}_old", b"{}", ephemeral=True)
-            refused = {second: ("not ready", "zookeeper")}
-            assert act_on_all("lock") == {group: ("done", "locked"), **refused}
+            refused = {second: ("refused", "zookeeper")}
+            assert act_on_all("lock", 1) == {group: ("done", "locked"), **refused}
             assert "not migratable" in every[second]
-            assert act_on_all("to-kafka") == {group: ("done", "kafka"), **refused}
+            assert act_on_all("to-kafka", 1) == {group: ("done", "kafka"), **refused}
             bench.client.delete(f"/consumers/{second}/ids/{second}_old")
             assert act_on_all("lock") == {
                 group: ("was done", "kafka"),
                 second: ("done", "locked"),
             }
-            rows = shell.rows("live", "status", "--all-ready")[1]
+            rows = shell.rows("live", "status", "--group", f"{group}*")[1]
             modes = {row["group"]: row["mode"] for row in rows if row["group"].startswith(group)}
             assert modes == {group: "kafka", second: "locked"}
-            assert shell("live", "status", group)[0] == shell("live", "status", second)[0] == 0
+            assert (
+                shell("live", "status", "--group", group)[0]
+                == shell("live", "status", "--group", second)[0]
+                == 0
+            )
             assert act_on_all("to-zookeeper") == {
                 group: ("done", "locked"),
                 second: ("was done", "locked"),
             }
-        status, rows = shell.rows("live", "finalize", group)
+        status, rows = shell.rows("live", "finalize", "--group", group)
         assert (status, rows[0]["outcome"]) == (1, "refused")
         act(shell, "unlock", group)
     assert shell("live", "lock")[0] == 2
-    status, rows = shell.rows("live", "prepare", f"{group}-legacy")
+    status, rows = shell.rows("live", "prepare", "--group", f"{group}-legacy")
     assert (status, rows[0]["mode"]) == (0, "zookeeper"), "a group without members"
 
 

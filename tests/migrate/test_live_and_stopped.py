@@ -36,7 +36,7 @@ def group(simulated: Simulated) -> None:
     simulated.topic("t", (0, 100))
     simulated.in_zookeeper("g", "t", 40)
     simulated.zk.set(GROUP.ids)
-    assert simulated.run("live", "prepare", "g", "--execute", "--wait", "0").status == 0
+    assert simulated.run("live", "prepare", "--group", "g", "--execute", "--wait", "0").status == 0
 
 
 def to(simulated: Simulated, mode: Mode) -> None:
@@ -46,7 +46,7 @@ def to(simulated: Simulated, mode: Mode) -> None:
             return
         if step == "finalize":
             simulated.in_kafka("g", "t", 40)
-        ran = simulated.run("live", step, "g", "--execute", "--wait", "0")
+        ran = simulated.run("live", step, "--group", "g", "--execute", "--wait", "0")
         assert ran.status == 0, ran
     assert simulated.zk.text(PATHS.mode) == encode_mode(mode)
 
@@ -84,7 +84,7 @@ def test_a_group_that_was_moved_stopped_is_not_moved_again(simulated: Simulated,
     group(simulated)
     plan(simulated)
     assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
-    ran = simulated.run("live", step, "g", "--execute", "--wait", "0")
+    ran = simulated.run("live", step, "--group", "g", "--execute", "--wait", "0")
     assert ran.status == 1
     assert "was moved to Kafka already" in ran.rows[0]["why"]
 
@@ -140,12 +140,12 @@ def test_a_finished_live_move_counts_as_moved_and_can_go_back(simulated: Simulat
     group(simulated)
     to(simulated, Mode.OPEN)
     simulated.in_kafka("g", "t", 70)  # plain consumers
-    ran = simulated.run("live", "complete", "g")
+    ran = simulated.run("live", "complete", "--group", "g")
     assert (ran.status, ran.rows[0]["outcome"]) == (0, "would be done")
     assert status(simulated)["moved"] == "live: open"
-    ran = simulated.run("live", "complete", "--all-ready", "--execute")
+    ran = simulated.run("live", "complete", "--all", "--execute")
     assert (ran.status, ran.rows[0]["outcome"]) == (0, "done")
-    ran = simulated.run("live", "complete", "g", "--execute")
+    ran = simulated.run("live", "complete", "--group", "g", "--execute")
     assert (ran.status, ran.rows[0]["outcome"]) == (0, "was done")
     row = status(simulated)
     assert (row["truth"], row["locked"], row["attention"]) == ("kafka", "locked", "")
@@ -160,7 +160,7 @@ def test_a_finished_live_move_counts_as_moved_and_can_go_back(simulated: Simulat
     assert simulated.zk.run(guard.look("g")).guard is Guard.OPEN
     row = status(simulated)
     assert (row["truth"], row["attention"]) == ("zookeeper", "")
-    assert simulated.run("live", "prepare", "g", "--execute", "--wait", "0").status == 0
+    assert simulated.run("live", "prepare", "--group", "g", "--execute", "--wait", "0").status == 0
 
 
 @pytest.mark.parametrize("mode", [Mode.ZOOKEEPER, Mode.LOCKED, Mode.KAFKA])
@@ -171,7 +171,7 @@ def test_a_live_move_that_is_not_finished_is_not_completed(
     group(simulated)
     to(simulated, mode)
     for words in ((), ("--execute",)):
-        ran = simulated.run("live", "complete", "g", *words)
+        ran = simulated.run("live", "complete", "--group", "g", *words)
         assert ran.status == 1
         assert f"the group is in mode {mode.value}" in ran.rows[0]["why"]
     assert simulated.zk.text(PATHS.mode) == encode_mode(mode)
@@ -195,7 +195,7 @@ def test_a_member_that_comes_back_stops_the_completion(simulated: Simulated) -> 
                 simulated.zk.set(mine, encode_member(1))
 
         simulated.zk.before = before
-        ran = simulated.run("live", "complete", "g", "--execute")
+        ran = simulated.run("live", "complete", "--group", "g", "--execute")
         simulated.zk.before = lambda op: None
         if came:
             assert ran.status == 1, number
@@ -245,7 +245,7 @@ def test_a_live_move_does_not_begin_where_kafka_is_ahead(
     simulated.in_kafka("g", "t", 60)
     for step in ("prepare", "lock"):
         for words in ((), ("--execute",)):
-            ran = simulated.run("live", step, "g", "--wait", "0", *words)
+            ran = simulated.run("live", step, "--group", "g", "--wait", "0", *words)
             assert ran.status == 1
             assert "offsets.storage=kafka" in ran.rows[0]["why"]
             assert "delete" not in ran.rows[0]["why"]
@@ -293,16 +293,18 @@ def test_live_status_fails_for_a_group_that_cannot_be_read(simulated: Simulated)
     """A script must not continue with the next step. The other groups are shown."""
     group(simulated)
     simulated.zk.set("/consumers/other/live/mode", b"?")
-    ran = simulated.run("live", "status", "other", "g")
+    ran = simulated.run("live", "status", "--group", "other", "--group", "g")
     assert ran.status == 1
     assert [(one["group"], one["mode"]) for one in ran.rows] == [
         ("other", None),
         ("g", "zookeeper"),
     ]
-    assert simulated.run("live", "status", "g").status == 0
+    assert simulated.run("live", "status", "--group", "g").status == 0
     for step in ("prepare", "lock", "to-kafka", "finalize", "complete", "to-zookeeper", "unlock"):
         for words in ((), ("--execute",)):
-            assert simulated.run("live", step, "other", "--wait", "0", *words).status == 1, step
+            assert (
+                simulated.run("live", step, "--group", "other", "--wait", "0", *words).status == 1
+            ), step
 
 
 @pytest.mark.parametrize(
@@ -374,7 +376,7 @@ def test_a_complete_move_records_misplaced_offsets_that_members_have_passed(
     group(simulated)
     simulated.in_zookeeper("g", "t", 30, where="offset")
     to(simulated, Mode.OPEN)
-    assert simulated.run("live", "complete", "g", "--execute", "--wait", "0").status == 0
+    assert simulated.run("live", "complete", "--group", "g", "--execute", "--wait", "0").status == 0
     assert simulated.run("status", "--group", "g").status == 0
     assert plan(simulated)["verdict"] == "moved"
     assert simulated.run("assess", "--group", "g", "--fail-if-left").status == 0
@@ -386,7 +388,7 @@ def test_a_complete_move_records_offsets_that_only_kafka_has(simulated: Simulate
     to(simulated, Mode.OPEN)
     simulated.topic("t", (0, 100), (0, 100))
     simulated.in_kafka("g", "t", None, 7)
-    assert simulated.run("live", "complete", "g", "--execute", "--wait", "0").status == 0
+    assert simulated.run("live", "complete", "--group", "g", "--execute", "--wait", "0").status == 0
     assert simulated.run("status", "--group", "g").status == 0
     simulated.forget("g", TopicPartition("t", 1))
     found = simulated.run("status", "--group", "g")
@@ -405,9 +407,9 @@ def test_a_refused_start_changes_nothing(simulated: Simulated, step: str) -> Non
     simulated.in_zookeeper("g", "t", 41, where="offset")
     simulated.zk.set(GROUP.ids)
     before = simulated.zxid()
-    ran = simulated.run("live", step, "g", "--execute", "--wait", "0")
+    ran = simulated.run("live", step, "--group", "g", "--execute", "--wait", "0")
     assert (ran.status, ran.rows[0]["outcome"]) == (1, "refused")
     assert "higher than those below offsets, where members read: t-0" in ran.rows[0]["why"]
     assert simulated.zxid() == before
     simulated.in_zookeeper("g", "t", 41)
-    assert simulated.run("live", step, "g", "--execute", "--wait", "0").status == 0
+    assert simulated.run("live", step, "--group", "g", "--execute", "--wait", "0").status == 0

@@ -245,7 +245,7 @@ def test_the_command_line_wins_over_the_environment(
             ["--all", "--out", "p", "--at-apply", "--from-file", "f", *ZK],
             "--from-file has no effect with --at-apply",
         ),
-        (MIGRATE["live status"], ["g", "--all-ready", *ZK], "GROUP and --all-ready exclude"),
+        (MIGRATE["live status"], ["--group", "g", "--all", *ZK], "--group and --all exclude"),
         (AUDIT["run"], [*LOGS, "--command-config", "f"], "--command-config goes with"),
         (
             AUDIT["run"],

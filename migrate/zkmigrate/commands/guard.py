@@ -104,7 +104,7 @@ def each_group(
             progress.group(result.group, result.outcome not in (Outcome.REFUSED, Outcome.FAILED))
 
     def good(one: Result) -> bool:
-        return one.outcome.good or (one.outcome is Outcome.SKIPPED and not which.named)
+        return one.outcome.good or (one.outcome is Outcome.SKIPPED and one.group not in which.names)
 
     rows = [(one.group, one.outcome.value, one.why) for one in results]
     if only_problems:
@@ -140,8 +140,8 @@ def _hold(which: Selection, servers: Servers, how: How) -> None:
         holding = Holding(zk, _chosen(which, zk))
         refused = 0
         try:
-            fine = {HELD, LOCKED} if which.named else {HELD, LOCKED, NOT_MOVED}
-            quiet = set() if which.named else {LOCKED, NOT_MOVED}
+            fine = {HELD, LOCKED} if which.names else {HELD, LOCKED, NOT_MOVED}
+            quiet = set() if which.names else {LOCKED, NOT_MOVED}
             events = [what for _, what in _said(holding.take(), how, quiet)]
             refused = sum(what not in fine for what in events)
             others = sum(what in quiet for what in events)

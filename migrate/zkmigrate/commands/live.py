@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from zkconsumer.admin.text import printable
-from zkconsumer.console.exclusive import at_most_one
 from zkconsumer.console.tables import How, format_options, print_rows
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.migration.modes import Mode, has_reached, neighbours
@@ -19,7 +18,9 @@ from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.running import parallel_option
+from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.model import Store
 
 if TYPE_CHECKING:
     from zkconsumer.core.migration.gates import Facts
@@ -38,19 +39,9 @@ def live() -> None:
     and, when all members are plain consumers, complete. To go back before that, use to-zookeeper
     and unlock. Each step checks whether the group is ready,
     writes the group's mode and waits until all members act on it. To resume an interrupted step,
-    run the same command again, on any machine.
+    run the same command again, on any machine. With --all or a pattern, a step leaves out groups
+    that have no migratable members.
     """
-
-
-def _groups(command: F) -> F:
-    """Add ``GROUP...`` and ``--all-ready``, given as ``groups`` and ``all_ready``."""
-    command = click.argument("groups", nargs=-1, metavar="GROUP...")(command)
-    return click.option(
-        "--all-ready",
-        is_flag=True,
-        help="Every group that has migratable members and is ready for this step. The others are "
-        "listed with the reason.",
-    )(command)
 
 
 class _Stage(NamedTuple):
@@ -77,7 +68,7 @@ class _Stage(NamedTuple):
         return move.check(self.target, self.back)
 
     def concerns(self, facts: Facts) -> bool:
-        """Whether ``--all-ready`` looks at a group."""
+        """Whether the stage is for a group that is not named individually."""
         if self.only_check is not None:
             return facts.mode is Mode.OPEN
         return bool(facts.members)
@@ -89,15 +80,14 @@ def _command(stage: _Stage) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @wraps(function)
         def run(
-            groups: tuple[str, ...],
-            all_ready: bool,
+            which: Selection,
             execute: bool,
             wait: float,
             parallel: int,
             servers: Servers,
             how: How,
         ) -> None:
-            _run(stage, groups, all_ready, execute, wait, parallel, servers, how)
+            _run(stage, which, execute, wait, parallel, servers, how)
 
         command: Any = format_options(server_options(parallel_option(run)))
         command = duration_option(
@@ -110,66 +100,39 @@ def _command(stage: _Stage) -> Callable[[F], F]:
             is_flag=True,
             help="Carry out the step; without it, only check whether the group is ready.",
         )(command)
-        return _groups(command)  # type: ignore[no-any-return]
+        return selection(command)  # type: ignore[no-any-return]
 
     return decorate
 
 
-def _check_choice(groups: tuple[str, ...], all_ready: bool) -> None:
-    if groups and all_ready:
-        at_most_one(("GROUP", "--all-ready"))
-    if not groups and not all_ready:
-        raise click.UsageError("name groups, or give --all-ready")
-
-
-def _names(stores: Stores, groups: tuple[str, ...], all_ready: bool) -> list[str]:
+def _names(stores: Stores, which: Selection) -> list[str]:
     from zkconsumer.admin.snapshot import list_groups
 
-    if wrong := [name for name in groups if not is_legal_group(name)]:
-        raise click.UsageError(f"{wrong[0]!r} cannot be the name of a group in ZooKeeper")
-    if groups:
-        return list(dict.fromkeys(groups))
-    return [name for name in stores.zk.run(list_groups()) if is_legal_group(name)]
-
-
-class _Left(NamedTuple):
-    """A group that ``--all-ready`` leaves alone. ``why``: empty if it has no migratable members."""
-
-    mode: Mode | None
-    why: str
+    names = which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
+    return list(filter(is_legal_group, names))
 
 
 def _run(
     stage: _Stage,
-    groups: tuple[str, ...],
-    all_ready: bool,
+    which: Selection,
     execute: bool,
     wait: float,
     parallel: int,
     servers: Servers,
     how: How,
 ) -> None:
-    from zkconsumer.core.migration.gates import may_pass
     from zkmigrate.apply.live import LiveMove, look
     from zkmigrate.apply.parallel import Parallel
 
-    _check_choice(groups, all_ready)
     stopped = Event()
 
-    def work(stores: Stores, name: str) -> Step | _Left:
+    def work(stores: Stores, name: str) -> Step | None:
         def say(text: str) -> None:
             click.echo(printable(f"group {name}: {text}"), err=True)
 
         move = LiveMove(stores, name, wait, say, stopped)
-        if all_ready:
-            try:
-                if not stage.concerns(look(stores, name)):
-                    return _Left(None, "")
-                step = stage.check(move)
-            except ZkConsumerError as error:
-                return _Left(None, str(error))
-            if step.why and not stage.always and not may_pass(step.why):
-                return _Left(step.mode, "; ".join(step.why))
+        if name not in which.groups and not stage.concerns(look(stores, name)):
+            return None
         return stage.act(move) if execute else stage.check(move)
 
     rows: dict[str, tuple[object, ...]] = {}
@@ -177,7 +140,7 @@ def _run(
     with Progress("moving", changes=execute) as progress, open_stores(servers, progress) as stores:
         if not execute:
             click.echo("dry run: nothing is changed; give --execute to act", err=True)
-        names = _names(stores, groups, all_ready)
+        names = _names(stores, which)
         progress.total = len(names)
         pool = Parallel(stores.each_thread(parallel), stopped, stores.kafka.stop_waiting)
         with closing(pool.each(names, work)) as ended:
@@ -186,11 +149,7 @@ def _run(
                 if isinstance(result, ZkConsumerError):
                     fine = False
                     rows[name] = (name, "failed", None, str(result))
-                elif isinstance(result, _Left):
-                    if result.why:
-                        mode = result.mode and result.mode.value
-                        rows[name] = (name, "not ready", mode, result.why)
-                else:
+                elif result is not None:
                     fine = not result.why
                     outcome = _outcome(result, execute, stage)
                     rows[name] = (name, outcome, result.mode.value, "; ".join(result.why))
@@ -209,17 +168,15 @@ def _outcome(step: Step, execute: bool, stage: _Stage) -> str:
 
 
 @live.command()
-@_groups
+@selection
 @parallel_option
 @server_options
 @format_options
-def status(
-    groups: tuple[str, ...], all_ready: bool, parallel: int, servers: Servers, how: How
-) -> None:
+def status(which: Selection, parallel: int, servers: Servers, how: How) -> None:
     """Show each group's mode, its members, and what prevents its next modes.
 
-    With --all-ready: every group that has migratable members. The exit status is 1 if a group
-    could not be read.
+    A group that is not named individually is shown if it has migratable members. The exit status is
+    1 if a group could not be read.
     """
     from zkmigrate.apply.live import LiveMove, before_stage, look
     from zkmigrate.apply.parallel import Parallel
@@ -228,11 +185,10 @@ def status(
         facts = look(stores, name)
         return facts, LiveMove(stores, name, 0, lambda _text: None).moved(facts.mode)
 
-    _check_choice(groups, all_ready)
     rows: dict[str, tuple[object, ...]] = {}
     good = True
     with Progress("looking") as progress, open_stores(servers, progress) as stores:
-        names = _names(stores, groups, all_ready)
+        names = _names(stores, which)
         progress.total = len(names)
         pool = Parallel(stores.each_thread(parallel), Event(), stores.kafka.stop_waiting)
         with closing(pool.each(names, work)) as ended:
@@ -243,7 +199,7 @@ def status(
                     rows[name] = (name, None, None, None, None, None, None, str(result))
                     continue
                 facts, moved = result
-                if all_ready and not facts.members:
+                if name not in which.groups and not facts.members:
                     continue
                 acked = sum(number == facts.version for number in facts.members.values())
                 after = [
@@ -311,8 +267,8 @@ def complete() -> None:
     """Record that the move is finished, once all members are plain Kafka consumers.
 
     The group then counts as moved, as after zkmigrate apply: status, plan, guard and release work
-    on it, and zkmigrate plan --direction kafka-to-zk moves it back. It stays locked. With
-    --all-ready: every group in mode open. The exit status is 1 if a group is refused.
+    on it, and zkmigrate plan --direction kafka-to-zk moves it back. It stays locked. With --all or
+    a pattern: every such group in mode open. The exit status is 1 if a group is refused.
     """
 
 

@@ -92,11 +92,10 @@ def choose(
     moved = stores.moved_groups()
     if listed is not None:
         chosen = list(listed)
-    elif which.named:
-        chosen = which.of_store(list, Store.KAFKA)
     else:
-        advice = "it was not moved there; name other groups of Kafka with --group"
-        chosen = which.among(sorted(moved), "zookeeper that were moved to kafka", advice)
+        candidates = list(dict.fromkeys([*sorted(moved), *which.names]))
+        advice = "name other groups of Kafka with --group"
+        chosen = which.among(candidates, "zookeeper that were moved to kafka", advice)
     moved_as = {in_kafka: name for name, in_kafka in moved.items() if in_kafka not in moved}
     own = {name: moved_as.get(name, name) for name in chosen}
     in_kafka = {name: moved.get(own[name], name) for name in chosen}

@@ -24,9 +24,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The groups that the operator chose. ``excluded``: names or globs. ``listed``: from a file.
+    """The groups that the operator chose. ``listed``: from a file.
 
-    Raises UsageError unless groups are chosen in exactly one way.
+    ``groups`` and ``excluded`` are names or globs. Raises UsageError unless groups are chosen in
+    exactly one way.
     """
 
     groups: tuple[str, ...]
@@ -61,13 +62,13 @@ class Selection:
         return {name: value for name, value in given.items() if value is not None}
 
     @property
-    def named(self) -> bool:
-        """Whether the groups were named individually."""
-        return bool(self.groups)
+    def names(self) -> list[str]:
+        """The groups that were named individually."""
+        return [group for group in self.groups if not _is_glob(group)]
 
     def of_store(self, names: Callable[[], list[str]], store: Store) -> list[str]:
         """Return the chosen groups of a store, at least one. ``names`` lists the groups in it."""
-        if self.groups and store is Store.KAFKA:
+        if self.groups and len(self.names) == len(self.groups) and store is Store.KAFKA:
             return self._without_excluded(self.groups)  # brokers before 0.9 cannot list groups
         return self.among(names(), store.value, "is the chroot right?")
 
@@ -77,7 +78,15 @@ class Selection:
         Raises MigrationError for a group that is not known, or when none is chosen.
         """
         names = set(known)
-        unknown = [group for group in self.groups if group not in names]
+        chosen: list[str] = []
+        unknown: list[str] = []
+        for group in self.groups:
+            if group in names:
+                chosen.append(group)
+            elif _is_glob(group) and (matches := [one for one in known if fnmatchcase(one, group)]):
+                chosen += matches
+            else:
+                unknown.append(group)
         if unknown and (self.listed or len(unknown) > 1):
             raise MigrationError(
                 f"{len(unknown)} of the {len(self.groups)} groups that are named are not among the "
@@ -89,9 +98,10 @@ class Selection:
             raise MigrationError(
                 f"there is no group {group} among the {len(known)} of {where}: {hint}"
             )
-        chosen: Iterable[str] = self.groups or known
         if self.regex is not None:
             chosen = [name for name in known if re.fullmatch(self.regex, name)]
+        elif self.everything:
+            chosen = list(known)
         if not chosen:
             raise MigrationError(
                 f"none of the {len(known)} groups in {where} is chosen, so nothing was checked: "
@@ -109,6 +119,10 @@ class Selection:
         if not chosen:
             raise MigrationError("--exclude leaves out every chosen group: nothing was checked")
         return chosen
+
+
+def _is_glob(group: str) -> bool:
+    return any(letter in group for letter in "*?[")
 
 
 def selection(command: F) -> F:
@@ -142,16 +156,21 @@ def _selection(command: F, default_all: bool) -> F:
             "--exclude",
             metavar="GROUP",
             multiple=True,
-            help="Exclude this group; a name or a glob such as 'test-*'; may be repeated.",
+            help="Exclude this group; a name or a glob such as 'test-*'. May be repeated.",
         ),
         click.option("--groups-regex", metavar="RE", help="Every group whose whole name matches."),
         click.option(
             "--groups-from",
             metavar="FILE",
-            help="Groups listed in a file, one per line. # begins a comment, - is standard input.",
+            help="A file with a name or a glob in each line. # begins a comment, - is standard "
+            "input.",
         ),
         click.option(
-            "--group", "groups", metavar="GROUP", multiple=True, help="One group; may be repeated."
+            "--group",
+            "groups",
+            metavar="GROUP",
+            multiple=True,
+            help="A group: a name or a glob such as 'etl-*'. May be repeated.",
         ),
     ):
         bundled = option(bundled)

@@ -70,7 +70,7 @@ def live_move(cluster: LocalCluster, journals: Path) -> None:
     }
 
     def stage(name: str) -> None:
-        words = ["live", name, "live", "--execute", "--wait", "60"]
+        words = ["live", name, "--group", "live", "--execute", "--wait", "60"]
         assert migrate([*words, "--zookeeper", cluster.zookeeper]) == 0, name
 
     with Producer(cluster.bootstrap, "live", range(PARTITIONS), interval=0.02):
