@@ -58,7 +58,8 @@ def audit_cli_page() -> str:
         "# Command line of zkaudit\n",
         NOTE,
         "An error is one line on stderr, `error: ...`. Exit status: 0 success, 1 failure, 2 wrong",
-        "options or missing inputs, 3 findings at least as severe as `--fail-on`, 130 Ctrl-C.\n",
+        "options or missing inputs, 3 findings at least as severe as `--fail-on`, 130 Ctrl-C, 141",
+        "the reader of stdout exited.\n",
     ]
     return _commands(head, audit_cli, "zkaudit")
 

@@ -58,6 +58,17 @@ config = ConsumerConfig.parse({
 })
 ZkSecurity(config)
 """,
+    "logs": """
+import subprocess, sys
+from importlib.util import find_spec
+assert not find_spec("pyspark")
+assert not find_spec("pandas")
+logs = ["--zookeeper-logs", "logs", "--servers", "1"]
+for words in (["log", "storm", *logs], ["show", "0x579", *logs[:2]],
+              ["who", "storm", "t-storm-0", "--at", "2026-11-22T20:41:18.1", *logs],
+              ["--help"], ["run", "--help"], ["log", "storm", "--json", *logs]):
+    subprocess.run([sys.executable, "-m", "zkaudit", *words], check=True)
+""",
     "audit": """
 import subprocess, sys
 words = "run --zookeeper-logs logs --servers 1 --out out --master local[1]"
@@ -70,7 +81,8 @@ MISSING = {
     "codecs": "'.[codecs]'",
     "prometheus": "'.[prometheus]'",
     "sasl": "pure-sasl",
-    "audit": "'.[cli,audit]'",
+    "logs": "'.[logs]'",
+    "audit": "'.[audit]'",
 }
 """What the error names if the extra is not installed."""
 

@@ -42,12 +42,12 @@ def log_command(
     topics: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Print every change of GROUP in plain words, in the order of its transactions.
+    """Print every change of GROUP in plain words.
 
-    Members that register and leave, owners that claim, release or lose partitions, offsets with the
-    previous one and the writer, live moves, topics. Log gaps and znodes that are not understood are
-    lines too. The transactions of a line are shown by `zkaudit show ZXID`. Spark and Java are not
-    needed.
+    The changes are in the order of their transactions: members that register or leave, owners that
+    claim, release or lose partitions, offsets with the previous one and the writer, live moves,
+    topics. Log gaps and znodes that are not understood are lines too. `zkaudit show ZXID` prints
+    the transactions around a line. Neither Spark nor Java is needed.
     """
     from zkaudit.local.history import Question, read
     from zkaudit.local.log import entries

@@ -102,8 +102,8 @@ _OPTIONS: Final = (
         default="UTC",
         show_default=True,
         callback=_clock,
-        help="Time zone of times in the output, and of options without one: Europe/Berlin, or "
-        "`local`.",
+        help="Time zone of the output, and of times without an offset: Europe/Berlin, or "
+        "`local` for that of this machine.",
     ),
 )
 

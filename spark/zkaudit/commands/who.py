@@ -52,9 +52,11 @@ def who_command(
     server_logs: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Print who owned TOPIC-PARTITION in GROUP at a time, and the last committed offset.
+    """Print who owned TOPIC-PARTITION in GROUP at a time.
 
-    The time is that of the leader's clock. Spark and Java are not needed.
+    The answer has the member, its session, since and until when it owned the partition, how that
+    ended, the last committed offset, and what the logs do not show. The time is that of the
+    leader's clock. Neither Spark nor Java is needed.
     """
     from zkaudit.local.history import Question
     from zkaudit.local.who import who
