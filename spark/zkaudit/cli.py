@@ -21,10 +21,12 @@ _NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]*)"')
 
 def main() -> None:
     """Run ``zkaudit`` with the arguments of this process and exit with its status."""
-    if {*_ALONE}.intersection(sys.argv[1:2]):
-        _load_arrow()
     try:
+        if {*_ALONE}.intersection(sys.argv[1:2]):
+            _load_arrow()
         status = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while modules are loaded
+        status = 130
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
         if name not in _LIBRARIES:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -559,26 +562,43 @@ def test_neither_spark_nor_java_is_needed(tmp_path: Path) -> None:
     assert done.stderr == "error: zkaudit needs pyspark: in a clone run pip install '.[audit]'\n"
 
 
-def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
-    """If the reader exits, as ``| head`` does, the command ends with status 141 and no message."""
+@contextmanager
+def printing(place: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that waits because its first lines were read and the rest are not."""
     h = whole()
     for offset in range(20_000):
         h.commit("g", 0, offset, 5, version=3 + offset, seconds=0)
-    write_log(tmp_path, h.rows)
+    write_log(place, h.rows)
     script = "from zkaudit.cli import main; main()"
-    words = ("log", "g", "--zookeeper-logs", tmp_path)
+    words = ("log", "g", "--zookeeper-logs", str(place))
     with subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, words)],
+        [sys.executable, "-c", script, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'spark'}"},
     ) as command:
         assert command.stdout is not None
+        assert command.stdout.readline()
+        yield command
+        assert command.wait(timeout=60) is not None
+
+
+def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
+    """If the reader exits, as ``| head`` does, the command ends with status 141 and no message."""
+    with printing(tmp_path) as command:
+        assert command.stdout is not None
         assert command.stderr is not None
-        command.stdout.readline()
         command.stdout.close()
         assert command.stderr.read() == b""
-        assert command.wait(timeout=60) == 141
+    assert command.returncode == 141
+
+
+def test_ctrl_c(tmp_path: Path) -> None:
+    """Ctrl-C ends the command with status 130 and one word."""
+    with printing(tmp_path) as command:
+        command.send_signal(signal.SIGINT)
+        assert command.communicate(timeout=60)[1] == b"\ninterrupted\n"
+    assert command.returncode == 130
 
 
 def test_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zkaudit: Any) -> None:
