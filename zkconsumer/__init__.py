@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from zkconsumer.broker.records import MessageAndMetadata, TimestampType
     from zkconsumer.config import ConsumerConfig
+    from zkconsumer.config.coordinator import CoordinatorConfig
+    from zkconsumer.config.migratable import MigratableConfig
     from zkconsumer.connector import ZookeeperConsumerConnector
     from zkconsumer.coordinator import CoordinatorConsumerConnector
     from zkconsumer.core.common.topic_filter import Blacklist, TopicFilter, Whitelist
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
         ZooKeeperError,
     )
     from zkconsumer.migratable import MigratableConsumerConnector
-    from zkconsumer.runtime.delivery.consumer_iterator import ConsumerIterator
     from zkconsumer.runtime.delivery.messages import (
         bytes_decoder,
         integer_decoder,
@@ -78,10 +79,10 @@ __all__ = [
     "ConnectorClosedError",
     "ConnectorFailedError",
     "ConsumerConfig",
-    "ConsumerIterator",
     "ConsumerRebalanceListener",
     "ConsumerThreadId",
     "ConsumerTimeoutError",
+    "CoordinatorConfig",
     "CoordinatorConsumerConnector",
     "DuplicateConsumerIdError",
     "ForeignMemberError",
@@ -96,6 +97,7 @@ __all__ = [
     "MessageAndMetadata",
     "MessageSizeTooLargeError",
     "Metrics",
+    "MigratableConfig",
     "MigratableConsumerConnector",
     "OffsetOutOfRangeError",
     "OffsetsFileError",
@@ -127,6 +129,8 @@ __all__ = [
 _HOMES = {
     "zkconsumer.broker.records": ("MessageAndMetadata", "TimestampType"),
     "zkconsumer.config": ("ConsumerConfig",),
+    "zkconsumer.config.coordinator": ("CoordinatorConfig",),
+    "zkconsumer.config.migratable": ("MigratableConfig",),
     "zkconsumer.connector": ("ZookeeperConsumerConnector",),
     "zkconsumer.coordinator": ("CoordinatorConsumerConnector",),
     "zkconsumer.core.common.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
@@ -141,7 +145,6 @@ _HOMES = {
         "string_decoder",
     ),
     "zkconsumer.runtime.observation.metrics": ("Metrics",),
-    "zkconsumer.runtime.delivery.consumer_iterator": ("ConsumerIterator",),
     "zkconsumer.runtime.delivery.streams": ("KafkaStream",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

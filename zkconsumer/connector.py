@@ -22,8 +22,8 @@ from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.journal.recorder import MemberRecorder, Sink
 from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
-from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
@@ -141,7 +141,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             loop.post(events.OffsetReset(partition, event.replaced, event.chosen))
 
     def _join(
-        self, subscription: Subscription, streams: Mapping[str | None, Sequence[KafkaStream]]
+        self, subscription: Subscription, streams: Mapping[str | None, Sequence[StreamControl]]
     ) -> None:
         encode_registration(subscription, 0)  # raises ConfigError for one that is too large
         super()._join(subscription, streams)
@@ -167,7 +167,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     def _make_loop(
         self,
         subscription: Subscription,
-        streams: Sequence[KafkaStream],
+        streams: Sequence[StreamControl],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
     ) -> MemberLoop[RebalanceMachine]:

@@ -27,8 +27,8 @@ from zkconsumer.core.migration.rebalance import LiveRebalance
 from zkconsumer.core.migration.znodes import LIVE_USER, LivePaths
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.journal.live import LiveRecorder
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
-from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
@@ -98,7 +98,7 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
     def _make_loop(
         self,
         subscription: Subscription,
-        streams: Sequence[KafkaStream],
+        streams: Sequence[StreamControl],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
     ) -> MemberLoop[RebalanceMachine]:

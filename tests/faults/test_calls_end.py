@@ -80,11 +80,12 @@ def read_on(member: Running) -> None:
             next(iter(member.streams[0]))
 
 
-def has_next(member: Running) -> None:
-    """Check for messages until there is none within the timeout."""
-    with suppress(ConsumerTimeoutError):
-        while iter(member.streams[1]).has_next():
-            member.streams[1].try_next()
+def read_lists(member: Running) -> None:
+    """Request lists of messages until none arrives within the timeout."""
+    with suppress(ConsumerTimeoutError, StopIteration):
+        lists = member.streams[1].batches()
+        while True:
+            next(lists)
 
 
 def commit_async(member: Running) -> None:
@@ -111,7 +112,7 @@ def calls(leave_limit: float, commit_limit: float) -> list[Call]:
         Call("commit_offsets(..)", lambda m: m.connector.commit_offsets(p0), commit_limit),
         Call("commit_offsets_async()", commit_async, commit_limit),
         Call("next", read_on, 1.0),
-        Call("has_next", has_next, 1.0),
+        Call("batches", read_lists, 1.0),
         Call("try_next", lambda m: m.streams[1].try_next(), 0.0),
         Call("metrics", lambda m: m.connector.metrics(), 0.0),
         Call("health", lambda m: m.connector.health(), 0.0),

@@ -135,17 +135,14 @@ def test_compression_set_consumption(
 
 def test_consumer_decoder(pair: LocalCluster, group: str, topic: str) -> None:
     """ZookeeperConsumerConnectorTest.testConsumerDecoder: the application gets the decoders'
-    objects, and ``has_next`` is true for each message."""
+    objects."""
     pair.create_topic(topic, 2)
     with Producer(pair.bootstrap, topic, (0, 1)) as producer:
         sent = producer.send(4)
     with ZookeeperConsumerConnector(settings(pair, group, "consumer1")) as member:
         streams = member.create_message_streams({topic: 1}, bytes.decode, bytes.decode)
         iterator = iter(streams[topic][0])
-        got = []
-        for _ in range(4):
-            assert iterator.has_next()
-            got.append(iterator.next().value)
+        got = [next(iterator).value for _ in range(4)]
     assert sorted(got) == sorted(value.decode() for value in sent)
 
 

@@ -229,7 +229,7 @@ def test_commit_offsets(
         producer.send(10)
     with ZookeeperConsumerConnector(settings) as member:
         iterator = iter(member.create_message_streams({topic: 1})[topic][0])
-        assert [iterator.next().offset for _ in range(3)] == [0, 1, 2]
+        assert [next(iterator).offset for _ in range(3)] == [0, 1, 2]
         assert watch.client.exists(watch.paths.offsets) is None
         member.commit_offsets()
         assert watch.offsets(topic)[0] == 2
@@ -238,11 +238,11 @@ def test_commit_offsets(
         assert watch.offsets(topic)[0] == 3
         data, stat = watch.client.get(watch.paths.offset(TopicPartition(topic, 0)))
         assert (data, stat.ephemeralOwner) == (b"3", 0)
-        iterator.next()
+        next(iterator)
     assert watch.offsets(topic)[0] == 3, "no commit at shutdown without auto.commit.enable"
     with ZookeeperConsumerConnector(settings) as member:
         iterator = iter(member.create_message_streams({topic: 1})[topic][0])
-        assert iterator.next().offset == 3
+        assert next(iterator).offset == 3
 
 
 def test_commit_given_offsets(

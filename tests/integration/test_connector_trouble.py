@@ -402,7 +402,7 @@ def test_fifty_cycles_leave_nothing(
             with ZookeeperConsumerConnector(config | {"auto.commit.interval.ms": 60_000}) as member:
                 stream = member.create_message_streams({topic: 1})[topic][0]
                 iterator = iter(stream)
-                assert {iterator.next().partition for _ in range(2)} == {0, 1}
+                assert {next(iterator).partition for _ in range(2)} == {0, 1}
                 stream.mark_consumed()
         assert watch.offsets(topic) == {0: 50, 1: 50}
         wait_until(lambda: set(threading.enumerate()) <= threads, 10, "no thread is left")

@@ -123,7 +123,7 @@ def test_commits(cluster: LocalCluster, make: Make, topic: str) -> None:
         producer.send(10)
     member = make(auto_commit_enable="false", consumer_timeout_ms=5000)
     iterator = iter(member.create_message_streams({topic: 1})[topic][0])
-    assert [iterator.next().offset for _ in range(3)] == [0, 1, 2]
+    assert [next(iterator).offset for _ in range(3)] == [0, 1, 2]
     member.commit_offsets()
     told: list[CommitFailedError | None] = []
     member.commit_offsets_async({TopicPartition(topic, 0): 5}, told.append)
@@ -132,7 +132,7 @@ def test_commits(cluster: LocalCluster, make: Make, topic: str) -> None:
         member.commit_offsets({TopicPartition("other", 7): 1})
     member.shutdown()
     again = make(auto_commit_enable="false", consumer_timeout_ms=5000)
-    assert iter(again.create_message_streams({topic: 1})[topic][0]).next().offset == 5
+    assert next(iter(again.create_message_streams({topic: 1})[topic][0])).offset == 5
 
 
 def test_filter_follows_topics(cluster: LocalCluster, make: Make, unique: str) -> None:
@@ -203,7 +203,7 @@ def test_the_slow_one_leaves_and_comes_back(cluster: LocalCluster, make: Make, t
         producer.send(10)
     slow = make(max_poll_interval_ms=1500)
     iterator = iter(slow.create_message_streams({topic: 1})[topic][0])
-    iterator.next()
+    next(iterator)
     other = make()
     other.create_message_streams({topic: 1})
     wait_until(lambda: len(held(other)) == 2, 15, "the other member gets everything")

@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, ConsumerTimeoutError, UsageError
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
@@ -61,9 +62,9 @@ def fetch(
         mapping | {name.replace("_", "."): value for name, value in keys.items()}
     )
     manager = ConsumerFetcherManager(config, "c", None if events is None else events.append)
-    target = KafkaStream(DeliveryGate(always_open=True), timeout_ms=timeout_ms)
+    target = KafkaStream(StreamControl(DeliveryGate(always_open=True), timeout_ms=timeout_ms))
     manager.set_brokers(brokers)
-    manager.start({PartitionTopicInfo(topic, 0, 0): target})
+    manager.start({PartitionTopicInfo(topic, 0, 0): target._control.queue})
     return manager, target
 
 

@@ -20,6 +20,7 @@ from zkconsumer.errors import (
     ConsumerTimeoutError,
     MessageSizeTooLargeError,
 )
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
@@ -68,10 +69,10 @@ def consume(
     config = ConsumerConfig.from_mapping(
         mapping | {name.replace("_", "."): value for name, value in keys.items()}
     )
-    target = KafkaStream(DeliveryGate(always_open=True), timeout_ms=timeout_ms)
+    target = KafkaStream(StreamControl(DeliveryGate(always_open=True), timeout_ms=timeout_ms))
     manager = ConsumerFetcherManager(config, "c")
     manager.set_brokers([endpoint(cluster)])
-    manager.start({PartitionTopicInfo(topic, 0, None): target for topic in topics})
+    manager.start({PartitionTopicInfo(topic, 0, None): target._control.queue for topic in topics})
     return manager, target
 
 

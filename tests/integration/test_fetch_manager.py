@@ -14,6 +14,7 @@ from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import ConnectorClosedError, ConsumerTimeoutError, UsageError
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch import broker_io
@@ -44,7 +45,9 @@ def send(cluster: LocalCluster, topic: str, values: Sequence[bytes], partitions:
 def stream(timeout_ms: int = 10_000, capacity: int = 2, scala: bool = False) -> KafkaStream:
     """A stream whose gate is always open."""
     gate = DeliveryGate(always_open=True)
-    return KafkaStream(gate, timeout_ms=timeout_ms, queue_capacity=capacity, scala=scala)
+    return KafkaStream(
+        StreamControl(gate, timeout_ms=timeout_ms, queue_capacity=capacity, scala=scala)
+    )
 
 
 def take(source: KafkaStream, count: int) -> list[bytes]:
@@ -82,12 +85,14 @@ def test_fetcher(cluster: LocalCluster, manager: Make, topic: str) -> None:
     The test does this twice."""
     cluster.create_topic(topic, 2)
     target = stream()
-    manager(endpoints(cluster)).start({PartitionTopicInfo(topic, p, 0): target for p in range(2)})
+    manager(endpoints(cluster)).start(
+        {PartitionTopicInfo(topic, p, 0): target._control.queue for p in range(2)}
+    )
     for turn in range(2):
         values = [b"%d-%d" % (turn, i) for i in range(300)]
         send(cluster, topic, values, 2)
         assert sorted(take(target, 300)) == sorted(values)
-        assert len(target.queue) == 0
+        assert len(target._control.queue) == 0
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,9 @@ def test_auto_offset_reset(
     send(cluster, topic, [b"%d" % i for i in range(10)])
     events: list[FetchEvent] = []
     info, target = PartitionTopicInfo(topic, 0, start), stream(timeout_ms=1500)
-    manager(endpoints(cluster), events.append, auto_offset_reset=reset).start({info: target})
+    manager(endpoints(cluster), events.append, auto_offset_reset=reset).start(
+        {info: target._control.queue}
+    )
     first = 10 - received
     wait_until(lambda: info.consumed_offset == first, 10, "known before anything is read")
     if received:
@@ -127,7 +134,7 @@ def test_committed_offset_is_used(cluster: LocalCluster, manager: Make, topic: s
     cluster.create_topic(topic)
     send(cluster, topic, [b"%d" % i for i in range(10)])
     info, target = PartitionTopicInfo(topic, 0, 7), stream()
-    manager(endpoints(cluster)).start({info: target})
+    manager(endpoints(cluster)).start({info: target._control.queue})
     assert take(target, 3) == [b"7", b"8", b"9"]
     assert not info.resolved_by_reset
     wait_until(lambda: info.lag == 1, 10, "the lag is known")
@@ -143,19 +150,23 @@ def test_slow_stream_holds_its_chunks_and_loses_none(
     cluster.create_topic(topic, 2)
     keys = {"fetch_message_max_bytes": 2000, "zkconsumer.profile": profile}
     slow, quick = stream(capacity=3), stream()
-    manager(endpoints(cluster), **keys).start({PartitionTopicInfo(topic, 0, 0): slow})
+    manager(endpoints(cluster), **keys).start(
+        {PartitionTopicInfo(topic, 0, 0): slow._control.queue}
+    )
     values = [b"%d" % i + b"x" * 500 for i in range(200)]
     for first in range(0, 200, 10):
         send(cluster, topic, values[first : first + 10])
-    wait_until(lambda: slow.queue.full, 10, "the queue is full")
+    wait_until(lambda: slow._control.queue.full, 10, "the queue is full")
     if profile == "default":
-        manager(endpoints(cluster), **keys).start({PartitionTopicInfo(topic, 1, 0): quick})
+        manager(endpoints(cluster), **keys).start(
+            {PartitionTopicInfo(topic, 1, 0): quick._control.queue}
+        )
         producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
         for i in range(20):
             producer.send(topic, b"%d" % i, partition=1).get(10)
             assert take(quick, 1) == [b"%d" % i]
         producer.close(10)
-    assert len(slow.queue) == 3
+    assert len(slow._control.queue) == 3
     assert take(slow, 200) == values
 
 
@@ -168,14 +179,19 @@ def test_one_fetcher_serves_a_quick_stream_beside_a_full_one(
     send(cluster, topic, [b"x" * 900 for _ in range(400)], 2)
     slow, quick = stream(capacity=1), stream()
     tested = manager(endpoints(cluster), fetch_message_max_bytes=1000)
-    tested.start({PartitionTopicInfo(topic, 0, 0): slow, PartitionTopicInfo(topic, 1, 0): quick})
-    wait_until(lambda: slow.queue.full, 10, "the queue is full")
+    tested.start(
+        {
+            PartitionTopicInfo(topic, 0, 0): slow._control.queue,
+            PartitionTopicInfo(topic, 1, 0): quick._control.queue,
+        }
+    )
+    wait_until(lambda: slow._control.queue.full, 10, "the queue is full")
     assert len(take(quick, 200)) == 200
     sent = tested.counts.requests
     begun = time.monotonic()
     time.sleep(0.5)
     assert tested.counts.requests - sent < 80 * (time.monotonic() - begun)
-    assert slow.queue.full
+    assert slow._control.queue.full
     assert len(take(slow, 200)) == 200
 
 
@@ -208,11 +224,11 @@ def test_stop_is_quick_and_final(
     assert not any(tested.requests_to(broker) for broker in endpoints(cluster))
     send(cluster, topic, [b"late"] * 1000, 1000)
     again = PartitionTopicInfo(topic, 5, 0)
-    tested.start({again: target})
+    tested.start({again: target._control.queue})
     assert take(target, 1) == [b"late"]
-    assert len(target.queue) == 0
+    assert len(target._control.queue) == 0
     with pytest.raises(UsageError):
-        tested.start({next(iter(infos)): target})
+        tested.start({next(iter(infos)): target._control.queue})
 
 
 def test_shutdown_interrupts_a_long_poll(cluster: LocalCluster, manager: Make, topic: str) -> None:
@@ -220,14 +236,14 @@ def test_shutdown_interrupts_a_long_poll(cluster: LocalCluster, manager: Make, t
     cluster.create_topic(topic)
     before = set(threading.enumerate())
     tested = manager(endpoints(cluster), fetch_wait_max_ms=20_000)
-    tested.start({PartitionTopicInfo(topic, 0, 0): stream()})
+    tested.start({PartitionTopicInfo(topic, 0, 0): stream()._control.queue})
     wait_until(lambda: tested.counts.requests, 10, "a request")
     begun = time.monotonic()
     tested.shutdown()
     assert time.monotonic() - begun < 5
     assert set(threading.enumerate()) <= before
     with pytest.raises(ConnectorClosedError):
-        tested.start({PartitionTopicInfo(topic, 0, 0): stream()})
+        tested.start({PartitionTopicInfo(topic, 0, 0): stream()._control.queue})
 
 
 def test_brokers_that_come_late(cluster: LocalCluster, manager: Make, topic: str) -> None:
@@ -237,7 +253,7 @@ def test_brokers_that_come_late(cluster: LocalCluster, manager: Make, topic: str
     send(cluster, topic, [b"v"])
     target = stream()
     tested = manager([], refresh_leader_backoff_ms=60_000)
-    tested.start({PartitionTopicInfo(topic, 0, None): target})
+    tested.start({PartitionTopicInfo(topic, 0, None): target._control.queue})
     tested.set_brokers(endpoints(cluster))
     assert take(target, 1) == [b"v"]
 
@@ -250,7 +266,9 @@ def test_a_dead_broker_among_the_registered(
     send(cluster, topic, [b"v"])
     target = stream()
     dead = [BrokerEndpoint(100 + i, "127.0.0.1", 1) for i in range(5)]
-    manager(dead + endpoints(cluster)).start({PartitionTopicInfo(topic, 0, None): target})
+    manager(dead + endpoints(cluster)).start(
+        {PartitionTopicInfo(topic, 0, None): target._control.queue}
+    )
     assert take(target, 1) == [b"v"]
 
 
@@ -266,7 +284,7 @@ def test_cut_connections(cluster: LocalCluster, manager: Make, topic: str) -> No
             fetch_message_max_bytes=5000,
             refresh_leader_backoff_ms=10,
         )
-        tested.start({PartitionTopicInfo(topic, 0, 0): target})
+        tested.start({PartitionTopicInfo(topic, 0, 0): target._control.queue})
         send(cluster, topic, values)
         for _ in range(30):
             proxy.cut()
@@ -287,11 +305,13 @@ def test_deleted_topic_is_not_created_again(manager: Make) -> None:
         tested = manager(endpoints(own), events.append, refresh_leader_backoff_ms=20)
         target, other = stream(), stream()
         info = PartitionTopicInfo("gone", 0, 0)
-        tested.start({info: target, PartitionTopicInfo("stays", 0, 0): other})
+        tested.start(
+            {info: target._control.queue, PartitionTopicInfo("stays", 0, 0): other._control.queue}
+        )
         assert take(target, 5) == [b"old"] * 5
         own.delete_topic("gone")
         seen = len(events)
-        tested.start({PartitionTopicInfo("gone", 1, 0): target})
+        tested.start({PartitionTopicInfo("gone", 1, 0): target._control.queue})
         send(own, "stays", [b"v"])
         assert take(other, 1) == [b"v"]
         time.sleep(0.5)  # long enough for about twenty metadata requests

@@ -97,7 +97,7 @@ def test_values_equal_what_was_consumed(
         iterator = iter(stream)
         read = {0: 0, 1: 0}
         for count in range(1, 31):
-            message = iterator.next()
+            message = next(iterator)
             read[message.partition] += 1
             assert member.metrics().messages == count
         stream.mark_consumed()
@@ -112,7 +112,7 @@ def test_values_equal_what_was_consumed(
         read = {p: done - 2 for p, done in read.items()}  # each log has two more messages
         wait_until(lag_is_right, 5, "lag grows with the log")
         for _ in range(14):
-            iterator.next()
+            next(iterator)
         stream.mark_consumed()
         wait_until(lambda: member.metrics().max_lag == 0, 5, "everything is consumed")
         found = member.metrics()
@@ -129,7 +129,7 @@ def test_values_equal_what_was_consumed(
         member.commit_offsets()
         member.commit_offsets({TopicPartition(topic, 0): 22})  # unchanged: not written
         producer.send(1)
-        iterator.next()
+        next(iterator)
         stream.mark_consumed()
         member.commit_offsets()
         found = member.metrics()

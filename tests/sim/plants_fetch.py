@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from typing import Any
 
@@ -11,9 +12,10 @@ from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record,
 from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue
-from zkconsumer.runtime.delivery.consumer_iterator import ConsumerIterator
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.fetch import worker as worker_module
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
 from zkconsumer.runtime.fetch.requests import LeadersRequest
@@ -242,29 +244,29 @@ def forgets_the_leaderless(patch: Patch) -> None:
 
 def consumes_early(patch: Patch) -> None:
     """A message counts as consumed when it is returned."""
-    right = ConsumerIterator.try_next
+    right = Reader.try_next
 
-    def try_next(self: ConsumerIterator) -> MessageAndMetadata | None:
+    def try_next(self: Reader) -> MessageAndMetadata | None:
         message = right(self)
         if message is not None:
             self._info.consumed_offset = message.offset + 1
         return message
 
-    patch.setattr(ConsumerIterator, "try_next", try_next)
+    patch.setattr(Reader, "try_next", try_next)
 
 
 def revokes_queued_chunks_only(patch: Patch) -> None:
     """The rest of the current chunk is delivered after the revoke."""
 
-    def revoke(self: ConsumerIterator, infos: Infos) -> None:
+    def revoke(self: StreamControl, infos: Infos) -> None:
         with self._lock:
             for info in infos:
-                info.revoked = True
-            freed = self._queue.discard(infos)
-        if freed and self._queue.on_space is not None:
-            self._queue.on_space()
+                info.revoke()
+            freed = self.queue.discard(infos)
+        if freed and self.queue.on_space is not None:
+            self.queue.on_space()
 
-    patch.setattr(ConsumerIterator, "revoke", revoke)
+    patch.setattr(StreamControl, "revoke", revoke)
 
 
 def revokes_the_current_chunk_only(patch: Patch) -> None:
@@ -274,9 +276,9 @@ def revokes_the_current_chunk_only(patch: Patch) -> None:
 
 def decodes_past_a_revoke(patch: Patch) -> None:
     """Messages that were decoded during the revoke are delivered."""
-    right = ConsumerIterator._decode_more
+    right = Reader._decode_more
 
-    def decode_more(self: ConsumerIterator, chunk: Chunk, wanted: int) -> None:
+    def decode_more(self: Reader, chunk: Chunk, wanted: int) -> None:
         lists = self._lists
         self._lock.release()
         try:
@@ -289,25 +291,32 @@ def decodes_past_a_revoke(patch: Patch) -> None:
         if self._queue.current is chunk:
             self._lists = lists
 
-    patch.setattr(ConsumerIterator, "_decode_more", decode_more)
+    patch.setattr(Reader, "_decode_more", decode_more)
 
 
 def releases_what_is_in_hand(patch: Patch) -> None:
     """The release of a partition does not wait for the unacknowledged message."""
-    patch.setattr(ConsumerIterator, "_release", lambda self, infos, force: True)
+    patch.setattr(Reader, "release", lambda self, infos, force: True)
 
 
 def forgets_the_deadline(patch: Patch) -> None:
     """A message that is unacknowledged beyond the release wait counts as consumed later."""
 
-    def release(self: ConsumerIterator, infos: Infos, *, force: bool) -> bool:
+    def release(self: Reader, infos: Infos, *, force: bool) -> bool:
         return force or self._held is None or self._info not in infos
 
-    patch.setattr(ConsumerIterator, "_release", release)
+    patch.setattr(Reader, "release", release)
 
 
 def passes_the_gate(patch: Patch) -> None:
     """Messages are delivered while the session is uncertain."""
+    right = DeliveryGate.__init__
+
+    def init(self: DeliveryGate, **options: Any) -> None:
+        right(self, **options)
+        self.clock = (lambda _clock: -math.inf, 0)  # type: ignore[misc]
+
+    patch.setattr(DeliveryGate, "__init__", init)
     patch.setattr(DeliveryGate, "wait_turn", lambda self, wake: True)
 
 
@@ -325,15 +334,15 @@ def delivers_below_the_position(patch: Patch) -> None:
 
 def keeps_the_position_at_a_reset(patch: Patch) -> None:
     """A reset that reaches the consumer does not move its position."""
-    right = ConsumerIterator._begin
+    right = Reader._begin
 
-    def begin(self: ConsumerIterator, chunk: Chunk) -> None:
+    def begin(self: Reader, chunk: Chunk) -> None:
         old = chunk.info.consumed_offset
         right(self, chunk)
         if not chunk.data:
             chunk.info.consumed_offset = old
 
-    patch.setattr(ConsumerIterator, "_begin", begin)
+    patch.setattr(Reader, "_begin", begin)
 
 
 def resets_while_a_chunk_ends(patch: Patch) -> None:
@@ -396,8 +405,11 @@ def takes_the_newest(patch: Patch) -> None:
 def discards_everything(patch: Patch) -> None:
     """A revoke also drops the chunks of other partitions."""
 
-    def discard(self: ChunkQueue, infos: Infos) -> None:
-        self.clear()
+    right = ChunkQueue.discard
+
+    def discard(self: ChunkQueue, infos: Infos) -> bool:
+        right(self, {chunk.info for chunk in self._chunks})
+        return False
 
     patch.setattr(ChunkQueue, "discard", discard)
 

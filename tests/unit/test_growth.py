@@ -32,8 +32,8 @@ from zkconsumer.core.zookeeper.ops import Create, SetData
 from zkconsumer.core.zookeeper.scripts.common import packets
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_topic
 from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
 from zkconsumer.runtime.gate import DeliveryGate
 
@@ -125,7 +125,7 @@ def revoking(scale: float) -> Callable[[], object]:
     """A stream loses all its partitions."""
 
     def run() -> None:
-        stream = KafkaStream(DeliveryGate())
+        stream = StreamControl(DeliveryGate())
         infos = [PartitionTopicInfo("a", number, 0) for number in range(int(PARTITIONS * scale))]
         stream.revoke(infos)
         assert stream.release(infos)

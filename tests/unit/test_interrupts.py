@@ -35,7 +35,8 @@ from zkconsumer.broker.codecs import decompress
 from zkconsumer.broker.records import MessageAndMetadata, MessageDecoder
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.runtime.delivery.chunk_queue import Chunk
-from zkconsumer.runtime.delivery.in_use import InUseError
+from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.handout import InUseError
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.undisturbed import Alarm
@@ -138,14 +139,14 @@ class Reading:
     space: int = 0
 
     def __post_init__(self) -> None:
-        self.stream = KafkaStream(open_gate(), queue_capacity=1, timeout_ms=0)
-        self.stream.queue.on_space = self._on_space
+        self.stream = KafkaStream(StreamControl(open_gate(), queue_capacity=1, timeout_ms=0))
+        self.stream._control.queue.on_space = self._on_space
         self.infos = [PartitionTopicInfo("t", number, 0) for number in (0, 1)]
         if not self.real:
-            iter(self.stream)._decoder = Ready()
+            self.stream._control.reader._decoder = Ready()
         for number, first, end in ((0, 0, 4), (1, 0, 3), (0, 4, 6)):
             data = batch(range(first, end), 1) if self.real else struct.pack(">qq", first, end)
-            self.stream.queue.put(Chunk(self.infos[number], data, first, end))
+            self.stream._control.queue.put(Chunk(self.infos[number], data, first, end))
         self.items: Iterator[Any] = iter(self.stream)
         if self.way == "batches":
             self.items = self.stream.batches(2)
@@ -198,13 +199,13 @@ class Reading:
             for before, after in pairwise(got):
                 assert after <= before + 1, got
         assert twice <= 1, self.got
-        assert self.stream.failure is None
+        assert self.stream._control.failure is None
         assert self.space, "the fetchers were not told that there is room"
 
     def check_free(self) -> None:
         """No lock is left locked."""
-        assert is_free(self.stream._lock)
-        assert is_free(iter(self.stream)._gate._lock)
+        assert is_free(self.stream._control._lock)
+        assert is_free(self.stream._control.reader._gate._lock)
 
 
 def is_free(lock: Any) -> bool:
@@ -277,9 +278,9 @@ def test_an_exception_inside_next_loses_nothing(
                 reading.stream.mark_consumed()
                 reading.check_positions()
             else:
-                reading.stream.revoke(reading.infos)
-                reading.stream.wait_released(reading.infos, time.monotonic())
-                reading.stream.shutdown()
+                reading.stream._control.revoke(reading.infos)
+                reading.stream._control.wait_released(reading.infos, time.monotonic())
+                reading.stream._control.shutdown()
                 reading.check_positions()
                 before = sum(map(len, reading.got.values()))
                 reading.read(interrupter)
@@ -303,7 +304,7 @@ class Application:
         assert plane is not None
         wait_until(lambda: bool(plane.partitions()), 10, "it owns the partition")
         ((self.info, _),) = plane.partitions()
-        self.stream.queue.put(Chunk(self.info, batch(range(messages), 1), 0, messages))
+        self.stream._control.queue.put(Chunk(self.info, batch(range(messages), 1), 0, messages))
         self.got: list[int] = []
 
     def read(self, count: int, interrupter: Interrupter | None = None) -> None:
@@ -431,7 +432,7 @@ def test_a_signal_handler_may_shut_down(switch: Switch, kind: str) -> None:
         assert delivered
         assert len(application.got) <= delivered[0] + 1
         assert (application.info.position or 0) <= delivered[0]
-        assert is_free(application.stream._lock)
+        assert is_free(application.stream._control._lock)
 
 
 @pytest.mark.parametrize(
@@ -450,7 +451,7 @@ def test_a_signal_handler_may_call(switch: Switch, kind: str, call: str) -> None
         for round_, at in enumerate(tried, 1):
             first = 6 * round_
             data = batch(range(first, first + 6))
-            application.stream.queue.put(Chunk(application.info, data, first, first + 6))
+            application.stream._control.queue.put(Chunk(application.info, data, first, first + 6))
             application.read(6, Caller(work, at))
             assert application.got == list(range(first + 6))
         application.stream.mark_consumed()
@@ -481,16 +482,16 @@ def in_batches(sizes: tuple[int, ...]) -> Callable[[int, int], tuple[bytes, int]
 def fed(stream: KafkaStream, info: PartitionTopicInfo, sizes: tuple[int, ...]) -> Iterator[None]:
     """Another thread keeps the stream's queue filled, as fetchers do: it waits for room."""
     ended, room = threading.Event(), Alarm()
-    stream.queue.on_space = room.set
+    stream._control.queue.on_space = room.set
     make = in_batches(sizes)
 
     def feed() -> None:
         number, first = 0, 0
         while not ended.is_set():
-            if stream.queue.full and not room.wait(20):
+            if stream._control.queue.full and not room.wait(20):
                 return  # nobody has told that there is room
             data, end = make(number, first)
-            stream.queue.put(Chunk(info, data, first, end))
+            stream._control.queue.put(Chunk(info, data, first, end))
             number, first = number + 1, end
 
     feeder = threading.Thread(target=feed)
@@ -561,7 +562,7 @@ def test_real_signals_lose_nothing(way: str) -> None:
     resumed. Nothing is lost, and no commit covers what was not handed out."""
     assert threading.current_thread() is threading.main_thread()
     rng = random.Random(SEED)
-    stream = KafkaStream(open_gate(), timeout_ms=-1)
+    stream = KafkaStream(StreamControl(open_gate(), timeout_ms=-1))
     info = PartitionTopicInfo("t", 0, 0)
     reader = Reader(stream, way)
     armed, interrupts, other = False, 0, []
@@ -591,7 +592,7 @@ def test_real_signals_lose_nothing(way: str) -> None:
                 if rng.random() < 0.2:
                     stream.mark_consumed()
                 assert (info.position or 0) <= reader.expected
-            assert is_free(stream._lock)
+            assert is_free(stream._control._lock)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -642,9 +643,9 @@ def test_a_message_that_was_not_handed_out_is_taken_back(error: type[BaseExcepti
     """The exception comes after the message was taken from its list. It may be what a handler got
     that read the stream itself."""
     reading = Reading("next", real=False)
-    places = Places("ConsumerIterator._items")
+    places = Places("Reader._items")
     reading.read(places)
-    taken = [at for at, line in places.found if line.strip() == "yield message"]
+    taken = [at for at, line in places.found if line.strip() == "yield item"]
     assert len(taken) > 9
     for at in taken:
         reading = Reading("next", real=False)
@@ -676,7 +677,7 @@ class Places(Interrupter):
 @pytest.mark.parametrize("error", [StopNow, TimeLimitError])
 def test_a_list_whose_decoding_was_interrupted_is_decoded_again(error: type[BaseException]) -> None:
     """Also if the application asks for single messages after it asked for lists."""
-    stream = KafkaStream(open_gate(), timeout_ms=0)
+    stream = KafkaStream(StreamControl(open_gate(), timeout_ms=0))
     decoder = Ready()
     failing = [True]
 
@@ -687,14 +688,14 @@ def test_a_list_whose_decoding_was_interrupted_is_decoded_again(error: type[Base
                 raise error
 
     decoder.decode = interrupted  # type: ignore[method-assign]
-    iter(stream)._decoder = decoder
+    stream._control.reader._decoder = decoder
     info = PartitionTopicInfo("t", 0, 0)
-    stream.queue.put(Chunk(info, struct.pack(">qq", 0, 12), 0, 12))
+    stream._control.queue.put(Chunk(info, struct.pack(">qq", 0, 12), 0, 12))
     batches = stream.batches(20)
     with pytest.raises(error):
         next(batches)
     failing.append(False)
-    assert (info.position, stream.failure) == (0, None)
+    assert (info.position, stream._control.failure) == (0, None)
     assert [message.offset for message in islice(stream, 12)] == list(range(12))
 
 
@@ -729,6 +730,7 @@ def test_an_error_of_a_handler_is_not_damaged_data(codec: int) -> None:
 ARROW = """
 import sys
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.streams import KafkaStream
 
 class StopNow(BaseException):
@@ -739,14 +741,14 @@ def interrupt(frame, event, argument):
         sys.settrace(None)
         raise StopNow
 
-stream = KafkaStream(DeliveryGate(always_open=True), timeout_ms=0)
+stream = KafkaStream(StreamControl(DeliveryGate(always_open=True), timeout_ms=0))
 sys.settrace(interrupt)
 try:
     stream.arrow_batches()
 except StopNow:
     pass
 sys.settrace(None)
-print(len(stream.arrow_batches().schema))
+print(len(next(stream.arrow_batches(timeout=0)).schema))
 """
 
 

@@ -38,6 +38,7 @@ from zkconsumer.errors import (
     ZkUnavailableError,
 )
 from zkconsumer.runtime.counters import RebalanceCounts
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.line import ServerLine
@@ -260,7 +261,7 @@ def test_a_stream_that_was_not_read_meanwhile_raises_the_fault(
     wait_until(lambda: switch.closed, SOON, "the member has left")
     with pytest.raises(ConnectorFailedError):
         member.shutdown()
-    for ask in (lambda: next(iter(stream)), lambda: iter(stream).has_next()):
+    for ask in (lambda: next(iter(stream)), stream.try_next):
         raised = InBackground(ask).result()
         assert "No space left on device" in str(raised), repr(raised)
 
@@ -286,8 +287,8 @@ def test_a_fault_in_a_worker_thread_is_not_swallowed(
     def fail(*_: object) -> bool:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(KafkaStream, "wait_released", fail)
-    monkeypatch.setattr(KafkaStream, "held_by", lambda self, thread: False)
+    monkeypatch.setattr(StreamControl, "wait_released", fail)
+    monkeypatch.setattr(StreamControl, "held_by", lambda self, thread: False)
     ended = InBackground(member.shutdown).result()
     assert isinstance(ended, ConnectorFailedError), repr(ended)
     assert "ZeroDivisionError" in str(waiting.result())

@@ -26,6 +26,7 @@ from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.prometheus import ConnectorCollector
 from zkconsumer.runtime.counters import Histogram, Meter, RebalanceCounts
 from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
@@ -217,60 +218,56 @@ def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    stream = KafkaStream(gate, queue_capacity=3, timeout_ms=0, scala=scala)
+    stream = KafkaStream(StreamControl(gate, queue_capacity=3, timeout_ms=0, scala=scala))
     iterator = iter(stream)
     infos = [PartitionTopicInfo("t", p, 0) for p in range(3)]
     ends = [0, 0, 0]
     got = most = 0
     for _ in range(300):
-        action = rng.choices(
-            ("put", "next", "has_next", "peek", "mark", "revoke"), (3, 12, 2, 2, 1, 1)
-        )[0]
+        action = rng.choices(("put", "next", "try_next", "mark", "revoke"), (3, 12, 4, 1, 1))[0]
         try:
-            if action == "put" and not stream.queue.full:
+            if action == "put" and not stream._control.queue.full:
                 p, count = rng.randrange(3), rng.randint(1, 9)
                 added = chunk(infos[p], ends[p], count)
                 ends[p] += count
                 most += len(added.data)
-                stream.queue.put(added)
+                stream._control.queue.put(added)
             elif action == "next":
-                iterator.next()
+                next(iterator)
                 got += 1
-            elif action == "has_next":
-                iterator.has_next()
-            elif action == "peek":
-                iterator.peek()
+            elif action == "try_next":
+                got += stream.try_next() is not None
             elif action == "mark":
                 stream.mark_consumed()
             elif action == "revoke":
                 p = rng.randrange(3)
-                stream.revoke([infos[p]])
+                stream._control.revoke([infos[p]])
                 infos[p], ends[p] = PartitionTopicInfo("t", p, 0), 0
         except ConsumerTimeoutError:
             pass
-        assert stream.delivered == got
-    stream.shutdown()
-    assert stream.delivered == got
+        assert stream._control.delivered == got
+    stream._control.shutdown()
+    assert stream._control.delivered == got
     got += sum(1 for _ in iterator)  # the scala profile finishes the started chunk
-    assert stream.delivered == got > 100
-    assert 0 < stream.bytes_begun <= most
+    assert stream._control.delivered == got > 100
+    assert 0 < stream._control.bytes_begun <= most
 
 
 def test_bytes_begun_is_the_sum_of_the_chunks_read() -> None:
     """A chunk counts in full when its first message is requested, and not before."""
     gate = DeliveryGate(always_open=True)
-    stream = KafkaStream(gate, timeout_ms=0)
+    stream = KafkaStream(StreamControl(gate, timeout_ms=0))
     info = PartitionTopicInfo("t", 0, 0)
     first, second = chunk(info, 0, 5), chunk(info, 5, 7)
-    stream.queue.put(first)
-    stream.queue.put(second)
-    assert stream.bytes_begun == 0
+    stream._control.queue.put(first)
+    stream._control.queue.put(second)
+    assert stream._control.bytes_begun == 0
     iterator = iter(stream)
     for _ in range(5):
         next(iterator)
-    assert stream.bytes_begun == len(first.data)
+    assert stream._control.bytes_begun == len(first.data)
     next(iterator)
-    assert stream.bytes_begun == len(first.data) + len(second.data)
+    assert stream._control.bytes_begun == len(first.data) + len(second.data)
 
 
 def test_suspended_time_ends_with_the_gate() -> None:

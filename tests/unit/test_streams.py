@@ -20,6 +20,7 @@ from zkconsumer.errors import (
     UsageError,
 )
 from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.messages import integer_decoder, long_decoder, string_decoder
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
@@ -59,7 +60,7 @@ def open_gate() -> DeliveryGate:
 
 def stream(timeout_ms: int = 200, **options: object) -> KafkaStream:
     """A stream with an open gate."""
-    return KafkaStream(open_gate(), timeout_ms=timeout_ms, **options)  # type: ignore[arg-type]
+    return KafkaStream(StreamControl(open_gate(), timeout_ms=timeout_ms, **options))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -72,10 +73,10 @@ def test_a_reset_counts_at_once_though_messages_from_before_it_come_first() -> N
     """A commit meanwhile stores where reading continues, not an offset that the log has lost."""
     info = PartitionTopicInfo("topic", 0, 60)
     tested = stream()
-    tested.queue.put(chunk(info, 60, 61))
+    tested._control.queue.put(chunk(info, 60, 61))
     info.pending_reset = reset = Chunk(info, b"", 5, 5)
-    tested.queue.put(reset)
-    tested.queue.put(chunk(info, 5, 6))
+    tested._control.queue.put(reset)
+    tested._control.queue.put(chunk(info, 5, 6))
     got = []
     for _ in range(3):
         got.append(next(iter(tested)).offset)
@@ -90,9 +91,9 @@ def test_a_reset_waits_behind_what_was_fetched_before() -> None:
     offset moves only after them."""
     info = PartitionTopicInfo("topic", 0, 60)
     tested = stream()
-    tested.queue.put(chunk(info, 60, 61))
+    tested._control.queue.put(chunk(info, 60, 61))
     info.fetched_offset = 62
-    tested.queue.reset(info, 5, at_once=False)
+    tested._control.queue.reset(info, 5, at_once=False)
     assert (info.consumed_offset, info.position, info.fetched_offset) == (60, 5, 5)
     assert [next(iter(tested)).offset for _ in range(2)] == [60, 61]
     assert (info.consumed_offset, info.position) == (61, 5)
@@ -105,8 +106,8 @@ def test_a_reset_with_nothing_under_way_needs_no_reader() -> None:
     """The new position is consumed and can be committed, although no thread reads."""
     info = PartitionTopicInfo("topic", 0, None)
     tested = stream()
-    tested.queue.reset(info, 5, at_once=False)
-    assert (info.consumed_offset, info.position, len(tested.queue)) == (5, 5, 0)
+    tested._control.queue.reset(info, 5, at_once=False)
+    assert (info.consumed_offset, info.position, len(tested._control.queue)) == (5, 5, 0)
 
 
 def test_a_reset_during_decoding_is_not_undone_by_the_chunk_s_end() -> None:
@@ -120,10 +121,10 @@ def test_a_reset_during_decoding_is_not_undone_by_the_chunk_s_end() -> None:
         ) -> Iterator[list[Record]]:
             yield from PythonDecoder().decode(data, topic, partition, start)
             if data:
-                tested.queue.reset(info, 5, at_once=False)
+                tested._control.queue.reset(info, 5, at_once=False)
 
     tested = stream(timeout_ms=0, decoder=Interrupted())
-    tested.queue.put(chunk(info, 60, 61))
+    tested._control.queue.put(chunk(info, 60, 61))
     info.fetched_offset = 62
     assert [next(iter(tested)).offset for _ in range(2)] == [60, 61]
     with pytest.raises(ConsumerTimeoutError):
@@ -137,7 +138,7 @@ def test_a_reset_of_a_partition_that_was_given_away_changes_nothing(end: str) ->
     info = PartitionTopicInfo("topic", 0, 60)
     tested = stream()
     setattr(info, end, True)
-    tested.queue.reset(info, 5, at_once=False)
+    tested._control.queue.reset(info, 5, at_once=False)
     assert (info.consumed_offset, info.position) == (60, 60)
 
 
@@ -146,17 +147,17 @@ def test_try_next_never_waits(info: PartitionTopicInfo) -> None:
     the iterator."""
     tested = stream(timeout_ms=-1)
     assert tested.try_next() is None
-    tested.queue.put(chunk(info, 0, 1))
+    tested._control.queue.put(chunk(info, 0, 1))
     got = [tested.try_next() for _ in range(3)]
     assert [message and message.offset for message in got] == [0, 1, None]
     assert info.consumed_offset == 2
-    tested.fail(InvalidMessageError("broken"))
+    tested._control.fail(InvalidMessageError("broken"))
     with pytest.raises(InvalidMessageError):
         tested.try_next()
     with pytest.raises(UsageError):
         tested.try_next()
     ended = stream(timeout_ms=-1)
-    ended.shutdown()
+    ended._control.shutdown()
     with pytest.raises(StopIteration):
         ended.try_next()
 
@@ -164,8 +165,8 @@ def test_try_next_never_waits(info: PartitionTopicInfo) -> None:
 def test_try_next_respects_the_gate(info: PartitionTopicInfo) -> None:
     """With a closed gate, the stream looks empty."""
     gate = DeliveryGate()
-    tested = KafkaStream(gate)
-    tested.queue.put(chunk(info, 0, 1))
+    tested = KafkaStream(StreamControl(gate))
+    tested._control.queue.put(chunk(info, 0, 1))
     assert tested.try_next() is None
     gate.extend(time.clock_gettime(CLOCK) + 3600)
     message = tested.try_next()
@@ -177,18 +178,18 @@ def test_release_never_waits(info: PartitionTopicInfo) -> None:
     """It reports whether any thread has an unacknowledged message, and can end that by force. The
     message then counts as not consumed."""
     tested = stream()
-    tested.queue.put(chunk(info, 0, 4))
+    tested._control.queue.put(chunk(info, 0, 4))
     tested.try_next()
     other = PartitionTopicInfo("topic", 1, 0)
-    assert tested.release([other])
-    assert not tested.release([info])
+    assert tested._control.release([other])
+    assert not tested._control.release([info])
     tested.mark_consumed()
-    assert tested.release([info])
+    assert tested._control.release([info])
     assert info.consumed_offset == 1
     tested.try_next()
-    tested.revoke([info])
-    assert tested.release([info], force=True)
-    assert tested.release([info])
+    tested._control.revoke([info])
+    assert tested._control.release([info], force=True)
+    assert tested._control.release([info])
     assert tested.try_next() is None
     assert info.consumed_offset == 1
 
@@ -200,15 +201,15 @@ def test_consumer_iterator_deduplication_deep_iterator(scala: bool) -> None:
     is empty."""
     info = PartitionTopicInfo("topic", 0, 5)
     tested = stream(scala=scala)
-    tested.queue.put(Chunk(info, batch(range(10), GZIP), 5, 10))
+    tested._control.queue.put(Chunk(info, batch(range(10), GZIP), 5, 10))
     iterator = iter(tested)
-    assert [iterator.next().offset for _ in range(5)] == [5, 6, 7, 8, 9]
+    assert [next(iterator).offset for _ in range(5)] == [5, 6, 7, 8, 9]
     with pytest.raises(ConsumerTimeoutError):
-        iterator.has_next()
+        next(iterator)
     assert info.consumed_offset == 10
-    tested.shutdown()
-    assert not iterator.has_next()
-    assert len(tested.queue) == 0
+    tested._control.shutdown()
+    assert list(iterator) == []
+    assert len(tested._control.queue) == 0
 
 
 @pytest.mark.parametrize("scala", [False, True])
@@ -221,7 +222,7 @@ def test_consumer_iterator_decoding_failure(scala: bool) -> None:
 
     info = PartitionTopicInfo("topic", 0, 5)
     tested = stream(scala=scala, key_decoder=fail, value_decoder=fail)
-    tested.queue.put(Chunk(info, batch(range(10), GZIP), 5, 10))
+    tested._control.queue.put(Chunk(info, batch(range(10), GZIP), 5, 10))
     offsets = []
     for _ in range(5):
         message = next(iter(tested))
@@ -239,64 +240,59 @@ class UnsupportedOperationError(Exception):
 
 @pytest.mark.parametrize("scala", [False, True])
 def test_iterator(info: PartitionTopicInfo, scala: bool) -> None:
-    """IteratorTemplateTest.testIterator: has_next and peek change nothing, next continues in order,
-    and at the end next raises."""
+    """IteratorTemplateTest.testIterator: next continues in order, and at the end next raises. There
+    is one iterator, without hasNext and peek."""
     tested = stream(scala=scala)
-    tested.queue.put(chunk(info, 0, 9))
+    tested._control.queue.put(chunk(info, 0, 9))
     iterator = iter(tested)
     assert iter(tested) is iterator
     for i in range(10):
-        assert iterator.has_next()
-        assert iterator.has_next()
-        assert iterator.peek().value == b"%d" % i
-        assert iterator.peek().offset == i
-        assert iterator.next().value == b"%d" % i
-    tested.shutdown()
-    assert not iterator.has_next()
-    for call in (iterator.next, iterator.peek, iterator.__next__):
+        assert next(iterator).value == b"%d" % i
+    tested._control.shutdown()
+    for call in (iterator.__next__, tested.try_next, tested.try_next_batch):
         with pytest.raises(StopIteration):
             call()
     assert list(tested) == []
 
 
 def test_consumed_when_the_next_is_asked_for(info: PartitionTopicInfo) -> None:
-    """A message does not count as consumed when it is returned. It counts when next, has_next or
-    peek asks for another one, even if there is none, or by mark_consumed."""
+    """A message does not count as consumed when it is returned. It counts when next or try_next
+    asks for another one, even if there is none, or by mark_consumed."""
     tested = stream(timeout_ms=10)
     iterator = iter(tested)
-    tested.queue.put(chunk(info, 0, 4))
+    tested._control.queue.put(chunk(info, 0, 4))
     consumed = []
-    for ask in (iterator.next, iterator.has_next, iterator.next, iterator.peek, iterator.next):
+    for ask in (iterator.__next__, tested.try_next, iterator.__next__):
         ask()
         consumed.append(info.consumed_offset)
-    assert consumed == [0, 1, 1, 2, 2]
+    assert consumed == [0, 1, 2]
     tested.mark_consumed()
     assert info.consumed_offset == 3
-    iterator.next()
+    next(iterator)
     assert info.consumed_offset == 3
-    iterator.next()
+    next(iterator)
     assert info.consumed_offset == 4
     with pytest.raises(ConsumerTimeoutError):
-        iterator.next()
+        next(iterator)
     assert info.consumed_offset == 5
 
 
 def test_consumed_when_returned_in_the_scala_profile(info: PartitionTopicInfo) -> None:
-    """As in the JVM, next moves the consumed offset at once. has_next and peek do not."""
+    """As in the JVM, next moves the consumed offset at once."""
     tested = stream(scala=True)
     iterator = iter(tested)
-    tested.queue.put(chunk(info, 0, 4))
+    tested._control.queue.put(chunk(info, 0, 4))
     consumed = []
-    for ask in (iterator.has_next, iterator.peek, iterator.next, iterator.next):
+    for ask in (iterator.__next__, tested.try_next, iterator.__next__):
         ask()
         consumed.append(info.consumed_offset)
-    assert consumed == [0, 0, 1, 2]
+    assert consumed == [1, 2, 3]
 
 
 def test_gaps_count_as_consumed(info: PartitionTopicInfo) -> None:
     """Offsets without a message (control batches, compaction) are consumed with the chunk."""
     tested = stream(timeout_ms=0)
-    tested.queue.put(Chunk(info, batch([0, 1]), 0, 7))
+    tested._control.queue.put(Chunk(info, batch([0, 1]), 0, 7))
     assert [next(iter(tested)).offset for _ in range(2)] == [0, 1]
     with pytest.raises(ConsumerTimeoutError):
         next(iter(tested))
@@ -307,8 +303,8 @@ def test_reset_reaches_the_consumer_in_turn(info: PartitionTopicInfo) -> None:
     """An empty chunk moves the consumed offset after everything that was fetched before it, also
     down."""
     tested = stream(timeout_ms=0)
-    tested.queue.put(chunk(info, 0, 1))
-    tested.queue.put(Chunk(info, b"", 90, 90))
+    tested._control.queue.put(chunk(info, 0, 1))
+    tested._control.queue.put(Chunk(info, b"", 90, 90))
     next(iter(tested))
     assert info.consumed_offset == 0
     next(iter(tested))
@@ -320,8 +316,8 @@ def test_reset_reaches_the_consumer_in_turn(info: PartitionTopicInfo) -> None:
 @pytest.mark.parametrize(("timeout_ms", "seconds"), [(-1, None), (0, 0.0), (250, 0.25)])
 def test_the_timeout_is_in_milliseconds(timeout_ms: int, seconds: float | None) -> None:
     """A negative one waits indefinitely. 0 does not wait."""
-    made = KafkaStream(DeliveryGate(always_open=True), timeout_ms=timeout_ms)
-    assert iter(made)._timeout == seconds
+    made = StreamControl(DeliveryGate(always_open=True), timeout_ms=timeout_ms)
+    assert made.reader._timeout == seconds
 
 
 def test_timeout_leaves_the_iterator_usable(info: PartitionTopicInfo) -> None:
@@ -332,7 +328,7 @@ def test_timeout_leaves_the_iterator_usable(info: PartitionTopicInfo) -> None:
         with pytest.raises(ConsumerTimeoutError, match="60"):
             next(iter(tested))
         assert 0.05 < time.monotonic() - begun < 5
-    tested.queue.put(chunk(info, 0, 0))
+    tested._control.queue.put(chunk(info, 0, 0))
     assert next(iter(tested)).offset == 0
 
 
@@ -343,13 +339,13 @@ def test_errors_leave_the_iterator_failed(info: PartitionTopicInfo, scala: bool)
     tested = stream(scala=scala)
     bad = bytearray(batch([2, 3]))
     bad[-1] ^= 1
-    tested.queue.put(Chunk(info, batch([0, 1]) + bytes(bad), 0, 4))
+    tested._control.queue.put(Chunk(info, batch([0, 1]) + bytes(bad), 0, 4))
     iterator = iter(tested)
     assert [next(iterator).offset for _ in range(2)] == [0, 1]
     with pytest.raises(InvalidMessageError, match="topic-0"):
         next(iterator)
     assert info.consumed_offset == 2
-    for call in (iterator.next, iterator.has_next, iterator.peek):
+    for call in (iterator.__next__, tested.try_next, tested.try_next_batch):
         with pytest.raises(UsageError, match="checksum"):
             call()
 
@@ -357,7 +353,7 @@ def test_errors_leave_the_iterator_failed(info: PartitionTopicInfo, scala: bool)
 def test_damaged_chunk_never_ends_silently(info: PartitionTopicInfo) -> None:
     """A chunk marked as damaged raises after its records, even if the decoder found no damage."""
     tested = stream()
-    tested.queue.put(Chunk(info, batch([0, 1]), 0, 2, damaged=True))
+    tested._control.queue.put(Chunk(info, batch([0, 1]), 0, 2, damaged=True))
     assert [next(iter(tested)).offset for _ in range(2)] == [0, 1]
     with pytest.raises(InvalidMessageError):
         next(iter(tested))
@@ -367,46 +363,33 @@ def test_message_too_large(info: PartitionTopicInfo) -> None:
     """Brokers before 0.10.1 send only the head of a message. The error names the key to
     increase."""
     tested = stream()
-    tested.queue.put(Chunk(info, batch(range(50))[:100], 0, 0))
+    tested._control.queue.put(Chunk(info, batch(range(50))[:100], 0, 0))
     with pytest.raises(MessageSizeTooLargeError, match=r"topic-0.*fetch\.message\.max\.bytes"):
         next(iter(tested))
 
 
 def test_revoke_takes_everything_of_a_partition(info: PartitionTopicInfo) -> None:
-    """Queued chunks, the rest of the current one and a prefetched message are gone at once. Other
-    partitions continue. Late puts are refused."""
+    """Queued chunks and the rest of the current one are gone at once. Other partitions continue.
+    Late puts are refused."""
     other = PartitionTopicInfo("topic", 1, 0)
     tested = stream(timeout_ms=0, queue_capacity=9)
     iterator = iter(tested)
     for item in (chunk(info, 0, 4), chunk(other, 0, 1), chunk(info, 5, 9)):
-        assert tested.queue.put(item)
-    iterator.next()
-    assert iterator.has_next()
-    tested.revoke([info])
+        assert tested._control.queue.put(item)
+    next(iterator)
+    tested._control.revoke([info])
     assert info.revoked
-    assert not tested.queue.put(chunk(info, 10, 11))
-    assert [iterator.next().partition for _ in range(2)] == [1, 1]
+    assert not tested._control.queue.put(chunk(info, 10, 11))
+    assert [next(iterator).partition for _ in range(2)] == [1, 1]
     with pytest.raises(ConsumerTimeoutError):
-        iterator.next()
+        next(iterator)
     assert info.consumed_offset == 1
-
-
-def test_prefetched_message_survives_in_the_scala_profile(info: PartitionTopicInfo) -> None:
-    """As in the JVM, a message that has_next found is delivered after the revoke."""
-    tested = stream(timeout_ms=0, scala=True)
-    tested.queue.put(chunk(info, 0, 4))
-    iterator = iter(tested)
-    assert iterator.has_next()
-    tested.revoke([info])
-    assert iterator.next().offset == 0
-    with pytest.raises(ConsumerTimeoutError):
-        iterator.next()
 
 
 def test_wait_released_waits_for_the_message_in_hand(info: PartitionTopicInfo) -> None:
     """It returns when the application asks for the next message. The position is then final."""
     tested = stream(timeout_ms=5000)
-    tested.queue.put(chunk(info, 0, 4))
+    tested._control.queue.put(chunk(info, 0, 4))
     holding, go_on = threading.Event(), threading.Event()
 
     def consume() -> None:
@@ -418,27 +401,29 @@ def test_wait_released_waits_for_the_message_in_hand(info: PartitionTopicInfo) -
     thread = threading.Thread(daemon=True, target=consume)
     thread.start()
     assert holding.wait(10)
-    tested.revoke([info])
-    assert not tested.wait_released([PartitionTopicInfo("t", 0, 0), info], time.monotonic() + 0.05)
+    tested._control.revoke([info])
+    assert not tested._control.wait_released(
+        [PartitionTopicInfo("t", 0, 0), info], time.monotonic() + 0.05
+    )
     assert info.consumed_offset == 0
     go_on.set()
-    tested.shutdown()
+    tested._control.shutdown()
     thread.join(10)
     assert info.consumed_offset == 0, "the deadline had passed: final"
 
     second = PartitionTopicInfo("topic", 0, 0)
     tested = stream(timeout_ms=5000)
-    tested.queue.put(chunk(second, 0, 4))
+    tested._control.queue.put(chunk(second, 0, 4))
     holding.clear()
     go_on.clear()
     thread = threading.Thread(daemon=True, target=consume)
     thread.start()
     assert holding.wait(10)
-    tested.revoke([second])
+    tested._control.revoke([second])
     threading.Timer(0.05, go_on.set).start()
-    assert tested.wait_released([second], time.monotonic() + 10)
+    assert tested._control.wait_released([second], time.monotonic() + 10)
     assert second.consumed_offset == 1
-    tested.shutdown()
+    tested._control.shutdown()
     thread.join(10)
 
 
@@ -446,14 +431,14 @@ def test_wait_released_by_the_holder_itself(info: PartitionTopicInfo) -> None:
     """The thread that has the unacknowledged message does not wait for itself. The message never
     counts as consumed."""
     tested = stream(timeout_ms=0)
-    tested.queue.put(chunk(info, 0, 4))
+    tested._control.queue.put(chunk(info, 0, 4))
     next(iter(tested))
-    assert tested.held_by(threading.get_ident())
-    tested.revoke([info])
+    assert tested._control.held_by(threading.get_ident())
+    tested._control.revoke([info])
     begun = time.monotonic()
-    assert tested.wait_released([info], begun + 10)
+    assert tested._control.wait_released([info], begun + 10)
     assert time.monotonic() - begun < 5
-    assert not tested.held_by(threading.get_ident())
+    assert not tested._control.held_by(threading.get_ident())
     with pytest.raises(ConsumerTimeoutError):
         next(iter(tested))
     assert info.consumed_offset == 0
@@ -462,35 +447,33 @@ def test_wait_released_by_the_holder_itself(info: PartitionTopicInfo) -> None:
 def test_wait_released_after_the_holder_has_ended(info: PartitionTopicInfo) -> None:
     """A message taken by a thread that has ended delays nothing."""
     tested = stream()
-    tested.queue.put(chunk(info, 0, 4))
+    tested._control.queue.put(chunk(info, 0, 4))
     thread = threading.Thread(daemon=True, target=lambda: next(iter(tested)))
     thread.start()
     thread.join()
-    tested.revoke([info])
+    tested._control.revoke([info])
     begun = time.monotonic()
-    assert tested.wait_released([info], begun + 10)
+    assert tested._control.wait_released([info], begun + 10)
     assert time.monotonic() - begun < 5
     assert info.consumed_offset == 0
 
 
-@pytest.mark.parametrize("how", ["next", "has_next"])
-def test_shut_gate_holds_messages_back(info: PartitionTopicInfo, how: str) -> None:
-    """Nothing is delivered while the session is uncertain, not even a prefetched message. Delivery
+def test_shut_gate_holds_messages_back(info: PartitionTopicInfo) -> None:
+    """Nothing is delivered while the session is uncertain, not even a decoded message. Delivery
     continues when the gate is extended, even after close."""
     gate = DeliveryGate()
-    tested = KafkaStream(gate, timeout_ms=30)
+    tested = KafkaStream(StreamControl(gate, timeout_ms=30))
     iterator = iter(tested)
-    tested.queue.put(chunk(info, 0, 4))
+    tested._control.queue.put(chunk(info, 0, 4))
     with pytest.raises(ConsumerTimeoutError):
-        iterator.next()
+        next(iterator)
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    assert iterator.next().offset == 0
-    assert iterator.has_next()
+    assert next(iterator).offset == 0
     gate.close()
     with pytest.raises(ConsumerTimeoutError):
-        getattr(iterator, how)()
+        next(iterator)
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    assert iterator.next().offset == 1
+    assert next(iterator).offset == 1
     assert gate.suspended_seconds >= 0.02
 
 
@@ -498,8 +481,8 @@ def test_gate_expires_by_itself_and_wakes_the_stream(info: PartitionTopicInfo) -
     """After valid_until nothing is delivered. Extending the gate wakes a waiting thread."""
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 0.05)
-    tested = KafkaStream(gate)
-    tested.queue.put(chunk(info, 0, 4))
+    tested = KafkaStream(StreamControl(gate))
+    tested._control.queue.put(chunk(info, 0, 4))
     wait_until(lambda: not gate.is_open, 5, "the gate shuts")
     got: list[MessageAndMetadata] = []
     thread = threading.Thread(daemon=True, target=lambda: got.append(next(iter(tested))))
@@ -513,14 +496,14 @@ def test_gate_expires_by_itself_and_wakes_the_stream(info: PartitionTopicInfo) -
 
 def test_revoke_and_shutdown_reach_a_stream_held_by_the_gate(info: PartitionTopicInfo) -> None:
     """A thread that waits for the gate ends at shutdown, without the revoked message."""
-    tested = KafkaStream(DeliveryGate())
-    tested.queue.put(chunk(info, 0, 4))
+    tested = KafkaStream(StreamControl(DeliveryGate()))
+    tested._control.queue.put(chunk(info, 0, 4))
     got: list[MessageAndMetadata] = []
     thread = threading.Thread(daemon=True, target=lambda: got.extend(tested))
     thread.start()
-    wait_until(lambda: len(tested.queue) == 0, 5, "the chunk is taken")
-    tested.revoke([info])
-    tested.shutdown()
+    wait_until(lambda: len(tested._control.queue) == 0, 5, "the chunk is taken")
+    tested._control.revoke([info])
+    tested._control.shutdown()
     thread.join(10)
     assert not thread.is_alive()
     assert got == []
@@ -541,10 +524,10 @@ def test_shutdown_ends_a_waiting_iterator(scala: bool) -> None:
     tested = stream(timeout_ms=-1, scala=scala)
     thread = threading.Thread(daemon=True, target=lambda: list(tested))
     thread.start()
-    tested.shutdown()
+    tested._control.shutdown()
     thread.join(10)
     assert not thread.is_alive()
-    assert not iter(tested).has_next()
+    assert list(tested) == []
 
 
 def test_an_offer_is_refused_until_there_is_room(info: PartitionTopicInfo) -> None:
@@ -557,18 +540,18 @@ def test_an_offer_is_refused_until_there_is_room(info: PartitionTopicInfo) -> No
     releases = {
         "space": (lambda tested, _: next(iter(tested)), 1),
         "stop": (set_stopped, 1),
-        "revoke": (lambda tested, blocked: tested.revoke([blocked]), 1),
-        "shutdown": (lambda tested, _: tested.shutdown(), 0),
+        "revoke": (lambda tested, blocked: tested._control.revoke([blocked]), 1),
+        "shutdown": (lambda tested, _: tested._control.shutdown(), 0),
     }
     for name, (release, queued) in releases.items():
         tested = stream(queue_capacity=1, scala=True)
         blocked = PartitionTopicInfo("topic", 1, 0)
-        tested.queue.put(chunk(info, 0, 0))
-        assert not tested.queue.offer(chunk(blocked, 0, 0))
-        assert len(tested.queue) == 1
+        tested._control.queue.put(chunk(info, 0, 0))
+        assert not tested._control.queue.offer(chunk(blocked, 0, 0))
+        assert len(tested._control.queue) == 1
         release(tested, blocked)
-        assert tested.queue.offer(chunk(blocked, 0, 0)), name
-        assert len(tested.queue) == queued, name
+        assert tested._control.queue.offer(chunk(blocked, 0, 0)), name
+        assert len(tested._control.queue) == queued, name
 
 
 def test_space_is_told_once_the_queue_is_not_full(info: PartitionTopicInfo) -> None:
@@ -576,12 +559,12 @@ def test_space_is_told_once_the_queue_is_not_full(info: PartitionTopicInfo) -> N
     message."""
     tested = stream(queue_capacity=2)
     told: list[int] = []
-    tested.queue.on_space = lambda: told.append(len(tested.queue))
+    tested._control.queue.on_space = lambda: told.append(len(tested._control.queue))
     for first in range(4):
-        tested.queue.put(chunk(info, first, first))
+        tested._control.queue.put(chunk(info, first, first))
     iterator = iter(tested)
     for expected in ([], [], [1], [1]):
-        iterator.next()
+        next(iterator)
         assert told == expected
     with pytest.raises(ValueError, match="0"):
         ChunkQueue(0, threading.Lock())
@@ -599,9 +582,9 @@ def test_decoders() -> None:
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
     builder.append(0, 1, None, b"v", [])
     builder.append(1, 1, b"k", None, [])
-    tested.queue.put(Chunk(PartitionTopicInfo("t", 0, 0), bytes(builder.build()), 0, 2))
+    tested._control.queue.put(Chunk(PartitionTopicInfo("t", 0, 0), bytes(builder.build()), 0, 2))
     iterator = iter(tested)
-    assert [(m.key, m.value) for m in (iterator.next(), iterator.next())] == [
+    assert [(m.key, m.value) for m in (next(iterator), next(iterator))] == [
         (None, "v"),
         ("k", None),
     ]
@@ -610,7 +593,7 @@ def test_decoders() -> None:
 def test_message_fields_and_pickling(info: PartitionTopicInfo) -> None:
     """A message knows its place, is compared by content and can be pickled."""
     tested = stream()
-    tested.queue.put(chunk(info, 3, 3))
+    tested._control.queue.put(chunk(info, 3, 3))
     message = next(iter(tested))
     assert (message.topic, message.partition, message.offset) == ("topic", 0, 3)
     assert (message.key, message.value, message.timestamp) == (b"k3", b"3", 1)
@@ -637,16 +620,16 @@ def test_revoke_while_decoding(info: PartitionTopicInfo, end: str) -> None:
         ) -> Iterator[list[Record]]:
             records = list(PythonDecoder().decode(data, topic, partition, start))
             if end == "revoke":
-                decoding[0].revoke([info])
+                decoding[0]._control.revoke([info])
             else:
-                decoding[0].shutdown()
+                decoding[0]._control.shutdown()
             yield from records
 
     tested = stream(timeout_ms=0, decoder=Slow())
     decoding.append(tested)
-    tested.queue.put(chunk(info, 0, 4))
+    tested._control.queue.put(chunk(info, 0, 4))
     with pytest.raises(ConsumerTimeoutError if end == "revoke" else StopIteration):
-        iter(tested).next()
+        next(iter(tested))
     assert info.consumed_offset == 0
 
 
@@ -654,10 +637,10 @@ def test_a_chunk_wakes_the_thread_that_waits_for_it(info: PartitionTopicInfo) ->
     """It is woken at once, not when its timeout is over."""
     tested = stream(timeout_ms=20_000)
     got: list[MessageAndMetadata] = []
-    waiting = threading.Thread(target=lambda: got.append(iter(tested).next()), daemon=True)
+    waiting = threading.Thread(target=lambda: got.append(next(iter(tested))), daemon=True)
     waiting.start()
     wait_until(lambda: waits(waiting), 10, "it waits")
-    tested.queue.put(chunk(info, 0, 0))
+    tested._control.queue.put(chunk(info, 0, 0))
     waiting.join(10)
     assert [message.offset for message in got] == [0]
 
@@ -681,13 +664,13 @@ def test_a_fault_wakes_the_thread_that_waits_for_a_message() -> None:
 
     def read() -> None:
         try:
-            iter(tested).next()
+            next(iter(tested))
         except RuntimeError as error:
             raised.append(error)
 
     waiting = threading.Thread(target=read, daemon=True)
     waiting.start()
     wait_until(lambda: waits(waiting), 10, "it waits")
-    tested.fail(RuntimeError("the member has failed"))
+    tested._control.fail(RuntimeError("the member has failed"))
     waiting.join(10)
     assert [str(error) for error in raised] == ["the member has failed"]

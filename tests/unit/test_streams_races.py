@@ -17,6 +17,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from tests.unit.test_streams import waits
 from zkconsumer.errors import ConsumerTimeoutError, UsageError
 from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
@@ -43,7 +44,7 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    stream = KafkaStream(gate, queue_capacity=2, timeout_ms=20)
+    stream = KafkaStream(StreamControl(gate, queue_capacity=2, timeout_ms=20))
     partitions = 3
     claims: dict[int, PartitionTopicInfo] = {
         p: PartitionTopicInfo("t", p, 0) for p in range(partitions)
@@ -57,11 +58,11 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
         while not end.is_set():
             info = claims[own.randrange(partitions)]
             first, count = info.fetched_offset or 0, own.randrange(1, 6)
-            if own.random() < 0.5 and stream.queue.full:
+            if own.random() < 0.5 and stream._control.queue.full:
                 continue
             info.fetched_offset = first + count
             chunk = Chunk(info, batch(first, count), first, first + count)
-            while not stream.queue.offer(chunk) and not end.is_set():
+            while not stream._control.queue.offer(chunk) and not end.is_set():
                 time.sleep(0)
 
     def consume() -> None:
@@ -69,11 +70,9 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
         iterator = iter(stream)
         while not end.is_set():
             try:
-                if own.random() < 0.3:
-                    iterator.has_next()
                 asked = set(claims.values())
                 revoked = {info for info in asked if info.revoked}
-                message = iterator.next()
+                message = next(iterator)
             except ConsumerTimeoutError:
                 continue
             except StopIteration:
@@ -105,8 +104,8 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
         rounds += 1
         partition = rng.randrange(partitions)
         old = claims[partition]
-        stream.revoke([old])
-        if not stream.wait_released([old], time.monotonic() + 5):
+        stream._control.revoke([old])
+        if not stream._control.wait_released([old], time.monotonic() + 5):
             faults.append("wait_released ran into its deadline")
         offset = old.consumed_offset
         if offset != finished[partition]:
@@ -115,8 +114,8 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
         if old.consumed_offset != offset:
             faults.append("the final offset moved")
         claims[partition] = PartitionTopicInfo("t", partition, offset)
-    stream.revoke(claims.values())
-    stream.shutdown()
+    stream._control.revoke(claims.values())
+    stream._control.shutdown()
     end.set()
     for thread in threads:
         thread.join(10)
@@ -130,10 +129,10 @@ def test_gate_is_never_passed_while_shut(seed: int) -> None:
     """While a gate opens and closes, no message is requested and returned while it is closed."""
     rng = random.Random(seed)
     gate = DeliveryGate()
-    stream = KafkaStream(gate, queue_capacity=50, timeout_ms=20)
+    stream = KafkaStream(StreamControl(gate, queue_capacity=50, timeout_ms=20))
     info = PartitionTopicInfo("t", 0, 0)
     for first in range(0, 40_000, 1000):
-        stream.queue.put(Chunk(info, batch(first, 1000), first, first + 1000))
+        stream._control.queue.put(Chunk(info, batch(first, 1000), first, first + 1000))
     period = [0]  # odd: shut
     shut_deliveries: list[int] = []
     got = [0]
@@ -166,7 +165,7 @@ def test_gate_is_never_passed_while_shut(seed: int) -> None:
         period[0] += 1
         time.sleep(rng.random() / 500)
     end.set()
-    stream.shutdown()
+    stream._control.shutdown()
     thread.join(10)
     assert shut_deliveries == []
     assert got[0] > 0
@@ -180,13 +179,13 @@ def test_a_revoke_ends_what_is_taken_without_the_lock(seed: int) -> None:
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    stream = KafkaStream(gate)
+    stream = KafkaStream(StreamControl(gate))
     claim = PartitionTopicInfo("t", 0, 0)
     faults: list[str] = []
     finished = 0
 
     def feed(first: int) -> None:
-        stream.queue.put(Chunk(claim, batch(first, 5000), first, first + 5000))
+        stream._control.queue.put(Chunk(claim, batch(first, 5000), first, first + 5000))
 
     def consume() -> None:
         nonlocal finished
@@ -207,9 +206,9 @@ def test_a_revoke_ends_what_is_taken_without_the_lock(seed: int) -> None:
             seen = claim.consumed_offset or 0
             if not low - 1 <= seen <= finished + 1:
                 faults.append(f"position {seen}, but {low} to {finished} were finished")
-        stream.revoke([claim])
+        stream._control.revoke([claim])
         asked = finished + 1
-        if not stream.wait_released([claim], time.monotonic() + 20):
+        if not stream._control.wait_released([claim], time.monotonic() + 20):
             faults.append("wait_released ran into its deadline")
         offset = claim.consumed_offset
         if offset != finished or finished > asked + 1:
@@ -217,8 +216,8 @@ def test_a_revoke_ends_what_is_taken_without_the_lock(seed: int) -> None:
         if faults:
             break
         claim = PartitionTopicInfo("t", 0, offset)
-    stream.revoke([claim])
-    stream.shutdown()
+    stream._control.revoke([claim])
+    stream._control.shutdown()
     reader.join(20)
     assert not reader.is_alive()
     assert faults == []
@@ -230,29 +229,26 @@ def test_a_revoke_empties_what_a_thread_is_about_to_take_from() -> None:
     afterwards."""
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    stream = KafkaStream(gate)
+    stream = KafkaStream(StreamControl(gate))
     claim = PartitionTopicInfo("t", 0, 0)
-    stream.queue.put(Chunk(claim, batch(0, 10), 0, 10))
+    stream._control.queue.put(Chunk(claim, batch(0, 10), 0, 10))
     iterator = iter(stream)
     assert [next(iterator).offset for _ in range(3)] == [0, 1, 2]
-    about_to_take_from = iterator._unlocked
+    about_to_take_from = stream._control.reader._unlocked
     assert claim.consumed_offset == 2
-    stream.revoke([claim])
+    stream._control.revoke([claim])
     assert next(about_to_take_from, None) is None
-    assert stream.in_hand is not None
-    assert stream.in_hand.offset == 2
+    assert stream._control.in_hand is not None
+    assert stream._control.in_hand.offset == 2
     assert claim.consumed_offset == 2
     stream.mark_consumed()
     assert claim.consumed_offset == 3
-    assert stream.delivered == 3
+    assert stream._control.delivered == 3
 
 
 READS: dict[str, Callable[[KafkaStream], object]] = {
     "try_next": lambda stream: stream.try_next(),
     "for": lambda stream: next(iter(stream)),
-    "next": lambda stream: iter(stream).next(),
-    "has_next": lambda stream: iter(stream).has_next(),
-    "peek": lambda stream: iter(stream).peek(),
     "batches": lambda stream: next(stream.batches()),
     "arrow_batches": lambda stream: next(stream.arrow_batches()),
     "try_next_batch": lambda stream: stream.try_next_batch(),
@@ -262,10 +258,10 @@ READS: dict[str, Callable[[KafkaStream], object]] = {
 def open_stream() -> tuple[KafkaStream, PartitionTopicInfo]:
     """A stream that delivers, and its partition."""
     gate = DeliveryGate(always_open=True)
-    return KafkaStream(gate), PartitionTopicInfo("t", 0, 0)
+    return KafkaStream(StreamControl(gate)), PartitionTopicInfo("t", 0, 0)
 
 
-@pytest.mark.parametrize("first", ["for", "next", "has_next", "batches", "arrow_batches"])
+@pytest.mark.parametrize("first", ["for", "batches", "arrow_batches"])
 def test_a_second_reader_is_a_usage_error(first: str) -> None:
     """However the two threads read. The error names the fix. The first thread gets every message
     once."""
@@ -278,7 +274,7 @@ def test_a_second_reader_is_a_usage_error(first: str) -> None:
         with pytest.raises(UsageError, match=r"another thread .* one thread for each stream"):
             second(stream)
         assert waits(reader), name
-        stream.queue.put(Chunk(info, batch(begin, 2), begin, begin + 2))
+        stream._control.queue.put(Chunk(info, batch(begin, 2), begin, begin + 2))
         reader.join(10)
         assert not reader.is_alive(), name
         rest = [message.offset for message in stream.try_next_batch()]
@@ -287,7 +283,7 @@ def test_a_second_reader_is_a_usage_error(first: str) -> None:
         assert info.position == begin + 2
 
 
-READ_BY = {"for": 1, "next": 1, "has_next": 0, "batches": 2, "arrow_batches": 2}
+READ_BY = {"for": 1, "batches": 2, "arrow_batches": 2}
 """How many of two messages the first thread takes."""
 
 
@@ -301,26 +297,27 @@ def test_a_second_reader_of_the_same_lists_is_a_usage_error(way: str) -> None:
     wait_until(lambda: waits(reader), 10, "the first thread waits")
     with pytest.raises(UsageError, match="one thread for each stream"):
         next(items)
-    stream.queue.put(Chunk(info, batch(0, 2), 0, 2))
+    stream._control.queue.put(Chunk(info, batch(0, 2), 0, 2))
     reader.join(10)
-    stream.queue.put(Chunk(info, batch(2, 2), 2, 4))
+    stream._control.queue.put(Chunk(info, batch(2, 2), 2, 4))
     assert len(next(items)) == 2
     assert info.position == 2
 
 
 def test_a_second_reader_of_ready_messages() -> None:
-    """``next`` never raises what the interpreter raises for a generator."""
+    """``try_next`` never raises what the interpreter raises for a generator."""
     stream, info = open_stream()
     count = 20_000
-    stream.queue.put(Chunk(info, batch(0, count), 0, count))
+    stream._control.queue.put(Chunk(info, batch(0, count), 0, count))
     raised: list[BaseException] = []
     got: list[int] = []
 
     def read() -> None:
-        iterator = iter(stream)
         while len(got) < count - 1 and not raised:
             try:
-                got.append(iterator.next().offset)
+                message = stream.try_next()
+                assert message is not None
+                got.append(message.offset)
             except BaseException as error:  # noqa: BLE001
                 raised.append(error)
 
@@ -333,7 +330,7 @@ def test_a_second_reader_of_ready_messages() -> None:
         wait_until(lambda: bool(raised), 20, "the two threads meet")
     finally:
         sys.setswitchinterval(before)
-        stream.shutdown()
+        stream._control.shutdown()
         for reader in readers:
             reader.join(10)
     assert isinstance(raised[0], UsageError), raised
@@ -342,7 +339,7 @@ def test_a_second_reader_of_ready_messages() -> None:
 def test_a_thread_may_follow_another() -> None:
     """The first one lives on, and has a message in hand."""
     stream, info = open_stream()
-    stream.queue.put(Chunk(info, batch(0, 3), 0, 3))
+    stream._control.queue.put(Chunk(info, batch(0, 3), 0, 3))
     got: list[int] = []
     for _ in range(3):
         reader = threading.Thread(target=lambda: got.append(next(iter(stream)).offset))
@@ -364,7 +361,7 @@ def test_a_handler_cannot_read_what_it_interrupts() -> None:
                 read(stream)
             except UsageError as error:
                 raised.append(error)
-        stream.queue.put(Chunk(info, batch(0, 1), 0, 1))
+        stream._control.queue.put(Chunk(info, batch(0, 1), 0, 1))
 
     before = signal.signal(signal.SIGALRM, handle)
     try:

@@ -46,6 +46,7 @@ from zkconsumer.errors import (
 from zkconsumer.journal.files import MemberJournal
 from zkconsumer.journal.recorder import Sink
 from zkconsumer.runtime.arguments import check_topic_counts, checked_offsets
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.delivery.messages import bytes_decoder
 from zkconsumer.runtime.delivery.streams import KafkaStream
@@ -154,7 +155,7 @@ class StreamConnector(ABC, Generic[MachineT]):
     def _make_loop(
         self,
         subscription: Subscription,
-        streams: Sequence[KafkaStream],
+        streams: Sequence[StreamControl],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
     ) -> MemberLoop[MachineT]:
@@ -197,7 +198,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         return line
 
     def _make_monitor(
-        self, loop: MemberLoop[MachineT], plane: DataPlane, streams: Sequence[KafkaStream]
+        self, loop: MemberLoop[MachineT], plane: DataPlane, streams: Sequence[StreamControl]
     ) -> HealthMonitor:
         calls, gate = self._calls, self._gate
         return HealthMonitor(
@@ -269,10 +270,10 @@ class StreamConnector(ABC, Generic[MachineT]):
             topic: [self._make_stream(key_decoder, value_decoder) for _ in range(count)]
             for topic, count in topic_count_map.items()
         }
-        by_topic: dict[str | None, Sequence[KafkaStream]] = {}
+        by_topic: dict[str | None, Sequence[StreamControl]] = {}
         by_topic.update(streams.items())
         self._join(Subscription(Pattern.STATIC, dict(topic_count_map)), by_topic)
-        return streams
+        return {topic: [KafkaStream(each) for each in group] for topic, group in streams.items()}
 
     def create_message_streams_by_filter(
         self,
@@ -294,7 +295,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._join(
             Subscription(topic_filter.pattern, {topic_filter.regex: num_streams}), {None: streams}
         )
-        return streams
+        return [KafkaStream(each) for each in streams]
 
     def set_consumer_rebalance_listener(self, listener: GroupListener) -> None:
         """Call ``listener`` in rebalances. Must be called before streams are created.
@@ -343,8 +344,8 @@ class StreamConnector(ABC, Generic[MachineT]):
     ) -> None:
         self._host.aside(lambda: done(stopping()))
 
-    def _make_stream(self, key_decoder: Decode, value_decoder: Decode) -> KafkaStream:
-        return KafkaStream(
+    def _make_stream(self, key_decoder: Decode, value_decoder: Decode) -> StreamControl:
+        return StreamControl(
             self._gate,
             queue_capacity=self.config.queued_max_message_chunks,
             timeout_ms=self.config.consumer_timeout_ms,
@@ -354,7 +355,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         )
 
     def _join(
-        self, subscription: Subscription, streams: Mapping[str | None, Sequence[KafkaStream]]
+        self, subscription: Subscription, streams: Mapping[str | None, Sequence[StreamControl]]
     ) -> None:
         with self._lock:
             self._check_unused()
@@ -391,7 +392,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._loop = self._plane = self._monitor = None
 
     def _begin(
-        self, subscription: Subscription, streams: Mapping[str | None, Sequence[KafkaStream]]
+        self, subscription: Subscription, streams: Mapping[str | None, Sequence[StreamControl]]
     ) -> MemberLoop[MachineT]:
         keys = self.config
         manager = ConsumerFetcherManager(keys, keys.client_id, self._on_fetch_event, self._security)

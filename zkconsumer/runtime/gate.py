@@ -35,6 +35,11 @@ class DeliveryGate:
     ) -> None:
         self.always_open = always_open
         self._now = now or (lambda: clock_gettime(CLOCK))
+        self.clock: Final[tuple[Callable[[int], float], int]] = (
+            (clock_gettime, CLOCK) if now is None else (lambda _clock: now(), 0)
+        )
+        """The clock of ``valid_until`` as a function and its argument. It is the fastest way to
+        read it, which consuming threads do before every message."""
         self.valid_until = math.inf if always_open else -math.inf
         """CLOCK_BOOTTIME seconds until which messages may be delivered. Written under the lock."""
         self._lock = threading.RLock()

@@ -21,6 +21,7 @@ from tests.sim.runs.fetching import SimConfig, SimFetching
 from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import MessageSizeTooLargeError
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
@@ -179,8 +180,8 @@ class _Run:
 
     def _check(self) -> None:
         self.judge.check()
-        for number, stream in enumerate(self.member.streams):
-            chunks = len(stream.queue)
+        for number, control in enumerate(self.member.controls):
+            chunks = len(control.queue)
             if chunks > self.capacity:
                 # A partition is asked for while there is room for one chunk, and gets one.
                 claims = sum(c.stream == number for c in self.judge.claims.values())
@@ -378,8 +379,8 @@ class _Member:
         self.run = run
         self.gate = DeliveryGate(always_open=run.scala)
         self.gate.extend(math.inf)
-        self.streams = [
-            KafkaStream(
+        self.controls = [
+            StreamControl(
                 self.gate,
                 queue_capacity=run.capacity,
                 decoder=_Interrupted(run.interrupt),
@@ -387,6 +388,7 @@ class _Member:
             )
             for _ in range(run.streams)
         ]
+        self.streams = [KafkaStream(control) for control in self.controls]
         self.fetching = SimFetching(
             _Threads(run.kernel),
             run.brokers,
@@ -396,7 +398,7 @@ class _Member:
             idle=_IDLE_S,
         )
         self.plane = DataPlane(
-            self.fetching, {None: self.streams}, _RELEASE_WAIT_S, lambda stopping, done: None
+            self.fetching, {None: self.controls}, _RELEASE_WAIT_S, lambda stopping, done: None
         )
         self.applications = [_Application(run, self, i) for i in range(run.streams)]
         run.kernel.schedule(0.01, run._tell_brokers)

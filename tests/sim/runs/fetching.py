@@ -15,8 +15,8 @@ from tests.sim.runs.broker_log import Answer, Request, SimBrokers
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError
 from zkconsumer.runtime.counters import FetchCounts
+from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
 from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Retire, Wait
@@ -111,12 +111,11 @@ class SimFetching:
         self._table.set_brokers(brokers)
         self._wake()
 
-    def start(self, assignments: Mapping[PartitionTopicInfo, KafkaStream]) -> None:
+    def start(self, assignments: Mapping[PartitionTopicInfo, ChunkQueue]) -> None:
         """See ``ConsumerFetcherManager.start``."""
-        queues = {info: stream.queue for info, stream in assignments.items()}
-        for queue in queues.values():
-            queue.on_space = self._queue_has_room
-        self._table.add(queues)
+        for queue in assignments.values():
+            queue.when_space(self._queue_has_room)
+        self._table.add(assignments)
         self._wake()
 
     def stop(self, infos: Iterable[PartitionTopicInfo]) -> None:

@@ -21,6 +21,7 @@ from zkconsumer.core.common.types import (
     Subscription,
     TopicPartition,
 )
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
@@ -62,11 +63,11 @@ class WholePlane(Plane):
         scala = member.gate.always_open
         self.judge = Judge(cluster.brokers, self.broken, scala)
         config = cluster.config("scala" if scala else "default")
-        by_topic: dict[str | None, list[KafkaStream]] = {}
+        by_topic: dict[str | None, list[StreamControl]] = {}
         for topic, count in subscription.topics.items():
             named = topic if subscription.pattern is Pattern.STATIC else None
             by_topic[named] = [
-                KafkaStream(
+                StreamControl(
                     member.gate,
                     queue_capacity=cluster.capacity,
                     decoder=_Interrupted(self._host.kernel),
@@ -74,8 +75,9 @@ class WholePlane(Plane):
                 )
                 for _ in range(count)
             ]
-        self.streams = [stream for group in by_topic.values() for stream in group]
-        self._numbers = {stream: number for number, stream in enumerate(self.streams)}
+        self._controls = [control for group in by_topic.values() for control in group]
+        self.streams = [KafkaStream(control) for control in self._controls]
+        self._numbers = {control: number for number, control in enumerate(self._controls)}
         self._by_topic = by_topic
         self.on_reset: Callable[[TopicPartition, int | None], object] = lambda tp, old: None
         """Called with each position that ``auto.offset.reset`` has chosen."""
@@ -105,9 +107,9 @@ class WholePlane(Plane):
         return self._plane.brokers
 
     @property
-    def progress(self) -> tuple[KafkaStream, ...]:
+    def progress(self) -> tuple[StreamControl, ...]:
         """Where the application's progress shows."""
-        return tuple(self.streams)
+        return tuple(self._controls)
 
     @property
     def fetching(self) -> frozenset[TopicPartition]:
@@ -231,8 +233,8 @@ class WholePlane(Plane):
 
     def _check_queues(self) -> None:
         capacity = self._cluster.capacity
-        for number, stream in enumerate(self.streams):
-            chunks = len(stream.queue)
+        for number, control in enumerate(self._controls):
+            chunks = len(control.queue)
             if chunks > capacity:
                 # A partition is asked for while there is room for one chunk, and gets one.
                 claims = sum(c.stream == number for c in self.judge.claims.values())

@@ -1,7 +1,7 @@
 """The bounded queue of chunks between fetcher threads and one consuming thread.
 
 Fetcher threads put, the consuming thread takes, the rebalancing thread discards. No call blocks.
-The queue shares its lock with the stream's iterator. The callback is run without that lock.
+The queue shares its lock with the stream's reader. The callback is run without that lock.
 """
 
 from __future__ import annotations
@@ -54,12 +54,16 @@ class ChunkQueue:
         """Called after the queue ceased to be full, possibly more than once. It takes no lock, as
         the consuming thread calls it. Written by the fetcher manager."""
         self.closed = False
-        """No more chunks are enqueued. Written by the stream's ``shutdown``, under the lock."""
+        """No more chunks are enqueued. Written by ``close``, under the lock."""
         self.current: Chunk | None = None
         """The chunk that messages are taken from at present. Written by ``take`` and by the
-        iterator, under the lock."""
+        reader, under the lock."""
         self._chunks: deque[Chunk] = deque()
         self._freed = False
+
+    def when_space(self, call: Callable[[], None]) -> None:
+        """Set ``on_space``: the fetcher manager, before it fills the queue."""
+        self.on_space = call
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -133,11 +137,16 @@ class ChunkQueue:
         self._chunks = deque(chunk for chunk in self._chunks if chunk.info not in infos)
         return was_full and not self.full and self.on_space is not None
 
-    def clear(self) -> bool:
-        """Remove all chunks. The caller does as for ``discard``."""
+    def close(self) -> bool:
+        """Remove all chunks, and enqueue no more. The caller does as for ``discard``."""
+        self.closed = True
         was_full = self.full
         self._chunks = deque()
         return was_full and self.on_space is not None
+
+    def after_fork(self, lock: Lock) -> None:
+        """Replace the lock, in a child process."""
+        self.changed = threading.Condition(lock)
 
     def tell_space(self) -> None:
         """Call ``on_space`` if ``take`` has made room. The consuming thread only."""

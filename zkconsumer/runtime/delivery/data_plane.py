@@ -13,8 +13,9 @@ from typing import Protocol
 
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.runtime.counters import FetchCounts, Meter
+from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.delivery.streams import KafkaStream
 
 
 class Fetching(Protocol):
@@ -29,7 +30,7 @@ class Fetching(Protocol):
         """See ``ConsumerFetcherManager.set_brokers``."""
         ...
 
-    def start(self, assignments: Mapping[PartitionTopicInfo, KafkaStream]) -> None:
+    def start(self, assignments: Mapping[PartitionTopicInfo, ChunkQueue]) -> None:
         """See ``ConsumerFetcherManager.start``."""
         ...
 
@@ -60,7 +61,7 @@ class DataPlane:
     def __init__(
         self,
         manager: Fetching,
-        streams: Mapping[str | None, Sequence[KafkaStream]],
+        streams: Mapping[str | None, Sequence[StreamControl]],
         release_wait: float,
         when_stopped: WhenStopped,
     ) -> None:
@@ -78,7 +79,7 @@ class DataPlane:
         self._lock = threading.RLock()
         """Held by threads that write the two below. Those that only read take a list in one step,
         without it: a signal handler may raise on them."""
-        self._held: dict[TopicPartition, tuple[PartitionTopicInfo, KafkaStream]] = {}
+        self._held: dict[TopicPartition, tuple[PartitionTopicInfo, StreamControl]] = {}
         self._stopped: dict[TopicPartition, PartitionTopicInfo] = {}
 
     def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
@@ -86,7 +87,7 @@ class DataPlane:
         self.brokers = brokers
         self._manager.set_brokers(brokers)
 
-    def _stream_of(self, topic: str, index: int) -> KafkaStream:
+    def _stream_of(self, topic: str, index: int) -> StreamControl:
         # DEVIATION-23: in the JVM stream i of the returned list is not thread i.
         return self._streams[topic if topic in self._streams else None][index]
 
@@ -94,14 +95,14 @@ class DataPlane:
         self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
     ) -> None:
         """Fetch and deliver each partition from its offset, to the stream of its thread id."""
-        started: dict[PartitionTopicInfo, KafkaStream] = {}
+        started: dict[PartitionTopicInfo, ChunkQueue] = {}
         with self._lock:
             for tp, (thread, offset) in partitions.items():
                 info = PartitionTopicInfo(tp.topic, tp.partition, offset)
                 stream = self._stream_of(tp.topic, thread.stream)
                 self._held[tp] = (info, stream)
                 self._stopped.pop(tp, None)
-                started[info] = stream
+                started[info] = stream.queue
         self._manager.start(started)
 
     def stop(
@@ -149,7 +150,7 @@ class DataPlane:
 
     def _revoke(
         self, partitions: Iterable[TopicPartition], keep: bool
-    ) -> list[tuple[PartitionTopicInfo, KafkaStream]]:
+    ) -> list[tuple[PartitionTopicInfo, StreamControl]]:
         with self._lock:
             wanted = [tp for tp in partitions if tp in self._held]
             if keep:
@@ -174,7 +175,7 @@ class DataPlane:
         """Return the state of a partition that is started. Raises ``KeyError``."""
         return self._held[partition][0]
 
-    def partitions(self) -> list[tuple[PartitionTopicInfo, KafkaStream]]:
+    def partitions(self) -> list[tuple[PartitionTopicInfo, StreamControl]]:
         """The partitions held, each with its stream."""
         return list(self._held.values())
 
@@ -219,7 +220,7 @@ class Stopping:
     # DEVIATION-08: the JVM releases while the application still works on a message.
 
     def __init__(
-        self, taken: Sequence[tuple[PartitionTopicInfo, KafkaStream]], release_wait: float
+        self, taken: Sequence[tuple[PartitionTopicInfo, StreamControl]], release_wait: float
     ) -> None:
         self._infos = [info for info, _ in taken]
         self._by_stream = _by_stream(taken)
@@ -243,9 +244,9 @@ class Stopping:
 
 
 def _by_stream(
-    found: Iterable[tuple[PartitionTopicInfo, KafkaStream]],
-) -> dict[KafkaStream, set[PartitionTopicInfo]]:
-    groups: dict[KafkaStream, set[PartitionTopicInfo]] = {}
+    found: Iterable[tuple[PartitionTopicInfo, StreamControl]],
+) -> dict[StreamControl, set[PartitionTopicInfo]]:
+    groups: dict[StreamControl, set[PartitionTopicInfo]] = {}
     for info, stream in found:
         groups.setdefault(stream, set()).add(info)
     return groups

@@ -5,21 +5,32 @@ then must be either with its caller, or be taken back. With ``__next__`` as a fu
 know: an exception at its ``return`` is not met by any ``try``. A ``yield`` is, and the caller has
 the item as soon as the ``yield`` has been carried out. So the items come from a generator, and
 ``__next__`` is the generator's own: there is no Python code between its ``yield`` and the caller.
+Any thread may use ``refuse`` and ``is_refusal``.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import sys
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+from zkconsumer.errors import UsageError
 
 _T = TypeVar("_T")
+_READING: Final = frozenset({__name__, "zkconsumer.runtime.delivery.reader"})
+"""Modules whose functions read a stream. No signal handler is in them."""
 
 
 class HandOut(Iterator[_T]):
-    """An iterator over what ``_items`` yields.
+    """An iterator over what a generator yields.
 
     An exception ends a generator, but not this iterator: another generator is ready beforehand.
+
+    Args:
+        items: makes a generator for this iterator. It yields anything once, then the items.
+            Everything after the first ``yield`` is inside a ``try``. However it ends, except with
+            ``GeneratorExit``, it calls ``renew`` after beginning and puts the spare in its place:
+            ``self.__next__ = self.spare or self.ready()``, and ``self.spare = None``.
     """
 
     if TYPE_CHECKING:
@@ -27,29 +38,62 @@ class HandOut(Iterator[_T]):
         def __next__(self) -> _T: ...
 
     else:
-        __slots__ = ("__next__",)
+        __slots__ = ("__next__", "_items", "spare")
         # A slot's value is what the interpreter calls: there is no function around it.
 
-    def __init__(self) -> None:
-        self._spare: Callable[[], _T] | None = None
-        self.__next__ = self._ready()  # type: ignore[method-assign]
+    def __init__(self, items: Callable[[HandOut[Any]], Generator[Any, None, None]]) -> None:
+        self._items = items
+        self.spare: Callable[[], _T] | None = None
+        """The next generator's ``__next__``, if it is made already."""
+        self.__next__ = self.ready()  # type: ignore[method-assign]
 
-    @abstractmethod
-    def _items(self) -> Generator[Any, None, None]:
-        """Yield anything once, then the items.
+    def __iter__(self) -> HandOut[_T]:
+        return self
 
-        Everything after the first ``yield`` is inside a ``try``. However it ends, except with
-        ``GeneratorExit``, it calls ``_renew`` after beginning and puts the spare in its place:
-        ``self.__next__ = self._spare or self._ready()``, and ``self._spare = None``.
-        """
-
-    def _ready(self) -> Callable[[], _T]:
+    def ready(self) -> Callable[[], _T]:
         """A generator that has begun, so that all that it meets is inside its ``try``."""
-        items = self._items()
+        items = self._items(self)
         next(items)
         return items.__next__
 
-    def _renew(self) -> None:
+    def restart(self) -> None:
+        """Begin anew. In a child process, a thread that is not there may run the generator."""
+        self.__next__ = self.ready()  # type: ignore[method-assign]
+
+    def renew(self) -> None:
         """Make a spare generator, unless there is one."""
-        if self._spare is None:
-            self._spare = self._ready()
+        if self.spare is None:
+            self.spare = self.ready()
+
+
+class InUseError(UsageError):
+    """A call reads a stream while another one does. The other call is in another thread, or a
+    signal handler has interrupted it."""
+
+
+def refuse() -> NoReturn:
+    """Raise the error for the current call. Its text depends on where the other call is."""
+    frame = sys._getframe(1)
+    interrupts = False
+    while frame.f_back is not None:
+        before, frame = frame, frame.f_back
+        reads = frame.f_globals.get("__name__") in _READING
+        interrupts |= reads and before.f_globals.get("__name__") not in _READING
+    if interrupts:
+        raise InUseError(
+            "a signal handler cannot read a stream while it interrupts a read of it: set a flag, "
+            "or raise an exception"
+        )
+    raise InUseError(
+        "another thread reads this stream: use one thread for each stream, and ask for as many "
+        "streams as there are threads"
+    )
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the calling function got the error from the call it made. Otherwise a signal handler
+    has raised."""
+    place = error.__traceback__
+    while place is not None and place.tb_frame.f_globals.get("__name__") in _READING:
+        place = place.tb_next
+    return place is None

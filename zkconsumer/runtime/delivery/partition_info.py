@@ -47,13 +47,17 @@ class Run:
         self.before = before
         self.columns = columns
         self.noted = 0
-        """How many of those taken the iterator has recorded as delivered."""
+        """How many of those taken the reader has recorded as delivered."""
         self.base = 0
         """How many were taken before the last list."""
         self.singly = False
         """Whether single messages are taken at present, not lists."""
         self.dropped = False
         """Whether those not taken were dropped, because the partition was revoked."""
+
+    def begin(self, *, singly: bool) -> None:
+        """Let messages be taken one at a time, or a list of them."""
+        self.base, self.singly = self.taken, singly
 
     @property
     def left(self) -> int:
@@ -147,9 +151,13 @@ class PartitionTopicInfo:
         thread after all earlier chunks. Written under the stream's lock: set by
         ``ChunkQueue.reset``, cleared by the consuming thread."""
         self.revoked = False
-        """No more messages are delivered. Written by ``KafkaStream.revoke``."""
+        """No more messages are delivered. Written by ``StreamControl.revoke``."""
         self.stopped = False
         """No more chunks are enqueued. Written by ``FetchTable.remove``."""
+
+    def revoke(self) -> None:
+        """Deliver no more messages. The caller has the stream's lock."""
+        self.revoked = True
 
     @property
     def consumed_offset(self) -> int | None:

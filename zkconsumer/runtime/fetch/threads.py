@@ -21,8 +21,8 @@ from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import AuthenticationError, BrokerError
 from zkconsumer.runtime.counters import FetchCounts
+from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.broker_io import BrokerIO
 from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent, OnEvent
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
@@ -88,17 +88,16 @@ class ConsumerFetcherManager:
         self._table.set_brokers(brokers)
         self._wake()
 
-    def start(self, assignments: Mapping[PartitionTopicInfo, KafkaStream]) -> None:
+    def start(self, assignments: Mapping[PartitionTopicInfo, ChunkQueue]) -> None:
         """Fetch partitions in addition to those already fetched; returns at once.
 
         Raises:
             ConnectorClosedError: after ``shutdown``.
             UsageError: a partition is being fetched or was stopped; a new claim needs a new info.
         """
-        queues = {info: stream.queue for info, stream in assignments.items()}
-        for queue in queues.values():
-            queue.on_space = self._queue_has_room
-        self._table.add(queues)
+        for queue in assignments.values():
+            queue.when_space(self._queue_has_room)
+        self._table.add(assignments)
         self._wake()
 
     def stop(self, infos: Iterable[PartitionTopicInfo]) -> None:

@@ -17,8 +17,8 @@ from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import InvalidMessageError
+from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.delivery.streams import KafkaStream
 
 MIN_SECONDS: Final = 30.0
 """Default number of seconds that a problem must have lasted to count."""
@@ -210,8 +210,8 @@ class Sources:
     """The values that the monitor reads. Any thread may call each method."""
 
     membership: Callable[[], Membership]
-    partitions: Callable[[], Iterable[tuple[PartitionTopicInfo, KafkaStream]]]
-    streams: Iterable[KafkaStream]
+    partitions: Callable[[], Iterable[tuple[PartitionTopicInfo, StreamControl]]]
+    streams: Iterable[StreamControl]
     is_open: Callable[[], bool]
     """Of the delivery gate."""
     listening: Callable[[], bool]
@@ -305,7 +305,7 @@ class HealthMonitor:
                 one.at += pause
 
     def _progress(
-        self, partitions: Iterable[tuple[PartitionTopicInfo, KafkaStream]], now: float
+        self, partitions: Iterable[tuple[PartitionTopicInfo, StreamControl]], now: float
     ) -> dict[PartitionTopicInfo, float]:
         seen: dict[PartitionTopicInfo, _Seen] = {}
         for info, _ in partitions:
@@ -370,7 +370,7 @@ class HealthMonitor:
 
 
 def _stalled(
-    slow: list[tuple[PartitionTopicInfo, KafkaStream]], idle: Mapping[PartitionTopicInfo, float]
+    slow: list[tuple[PartitionTopicInfo, StreamControl]], idle: Mapping[PartitionTopicInfo, float]
 ) -> list[Reason]:
     """Why these partitions make no progress."""
     waiting = [info for info, stream in slow if stream.in_hand or len(stream.queue)]

@@ -1,0 +1,586 @@
+"""The reader of a stream: what is delivered, what counts as consumed (Scala: ConsumerIterator).
+
+There is one way to take an item, ``_items``, for messages, lists of messages and columns, whether
+the call waits or not. The consuming thread searches, decodes and takes; other threads revoke,
+release and shut down, through ``StreamControl``. All state is guarded by the stream's lock, except
+that items are taken without it (``Run``).
+
+A batch is a list of messages of one partition, taken in one step after one look at the gate. It is
+unacknowledged as a whole, as a single message is.
+
+A signal handler may raise at any point of the consuming thread, or call this library. So
+
+- a search only makes items available in ``_unlocked``. They are taken from it in one step,
+  directly before they are handed out; see ``HandOut`` for those that do not get that far.
+- each step of a search can be repeated. While ``_decoding`` is set, the decoder may be further than
+  the messages that are available: the next search decodes again, from the consumed offset.
+- the lock is released inside of the ``try`` in which it was acquired. It is reentrant, and other
+  threads get it while a signal handler waits for them: a search may find itself at the end.
+- an error makes the stream fail only if the data is its cause. Any other is the application's.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Set
+from enum import Enum
+from itertools import islice, repeat
+from operator import itemgetter
+from threading import get_ident
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from zkconsumer.broker.records import MessageAndMetadata, MessageDecoder
+from zkconsumer.errors import (
+    CodecUnavailableError,
+    ConsumerTimeoutError,
+    InvalidMessageError,
+    MessageSizeTooLargeError,
+    UsageError,
+)
+from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.delivery.handout import HandOut, InUseError, is_refusal, refuse
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo, Run
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.undisturbed import Lock
+
+RecordBatch = Any
+"""A ``pyarrow.RecordBatch``; pyarrow is not needed without ``arrow_batches``."""
+
+_ONE_AT_A_TIME: Final[bool] = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether the interpreter runs one thread at a time, which taking without the lock requires."""
+_NOTHING: Final[Iterator[Any]] = iter(())
+_DATA_FAULTS: Final = (InvalidMessageError, MessageSizeTooLargeError, CodecUnavailableError)
+_T = TypeVar("_T")
+
+
+class Found(Enum):
+    """The result of a search."""
+
+    READY = "ready"
+    """Items are available."""
+    NOTHING = "nothing"
+    """There are none now."""
+    END = "end"
+    """There will be none."""
+
+
+class Request:
+    """What the iterator of one way to read asks for.
+
+    Args:
+        most: largest number of messages that one item has.
+        lists: items are lists of messages, not single ones.
+        columns: items are ``RecordBatch`` objects.
+        timeout: seconds to wait for an item. Without it, ``consumer.timeout.ms`` raises.
+        wait: whether the call waits at all.
+        nothing: makes the item for a call that has waited, or may not wait, in vain.
+    """
+
+    def __init__(
+        self,
+        nothing: Callable[[], Any],
+        *,
+        most: int = 1,
+        lists: bool = False,
+        columns: bool = False,
+        timeout: float | None = None,
+        wait: bool = True,
+    ) -> None:
+        self.nothing = nothing
+        self.most = most
+        self.lists = lists
+        self.columns = columns
+        self.timeout = timeout
+        self.wait = wait
+        self.raises = wait and timeout is None
+        """Whether ``consumer.timeout.ms`` raises."""
+
+    def limit(self, most: int) -> None:
+        """Ask for lists of at most so many messages from now on."""
+        self.most = most
+
+
+class Reader:
+    """Takes the items of one stream, for ``KafkaStream``, which says what the calls raise."""
+
+    def __init__(
+        self,
+        lock: Lock,
+        queue: ChunkQueue,
+        gate: DeliveryGate,
+        decoder: MessageDecoder,
+        timeout: float | None,
+    ) -> None:
+        self._lock = lock
+        self._queue = queue
+        self._gate = gate
+        self._decoder = decoder
+        self._timeout = timeout
+        # All below is guarded by the lock. Messages are taken from the queue's current chunk; _info
+        # is its partition and outlives it while a message of it is in hand.
+        self._info = PartitionTopicInfo("", 0, None)
+        self._begun: Chunk | None = None  # the chunk that _lists decodes
+        self._lists: Iterator[list[MessageAndMetadata]] = _NOTHING
+        self._decoding = False  # _lists may have yielded more than _run has
+        self._run = Run([])
+        self._unlocked: Iterator[Any] = _NOTHING  # items of the run's rest, or nothing
+        self._asked: Request | None = None  # who may take them
+        self._interrupted = False  # the last item taken has its caller only if it is _given
+        self._given: object = None
+        self.bytes_begun = 0
+        """See ``StreamControl.bytes_begun``."""
+        self._held: MessageAndMetadata | None = None
+        self._given_up: MessageAndMetadata | None = None  # still worked on, not held any more
+        self._holder = 0
+        self._searcher = 0
+        """The thread that is in ``_fill``."""
+        self.failure: Exception | None = None
+        """See ``StreamControl.failure``."""
+        self._fault: Exception | None = None
+        self._ended = False
+        self.messages: HandOut[MessageAndMetadata] = self._iterator(Request(_none))
+        """The iterator over single messages."""
+        self._polled: HandOut[MessageAndMetadata | None] = self._iterator(
+            Request(_none, wait=False)
+        )
+        self._list_request = Request(list, lists=True, wait=False)
+        self._polled_lists: HandOut[list[MessageAndMetadata]] = self._iterator(self._list_request)
+        self._polled_columns: HandOut[RecordBatch | None] = self._iterator(
+            Request(_none, columns=True, wait=False)
+        )
+
+    # -- the consuming thread takes --------------------------------------------------------------
+
+    def _iterator(self, request: Request) -> HandOut[Any]:
+        return HandOut(lambda owner: self._items(request, owner))
+
+    def _items(self, request: Request, owner: HandOut[Any]) -> Generator[Any, None, None]:
+        """Take what ``request`` asks for, item by item: the only way to take anything."""
+        # Without the lock: taking is one step of an iterator, which no thread can divide, and how
+        # far the run is tells which message is in hand and which ones are consumed (``_note``).
+        # A revoke takes the rest out of the same run, so nothing is left here.
+        given: object = None
+        gate, fill = self._gate, self._fill
+        now, clock = gate.clock
+        thread = get_ident
+        try:
+            yield None
+            owner.renew()
+            while True:
+                if self._asked is request and now(clock) < gate.valid_until:
+                    self._holder = thread()
+                    for item in self._unlocked:
+                        yield item
+                        given = item
+                        break
+                    else:
+                        if (found := fill(request, owner)) is not Found.READY:
+                            if found is Found.END:
+                                break
+                            yield request.nothing()
+                elif (found := fill(request, owner)) is not Found.READY:
+                    if found is Found.END:
+                        break
+                    yield request.nothing()
+            owner.__next__ = owner.spare or owner.ready()  # type: ignore[method-assign]
+            owner.spare = None
+        except GeneratorExit:  # nobody uses it any more
+            raise
+        except BaseException as error:
+            if error.__class__ is not InUseError or not is_refusal(error):
+                self._given, self._interrupted, self._unlocked = given, True, _NOTHING
+            owner.__next__ = owner.spare or owner.ready()  # type: ignore[method-assign]
+            owner.spare = None
+            raise
+
+    def lists(self, most: int, timeout: float | None) -> HandOut[list[MessageAndMetadata]]:
+        """See ``KafkaStream.batches``."""
+        return self._iterator(Request(list, most=most, lists=True, timeout=timeout))
+
+    def columns(self, empty: RecordBatch, timeout: float | None) -> HandOut[RecordBatch]:
+        """See ``KafkaStream.arrow_batches``. ``empty`` has no rows."""
+        return self._iterator(Request(lambda: empty, columns=True, timeout=timeout))
+
+    def try_next(self) -> MessageAndMetadata | None:
+        """See ``KafkaStream.try_next``."""
+        return _next(self._polled)
+
+    def try_next_list(self, most: int) -> list[MessageAndMetadata]:
+        """See ``KafkaStream.try_next_batch``."""
+        self._list_request.limit(most)
+        return _next(self._polled_lists)
+
+    def try_next_columns(self) -> RecordBatch | None:
+        """See ``KafkaStream.try_next_columns``."""
+        return _next(self._polled_columns)
+
+    def mark_consumed(self) -> None:
+        """See ``KafkaStream.mark_consumed``."""
+        lock = self._lock
+        if lock._is_owned():  # by a signal handler, of the thread that it has interrupted
+            self._let_go()
+            return
+        try:
+            lock.acquire()
+            self._let_go()
+            lock.release()
+        except BaseException:
+            if lock._is_owned():
+                lock.release()
+            raise
+
+    # -- other threads, through StreamControl, which has the lock --------------------------------
+
+    def release(self, infos: Set[PartitionTopicInfo], *, force: bool) -> bool:
+        """See ``StreamControl.release``."""
+        self._note()
+        if self._held is None or self._info not in infos:
+            return True
+        if force:
+            self._given_up, self._held = self._held, None
+        return force
+
+    def is_past_waiting_for(self, thread: int) -> bool:
+        """Whether ``thread`` has the message in hand, or the thread that had it has ended."""
+        return self._holder == thread or not _is_alive(self._holder)
+
+    @property
+    def delivered(self) -> int:
+        """See ``StreamControl.delivered``. It is computed when it is read."""
+        return self._run.delivered
+
+    def held_by(self, thread: int) -> bool:
+        """See ``StreamControl.held_by``."""
+        self._note()
+        return self._held is not None and self._holder == thread
+
+    @property
+    def in_hand(self) -> MessageAndMetadata | None:
+        """See ``StreamControl.in_hand``."""
+        self._note()
+        return self._held or self._given_up
+
+    def fail(self, error: Exception) -> None:
+        """See ``StreamControl.fail``."""
+        self._fault = error
+
+    def after_fork(self, error: Exception, lock: Lock) -> None:
+        """See ``StreamControl.after_fork``."""
+        self._lock, self._fault, self._unlocked, self._searcher = lock, error, _NOTHING, 0
+        for items in (self.messages, self._polled, self._polled_lists, self._polled_columns):
+            items.restart()
+
+    def drop_chunk(self) -> None:
+        """End the delivery of the current chunk."""
+        self._info.run = None  # it would report that all is taken
+        self._run.drain()
+        self._note()
+        self._lists = self._unlocked = _NOTHING
+        self._queue.current = None
+
+    def end_now(self) -> None:
+        """Deliver nothing more."""
+        self.drop_chunk()
+        self._ended = True
+
+    # -- searches: on the consuming thread, under the lock ---------------------------------------
+
+    def _fill(self, request: Request, owner: HandOut[Any]) -> Found:
+        """Make items available, waiting for them as ``request`` asks.
+
+        ``owner``: the iterator whose generator calls this. Other calls of its ``__next__`` are
+        refused meanwhile.
+        """
+        lock, thread, begun = self._lock, get_ident(), False
+        if lock._is_owned():
+            refuse()
+        limit = self._timeout if request.timeout is None else request.timeout
+        deadline = None if limit is None else monotonic() + limit
+        problem: Exception | None = None
+        try:
+            lock.acquire()
+            if self._searcher and (self._searcher == thread or _is_alive(self._searcher)):
+                refuse()
+            begun = True
+            self._searcher = thread
+            ready = owner.__next__
+            owner.__next__ = refuse  # type: ignore[method-assign]
+            self._begin_search(columns=request.columns)
+            found, problem = self._result_of(request, deadline)
+            owner.__next__ = ready  # type: ignore[method-assign]
+            self._searcher = 0
+            lock.release()
+        except BaseException:
+            if begun:
+                self._searcher = 0
+            if lock._is_owned():
+                lock.release()
+            raise
+        if problem is not None:
+            raise problem
+        if found is Found.NOTHING and request.raises:
+            raise ConsumerTimeoutError(
+                f"no message within consumer.timeout.ms = {round((limit or 0) * 1000)}"
+            )
+        return found
+
+    def _result_of(
+        self, request: Request, deadline: float | None
+    ) -> tuple[Found, Exception | None]:
+        """The result of a search, or the error that makes the stream fail.
+
+        Errors are raised without the lock: a signal handler may raise while they pass.
+        """
+        cause = self.failure
+        if cause is not None:
+            text = f"this stream has failed and cannot be read any further: {cause}"
+            problem = UsageError(text)
+            problem.__cause__ = cause
+            return Found.END, problem
+        try:
+            while (found := self._search_for(request)) is Found.NOTHING and request.wait:
+                remaining = None if deadline is None else deadline - monotonic()
+                if remaining is not None and remaining <= 0:
+                    break
+                self._lock.release()
+                self._queue.tell_space()
+                self._queue.alarm.wait(remaining)
+                self._lock.acquire()
+        except _DATA_FAULTS as error:
+            self.failure = error
+            return Found.END, error
+        if found is not Found.END:
+            return found, None
+        self._queue.alarm.set()  # for any other thread that waits
+        # Also after the end: it did not end as it should.
+        self.failure = self._fault
+        return found, self._fault
+
+    def _begin_search(self, *, columns: bool) -> None:
+        self._let_go()
+        self._unlocked = _NOTHING
+        self._info.run = None
+        left_over = self._run.columns is not None and self._run.left > 0
+        if self._decoding or (left_over and not columns):
+            self._again()
+
+    def _search_for(self, request: Request) -> Found:
+        found = self._search_columns() if request.columns else self._search(request.most)
+        if found is Found.READY:
+            self._unlock(request)
+        return found
+
+    def _search_columns(self) -> Found:
+        """Have the rest of a chunk in the run, as columns. Releases the lock to decode."""
+        from zkconsumer.broker import columns
+
+        while (found := self._search()) is Found.READY:
+            if self._run.columns is None:
+                chunk, run, rest = self._queue.current, self._run, self._lists
+                first = next(iter(run.messages[run.taken : run.taken + 1]), None)
+                if first is None:
+                    continue
+                assert chunk is not None
+                self._decoding = True
+                self._lock.release()
+                try:
+                    decoded = columns.decode(chunk.data, first.topic, first.partition, first.offset)
+                except _DATA_FAULTS:
+                    self._lock.acquire()
+                    raise
+                self._lock.acquire()
+                if self._queue.current is not chunk or self._lists is not rest:
+                    self._decoding = False
+                    continue  # revoked or shut down meanwhile
+                failure = decoded.failure
+                self._lists = _NOTHING if failure is None else _raising(failure)
+                batch = decoded.batch
+                last = batch["offset"][-1].as_py()
+                marker = MessageAndMetadata(first.topic, first.partition, last, None, None)
+                self._run = Run([marker], self._run.delivered, batch)
+                self._decoding = False
+                continue  # the lease may have run out meanwhile
+            return found
+        return found
+
+    def _search(self, wanted: int = 1) -> Found:
+        """Have at least one message in the run. Releases the lock to decode.
+
+        Where it decodes, it decodes ``wanted`` messages if the chunk has so many. Raises an error
+        of the data, with the lock held.
+        """
+        while not self._ended and self._fault is None:
+            if self._run.left > 0:
+                ready = self._gate.is_open or self._gate.wait_turn(self._queue.alarm.set)
+                return Found.READY if ready else Found.NOTHING
+            chunk = self._queue.current or self._queue.take()
+            if chunk is None:
+                if not self._queue.closed:
+                    return Found.NOTHING
+                self._ended = True
+            elif chunk is not self._begun:
+                self._begin(chunk)
+            else:
+                self._decode_more(chunk, wanted)
+        return Found.END
+
+    def _begin(self, chunk: Chunk) -> None:
+        """Make ``chunk`` the one that messages are taken from."""
+        info = chunk.info
+        self._queue.settle()
+        self._info = info
+        # Normally they are equal. After an offset out of range the log begins anew elsewhere.
+        info.consumed_offset = chunk.fetch_offset
+        if info.pending_reset is chunk:
+            info.pending_reset = None
+        if chunk.data and chunk.next_offset == chunk.fetch_offset and not chunk.damaged:
+            raise MessageSizeTooLargeError(
+                f"the message at offset {chunk.fetch_offset} of {info.topic_partition} is larger "
+                f"than {len(chunk.data)} bytes: raise fetch.message.max.bytes"
+            )
+        self._lists = self._decoder.decode(
+            chunk.data, info.topic, info.partition, chunk.fetch_offset
+        )
+        self.bytes_begun += len(chunk.data)
+        self._begun = chunk
+
+    def _decode_more(self, chunk: Chunk, wanted: int) -> None:
+        """Decode the chunk's next messages, without the lock meanwhile.
+
+        That is one list of the decoder's, and further ones until there are ``wanted`` messages.
+        """
+        lists = self._lists
+        messages: list[MessageAndMetadata] | None = None
+        failure: Exception | None = None
+        self._decoding = True
+        self._lock.release()
+        self._queue.tell_space()
+        try:
+            for more in lists:
+                if messages is None:
+                    messages = more
+                else:
+                    messages += more
+                if len(messages) >= wanted:
+                    break
+        except _DATA_FAULTS as exc:
+            failure = exc
+        self._lock.acquire()
+        if self._queue.current is not chunk or self._lists is not lists:
+            self._decoding = False
+            return  # revoked or shut down meanwhile
+        if messages is None and failure is None:
+            self._finish(chunk)
+        elif messages:
+            if failure is not None:
+                self._lists = _raising(failure)
+            self._run = Run(messages, self._run.delivered)
+        elif failure is not None:
+            raise failure
+        self._decoding = False
+
+    def _again(self) -> None:
+        """Decode the current chunk again, from the consumed offset on."""
+        chunk = self._queue.current
+        if chunk is not None and chunk is self._begun:
+            info, start = chunk.info, chunk.info.consumed_offset
+            assert start is not None
+            self._run = Run([], self._run.delivered)
+            self._lists = self._decoder.decode(chunk.data, info.topic, info.partition, start)
+        self._decoding = False
+
+    def _finish(self, chunk: Chunk) -> None:
+        """All of the chunk's messages are consumed, and so are the gaps between and after them."""
+        if chunk.next_offset > (chunk.info.consumed_offset or 0):
+            chunk.info.consumed_offset = chunk.next_offset
+        self._end_chunk(chunk)
+
+    def _end_chunk(self, chunk: Chunk) -> None:
+        if chunk.damaged:
+            raise InvalidMessageError(
+                f"{chunk.info.topic_partition} has a damaged entry after offset "
+                f"{chunk.next_offset - 1}"
+            )
+        self._queue.current = None
+
+    # -- what is in hand -------------------------------------------------------------------------
+
+    def _unlock(self, request: Request) -> None:
+        """Let what the run has be taken without the lock: single messages one after another, or
+        one item. Taking an item takes its messages from the run, in one step."""
+        run, self._asked = self._run, request
+        run.begin(singly=not (request.lists or request.columns))
+        items: Iterator[Any] = run.rest
+        if request.columns:
+            items = map(itemgetter(1), zip(run.rest, repeat(run.columns)))
+        elif request.lists:
+            items = filter(None, map(list, repeat(islice(run.rest, request.most), 1)))
+        elif _ONE_AT_A_TIME:
+            self._info.run = run
+        self._unlocked = items if _ONE_AT_A_TIME else iter([*islice(items, 1)])
+
+    def _note(self) -> None:
+        """Record what was taken without the lock."""
+        run = self._run
+        taken = run.taken
+        if taken > run.noted:
+            self._held = run.messages[taken - 1]
+            if run.singly and (consumed := run.consumed) is not None:
+                self._info.consumed_offset = consumed
+            run.noted = taken
+
+    def _take_back(self) -> None:
+        """The last call was interrupted: what it took has not reached its caller."""
+        self._note()
+        run, held, given = self._run, self._held, self._given
+        if isinstance(given, list):
+            given = given[-1] if given else None
+        elif given is not None and given is run.columns and run.messages:
+            given = run.messages[-1]  # which stands for them
+        if held is not None and held is not given:
+            if run.taken and run.messages[run.taken - 1] is held and not run.dropped:
+                self._info.run = None
+                self._run = run.from_index(run.taken - 1 if run.singly else run.base)
+            self._held = None
+        self._interrupted = False
+
+    def _let_go(self) -> None:
+        """Acknowledge the last delivered message, if there is one."""
+        if self._interrupted:
+            self._take_back()
+        self._note()
+        self._given_up = None
+        if (held := self._held) is not None:
+            # DEVIATION-07: the JVM counts a message as consumed when it is returned.
+            self._info.consumed_offset = held.offset + 1
+            self._held = None
+            self._queue.changed.notify_all()
+
+
+def _none() -> None:
+    return None
+
+
+def _next(items: HandOut[_T]) -> _T:
+    """The next item. A ``for`` statement takes it: a signal handler may raise as soon as a call of
+    ``next`` returns, before the caller has the item."""
+    try:
+        for item in items:
+            return item
+    except ValueError as error:
+        if is_refusal(error):
+            refuse()  # the generator is running in another thread
+        raise
+    raise StopIteration
+
+
+def _raising(error: Exception) -> Iterator[list[MessageAndMetadata]]:
+    """Messages that end with ``error`` at once: those before it are delivered already."""
+    raise error
+    yield
+
+
+def _is_alive(ident: int) -> bool:
+    return any(thread.ident == ident for thread in threading.enumerate())

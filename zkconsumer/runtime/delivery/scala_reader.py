@@ -1,0 +1,31 @@
+"""The reader as Scala 1.1.1 has it, for the profile ``scala``: see ``Reader``."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.reader import Reader, Request
+
+
+class ScalaReader(Reader):
+    """Messages count as consumed when they are returned. After ``shutdown``, the current chunk is
+    finished."""
+
+    def _unlock(self, request: Request) -> None:
+        # A message is consumed when it is returned, so each needs the lock.
+        run, self._asked = self._run, request
+        taken = [*islice(run.rest, request.most)]
+        run.noted = run.taken
+        self._info.consumed_offset = taken[-1].offset + 1
+        items = [run.columns] if request.columns else [taken] if request.lists else taken
+        self._unlocked = iter(items)
+
+    def _note(self) -> None:
+        pass  # nothing is in hand
+
+    def _finish(self, chunk: Chunk) -> None:
+        self._end_chunk(chunk)
+
+    def end_now(self) -> None:
+        """Let the current chunk be used up; then the queue's end is met."""
