@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from typing import Any
 
 from zkconsumer.broker.cluster import ClusterReader
 from zkconsumer.broker.offset_client import MemberOffsets
@@ -21,7 +22,7 @@ from zkconsumer.core.zookeeper.states import IDLE, State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.journal.recorder import MemberRecorder, Sink
-from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
+from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, Member, StreamConnector
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
@@ -31,7 +32,11 @@ from zkconsumer.runtime.membership.cluster import ClusterDirectory
 from zkconsumer.runtime.membership.loop import MemberLoop
 from zkconsumer.runtime.membership.other_store import OFFSETS_TOPIC, warn_of_offsets_in_kafka
 from zkconsumer.runtime.membership.threads import start_new
-from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination, rebalance_counts
+from zkconsumer.runtime.membership.zookeeper import (
+    SessionSignals,
+    ZooKeeperCoordination,
+    rebalance_counts,
+)
 from zkconsumer.runtime.observation import snapshot
 from zkconsumer.runtime.observation.health import Membership
 from zkconsumer.runtime.observation.metrics import Metrics
@@ -86,27 +91,22 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         if self.config.offsets_storage == "kafka":
             self._answer_patience += self._offset_patience
             self._leave_patience += self._offset_patience
-        self._coordination = ZooKeeperCoordination(
-            self._host,
-            self._session_lease,
-            self._session_timeout,
-            protocol=self.config.security_protocol,
-        )
-        if self.config.bootstrap_servers:
-            self._learn_from_brokers()
-        self._coordination.zk = self._zk = ZkDriver(
+        self._signals = SessionSignals(self._host, self._session_lease)
+        self._coordination: ZooKeeperCoordination | None = None
+        self._directory = self._learn_from_brokers() if self.config.bootstrap_servers else None
+        self._zk = ZkDriver(
             self.config.zookeeper_hosts,
             self.config.zookeeper_chroot,
             self._session_timeout,
-            self._coordination.on_session,
-            self._coordination.on_watch,
+            self._signals.on_session,
+            self._signals.on_watch,
             self._host.crash,
             security=self._zk_security,
         )
         self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)
 
     def _make_gate(self, config: ConsumerConfig) -> DeliveryGate:
-        return DeliveryGate(always_open=config.profile == "scala")
+        return DeliveryGate(always_open=config.profile == "scala", on_change=self._log_later)
 
     @property
     def _session_lease(self) -> DeliveryGate:
@@ -117,22 +117,19 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     def _zk_security(self) -> ZkSecurity:
         return ZkSecurity(self.config)
 
-    def _learn_from_brokers(self) -> None:
-        """Let the coordination ask brokers for the content of ``/brokers``, or use brokers
-        alone."""
-        config, coordination = self.config, self._coordination
+    def _learn_from_brokers(self) -> ClusterDirectory:
+        """What asks brokers for the content of ``/brokers``; without ZooKeeper's, or together."""
+        config = self.config
         timeout = min(config.socket_timeout_ms / 1000, _CLUSTER_SECONDS)
         reader = ClusterReader(config.bootstrap_servers, config.client_id, timeout, self._security)
         line = self._line(reader, "cluster")
         ids_only = config.brokers == "zookeeper"
-        coordination.directory = ClusterDirectory(self._host, line, ids_only, coordination.on_watch)
-        coordination.directory_interval = config.reread_interval_ms / 3000
         self._servers += f", and brokers at {config.bootstrap_servers}"
+        return ClusterDirectory(self._host, line, ids_only, self._signals.on_watch)
 
     def _last_fault(self) -> str:
         """See ``StreamConnector``."""
-        directory = self._coordination.directory
-        return "" if directory is None else directory.fault
+        return "" if self._directory is None else self._directory.fault
 
     def _on_fetch_event(self, event: FetchEvent) -> None:
         super()._on_fetch_event(event)
@@ -150,7 +147,10 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     def _look_into_kafka(self) -> None:
         """Warn if partitions without an offset in ZooKeeper have one in Kafka."""
         loop, plane = self._loop, self._plane
-        if self._scala or loop is None or plane is None or self._coordination.offsets is not None:
+        coordination = self._coordination
+        if self._scala or loop is None or plane is None or coordination is None:
+            return
+        if coordination.offsets is not None:
             return
         held = dict(loop.machine.held)
         fresh = [tp for tp, claim in held.items() if claim.committed is None]
@@ -162,33 +162,41 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
                 start_new(name, lambda: warn_of_offsets_in_kafka(group, found, fresh))
 
         if fresh:
-            self._zk.submit(OFFSETS_TOPIC, self._coordination.session_id, answered)
+            self._zk.submit(OFFSETS_TOPIC, coordination.session_id, answered)
 
-    def _make_loop(
+    def _member(
         self,
         subscription: Subscription,
         streams: Sequence[StreamControl],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
-    ) -> MemberLoop[RebalanceMachine]:
+    ) -> Member[RebalanceMachine]:
         spec = self._member_spec(subscription)
-        if spec.kafka_storage:
-            self._coordination.offsets = self._line(self._kafka_offsets(plane), "offsets")
-        self._checks.append(self._zk.check)
+        offsets = self._line(self._kafka_offsets(plane), "offsets") if spec.kafka_storage else None
         machine = RebalanceMachine(spec)
-        self._coordination.observer = self._observer(machine)
-        return MemberLoop(
-            self.consumer_id,
+        return Member(
             machine,
-            self._coordination,
-            plane,
-            self._gate,
-            self._host,
+            self._in_zookeeper(offsets=offsets),
             self._listener_calls(newer=False),
-            auto_commit_interval=self._auto_commit_interval,
-            rebalances=rebalance_counts(),
-            observer=self._coordination.observer,
+            rebalance_counts(),
+            self._observer(machine),
         )
+
+    def _in_zookeeper(self, **parts: Any) -> ZooKeeperCoordination:
+        """The member's side in ZooKeeper."""
+        self._checks.append(self._zk.check)
+        self._coordination = coordination = ZooKeeperCoordination(
+            self._host,
+            self._session_lease,
+            self._zk,
+            self._signals,
+            self._session_timeout,
+            directory=self._directory,
+            directory_interval=self.config.reread_interval_ms / 3000,
+            protocol=self.config.security_protocol,
+            **parts,
+        )
+        return coordination
 
     def _member_spec(self, subscription: Subscription) -> MemberSpec:
         config = self.config
@@ -248,7 +256,9 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
 
     def _abandon(self, timeout: float) -> None:
         self._gate.end()
-        self._coordination.close(timeout)
+        if self._directory is not None:
+            self._directory.close()
+        self._zk.close(timeout)
 
     def _membership(self, loop: MemberLoop[RebalanceMachine]) -> Membership:
         machine = loop.machine
@@ -275,7 +285,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         The call is cheap, and any thread may make it at any time. Before streams are created,
         almost all values are 0. After ``shutdown``, counters keep their last value.
         """
-        loop, plane = self._loop, self._plane
-        if loop is None or plane is None:
+        loop, plane, coordination = self._loop, self._plane, self._coordination
+        if loop is None or plane is None or coordination is None:
             return snapshot.before_streams(self._zk, self._closed)
-        return snapshot.of_member(self._zk, self._gate, loop, self._coordination, plane)
+        return snapshot.of_member(self._zk, self._gate, loop, coordination, plane)

@@ -34,7 +34,7 @@ from zkconsumer.core.groups.strategies import (
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Sink
-from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
+from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, Member, StreamConnector
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
@@ -84,7 +84,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         parsed = CoordinatorConfig.parse(config)
         for warning in parsed.warnings:
             warnings.warn(warning, stacklevel=2)
-        super().__init__(parsed, DeliveryGate(), journal)
+        super().__init__(parsed, DeliveryGate(on_change=self._log_later), journal)
         self._on_exchange = on_exchange
         self._session_timeout = self.config.session_timeout_ms / 1000
         self._servers = f"the coordinator, found through {self.config.bootstrap_servers}"
@@ -92,13 +92,13 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         self._answer_patience = 2 * self._session_timeout + ANSWER_PATIENCE
         self._leave_patience = self._session_timeout + 5
 
-    def _make_loop(
+    def _member(
         self,
         subscription: Subscription,
         streams: Sequence[StreamControl],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
-    ) -> MemberLoop[GroupMachine]:
+    ) -> Member[GroupMachine]:
         config = self.config
         calls = self._listener_calls(newer=True)
         machine: GroupMachine
@@ -113,7 +113,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
                 classic_spec(config, self.consumer_id, subscription, *strategies)
             )
             kind = BrokerCoordination
-        name, observer = self.consumer_id, self._observer(machine)
+        observer = self._observer(machine)
         clients = group_clients(
             config, machine.spec, fetchers, self._security, 2, self._on_exchange
         )
@@ -128,22 +128,12 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
             calls,
             observer,
         )
-        return MemberLoop(
-            name,
-            machine,
-            self._coordination,
-            plane,
-            self._gate,
-            self._host,
-            calls,
-            auto_commit_interval=self._auto_commit_interval,
-            rebalances=RebalanceCounts(
-                {State.STABLE},
-                ENDED | {State.NEW, State.OUTSIDE},
-                {State.FINDING, State.BACKING_OFF, State.LOADING},
-            ),
-            observer=observer,
+        rebalances = RebalanceCounts(
+            {State.STABLE},
+            ENDED | {State.NEW, State.OUTSIDE},
+            {State.FINDING, State.BACKING_OFF, State.LOADING},
         )
+        return Member(machine, self._coordination, calls, rebalances, observer)
 
     def _consumer_spec(self, subscription: Subscription) -> Kip848Spec:
         config = self.config

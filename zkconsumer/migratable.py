@@ -25,15 +25,14 @@ from zkconsumer.core.migration.member_scripts import scripts_of
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.rebalance import LiveRebalance
 from zkconsumer.core.migration.znodes import LIVE_USER, LivePaths
-from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.journal.live import LiveRecorder
+from zkconsumer.runtime.connector import Member
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
 from zkconsumer.runtime.membership.live import DualGate, LiveCoordination, LiveOffsets
-from zkconsumer.runtime.membership.loop import MemberLoop
 from zkconsumer.runtime.membership.zookeeper import rebalance_counts
 from zkconsumer.runtime.observation.metrics import Metrics
 from zkconsumer.zk.security import ZkSecurity
@@ -85,7 +84,7 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
         return None if self._loop is None else cast(LiveMember, self._loop.machine)
 
     def _make_gate(self, config: ConsumerConfig) -> DeliveryGate:
-        return DualGate()
+        return DualGate(on_change=self._log_later)
 
     @property
     def _session_lease(self) -> DeliveryGate:
@@ -95,13 +94,13 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
     def _zk_security(self) -> ZkSecurity:
         return ZkSecurity(self.config, also=LIVE_USER)
 
-    def _make_loop(
+    def _member(
         self,
         subscription: Subscription,
         streams: Sequence[StreamControl],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
-    ) -> MemberLoop[RebalanceMachine]:
+    ) -> Member[Any]:
         config, keys, name = self.config, self._both.coordinator, self.consumer_id
         hash_form = RoundRobinHash(config.roundrobin_hash)
         spec = classic_spec(
@@ -116,34 +115,17 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
         requests, heartbeats, offsets = map(
             self._line, clients, ("requests", "heartbeat", "offsets")
         )
-        self._checks.append(self._zk.check)
         calls = self._listener_calls(newer=False)
-        self._coordination.offsets = commits = LiveOffsets(
-            self._host, group, live, offsets, requests
-        )
-        self._coordination.scripts = scripts_of(paths, live)
-        self._coordination.observer = observer = self._live_recorder()
+        commits = LiveOffsets(self._host, group, live, offsets, requests)
         coordination = LiveCoordination(
-            self._coordination,
+            self._in_zookeeper(offsets=commits, scripts=scripts_of(paths, live)),
             BrokerCoordination(
                 spec, self._host, gate.group, requests, heartbeats, streams, calls, None
             ),
             commits,
             gate,
         )
-        loop: MemberLoop[Any] = MemberLoop(
-            name,
-            machine,
-            coordination,
-            plane,
-            gate,
-            self._host,
-            calls,
-            auto_commit_interval=self._auto_commit_interval,
-            rebalances=rebalance_counts(),
-            observer=observer,
-        )
-        return loop
+        return Member(machine, coordination, calls, rebalance_counts(), self._live_recorder())
 
     def _live_recorder(self) -> LiveRecorder | None:
         if self._journal is None:
@@ -156,10 +138,10 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
         The call is cheap, and any thread may make it at any time. Before streams are created,
         almost all values are 0. After ``shutdown``, counters keep their last value.
         """
-        found, machine = super().metrics(), self._live_machine
-        if machine is None:
+        found, machine, coordination = super().metrics(), self._live_machine, self._coordination
+        if machine is None or coordination is None:
             return found
-        live, pauses = machine.live, self._coordination.pauses
+        live, pauses = machine.live, coordination.pauses
         return replace(
             found,
             mode="" if live.mode is None else live.mode.value,

@@ -23,7 +23,7 @@ from zkconsumer.runtime.gate import LEASE, DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
 from zkconsumer.runtime.membership.commit_requests import CommitRequests
 from zkconsumer.runtime.membership.loop import MemberLoop
-from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
+from zkconsumer.runtime.membership.zookeeper import SessionSignals, ZooKeeperCoordination
 from zkconsumer.sim.members.group_member import Line
 
 Patch = pytest.MonkeyPatch
@@ -261,7 +261,7 @@ def opens_for_an_old_session(patch: Patch) -> None:
 
 
 def _session_event(patch: Patch, lost: SessionEvent) -> None:
-    right = ZooKeeperCoordination._session_changed
+    right = ZooKeeperCoordination.session_changed
 
     def changed(self: ZooKeeperCoordination, event: SessionEvent, session_id: int) -> None:
         if event is not lost:
@@ -269,7 +269,7 @@ def _session_event(patch: Patch, lost: SessionEvent) -> None:
         elif event is SessionEvent.RESUMED:
             self._ping()
 
-    patch.setattr(ZooKeeperCoordination, "_session_changed", changed)
+    patch.setattr(ZooKeeperCoordination, "session_changed", changed)
 
 
 def does_not_say_that_it_is_back(patch: Patch) -> None:
@@ -284,13 +284,13 @@ def does_not_say_that_it_is_lost(patch: Patch) -> None:
 
 def hears_no_watch(patch: Patch) -> None:
     """Watches of owner znodes are not reported."""
-    right = ZooKeeperCoordination.on_watch
+    right = SessionSignals.on_watch
 
-    def on_watch(self: ZooKeeperCoordination, path: str) -> None:
+    def on_watch(self: SessionSignals, path: str) -> None:
         if "/owners/" not in path and "/ids" not in path:
             right(self, path)
 
-    patch.setattr(ZooKeeperCoordination, "on_watch", on_watch)
+    patch.setattr(SessionSignals, "on_watch", on_watch)
 
 
 def trusts_the_offset_store(patch: Patch) -> None:

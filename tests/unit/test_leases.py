@@ -27,7 +27,7 @@ from zkconsumer.runtime.gate import CLOCK, LEASE, DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
 from zkconsumer.runtime.membership.line import ServerLine
 from zkconsumer.runtime.membership.live import DualGate, Lease
-from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
+from zkconsumer.runtime.membership.zookeeper import SessionSignals, ZooKeeperCoordination
 
 SESSION = 6.0
 
@@ -84,12 +84,15 @@ class Bench:
         self.host, self.zk = HandHost(), LateZk()
         self.gate = DeliveryGate(now=self.host.lease_now)
         self.taken: list[Any] = []
-        self.coordination = ZooKeeperCoordination(self.host, self.gate, SESSION)  # type: ignore[arg-type]
-        self.coordination.zk = self.zk  # type: ignore[assignment]
+        host: Any = self.host
+        zk: Any = self.zk
+        self.signals = SessionSignals(host, self.gate)
+        self.coordination = ZooKeeperCoordination(host, self.gate, zk, self.signals, SESSION)
         spec = MemberSpec(GroupPaths("g"), "c", Subscription(Pattern.STATIC, {"t": 1}))
         self.every: list[tuple[float, Callable[[], object]]] = []
         member: Any = SimpleNamespace(
             machine=SimpleNamespace(spec=spec, attempts=0),
+            observer=None,
             take=self.taken.append,
             every=lambda seconds, action: self.every.append((seconds, action)),
         )
@@ -99,7 +102,7 @@ class Bench:
 def test_the_lease_counts_from_when_the_ping_was_sent() -> None:
     """A late answer proves only that the session was alive when the ping was sent."""
     bench = Bench()
-    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.signals.on_session(SessionEvent.OPENED, 1)
     sent = bench.host.time
     bench.host.time += 3.0
     (answer,) = bench.zk.pings
@@ -117,12 +120,12 @@ def test_the_lease_counts_from_when_the_ping_was_sent() -> None:
 def test_an_old_sessions_ping_proves_nothing_about_the_next() -> None:
     """The answer arrives after the session is lost, and after another one is opened."""
     bench = Bench()
-    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.signals.on_session(SessionEvent.OPENED, 1)
     (old,) = bench.zk.pings
-    bench.coordination.on_session(SessionEvent.LOST, 1)
+    bench.signals.on_session(SessionEvent.LOST, 1)
     old()
     assert bench.gate.valid_until == -math.inf
-    bench.coordination.on_session(SessionEvent.OPENED, 2)
+    bench.signals.on_session(SessionEvent.OPENED, 2)
     old()
     assert bench.gate.valid_until == -math.inf
     bench.zk.pings[-1]()
@@ -132,12 +135,12 @@ def test_an_old_sessions_ping_proves_nothing_about_the_next() -> None:
 def test_a_lost_session_shuts_the_gate_on_the_thread_that_hears_of_it() -> None:
     """This happens before the loop handles the event, which may be much later."""
     bench = Bench()
-    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.signals.on_session(SessionEvent.OPENED, 1)
     bench.zk.pings[0]()
     assert bench.gate.is_open
     waiting: list[Callable[[], object]] = []
     bench.host.post = waiting.append  # type: ignore[method-assign]
-    bench.coordination.on_session(SessionEvent.LOST, 1)
+    bench.signals.on_session(SessionEvent.LOST, 1)
     assert not bench.gate.is_open
     assert len(waiting) == 1
 
@@ -147,12 +150,12 @@ def test_a_dropped_connection_holds_delivery_for_a_moment() -> None:
     for a sixth of the session timeout, at most a second. Then the lease counts again."""
     bench = Bench()
     host, gate = bench.host, bench.gate
-    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.signals.on_session(SessionEvent.OPENED, 1)
     bench.zk.pings[0]()
     until = gate.valid_until
     post, waiting = host.post, []
     host.post = waiting.append  # type: ignore[method-assign]
-    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    bench.signals.on_session(SessionEvent.SUSPENDED, 1)
     assert not gate.is_open, "on the thread that receives the event"
     host.post = post  # type: ignore[method-assign]
     waiting.pop()()
@@ -170,26 +173,26 @@ def test_an_answer_ends_the_hold_and_an_old_timer_does_not() -> None:
     answer from before a drop does not end it."""
     bench = Bench()
     host, gate = bench.host, bench.gate
-    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.signals.on_session(SessionEvent.OPENED, 1)
     bench.zk.pings[0]()
     bench.every[0][1]()
     before = bench.zk.pings[1]
     host.time += 0.1
-    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    bench.signals.on_session(SessionEvent.SUSPENDED, 1)
     before()
     assert not gate.is_open
-    bench.coordination.on_session(SessionEvent.RESUMED, 1)
+    bench.signals.on_session(SessionEvent.RESUMED, 1)
     assert not gate.is_open, "the server has not confirmed the session yet"
     bench.zk.pings[-1]()
     assert gate.is_open
     (_, first), again = host.timers[0], gate.valid_until
-    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    bench.signals.on_session(SessionEvent.SUSPENDED, 1)
     first()
     assert not gate.is_open
     host.timers[1][1]()
     assert gate.valid_until == again
-    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
-    bench.coordination.on_session(SessionEvent.LOST, 1)
+    bench.signals.on_session(SessionEvent.SUSPENDED, 1)
+    bench.signals.on_session(SessionEvent.LOST, 1)
     host.timers[2][1]()
     assert not gate.is_open, "the session is lost"
 
@@ -198,10 +201,10 @@ def test_the_hold_lengthens_no_lease() -> None:
     """A lease that ends during the hold stays ended."""
     bench = Bench()
     host, gate = bench.host, bench.gate
-    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.signals.on_session(SessionEvent.OPENED, 1)
     bench.zk.pings[0]()
     host.time = gate.valid_until - 0.5
-    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    bench.signals.on_session(SessionEvent.SUSPENDED, 1)
     host.time += 1.0
     host.timers[0][1]()
     assert not gate.is_open
@@ -211,10 +214,10 @@ def test_the_hold_lengthens_no_lease() -> None:
 def test_the_machine_hears_that_a_session_is_resumed() -> None:
     """It has to read again, because watches may be lost. The session is confirmed at once."""
     bench = Bench()
-    bench.coordination.on_session(SessionEvent.OPENED, 1)
-    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
-    bench.coordination.on_session(SessionEvent.RESUMED, 1)
-    bench.coordination.on_session(SessionEvent.LOST, 1)
+    bench.signals.on_session(SessionEvent.OPENED, 1)
+    bench.signals.on_session(SessionEvent.SUSPENDED, 1)
+    bench.signals.on_session(SessionEvent.RESUMED, 1)
+    bench.signals.on_session(SessionEvent.LOST, 1)
     expected = [events.SessionOpened(1), events.SessionResumed(), events.SessionLost()]
     assert bench.taken == expected
     assert len(bench.zk.pings) == 2
@@ -363,7 +366,7 @@ def test_the_lease_is_that_of_the_session_that_was_granted() -> None:
     """A server may grant a shorter timeout than requested, and ends the session by that."""
     bench = Bench()
     bench.zk.session_timeout = 3.0
-    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.signals.on_session(SessionEvent.OPENED, 1)
     bench.zk.pings[0]()
     assert bench.gate.valid_until == bench.host.time + 3.0 * LEASE
 
@@ -371,11 +374,11 @@ def test_the_lease_is_that_of_the_session_that_was_granted() -> None:
 def test_a_script_of_a_lost_session_sends_nothing_more() -> None:
     """The answer that it waits for arrives when the next session is open."""
     bench = Bench()
-    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.signals.on_session(SessionEvent.OPENED, 1)
     bench.coordination.carry_out(zookeeper.Register(1, 0))
     before = list(bench.zk.sent)
-    bench.coordination.on_session(SessionEvent.LOST, 1)
-    bench.coordination.on_session(SessionEvent.OPENED, 2)
+    bench.signals.on_session(SessionEvent.LOST, 1)
+    bench.signals.on_session(SessionEvent.OPENED, 2)
     for answer in before:
         answer(Ok(None))
     assert before

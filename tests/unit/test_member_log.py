@@ -92,8 +92,7 @@ def test_the_names_of_many_partitions_are_cut() -> None:
 def test_a_pause_without_an_event_is_noticed() -> None:
     """No server answers, so the lease ends by time alone. That is one line, and its end another."""
     now, lines = [100.0], list[str]()
-    gate = DeliveryGate(now=lambda: now[0])
-    gate.on_change = lines.append
+    gate = DeliveryGate(now=lambda: now[0], on_change=lines.append)
     gate.look()
     gate.extend(104.0)
     gate.look()

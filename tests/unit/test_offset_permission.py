@@ -34,7 +34,7 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.line import ServerLine
-from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
+from zkconsumer.runtime.membership.zookeeper import SessionSignals, ZooKeeperCoordination
 
 TP = TopicPartition("t", 0)
 SOON = 10.0
@@ -86,27 +86,31 @@ class Bench:
     def __init__(self) -> None:
         self.host, self.zk, self.broker = HandHost(), LateZk(), Coordinator()
         self.gate = DeliveryGate(now=self.host.lease_now)
-        self.coordination = ZooKeeperCoordination(self.host, self.gate, SESSION)  # type: ignore[arg-type]
-        self.coordination.zk = self.zk  # type: ignore[assignment]
+        host: Any = self.host
+        zk: Any = self.zk
+        self.signals = SessionSignals(host, self.gate)
         broker: Any = self.broker
         offsets = MemberOffsets("g", "c", lambda: [broker.endpoint], 5.0, SOON, 0.01)
         offsets._connections[broker.endpoint] = broker
         offsets._coordinators["g"] = broker.endpoint
         offsets._forget = lambda: None  # type: ignore[method-assign]
         self.line = ServerLine(offsets, "offsets", _raise)
-        self.coordination.offsets = self.line
+        self.coordination = ZooKeeperCoordination(
+            host, self.gate, zk, self.signals, SESSION, offsets=self.line
+        )
         spec = MemberSpec(
             GroupPaths("g"), "c", Subscription(Pattern.STATIC, {"t": 1}), kafka_storage=True
         )
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         member: Any = SimpleNamespace(
             machine=SimpleNamespace(spec=spec, attempts=0),
+            observer=None,
             take=lambda event: None,
             post=self.events.put,
             every=lambda seconds, action: None,
         )
         self.coordination.begin(member)
-        self.coordination.on_session(SessionEvent.OPENED, 1)
+        self.signals.on_session(SessionEvent.OPENED, 1)
         self.zk.pings.pop()()
 
     def commit(self, position: int) -> None:
@@ -117,11 +121,11 @@ class Bench:
 
     def lose_session(self) -> None:
         """Another member may now claim the partition, and commit more."""
-        self.coordination.on_session(SessionEvent.LOST, 1)
+        self.signals.on_session(SessionEvent.LOST, 1)
 
     def next_session(self) -> None:
         """The member is in a new session, and earlier requests have ended."""
-        self.coordination.on_session(SessionEvent.OPENED, 2)
+        self.signals.on_session(SessionEvent.OPENED, 2)
         self.zk.pings.pop()()
         self.commit(500)
         assert self.broker.stored.get(timeout=SOON) == 500

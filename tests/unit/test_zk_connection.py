@@ -216,7 +216,7 @@ def test_closing_waits_for_a_limited_time(connection: Connection) -> None:
     connection._connection_routine = SimpleNamespace(
         join=lambda timeout=None: waits.append(timeout), is_alive=lambda: True
     )
-    connection.stop_by = time.monotonic() + 1
+    connection.limit_stop(time.monotonic() + 1)
     assert not connection.stop()
     assert all(wait is not None and wait <= 1 for wait in waits)
 

@@ -1,8 +1,8 @@
 """StreamConnector: streams, commits and the end of a member, in ZooKeeper and on the brokers.
 
-The base of both connectors. They add the loop that decides about ownership (``_make_loop``) and
-what to wait for. Called from the application's threads. The work is done by the loop, fetcher
-threads and the application's own threads in the streams.
+The base of the connectors. They add who decides about ownership (``_member``) and what to wait for.
+Called from the application's threads. The work is done by the loop, fetcher threads and the
+application's own threads in the streams.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, Self
@@ -46,6 +47,7 @@ from zkconsumer.errors import (
 from zkconsumer.journal.files import MemberJournal
 from zkconsumer.journal.recorder import Sink
 from zkconsumer.runtime.arguments import check_topic_counts, checked_offsets
+from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.delivery.messages import bytes_decoder
@@ -55,7 +57,7 @@ from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.line import Client, ServerLine
 from zkconsumer.runtime.membership.listener import GroupListener, ListenerCalls
-from zkconsumer.runtime.membership.loop import MachineT, MemberLoop
+from zkconsumer.runtime.membership.loop import Coordination, MachineT, MemberLoop
 from zkconsumer.runtime.membership.threads import MemberThread
 from zkconsumer.runtime.observation.health import (
     MIN_SECONDS,
@@ -95,6 +97,18 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+@dataclass(frozen=True)
+class Member(Generic[MachineT]):
+    """What decides about a member's ownership, and carries it out."""
+
+    machine: MachineT
+    coordination: Coordination[MachineT]
+    calls: ListenerCalls | None
+    rebalances: RebalanceCounts
+    observer: Any
+    """Gets each event and command, for a journal; ``None`` without one."""
 
 
 class StreamConnector(ABC, Generic[MachineT]):
@@ -152,14 +166,14 @@ class StreamConnector(ABC, Generic[MachineT]):
     """Seconds until a member must have left."""
 
     @abstractmethod
-    def _make_loop(
+    def _member(
         self,
         subscription: Subscription,
         streams: Sequence[StreamControl],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
-    ) -> MemberLoop[MachineT]:
-        """The loop of a member with this subscription; not started."""
+    ) -> Member[MachineT]:
+        """A member with this subscription; nothing of it is started."""
 
     def _abandon(self, timeout: float) -> None:
         """End before there is a member, within ``timeout`` seconds."""
@@ -217,7 +231,8 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     def _log_later(self, text: str) -> None:
         """Log a line on the member's thread. Any thread, also with locks."""
-        self._host.post(lambda: self._host.log(logging.INFO, text))
+        if self._plane is not None:
+            self._host.post(lambda: self._host.log(logging.INFO, text))
 
     def _journal_settings(self) -> dict[str, object]:
         """For the first line of a journal."""
@@ -398,9 +413,20 @@ class StreamConnector(ABC, Generic[MachineT]):
         manager = ConsumerFetcherManager(keys, keys.client_id, self._on_fetch_event, self._security)
         self._plane = DataPlane(manager, streams, keys.release_wait_ms / 1000, self._when_stopped)
         self._host.every(_SAMPLE_INTERVAL, self._plane.measure)
-        self._gate.on_change = self._log_later
         every = [stream for group in streams.values() for stream in group]
-        self._loop = self._make_loop(subscription, every, self._plane, manager)
+        member = self._member(subscription, every, self._plane, manager)
+        self._loop = MemberLoop(
+            self.consumer_id,
+            member.machine,
+            member.coordination,
+            self._plane,
+            self._gate,
+            self._host,
+            member.calls,
+            auto_commit_interval=self._auto_commit_interval,
+            rebalances=member.rebalances,
+            observer=member.observer,
+        )
         self._monitor = self._make_monitor(self._loop, self._plane, every)
         self._checks += [manager.check, self._gate.look, self._monitor.look]
         if self._own_journal is not None:

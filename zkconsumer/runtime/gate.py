@@ -27,11 +27,17 @@ class DeliveryGate:
     """Open until ``valid_until``, which the session keeper extends while the session lives.
 
     A new gate is closed. ``always_open`` creates the legacy gate, which delivers even after the
-    session is lost. ``now`` is the clock; the simulator has its own.
+    session is lost. ``now`` is the clock; the simulator has its own. ``on_change`` is
+    called with a line for people when delivery pauses or resumes, on the thread that extends or
+    closes the gate, without its lock.
     """
 
     def __init__(
-        self, *, always_open: bool = False, now: Callable[[], float] | None = None
+        self,
+        *,
+        always_open: bool = False,
+        now: Callable[[], float] | None = None,
+        on_change: Callable[[str], object] | None = None,
     ) -> None:
         self.always_open = always_open
         self._now = now or (lambda: clock_gettime(CLOCK))
@@ -49,9 +55,7 @@ class DeliveryGate:
         """The value of ``valid_until`` before ``hold``, until the gate is opened or closed."""
         self._suspended = 0.0
         self._ended = False
-        self.on_change: Callable[[str], object] | None = None
-        """Called with a line for people when delivery pauses or resumes, on the thread that extends
-        or closes the gate, without its lock."""
+        self._on_change = on_change
 
     def extend(self, until: float) -> None:
         """Open the gate until ``until`` (CLOCK_BOOTTIME seconds), also after ``close``.
@@ -78,8 +82,8 @@ class DeliveryGate:
             self._tell(f"delivery resumes after {shut:.1f} s")
 
     def _tell(self, text: str) -> None:
-        if self.on_change is not None:
-            self.on_change(text)
+        if self._on_change is not None:
+            self._on_change(text)
 
     def close(self) -> None:
         """Block delivery until the next ``extend``: the session is lost or abandoned."""
@@ -129,7 +133,7 @@ class DeliveryGate:
 
     def end(self) -> None:
         """Close permanently; the time from now on does not count as suspended."""
-        self.on_change = None
+        self._on_change = None
         self.close()
         with self._lock:
             if not self._ended:

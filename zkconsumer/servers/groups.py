@@ -53,7 +53,7 @@ class WatchClient(KazooClient):  # type: ignore[misc]  # kazoo has no types
 
     def stop(self) -> None:
         """End the session; takes 10 s at most."""
-        self._limited.stop_by = time.monotonic() + _SESSION_SECONDS
+        self._limited.limit_stop(time.monotonic() + _SESSION_SECONDS)
         super().stop()
 
 

@@ -39,7 +39,11 @@ from zkconsumer.journal.recorder import run_entry
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.loop import MemberLoop
 from zkconsumer.runtime.membership.threads import MemberThread
-from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination, rebalance_counts
+from zkconsumer.runtime.membership.zookeeper import (
+    SessionSignals,
+    ZooKeeperCoordination,
+    rebalance_counts,
+)
 from zkconsumer.zk.driver import ZkDriver
 
 #: A time between two periodic readings that no run lasts (seconds).
@@ -151,19 +155,19 @@ class HerdMember:
         recorder = SizedRecorder(
             journal, name, lambda: time.time_ns() // 1000, len(settings.chroot)
         )
-        coordination = ZooKeeperCoordination(host, gate, settings.session_timeout, recorder)
-        coordination.zk = self.driver = ZkDriver(
+        signals = SessionSignals(host, gate)
+        self.driver = ZkDriver(
             settings.zookeeper,
             settings.chroot,
             settings.session_timeout,
-            coordination.on_session,
-            coordination.on_watch,
+            signals.on_session,
+            signals.on_watch,
         )
         self.driver.start(_CONNECT_SECONDS)
         self.loop = MemberLoop(
             name,
             RebalanceMachine(settings.spec(name)),
-            coordination,
+            ZooKeeperCoordination(host, gate, self.driver, signals, settings.session_timeout),
             IdlePlane(settings),
             gate,
             host,

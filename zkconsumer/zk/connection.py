@@ -269,7 +269,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self._connecting = True
         self._turned_away: float | None = None
         """Since when servers have ended each connection before it was one."""
-        self.stop_by = 0.0
+        self._stop_by = 0.0
         """When ``stop`` no longer waits for the server (``time.monotonic``)."""
         self._abandoned = False
         self._heard = 0.0
@@ -299,15 +299,20 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         routine = self._connection_routine
         return () if routine is None else (routine, *self.client.handler.workers)
 
+    def limit_stop(self, until: float) -> None:
+        """Let ``stop`` wait for the server until then (``time.monotonic``)."""
+        self._stop_by = until
+
     def stop(self, timeout: float | None = None) -> bool:
-        """Wait until ``stop_by`` for the server to close the session, then cut the connection.
+        """Wait for the server to close the session, until the time of ``limit_stop``. Then cut the
+        connection.
 
         kazoo waits for at least 10 s, then without a limit. Returns whether the thread has ended. A
         thread that is opening a connection ends after its share of the session timeout.
         """
         routine = self._connection_routine
         if routine is not None:
-            routine.join(max(0.0, self.stop_by - time.monotonic()))
+            routine.join(max(0.0, self._stop_by - time.monotonic()))
             if routine.is_alive():
                 self.abandon()
                 routine.join(_ABANDONED_SECONDS)

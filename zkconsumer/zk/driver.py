@@ -321,7 +321,7 @@ class ZkDriver:
             self._connection.abandon()  # the thread that waits for the answer stops waiting
             return
         try:
-            self._connection.stop_by = deadline if self.connected else 0.0
+            self._connection.limit_stop(deadline if self.connected else 0.0)
             try:
                 self._client.stop()
             except kz.WriterNotClosedException:

@@ -28,7 +28,7 @@ from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
 from zkconsumer.runtime.membership.live import DualGate, LiveCoordination, LiveOffsets
-from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
+from zkconsumer.runtime.membership.zookeeper import SessionSignals, ZooKeeperCoordination
 from zkconsumer.sim.judges.invariants import MemberAtRest, Observer
 from zkconsumer.sim.members.group_member import Brokers, LinesProcess
 from zkconsumer.sim.members.host import Habits
@@ -76,12 +76,17 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
         rebalance = LiveRebalance(spec, live, group)
         machine = LiveMember(rebalance, group, live, paths.mode, usual)
         requests, heartbeats, offsets = self._lines
-        self._coordination = ZooKeeperCoordination(self.host, gate.zookeeper, spec.session_timeout)
-        self._coordination.zk = self._zk
-        self._coordination.offsets = commits = LiveOffsets(
-            self.host, group, live, offsets, requests
+        self._signals = SessionSignals(self.host, gate.zookeeper)
+        commits = LiveOffsets(self.host, group, live, offsets, requests)
+        self._coordination = ZooKeeperCoordination(
+            self.host,
+            gate.zookeeper,
+            self._zk,
+            self._signals,
+            spec.session_timeout,
+            offsets=commits,
+            scripts=scripts_of(paths, live),
         )
-        self._coordination.scripts = scripts_of(paths, live)
         coordination = LiveCoordination(
             self._coordination,
             BrokerCoordination(
@@ -97,7 +102,6 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
             gate,
         )
         self._make_loop(machine, coordination, spec.auto_commit, ())
-        self._coordination.observer = self.watchers
         self.plane.on_start = self._starts
         self.plane.on_reset = lambda tp, old: self.post(events.OffsetReset(tp, old))
         self.loop.closed.add_done_callback(lambda _: self._leave())

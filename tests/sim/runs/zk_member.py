@@ -17,6 +17,7 @@ from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
 from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.runtime.membership.cluster import ClusterDirectory
+from zkconsumer.runtime.membership.zookeeper import OffsetPort
 from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.members.bulk import read_now
 from zkconsumer.sim.members.host import Habits
@@ -42,17 +43,20 @@ class WholeMember(SimMember):
         note: Callable[[str], object] | None,
         offsets: SimOffsets | None = None,
     ) -> None:
+        self._offset_store = offsets
         super().__init__(zk, spec, data, observer, habits, note)
-        coordination: Any = self._coordination
-        if spec.bootstrap:
-            port = SimClusterPort(zk, self.host)
-            coordination.directory = ClusterDirectory(self.host, port, False, coordination.on_watch)
-            coordination.directory_interval = _ASK_BROKERS_S
-            self._zk.has_brokers = False
-        if offsets is not None:
-            coordination.offsets = offsets.port(lambda: self.session, self._surely_in)
+        self._zk.has_brokers = not spec.bootstrap
         if isinstance(self.plane, WholePlane):
             self.plane.on_reset = lambda tp, old: self.post(events.OffsetReset(tp, old))
+
+    def _brokers(self, zk: FakeZk) -> tuple[OffsetPort | None, ClusterDirectory | None, float]:
+        offsets = directory = None
+        if self.spec.bootstrap:
+            port: Any = SimClusterPort(zk, self.host)
+            directory = ClusterDirectory(self.host, port, False, self._signals.on_watch)
+        if self._offset_store is not None:
+            offsets = self._offset_store.port(lambda: self.session, self._surely_in)
+        return offsets, directory, _ASK_BROKERS_S
 
     def _surely_in(self, session: int) -> bool:
         """Whether the session is this member's, and surely lives."""

@@ -56,8 +56,7 @@ class ChunkQueue:
         self.closed = False
         """No more chunks are enqueued. Written by ``close``, under the lock."""
         self.current: Chunk | None = None
-        """The chunk that messages are taken from at present. Written by ``take`` and by the
-        reader, under the lock."""
+        """The chunk that messages are taken from at present. Written under the lock."""
         self._chunks: deque[Chunk] = deque()
         self._freed = False
 
@@ -129,6 +128,10 @@ class ChunkQueue:
             if self.full:
                 self._freed = True
             chunks.popleft()
+
+    def end_current(self) -> None:
+        """Messages are not taken from the current chunk any more. The caller holds the lock."""
+        self.current = None
 
     def discard(self, infos: Set[PartitionTopicInfo]) -> bool:
         """Remove all chunks of ``infos``. Return whether the caller is to call ``on_space``, which

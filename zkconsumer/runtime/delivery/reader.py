@@ -278,7 +278,7 @@ class Reader:
         self._run.drain()
         self._note()
         self._lists = self._unlocked = _NOTHING
-        self._queue.current = None
+        self._queue.end_current()
 
     def end_now(self) -> None:
         """Deliver nothing more."""
@@ -503,7 +503,7 @@ class Reader:
                 f"{chunk.info.topic_partition} has a damaged entry after offset "
                 f"{chunk.next_offset - 1}"
             )
-        self._queue.current = None
+        self._queue.end_current()
 
     # -- what is in hand -------------------------------------------------------------------------
 

@@ -51,8 +51,13 @@ class DualGate(DeliveryGate):
     ``zookeeper`` and ``group`` are the two leases; each is extended and closed by its coordination.
     """
 
-    def __init__(self, *, now: Callable[[], float] | None = None) -> None:
-        super().__init__(now=now)
+    def __init__(
+        self,
+        *,
+        now: Callable[[], float] | None = None,
+        on_change: Callable[[str], object] | None = None,
+    ) -> None:
+        super().__init__(now=now, on_change=on_change)
         self._both = threading.RLock()
         self._needs_group = False
         self.zookeeper = Lease(self, now)

@@ -1,8 +1,8 @@
 """ZooKeeperCoordination: carries out a member's commands in ZooKeeper.
 
 Owns the session as the member sees it, the scripts in progress and the lease. Runs on the host's
-thread; ``on_session`` and ``on_watch`` are called by kazoo's. Scripts run one operation at a time,
-so a lost session overtakes a script in progress.
+thread. ``SessionSignals`` report the session and watches. Scripts run one operation at a time, so a
+lost session overtakes a script in progress.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from zkconsumer.core.common.topic_filter import Expansions
 from zkconsumer.core.common.types import TopicPartition
@@ -98,35 +98,78 @@ def rebalance_counts() -> RebalanceCounts:
     return RebalanceCounts(IDLE, OUTSIDE | CLOSING, {State.REGISTERING})
 
 
-class ZooKeeperCoordination:
-    """The ZooKeeper side of one member. ``zk`` must be set before the member begins.
+class SessionSignals:
+    """What a ZooKeeper client reports to a member: its session, and watches that fire.
+
+    The client begins before there is a member. Its reports act on the gate at once, and wait in the
+    host's mailbox until the member begins.
 
     Args:
         host: runs the member.
         gate: opened for as long as the session surely lives.
-        session_timeout: seconds, as configured; the server may grant less.
-        observer: called with every operation.
-        protocol: ``security.protocol``.
     """
 
-    zk: ZkPort
+    def __init__(self, host: Host, gate: DeliveryGate) -> None:
+        self.drops = 0
+        """How often the connection has dropped. Written by the client's thread."""
+        self._host = host
+        self._gate = gate
+        self._coordination: ZooKeeperCoordination
+
+    def begin(self, coordination: ZooKeeperCoordination) -> None:
+        """Report to ``coordination`` from now on. Host's thread."""
+        self._coordination = coordination
+
+    def on_session(self, event: SessionEvent, session_id: int) -> None:
+        """The session was opened, resumed or lost. The client's thread."""
+        # At once; the loop takes the event later.
+        if event is SessionEvent.LOST:
+            self._gate.close()
+        elif event is SessionEvent.SUSPENDED:
+            self.drops += 1
+            self._gate.hold()
+        self._host.post(lambda: self._coordination.session_changed(event, session_id))
+
+    def on_watch(self, path: str) -> None:
+        """A watch on ``path`` fired. Any thread."""
+        self._host.post(lambda: self._coordination.watch_fired(path))
+
+
+class ZooKeeperCoordination:
+    """The ZooKeeper side of one member.
+
+    Args:
+        host: runs the member.
+        gate: opened for as long as the session surely lives.
+        zk: the client. It reports to ``signals``.
+        session_timeout: seconds, as configured; the server may grant less.
+        offsets: where offsets are stored in Kafka.
+        directory: where brokers are not learnt from ZooKeeper.
+        directory_interval: seconds between two times that it asks the brokers.
+        scripts: the script for each command.
+        protocol: ``security.protocol``.
+    """
 
     def __init__(
         self,
         host: Host,
         gate: DeliveryGate,
+        zk: ZkPort,
+        signals: SessionSignals,
         session_timeout: float,
-        observer: MemberObserver | None = None,
+        *,
+        offsets: OffsetPort | None = None,
+        directory: ClusterDirectory | None = None,
+        directory_interval: float = 10.0,
+        scripts: Callable[[Any, ScriptContext], MemberScript[Any]] = script_for,
         protocol: str = "PLAINTEXT",
     ) -> None:
-        self.offsets: OffsetPort | None = None
-        """Set where offsets are stored in Kafka."""
-        self.directory: ClusterDirectory | None = None
-        """Set where brokers are not learnt from ZooKeeper."""
-        self.directory_interval = 10.0
-        """Seconds between two times that it asks the brokers."""
-        self.scripts: Callable[[Any, ScriptContext], MemberScript[Any]] = script_for
-        """The script for each command."""
+        self.offsets = offsets
+        self.directory = directory
+        self.zk = zk
+        self._signals = signals
+        self._directory_interval = directory_interval
+        self._scripts_of = scripts
         self.stored = CommitCounts()
         self.pauses: dict[TopicPartition, float] = {}
         """See ``ScriptContext``."""
@@ -136,7 +179,8 @@ class ZooKeeperCoordination:
         self._gate = gate
         self._session_timeout = session_timeout
         self._protocol = protocol
-        self.observer = observer
+        self._observer: MemberObserver | None = None
+        """Called with every operation: the member's."""
         self._member: MemberLoop[RebalanceMachine]
         self._context: ScriptContext | None = None
         """``None`` while there is no session."""
@@ -146,32 +190,16 @@ class ZooKeeperCoordination:
         """When the session was opened, on the clock of the lease."""
         self._scripts: dict[int, Running] = {}
         self._numbers = itertools.count(1)
-        self._drops = 0
-        """How often the connection has dropped. Written by kazoo's thread."""
-
-    # -- kazoo's thread ------------------------------------------------------------------------
-
-    def on_session(self, event: SessionEvent, session_id: int) -> None:
-        """The session was opened, resumed or lost."""
-        # At once; the loop takes the event later.
-        if event is SessionEvent.LOST:
-            self._gate.close()
-        elif event is SessionEvent.SUSPENDED:
-            self._drops += 1
-            self._gate.hold()
-        self._host.post(partial(self._session_changed, event, session_id))
-
-    def on_watch(self, path: str) -> None:
-        """A watch on ``path`` fired."""
-        self._host.post(lambda: self._member.take(events.Changed(path)))
 
     # -- the host's thread ---------------------------------------------------------------------
 
     def begin(self, member: MemberLoop[RebalanceMachine]) -> None:
         """See ``Coordination``."""
         self._member = member
+        self._observer = cast("MemberObserver | None", member.observer)
+        self._signals.begin(self)
         if self.directory is not None:
-            member.every(self.directory_interval, self.directory.refresh)
+            member.every(self._directory_interval, self.directory.refresh)
         if not self._gate.always_open:
             member.every(self._lease / 6, self._ping)
 
@@ -182,7 +210,7 @@ class ZooKeeperCoordination:
     @property
     def disconnections(self) -> int:
         """How often the connection has dropped."""
-        return self._drops
+        return self._signals.drops
 
     @property
     def session_id(self) -> int:
@@ -198,7 +226,7 @@ class ZooKeeperCoordination:
         if isinstance(command, commands.Release):
             self._member.data.forget(command.claims)
         number = next(self._numbers)
-        running = Running(command, self.scripts(command, context), context.session_id)
+        running = Running(command, self._scripts_of(command, context), context.session_id)
         self._scripts[number] = running
         self._step(number, running, None)
 
@@ -210,7 +238,12 @@ class ZooKeeperCoordination:
             self.directory.close()
         self.zk.close(timeout)
 
-    def _session_changed(self, event: SessionEvent, session_id: int) -> None:
+    def watch_fired(self, path: str) -> None:
+        """A watch on ``path`` fired."""
+        self._member.take(events.Changed(path))
+
+    def session_changed(self, event: SessionEvent, session_id: int) -> None:
+        """The session was opened, resumed or lost."""
         member = self._member
         if event is SessionEvent.OPENED:
             spec, last = member.machine.spec, self._last
@@ -232,7 +265,9 @@ class ZooKeeperCoordination:
             self._ping()
             member.take(events.SessionResumed())
         elif event is SessionEvent.SUSPENDED:
-            self._host.after(min(HOLD, self._lease / 6), partial(self._release, self._drops))
+            self._host.after(
+                min(HOLD, self._lease / 6), partial(self._release, self._signals.drops)
+            )
         elif event is SessionEvent.LOST:
             self._gate.close()
             lived = self._host.lease_now() - self._opened_at
@@ -243,9 +278,9 @@ class ZooKeeperCoordination:
             for running in self._scripts.values():
                 running.script.close()
             self._scripts.clear()
-            if self.observer is not None and not self._gate.always_open:
+            if self._observer is not None and not self._gate.always_open:
                 shut_us = int(self._gate.shut_seconds * 1e6)
-                self.observer.shut(self._host.wall_us() - shut_us)
+                self._observer.shut(self._host.wall_us() - shut_us)
             member.take(events.SessionLost())
 
     def _log(self, text: str) -> None:
@@ -268,7 +303,7 @@ class ZooKeeperCoordination:
 
         While no server answers, no other client can close the session either.
         """
-        if drops == self._drops:
+        if drops == self._signals.drops:
             self._gate.release()
 
     def _ping(self) -> None:
@@ -277,10 +312,10 @@ class ZooKeeperCoordination:
         if context is None or self._gate.always_open:
             return
         until = self._host.lease_now() + self._lease * LEASE
-        drops = self._drops
+        drops = self._signals.drops
 
         def answered() -> None:
-            if self._context is context and self._drops == drops:
+            if self._context is context and self._signals.drops == drops:
                 self._gate.extend(until)
 
         self.zk.ping(answered)
@@ -294,9 +329,9 @@ class ZooKeeperCoordination:
         running = self._scripts.get(number)
         if running is None:
             return
-        if self.observer is not None:
+        if self._observer is not None:
             op, attempt = running.ops[position], self._member.machine.attempts
-            self.observer.op(op, reply, running.sent_us, running.session_id, attempt)
+            self._observer.op(op, reply, running.sent_us, running.session_id, attempt)
         replies = running.replies
         replies[position] = reply
         if len(replies) < len(running.ops):

@@ -22,8 +22,14 @@ from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.herd.wire import Cost
 from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.membership.cluster import ClusterDirectory
 from zkconsumer.runtime.membership.loop import MachineT
-from zkconsumer.runtime.membership.zookeeper import Running, ZooKeeperCoordination
+from zkconsumer.runtime.membership.zookeeper import (
+    OffsetPort,
+    Running,
+    SessionSignals,
+    ZooKeeperCoordination,
+)
 from zkconsumer.sim.judges.invariants import MemberAtRest, Observer
 from zkconsumer.sim.members.bulk import BulkViews
 from zkconsumer.sim.members.host import Habits, SimHost
@@ -103,11 +109,12 @@ class ZkProcess(SimProcess[MachineT]):
 
     spec: MemberSpec
     _zk: SimZk
+    _signals: SessionSignals
     _coordination: ZooKeeperCoordination
 
     def start(self) -> None:
         """Connect; everything else follows from that."""
-        self._zk.connect(self._on_session, self._coordination.on_watch)
+        self._zk.connect(self._on_session, self._signals.on_watch)
         self.loop.begin()
         self.plane.begin()
 
@@ -116,7 +123,7 @@ class ZkProcess(SimProcess[MachineT]):
             self.observer.session_begins(session_id, self.name)
             if self.spec.scala:
                 self.observer.legacy_sessions.add(session_id)
-        self._coordination.on_session(event, session_id)
+        self._signals.on_session(event, session_id)
 
     @property
     def client(self) -> Any:
@@ -193,14 +200,28 @@ class SimMember(ZkProcess[RebalanceMachine]):
         self.spec = spec
         self._bulk = bulk
         self._zk = SimZk(zk, self.host, spec.session_timeout)
-        self._coordination = (
-            ZooKeeperCoordination(self.host, self.gate, spec.session_timeout)
-            if bulk is None
-            else BulkCoordination(self, self.host, self.gate, bulk)
-        )
-        self._coordination.zk = self._zk
+        self._signals = SessionSignals(self.host, self.gate)
+        if bulk is None:
+            offsets, directory, interval = self._brokers(zk)
+            self._coordination = ZooKeeperCoordination(
+                self.host,
+                self.gate,
+                self._zk,
+                self._signals,
+                spec.session_timeout,
+                offsets=offsets,
+                directory=directory,
+                directory_interval=interval,
+            )
+        else:
+            self._coordination = BulkCoordination(
+                self, self.host, self.gate, self._zk, self._signals, bulk
+            )
         self._make_loop(RebalanceMachine(spec), self._coordination, spec.auto_commit, watchers)
-        self._coordination.observer = self.watchers
+
+    def _brokers(self, zk: FakeZk) -> tuple[OffsetPort | None, ClusterDirectory | None, float]:
+        """What the brokers store and report to the member, and how often it asks for the latter."""
+        return None, None, 0.0
 
     # -- what a fault does
 
@@ -240,11 +261,10 @@ class SimMember(ZkProcess[RebalanceMachine]):
     ) -> None:
         """Send ``op`` (as if at ``sent_us``); ``on_reply`` is called from the mailbox."""
         sent = self._kernel.now_us if sent_us is None else sent_us
-        session, coordination = self.session, self._coordination
+        session = self.session
 
         def answered(reply: Reply) -> None:
-            if coordination.observer is not None:
-                coordination.observer.op(op, reply, sent, session, self.machine.attempts)
+            self.watchers.op(op, reply, sent, session, self.machine.attempts)
             self.host.post(partial(on_reply, reply))
 
         self.client.submit(op, answered, sent_us)
@@ -258,9 +278,15 @@ class BulkCoordination(ZooKeeperCoordination):
     """Gives the reading of registrations to ``BulkViews``."""
 
     def __init__(
-        self, member: SimMember, host: SimHost, gate: DeliveryGate, bulk: BulkViews
+        self,
+        member: SimMember,
+        host: SimHost,
+        gate: DeliveryGate,
+        zk: SimZk,
+        signals: SessionSignals,
+        bulk: BulkViews,
     ) -> None:
-        super().__init__(host, gate, member.spec.session_timeout)
+        super().__init__(host, gate, zk, signals, member.spec.session_timeout)
         self._owner = member
         self._bulk = bulk
 
