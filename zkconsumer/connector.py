@@ -8,10 +8,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zkconsumer.broker.cluster import ClusterReader
-from zkconsumer.broker.offset_client import MemberOffsets
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import Subscription
@@ -21,14 +19,12 @@ from zkconsumer.core.zookeeper.ops import Ok, Reply
 from zkconsumer.core.zookeeper.states import IDLE, State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
-from zkconsumer.journal.recorder import MemberRecorder, Sink
 from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, Member, StreamConnector
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.membership.cluster import ClusterDirectory
 from zkconsumer.runtime.membership.loop import MemberLoop
 from zkconsumer.runtime.membership.other_store import OFFSETS_TOPIC, warn_of_offsets_in_kafka
 from zkconsumer.runtime.membership.threads import start_new
@@ -37,11 +33,15 @@ from zkconsumer.runtime.membership.zookeeper import (
     ZooKeeperCoordination,
     rebalance_counts,
 )
-from zkconsumer.runtime.observation import snapshot
 from zkconsumer.runtime.observation.health import Membership
-from zkconsumer.runtime.observation.metrics import Metrics
 from zkconsumer.zk.driver import ZkDriver
 from zkconsumer.zk.security import ZkSecurity
+
+if TYPE_CHECKING:
+    from zkconsumer.broker.offset_client import MemberOffsets
+    from zkconsumer.journal.recorder import MemberRecorder, Sink
+    from zkconsumer.runtime.membership.cluster import ClusterDirectory
+    from zkconsumer.runtime.observation.metrics import Metrics
 
 _CLUSTER_SECONDS = 10.0
 """A broker that is asked for the cluster must answer within this time: there are others."""
@@ -119,6 +119,9 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
 
     def _learn_from_brokers(self) -> ClusterDirectory:
         """What asks brokers for the content of ``/brokers``; without ZooKeeper's, or together."""
+        from zkconsumer.broker.cluster import ClusterReader
+        from zkconsumer.runtime.membership.cluster import ClusterDirectory
+
         config = self.config
         timeout = min(config.socket_timeout_ms / 1000, _CLUSTER_SECONDS)
         reader = ClusterReader(config.bootstrap_servers, config.client_id, timeout, self._security)
@@ -231,11 +234,15 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     def _observer(self, machine: RebalanceMachine) -> MemberRecorder | None:
         if self._journal is None:
             return None
+        from zkconsumer.journal.recorder import MemberRecorder
+
         recorder = MemberRecorder(self._journal, self.consumer_id, self._host.wall_us)
         recorder.made(machine, "zookeeper")
         return recorder
 
     def _kafka_offsets(self, plane: DataPlane) -> MemberOffsets:
+        from zkconsumer.broker.offset_client import MemberOffsets
+
         config = self.config
         return MemberOffsets(
             config.group_id,
@@ -285,6 +292,8 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         The call is cheap, and any thread may make it at any time. Before streams are created,
         almost all values are 0. After ``shutdown``, counters keep their last value.
         """
+        from zkconsumer.runtime.observation import snapshot
+
         loop, plane, coordination = self._loop, self._plane, self._coordination
         if loop is None or plane is None or coordination is None:
             return snapshot.before_streams(self._zk, self._closed)

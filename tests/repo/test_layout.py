@@ -173,3 +173,32 @@ def test_every_module_stays_readable() -> None:
     assert modules
     lines = {str(path): len(path.read_text().splitlines()) for path in modules}
     assert not {path: count for path, count in lines.items() if count > limit}
+
+
+UNUSED_PARTS = (
+    *("journal", "core.groups", "core.migration", "tls", "sim", "servers", "cli", "admin"),
+    *("broker.offset_client", "broker.coordinator_calls", "broker.cluster", "broker.columns"),
+    *("runtime.membership.cluster", "runtime.membership.listener", "runtime.membership.classic"),
+    *("runtime.observation.snapshot", "runtime.observation.metrics"),
+)
+"""Parts that a plain member in ZooKeeper does not use."""
+
+
+def test_a_member_loads_what_it_uses() -> None:
+    """No journal, no TLS, no offsets in Kafka, no listener, no reading of metrics: the code for
+    these is not loaded. So a reader knows that it plays no part."""
+    script = (
+        "import sys\n"
+        "from zkconsumer import ZkUnavailableError, ZookeeperConsumerConnector\n"
+        "keys = {'group.id': 'g', 'zookeeper.connect': '127.0.0.1:1',\n"
+        "        'zookeeper.connection.timeout.ms': 50}\n"
+        "try:\n"
+        "    ZookeeperConsumerConnector(keys)\n"
+        "except ZkUnavailableError:\n"
+        "    print(*(name for name in sys.modules if name.startswith('zkconsumer.')))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    loaded = ran.stdout.split()
+    assert "zkconsumer.runtime.membership.zookeeper" in loaded
+    unused = tuple(f"zkconsumer.{part}" for part in UNUSED_PARTS)
+    assert [name for name in loaded if name.startswith(unused)] == []

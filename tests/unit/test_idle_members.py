@@ -319,7 +319,7 @@ def test_offsets_in_the_other_store_are_named_at_the_start(
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr("zkconsumer.connector.MemberOffsets", Coordinator)
+    monkeypatch.setattr("zkconsumer.broker.offset_client.MemberOffsets", Coordinator)
     with caplog.at_level(logging.WARNING, "zkconsumer.member"):
         member = ZookeeperConsumerConnector({"group.id": "g", "zookeeper.connect": "nowhere:1"})
         if has_topic:

@@ -34,7 +34,6 @@ from zkconsumer.errors import (
     ConfigError,
     UnsupportedBrokerError,
 )
-from zkconsumer.tls import certificate_fault, for_brokers
 
 SASL_HANDSHAKE: Final = 17
 SASL_AUTHENTICATE: Final = 36
@@ -68,6 +67,12 @@ class _Fault:
     until: float
 
 
+def _tls_context(keys: SecurityKeys) -> ssl.SSLContext:
+    from zkconsumer.tls import for_brokers
+
+    return for_brokers(keys)
+
+
 class KafkaSecurity:
     """The security of all connections to the brokers of one cluster.
 
@@ -81,7 +86,7 @@ class KafkaSecurity:
         self._keys = keys = NO_SECURITY if keys is None else keys
         self.protocol = keys.security_protocol
         self.sasl = keys.uses_sasl
-        self._context = for_brokers(keys) if keys.uses_tls else None
+        self._context = _tls_context(keys) if keys.uses_tls else None
         self._user = self._secret = ""
         login = keys.login
         if keys.uses_sasl and login is not None and "username" in login.options:
@@ -157,6 +162,8 @@ class KafkaSecurity:
 
     def tls_failed(self, endpoint: BrokerEndpoint, error: ssl.SSLError) -> None:
         """Raise what ``refuse`` raises unless the connection only broke."""
+        from zkconsumer.tls import certificate_fault
+
         why = certificate_fault(error, "ssl.")
         if why == "it does not speak TLS at this port":
             why = f"{why}, but security.protocol={self.protocol}"

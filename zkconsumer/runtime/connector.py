@@ -20,7 +20,7 @@ from concurrent.futures import Future, TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Any, ClassVar, Final, Generic, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self
 from urllib.parse import quote
 
 from zkconsumer.broker.records import Decode
@@ -44,8 +44,6 @@ from zkconsumer.errors import (
     ZkConsumerError,
     ZooKeeperError,
 )
-from zkconsumer.journal.files import MemberJournal
-from zkconsumer.journal.recorder import Sink
 from zkconsumer.runtime.arguments import check_topic_counts, checked_offsets
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.delivery.control import StreamControl
@@ -56,7 +54,6 @@ from zkconsumer.runtime.fetch.events import FetchEvent
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.line import Client, ServerLine
-from zkconsumer.runtime.membership.listener import GroupListener, ListenerCalls
 from zkconsumer.runtime.membership.loop import Coordination, MachineT, MemberLoop
 from zkconsumer.runtime.membership.threads import MemberThread
 from zkconsumer.runtime.observation.health import (
@@ -68,9 +65,14 @@ from zkconsumer.runtime.observation.health import (
     in_a_fork,
     without_streams,
 )
-from zkconsumer.runtime.observation.metrics import Metrics
 from zkconsumer.runtime.observation.watchdog import PERIOD as WATCHDOG_PERIOD, Check, Watchdog
 from zkconsumer.runtime.undisturbed import Undisturbed, lend
+
+if TYPE_CHECKING:
+    from zkconsumer.journal.files import MemberJournal
+    from zkconsumer.journal.recorder import Sink
+    from zkconsumer.runtime.membership.listener import GroupListener, ListenerCalls
+    from zkconsumer.runtime.observation.metrics import Metrics
 
 logger = logging.getLogger("zkconsumer.member")
 
@@ -246,6 +248,8 @@ class StreamConnector(ABC, Generic[MachineT]):
         directory = self.config.journal_dir
         if self._journal is not None or directory is None:
             return
+        from zkconsumer.journal.files import MemberJournal
+
         try:
             journal = MemberJournal(directory, self.consumer_id, self._journal_settings())
         except OSError as error:
@@ -328,6 +332,8 @@ class StreamConnector(ABC, Generic[MachineT]):
     def _listener_calls(self, newer: bool) -> ListenerCalls | None:
         if self._listener is None:
             return None
+        from zkconsumer.runtime.membership.listener import ListenerCalls
+
         self._calls = ListenerCalls(self._listener, self.consumer_id, newer, self._host)
         return self._calls
 

@@ -17,7 +17,6 @@ from kazoo.security import ACL, make_acl, make_digest_acl_credential
 from zkconsumer.config.password import HIDDEN
 from zkconsumer.config.security import NO_SECURITY, SecurityKeys
 from zkconsumer.errors import ConfigError
-from zkconsumer.tls import certificate_fault, for_zookeeper
 
 _SASL_KEY: Final = "zkconsumer.zookeeper.sasl.jaas.config"
 _DIGEST_KEY: Final = "zkconsumer.zookeeper.digest"
@@ -36,9 +35,12 @@ class ZkSecurity:
     def __init__(self, keys: SecurityKeys | None = None, also: str | None = None) -> None:
         self._also = also
         self._keys = keys = NO_SECURITY if keys is None else keys
-        tls = keys.zookeeper_ssl_client_enable
-        self.context: ssl.SSLContext | None = for_zookeeper(keys) if tls else None
+        self.context: ssl.SSLContext | None = None
         """The TLS context; None without TLS."""
+        if keys.zookeeper_ssl_client_enable:
+            from zkconsumer.tls import for_zookeeper
+
+            self.context = for_zookeeper(keys)
         if keys.zookeeper_login is not None and find_spec("puresasl") is None:
             raise ConfigError([f"{_SASL_KEY} needs a library: run pip install pure-sasl"])
 
@@ -112,6 +114,8 @@ class ZkSecurity:
 
     def tls_refused(self, error: ssl.SSLError) -> str | None:
         """The error message if TLS has failed permanently; None if the connection only broke."""
+        from zkconsumer.tls import certificate_fault
+
         why = certificate_fault(error, "zookeeper.ssl.")
         if why is None:
             return None

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from zkconsumer.broker.offset_client import OffsetClient
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Exists
 from zkconsumer.core.zookeeper.znodes import BROKER_TOPICS
 from zkconsumer.errors import ZkConsumerError
+
+if TYPE_CHECKING:
+    from zkconsumer.broker.offset_client import OffsetClient
 
 logger = logging.getLogger("zkconsumer.member")
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from zkconsumer.core.common.topic_filter import Expansions
 from zkconsumer.core.common.types import TopicPartition
@@ -34,11 +34,13 @@ from zkconsumer.core.zookeeper.ops import (
 from zkconsumer.core.zookeeper.scripts.common import CommitCounts, MemberScript, ScriptContext
 from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
-from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
-from zkconsumer.runtime.membership.cluster import ClusterDirectory
 from zkconsumer.runtime.membership.loop import Host, MemberLoop
+
+if TYPE_CHECKING:
+    from zkconsumer.journal.recorder import MemberObserver
+    from zkconsumer.runtime.membership.cluster import ClusterDirectory
 
 HOLD: Final = 1.0
 """Seconds without delivery after the connection is lost, unless a server answers: another client

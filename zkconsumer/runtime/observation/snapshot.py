@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from zkconsumer.core.groups.base import GroupMachine
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.runtime.counters import RebalanceCounts
@@ -14,6 +14,9 @@ from zkconsumer.runtime.membership.loop import MemberLoop
 from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
 from zkconsumer.runtime.observation.metrics import Metrics
 from zkconsumer.zk.driver import ZkDriver
+
+if TYPE_CHECKING:
+    from zkconsumer.core.groups.base import GroupMachine
 
 
 def before_streams(zk: ZkDriver, closed: bool) -> Metrics:
