@@ -76,6 +76,9 @@ class Connector(StreamConnector):
         self._host = StuckThread("stuck")
         self.loop = StuckLoop(answer, faults)
 
+    def _member(self, *_: object) -> None:
+        return None
+
     def _make_loop(self, *_: object) -> StuckLoop:
         return self.loop
 

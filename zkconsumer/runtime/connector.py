@@ -421,18 +421,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._host.every(_SAMPLE_INTERVAL, self._plane.measure)
         every = [stream for group in streams.values() for stream in group]
         member = self._member(subscription, every, self._plane, manager)
-        self._loop = MemberLoop(
-            self.consumer_id,
-            member.machine,
-            member.coordination,
-            self._plane,
-            self._gate,
-            self._host,
-            member.calls,
-            auto_commit_interval=self._auto_commit_interval,
-            rebalances=member.rebalances,
-            observer=member.observer,
-        )
+        self._loop = self._make_loop(member, self._plane)
         self._monitor = self._make_monitor(self._loop, self._plane, every)
         self._checks += [manager.check, self._gate.look, self._monitor.look]
         if self._own_journal is not None:
@@ -447,10 +436,22 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._watchdog.start()
         return self._loop
 
-    @property
-    def _auto_commit_interval(self) -> float | None:
+    def _make_loop(self, member: Member[MachineT], plane: DataPlane) -> MemberLoop[MachineT]:
         keys = self.config
-        return keys.auto_commit_interval_ms / 1000 if keys.auto_commit_enable else None
+        return MemberLoop(
+            self.consumer_id,
+            member.machine,
+            member.coordination,
+            plane,
+            self._gate,
+            self._host,
+            member.calls,
+            auto_commit_interval=(
+                keys.auto_commit_interval_ms / 1000 if keys.auto_commit_enable else None
+            ),
+            rebalances=member.rebalances,
+            observer=member.observer,
+        )
 
     def _await_start(self, loop: MemberLoop[MachineT]) -> None:
         to_leave = min(_FAILED_START_LEAVE, self._start_patience / 4)
