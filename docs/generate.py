@@ -16,6 +16,8 @@ from zkaudit.commands.root import cli as audit_cli
 from zkaudit.sources.reference import pages as sources_pages
 from zkaudit.tables.catalog import page as tables_page
 from zkmigrate.commands.root import cli as migrate_cli
+from zkmigrate.commands.rows import SCHEMAS
+from zkmigrate.exits import STATUSES
 
 import zkconsumer.errors
 from zkconsumer.cli.main import cli
@@ -69,11 +71,41 @@ def migrate_cli_page() -> str:
     head = [
         "# Command line of zkmigrate\n",
         NOTE,
-        "An error is one line on stderr, `error: ...`. Exit status: 0 success, 1 a failure, 2",
-        "wrong options or files, 3 a group is refused or needs a decision, 130 Ctrl-C, 141 the",
-        "reader of stdout exited. `status` and `verify` have their own exit statuses; see there.\n",
+        "An error is one line on stderr, `error: ...`. The exit status is the same in all",
+        "commands. [JSON](migrate-json.md) describes what they print with `--json`.\n",
+        "| Exit status | Meaning | What to do |",
+        "|---|---|---|",
+        *(f"| {number} | {what} | {to_do} |" for number, (what, to_do) in STATUSES.items()),
+        "",
     ]
     return _commands(head, migrate_cli, "zkmigrate")
+
+
+def migrate_json_page() -> str:
+    """The rows that each command of zkmigrate prints as JSON."""
+    lines = [
+        "# JSON of zkmigrate\n",
+        NOTE,
+        'With `--json`, a command prints `{"schema": NAME, "version": NUMBER, "rows": [...]}` on',
+        "standard output. Each row is an object with all columns of its schema. The version of a",
+        "schema changes when a column is removed or its meaning changes; new columns may be added.",
+        "With `--watch`, each line is an object with `schema`, `version`, the time `at` and the",
+        "columns. A row that disappeared has its first columns and `gone`.\n",
+    ]
+    for name, rows in SCHEMAS.items():
+        commands = ", ".join(f"`{command}`" for command in rows.commands)
+        lines += [
+            f"## `{name}`\n",
+            f"Version {rows.version}, printed by {commands}: one row for {rows.row}.\n",
+            "| Column | Type | Meaning |",
+            "|---|---|---|",
+            *(
+                f"| `{one.name}` | {one.type}{' or null' if one.nullable else ''} | {one.meaning} |"
+                for one in rows.columns
+            ),
+            "",
+        ]
+    return "\n".join(lines)
 
 
 def _commands(parts: list[str], root: click.Command, program: str) -> str:
@@ -411,6 +443,7 @@ PAGES = {
     "journal.md": journal_page,
     "metrics.md": metrics_page,
     "migrate-cli.md": migrate_cli_page,
+    "migrate-json.md": migrate_json_page,
     "states.md": states_page,
 }
 

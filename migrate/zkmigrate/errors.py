@@ -13,13 +13,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from zkconsumer.admin.text import printable
 from zkconsumer.errors import ZkConsumerError
-
-REFUSED: Final = 3
-"""Exit status when no error happened, but a group is refused or needs a decision."""
+from zkmigrate.exits import ATTENTION, FAILED, USAGE
 
 
 class MigrationError(ZkConsumerError):
@@ -29,13 +27,13 @@ class MigrationError(ZkConsumerError):
 class PlanFileError(MigrationError):
     """A plan, or a file of offsets, cannot be used as it is; the text names file and line."""
 
-    exit_code: ClassVar[int] = 2
+    exit_code: ClassVar[int] = USAGE
 
 
 class JournalError(MigrationError):
     """The journal is damaged, belongs to another plan, or is in use."""
 
-    exit_code: ClassVar[int] = 2
+    exit_code: ClassVar[int] = USAGE
 
 
 class JournalWriteError(JournalError):
@@ -44,7 +42,7 @@ class JournalWriteError(JournalError):
     Nothing was done after the last record: the same command may succeed later.
     """
 
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[int] = FAILED
 
 
 class GroupRefusedError(MigrationError):
@@ -54,7 +52,7 @@ class GroupRefusedError(MigrationError):
     succeed later.
     """
 
-    exit_code: ClassVar[int] = REFUSED
+    exit_code: ClassVar[int] = ATTENTION
 
 
 class GroupInUseError(GroupRefusedError):

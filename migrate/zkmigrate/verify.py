@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import reduce
-from operator import or_
 from typing import Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
+from zkmigrate.exits import exit_status
 from zkmigrate.model import Direction, HeldNow, MigrationMarker, Store
 from zkmigrate.plan.options import covers
 from zkmigrate.plan.values import GroupPlan
@@ -30,8 +29,7 @@ IGNORED = "ignored"
 
 ORDER: Final = (UNREADABLE, NOT_MOVED, SOURCE, BEHIND, AHEAD, STAYS, IGNORED)
 """The kinds, worst first."""
-STATUS: Final[Mapping[str, int]] = {UNREADABLE: 1, NOT_MOVED: 1, BEHIND: 4, SOURCE: 8, AHEAD: 16}
-"""The part of each kind in the exit status of ``zkmigrate verify``; ``AHEAD`` only on demand."""
+NEED_ATTENTION: Final = frozenset({NOT_MOVED, SOURCE, BEHIND})
 
 
 class Difference(NamedTuple):
@@ -142,8 +140,9 @@ def about_group(plan: GroupPlan, kind: str, what: str) -> Difference:
 
 def status(found: Iterable[Difference], strict: bool = False) -> int:
     """Return the exit status. ``strict``: progress of the new consumers counts too."""
-    kinds = {one.kind for one in found} - {STAYS, IGNORED, *(() if strict else (AHEAD,))}
-    return reduce(or_, (STATUS[kind] for kind in kinds), 0)
+    kinds = {one.kind for one in found}
+    attention = kinds & (NEED_ATTENTION | ({AHEAD} if strict else set()))
+    return exit_status(failed=UNREADABLE in kinds, attention=bool(attention))
 
 
 def _offsets(held: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:

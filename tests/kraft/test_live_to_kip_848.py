@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
 from zkmigrate.cli import run
 
 from tests.kraft.conftest import LeftBehind
+from tests.migrate.rows import rows_of
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import BrokerError
 from zkconsumer.migratable import MigratableConsumerConnector
@@ -36,7 +36,7 @@ def act(left: LeftBehind, group: str, capsys: pytest.CaptureFixture[str]) -> Act
         status = run(
             ["live", stage, "--group", group, "--execute", "--wait", "20", "--json", *where]
         )
-        (row,) = json.loads(capsys.readouterr().out)
+        (row,) = rows_of(capsys.readouterr().out)
         if stage == "prepare" and status:  # it does not wait until the members have read the mode
             return str(row["why"])
         assert (row["outcome"], status) == (outcome or "done", outcome == "refused"), row

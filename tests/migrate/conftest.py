@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from zkmigrate.stores import migration_marker
 from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.sessions import Stores
 
+from tests.migrate.rows import rows_of
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.group_coordinators import GroupCoordinators
@@ -234,7 +234,7 @@ class Shell:
         """Run a command with ``--json``. Return its status and its rows."""
         status, out, err = self(*words, "--json")
         assert out, err
-        return status, json.loads(out)
+        return status, rows_of(out)
 
 
 @pytest.fixture

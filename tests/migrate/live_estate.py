@@ -23,6 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from tests.migrate.rows import rows_of
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.servers import LocalCluster, wait_until
@@ -111,7 +112,7 @@ def _stage(stage: str, zookeeper: str, parallel: int) -> Counter[str]:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     took = time.monotonic() - begun
     progress = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
-    rows = json.loads(done.stdout)
+    rows = rows_of(done.stdout)
     found = Counter(f"{row['outcome']}: {row['mode']}" for row in rows)
     why = {row["why"].split(":")[0] for row in rows if row["why"]}
     sys.stdout.write(

@@ -7,7 +7,6 @@ deletes committed offsets at the coordinator, which leaves the same tombstones a
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -24,6 +23,7 @@ from kafka.admin import (
 from kazoo.exceptions import NoNodeError
 from zkmigrate.cli import run
 
+from tests.migrate.rows import rows_of
 from tests.migrate.simulated import Ran
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import GroupPaths
@@ -125,7 +125,7 @@ class RealCluster:
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             status = run([*words, "--zookeeper", self.connect, "--json"])
-        return Ran(status, json.loads(out.getvalue() or "[]"), err.getvalue())
+        return Ran(status, rows_of(out.getvalue()), err.getvalue())
 
     def file(self, name: str) -> str:
         """Return the path of a new file."""

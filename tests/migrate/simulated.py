@@ -21,6 +21,7 @@ from zkmigrate.cli import run
 from zkmigrate.commands import servers
 from zkmigrate.stores import logs, sessions, surroundings
 
+from tests.migrate.rows import rows_of
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.admin import tools
 from zkconsumer.broker.coordinator_calls import StoredOffset
@@ -422,7 +423,7 @@ class Simulated:
             more, rows = (), False
         with redirect_stdout(out), redirect_stderr(err):
             status = run([*words, *more, *(("--json",) if rows else ())])
-        found = json.loads(out.getvalue() or "[]") if rows else []
+        found = rows_of(out.getvalue()) if rows else []
         return Ran(status, found, err.getvalue() + ("" if rows else out.getvalue()))
 
     def file(self, name: str) -> str:

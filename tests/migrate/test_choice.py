@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
+import zkmigrate
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.commands.planning import Summary
 from zkmigrate.commands.renaming import Rename, choose
+from zkmigrate.commands.root import cli
 from zkmigrate.commands.running import PassedGroups, print_results
 from zkmigrate.commands.selection import Selection
 from zkmigrate.errors import MigrationError
+from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import Direction, KafkaOffset, MigrationMarker, Retention, Store
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
@@ -226,7 +232,7 @@ def test_hold_prints_only_the_groups_that_it_holds(simulated: Simulated) -> None
     assert "0 groups are held" in ran.err
     assert "30 others are locked or were not moved to Kafka" in ran.err
     named = simulated.run("guard", "--group", "g1", "--hold", rows=False)
-    assert (named.status, "group g1: was not moved to Kafka" in named.err) == (1, True)
+    assert (named.status, "group g1: was not moved to Kafka" in named.err) == (3, True)
 
 
 def test_a_short_retention_is_told_in_minutes_and_only_for_what_can_be_moved() -> None:
@@ -236,3 +242,32 @@ def test_a_short_retention_is_told_in_minutes_and_only_for_what_can_be_moved() -
     assert any("(1 minutes): start consumers" in note for note in plan.notes)
     refused = plan_group(replace(state(), members=("g_h-1",)), FORTH, Options(), now, short)
     assert not any("deletes what is moved" in note for note in refused.notes)
+
+
+def test_one_rule_decides_every_exit_status() -> None:
+    """No command has a number of its own, and each command's help refers to the table."""
+    for path in (Path(zkmigrate.__file__).parent / "commands").glob("*.py"):
+        text = path.read_text()
+        assert not re.search(
+            r"\.exit\((?!exit_status|status_of_outcomes|summary\.status|"
+            r"look_once_or_often|status\))",
+            text,
+        ), path
+
+    def commands(command: click.Command) -> Iterator[click.Command]:
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                yield from commands(command.get_command(context, name) or command)
+        else:
+            yield command
+
+    every = list(commands(cli))
+    assert len(every) > 5
+    assert [one.name for one in every if one.epilog != HELP] == []
+    assert [exit_status(failed=f, attention=a) for f in (False, True) for a in (False, True)] == [
+        0,
+        3,
+        1,
+        1,
+    ]

@@ -19,6 +19,7 @@ from zkmigrate.cli import run
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.config_map import CLIENTS
 
+from tests.migrate.rows import rows_of
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.servers import fetch_jars, java
@@ -191,7 +192,7 @@ def test_a_dry_run_knows_what_was_done(
         before = bench.znodes(group), journal.read_bytes()
         status = run(["apply", str(plan), "--json", *zookeeper])
         assert (bench.znodes(group), journal.read_bytes()) == before
-        (row,) = json.loads(capsys.readouterr().out)
+        (row,) = rows_of(capsys.readouterr().out)
         return status, row["outcome"]
 
     with pytest.raises(KilledError):

@@ -62,13 +62,13 @@ def test_what_is_not_understood_fails(safe: Simulated, what: str) -> None:
     path, data = ODD[what]
     safe.zk.set(path, data)
     found = gate(safe)
-    assert (found.status, found.rows[0]["not_understood"]) == (1, 1)
+    assert (found.status, found.rows[0]["not_understood"]) == (3, 1)
     assert found.rows[0]["why"] == f"not understood: {path}"
     made = safe.run("assess", "--all")
     kind = "other-znodes" if what == "another child" else "foreign-layout"
     assert (made.status, made.rows[0]["kind"]) == (3, kind)
     copy = safe.run("export", "--all", rows=False)
-    assert copy.status == 1
+    assert copy.status == 3
     assert f"note: {path} is" in copy.err
 
 
@@ -76,7 +76,7 @@ def test_znodes_below_an_offset_fail(safe: Simulated) -> None:
     """No client of Kafka has any there."""
     safe.zk.set("/consumers/g/offsets/t/0/next", b"9")
     found = gate(safe)
-    assert found.status == 1
+    assert found.status == 3
     assert found.rows[0]["why"] == "not understood: /consumers/g/offsets/t/0/next"
 
 
@@ -85,14 +85,14 @@ def test_offsets_below_offset_count(safe: Simulated) -> None:
     one that differs."""
     safe.zk.set("/consumers/g/offset/t/0", b"900")
     found = gate(safe)
-    assert (found.status, found.rows[0]["lost"]) == (1, 1)
+    assert (found.status, found.rows[0]["lost"]) == (3, 1)
     copy = safe.run("export", "--all", rows=False)
-    assert copy.status == 1
+    assert copy.status == 3
     assert "/consumers/g/offset/t/0 holds 900; it is left out" in copy.err
     safe.in_kafka("g", "t", 900)
     assert gate(safe).status == 0
     safe.zk.set("/consumers/only/offset/t/1", b"3")
-    assert gate(safe).status == 1
+    assert gate(safe).status == 3
     copy = safe.run("export", "--group", "only", rows=False)
     assert (copy.status, "t,1,3" in copy.err) == (0, True)
 
@@ -108,7 +108,7 @@ def test_a_hidden_topic_is_not_missing(simulated: Simulated) -> None:
     simulated.kafka.denied = {"secret"}
     simulated.leave_zookeeper()
     found = gate(simulated)
-    assert (found.status, found.rows[0]["lost"]) == (1, 1)
+    assert (found.status, found.rows[0]["lost"]) == (3, 1)
     assert "may not describe: allow it to (secret)" in found.rows[0]["why"]
     kinds = {row["kind"]: row["what"] for row in simulated.run("assess", "--all").rows}
     assert set(kinds) == {"hidden-offsets", "topic-missing"}
@@ -123,7 +123,7 @@ def test_a_topic_that_cannot_be_read_is_not_missing(safe: Simulated) -> None:
     """Its znode is damaged, so nothing is known about it."""
     safe.zk.set("/brokers/topics/t", b"{")
     found = gate(safe)
-    assert found.status == 1
+    assert found.status == 3
     assert "/brokers/topics/t: is not JSON" in found.rows[0]["why"]
     (row,) = safe.run("status", "--all").rows
     assert "/brokers/topics/t: is not JSON" in row["attention"]
@@ -142,7 +142,7 @@ def test_offsets_that_a_plan_left_behind_pass(simulated: Simulated) -> None:
     assert "2 offsets stay in ZooKeeper because a plan skipped them" in found.err
     simulated.in_zookeeper("g", "old", 7)
     found = gate(simulated)
-    assert (found.status, found.rows[0]["decided"], found.rows[0]["lost"]) == (1, 1, 1)
+    assert (found.status, found.rows[0]["decided"], found.rows[0]["lost"]) == (3, 1, 1)
 
 
 def decisions(simulated: Simulated, text: str) -> str:
@@ -157,7 +157,7 @@ def test_an_ignored_group_passes_and_is_named_everywhere(safe: Simulated) -> Non
     safe.zk.set("/consumers/storm/partition_0", b"4711")
     name = "x" * 256
     safe.zk.set(f"/consumers/{name}/offsets/t/0", b"1")
-    assert gate(safe).status == 1
+    assert gate(safe).status == 3
     file = decisions(
         safe,
         '[[rule]]\ngroup = "storm"\nignore = "reads nothing since 2019"\n'
@@ -201,7 +201,7 @@ def test_names_that_only_zookeeper_accepts_are_moved(simulated: Simulated, name:
     assert is_legal_group(name)
     simulated.topic("t", (0, 1000))
     simulated.in_zookeeper(name, "t", 7)
-    assert gate(simulated).status == 1
+    assert gate(simulated).status == 3
     csv = simulated.file("offsets.csv")
     assert simulated.run("export", "--all", "--out", csv, rows=False).status == 0
     made = simulated.run("plan", "--all", "--from-file", csv, "--out", simulated.file("plan"))
@@ -212,7 +212,7 @@ def test_names_that_only_zookeeper_accepts_are_moved(simulated: Simulated, name:
     assert simulated.run("status", "--all").rows[0]["locked"] == "locked"
     back = simulated.run("rollback", simulated.file("first"), "--execute", "--parallel", "1")
     assert back.status == 0, back
-    assert gate(simulated).status == 1
+    assert gate(simulated).status == 3
     moved(simulated, "--rename", f"{name}=plain", name="second")
     assert simulated.held("plain", "t")[1] == {0: 7}
     assert gate(simulated).status == 0
@@ -273,4 +273,4 @@ def test_a_moved_group(
     moved(simulated)
     after(simulated)
     found = gate(simulated)
-    assert (found.rows[0]["lost"], found.status) == (lost, 0 if passes else 1), found
+    assert (found.rows[0]["lost"], found.status) == (lost, 0 if passes else 3), found

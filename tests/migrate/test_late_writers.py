@@ -7,7 +7,6 @@ each direction (``make test-zombies``, 15 minutes). The default is one.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -25,6 +24,7 @@ from zkmigrate.cli import run
 from zkmigrate.formats.plan_file import PlanFile, render
 from zkmigrate.model import Direction, Store
 
+from tests.migrate.rows import rows_of
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Check, Create, Multi, Node, Ok, Stat
 from zkconsumer.servers import wait_until
@@ -122,7 +122,7 @@ def test_a_commit_to_the_source_at_any_step_is_noticed(
             assert f"{TopicPartition(topic, 1)}" in result.why, (count.names[0][number], result)
     status, out = command(capsys, bench, "verify", filed(tmp_path, plan), "--json")
     assert status & SOURCE_MOVED_ON
-    found = {row["group"] for row in json.loads(out) if row["found"] == 9}
+    found = {row["group"] for row in rows_of(out) if row["found"] == 9}
     assert found == set(groups)
 
 
@@ -162,7 +162,7 @@ def test_a_commit_at_a_random_moment_is_noticed(
             timer.join()
             status, out = command(capsys, bench, "verify", filed(tmp_path, plan), "--json")
             assert status & SOURCE_MOVED_ON
-            assert (0, 9) in {(row["partition"], row["found"]) for row in json.loads(out)}
+            assert (0, 9) in {(row["partition"], row["found"]) for row in rows_of(out)}
             if result.outcome.good:
                 assert ended
                 assert ended[0] < written[0]
@@ -337,7 +337,7 @@ def _woken(
         assert bool(status) == (not result.outcome.good)
         return "nothing to notice"
     assert status & SOURCE_MOVED_ON
-    assert (0, 15) in {(row["partition"], row["found"]) for row in json.loads(out)}
+    assert (0, 15) in {(row["partition"], row["found"]) for row in rows_of(out)}
     if not result.outcome.good:
         assert topic in result.why or "sleeper registered" in result.why
         return "apply"

@@ -115,4 +115,4 @@ def test_a_decision_leaves_out_no_more_than_what_was_asked(
     status, (row,) = shell.rows("status", "--group", group)
     assert (status, row["changed"], row["attention"]) == (0, 0, "")
     bench.set_zk(group, gone, {0: 6})
-    assert shell("status", "--group", group)[0] == 8
+    assert shell("status", "--group", group)[0] == 3

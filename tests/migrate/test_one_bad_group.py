@@ -11,6 +11,7 @@ import pytest
 from kazoo.security import make_acl
 from zkmigrate.cli import run
 
+from tests.migrate.rows import rows_of
 from zkconsumer.servers import LocalCluster, wait_until
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def printed_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, st
 
 def kinds(out: str) -> dict[str, str]:
     """Group to kind of problem."""
-    rows: list[dict[str, Any]] = json.loads(out)
+    rows: list[dict[str, Any]] = rows_of(out)
     return {row["group"]: row["kind"] for row in rows}
 
 
@@ -57,15 +58,15 @@ def test_14_one_znode_without_permission(
     for words in (("assess",), ("plan", "--out", after)):
         status, out, err = printed_by(capsys, *words, *chosen, "--json")
         assert (status, kinds(out)) == (3, expected), err
-        (row,) = [row for row in json.loads(out) if row["kind"]]
+        (row,) = [row for row in rows_of(out) if row["kind"]]
         assert path in row["what"]
         assert f"--exclude {bad}" in row["fix"]
     status, out, err = printed_by(capsys, "export", *chosen)
-    assert (status, out.splitlines()) == (1, [f"{group},{topic},0,3" for group in good])
+    assert (status, out.splitlines()) == (3, [f"{group},{topic},0,3" for group in good])
     assert path in err
     assert printed_by(capsys, "apply", after, "--execute", *server)[0] == 3
     status, out, err = printed_by(capsys, "verify", before, "--json", *server)
-    (row,) = json.loads(out)
+    (row,) = rows_of(out)
     assert (status, row["group"]) == (1, bad)
     assert path in row["what"]
     assert "8 partitions of 2 groups compared: 1 unreadable" in err
@@ -119,7 +120,7 @@ def test_09_a_coordinator_that_stays_away(
             assert (status, kinds(out)) == (1, expected), err
             assert err.count('"waiting_for": "the offset coordinator') == 1, err
         status, out, err = printed_by(capsys, "verify", whole, "--json", *server)
-        unread = {row["group"] for row in json.loads(out) if row["kind"] == "unreadable"}
+        unread = {row["group"] for row in rows_of(out) if row["kind"] == "unreadable"}
         assert (status, unread) == (1, away), err
         assert err.count('"waiting_for": "the offset coordinator') == 1, err
         every = [word for name in groups for word in ("--group", name)]

@@ -5,7 +5,6 @@ The stores are simulated; the journal is a real file.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,6 +25,7 @@ from zkmigrate.model import GroupState, LogRange, TopicState, ZkOffset
 from zkmigrate.report import GroupReport
 from zkmigrate.stores import group_states
 
+from tests.migrate.rows import rows_of
 from tests.migrate.simulated import Simulated, simulated
 from tests.migrate.test_simulated import T0, T1, Stores, at
 from zkconsumer.broker.coordinator_calls import StoredOffset
@@ -214,7 +214,7 @@ def test_report_prints_json(simulated: Simulated, capsys: pytest.CaptureFixture[
     simulated.run("apply", "plan", "--execute")
     capsys.readouterr()
     assert run(["report", "plan", "--json"]) == 3
-    rows = json.loads(capsys.readouterr().out)
+    rows = rows_of(capsys.readouterr().out)
     found = [(row["group"], row["state"], row["offsets"], row["locked"]) for row in rows]
     assert found == [("a", "moved", 1, True), ("b", "refused", 0, None)]
     assert "kafka holds 7, not none" in rows[1]["why"]

@@ -14,6 +14,8 @@ import pytest
 from zkmigrate.cli import run
 from zkmigrate.commands import progress
 
+from tests.migrate.rows import rows_of
+
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]
 
@@ -53,7 +55,7 @@ def test_each_command_shows_how_far_it_is(
         capsys.readouterr()
         run([*words, "--zookeeper", bench.cluster.zookeeper])
         printed = capsys.readouterr()
-        json.loads(printed.out)
+        rows_of(printed.out)
         lines = [json.loads(line) for line in printed.err.splitlines() if line.startswith("{")]
         lines = [line for line in lines if line.get("progress") == verb]
         assert (lines[0]["groups"], lines[0]["of"]) == (1, 3), printed.err
@@ -121,7 +123,7 @@ def test_a_terminal_shows_a_bar(bench: Bench, groups: list[str]) -> None:
     out, _ = process.communicate(timeout=60)
     os.close(ours)
     text = shown.decode()
-    assert (process.returncode, len(json.loads(out))) == (3, 3)
+    assert (process.returncode, len(rows_of(out))) == (3, 3)
     assert "assessing" in text
     assert "3/3" in text
     assert "0:00:0" in text
@@ -142,10 +144,10 @@ def test_only_problems_are_listed_and_counted(
     for words in (["assess", *chosen], ["plan", *chosen, "--out", plan]):
         assert run([*words, "--only-problems", "--json", *server]) == 3
         printed = capsys.readouterr()
-        assert {row["group"] for row in json.loads(printed.out)} == {groups[2]}
+        assert {row["group"] for row in rows_of(printed.out)} == {groups[2]}
         assert "groups by problem: 1 " in printed.err
         assert "1 live-member" in printed.err
         assert "1 out-of-range" in printed.err
     assert run(["apply", plan, "--execute", "--only-problems", "--json", *server]) == 3
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = rows_of(capsys.readouterr().out)
     assert (row["group"], row["outcome"]) == (groups[2], "skipped")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zkmigrate.cli
 
+from tests.migrate.rows import rows_of
 from zkconsumer.cli.main import run as zkconsumer_run
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.servers import fetch_jars, java
@@ -186,7 +186,7 @@ def test_the_same_command_of_zkconsumer(
         assert run([*command, *words]) == 0
         out, err = capsys.readouterr()
         assert "dry run" in err
-        printed.append(json.loads(out))
+        printed.append(rows_of(out))
     assert printed[0] == printed[1]
     assert [row["after"] for row in printed[1]] == [5]
     assert held(bench, store, group, topic) == [3, 40]

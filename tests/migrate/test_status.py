@@ -105,27 +105,27 @@ def test_the_truth_of_each_group(
 def test_a_store_that_is_used_after_the_move(
     filled: Bench, shell: Shell, group: str, topic: str
 ) -> None:
-    """For a moved group, old members and changed offsets in ZooKeeper are named, with status 8. For
+    """For a moved group, old members and changed offsets in ZooKeeper are named, with status 3. For
     a group that was moved back, consumers at the broker are."""
     plan, journal = filled.plan([group])
     filled.apply(plan, journal)
     assert shell("status", "--group", group)[0] == 0
     filled.set_zk(group, topic, {1: 9})
     status, (row,) = shell.rows("status", "--group", group)
-    assert (status, row["changed"]) == (8, 1)
+    assert (status, row["changed"]) == (3, 1)
     assert f"{topic}-1" in row["attention"]
     filled.set_zk(group, topic, {1: 4})
     path = f"/consumers/{group}/ids/{group}_old"
     filled.client.create(path, b"{}", makepath=True)
     status, (row,) = shell.rows("status", "--group", group)
-    assert (status, row["zookeeper_members"]) == (8, 1)
+    assert (status, row["zookeeper_members"]) == (3, 1)
     assert f"stop {group}_old" in row["attention"]
     filled.client.delete(path)
     plan, journal = filled.plan([group], Direction.KAFKA_TO_ZK)
     assert filled.apply(plan, journal)[0].outcome is Outcome.DONE
     with live_at_the_broker(filled, group, topic):
         status, (row,) = shell.rows("status", "--group", group)
-    assert status == 8
+    assert status == 3
     assert "consumers run at the broker" in row["attention"]
 
 
@@ -208,6 +208,6 @@ def test_a_night_is_watched(
             assert len(status.rows) < 10
         finally:
             statuses = status.end(), verify.end()
-        assert statuses == (0, 4), (status.errors, verify.errors)
+        assert statuses == (3, 3), (status.errors, verify.errors)
         assert not any("Traceback" in line for line in [*status.errors, *verify.errors])
         bench.close()

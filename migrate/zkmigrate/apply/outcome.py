@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from zkmigrate.errors import REFUSED
+from zkmigrate.exits import exit_status
 
 NOT_LOCKED = "not locked"
 """Start of the remark on a group that is moved but whose old consumers could still start."""
@@ -44,7 +44,7 @@ class Result:
     """The group is moved, but its old consumers could still start; ``why`` gives the reason."""
 
 
-def exit_status(outcomes: Iterable[Outcome]) -> int:
-    """Return 0, 1 when a group failed, or ``REFUSED`` when none failed but some are left to do."""
+def status_of_outcomes(outcomes: Iterable[Outcome]) -> int:
+    """Return the exit status of a command for groups with these outcomes."""
     bad = {outcome for outcome in outcomes if not outcome.good}
-    return 1 if Outcome.FAILED in bad else REFUSED if bad else 0
+    return exit_status(failed=Outcome.FAILED in bad, attention=bool(bad))

@@ -24,9 +24,10 @@ from zkmigrate.commands.running import (
 )
 from zkmigrate.commands.selection import Selection, plan_selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.exits import HELP
 
 
-@click.command()
+@click.command(epilog=HELP)
 @click.argument("plan")
 @click.option("--execute", is_flag=True, help="Move the offsets; without it nothing is changed.")
 @click.option(
@@ -70,10 +71,7 @@ def apply(
     """Carry out PLAN. A dry run unless --execute is given.
 
     Before anything is written, each group's partitions are claimed, as a member would do it. After
-    a crash, run the same command again, and it resumes. A dry run shows the remaining groups. The
-    exit status is 0 only if every chosen group of the plan was moved and read back. It is 3 if
-    groups were refused or skipped and need your attention, and 1 if a group failed and can be tried
-    again.
+    a crash, run the same command again, and it resumes. A dry run shows the remaining groups.
     """
     where = journal_path(plan, journal)
     loaded, passed = load(plan, which, limit, where)

@@ -9,7 +9,7 @@ import click
 
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import no_effect
-from zkconsumer.console.tables import How, format_options, print_notes, print_rows
+from zkconsumer.console.tables import How, format_options, print_notes
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
@@ -19,6 +19,7 @@ from zkmigrate.commands.files import write_out
 from zkmigrate.commands.planning import Summary, plan_groups
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.renaming import Rename, choose, rename_option
+from zkmigrate.commands.rows import print_table
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import (
     Servers,
@@ -26,13 +27,14 @@ from zkmigrate.commands.servers import (
     print_not_looked_at,
     server_options,
 )
+from zkmigrate.exits import HELP, exit_status
 from zkmigrate.formats import decisions_file
 from zkmigrate.model import Direction, GroupState, Store
 from zkmigrate.plan.left import IGNORED, Left, what_is_left
 from zkmigrate.plan.options import Options
 
 
-@click.command()
+@click.command(epilog=HELP)
 @selection
 @decisions
 @click.option(
@@ -53,8 +55,8 @@ from zkmigrate.plan.options import Options
 @click.option(
     "--fail-if-left",
     is_flag=True,
-    help="Like --left, but the exit status is 1 if any offset or member is only in ZooKeeper, or "
-    "if a znode of a group is not understood.",
+    help="Like --left, but it needs attention if any offset or member is only in ZooKeeper, or if "
+    "a znode of a group is not understood.",
 )
 @rename_option
 @server_options
@@ -75,14 +77,12 @@ def assess(
 ) -> None:
     """Show for each group whether it can be moved, and if not, why and what to do.
 
-    It changes nothing in the stores. The exit status is 3 if a group is not ready, and 1 if its
-    coordinator does not answer.
+    It changes nothing in the stores.
 
     With --left each row shows which offsets Kafka does not have, which znodes are not understood,
     how many members are live, when the group last stored an offset, and how Kafka's offsets
     compare. Only /consumers in this chroot is judged; other places where clients may keep offsets
-    are named. Groups that --decisions ignores do not count. The exit status is then 0, unless
-    --fail-if-left is given.
+    are named. Groups that --decisions ignores do not count.
     """
     if left or fail_if_left:
         flag = "--left" if left else "--fail-if-left"
@@ -148,7 +148,7 @@ def _show_left(
             progress.group(one.group, not rows[-1].left)
         print_not_looked_at(stores.zk, servers)
     left = [one for one in rows if one.left]
-    print_rows(Left._fields, left if only_problems else rows, how)
+    print_table("gate", Left._fields, left if only_problems else rows, how)
     live = sum(one.members > 0 for one in left)
     click.echo(
         f"{len(left)} of {len(rows)} groups would lose something without ZooKeeper: "
@@ -160,4 +160,4 @@ def _show_left(
     decided = sum(one.decided for one in rows)
     if decided:
         print_notes([f"{decided} offsets stay in ZooKeeper because a plan skipped them"])
-    click.get_current_context().exit(1 if left and fail else 0)
+    click.get_current_context().exit(exit_status(attention=bool(left) and fail))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from zkconsumer.admin.text import printable
+from zkmigrate.exits import HELP
 from zkmigrate.formats.config_map import CLIENTS, map_file
 
 
-@click.command("config-map")
+@click.command("config-map", epilog=HELP)
 @click.argument("file")
 @click.option(
     "--client",

@@ -26,6 +26,7 @@ from zkmigrate.commands.servers import (
     print_not_looked_at,
     server_options,
 )
+from zkmigrate.exits import HELP, exit_status
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.values import Kind
@@ -34,7 +35,7 @@ from zkmigrate.text import shown, unlisted_note
 _AT_ONCE: Final = 100
 
 
-@click.command()
+@click.command(epilog=HELP)
 @selection
 @click.option(
     "--store",
@@ -67,8 +68,7 @@ def export(
 
     Offsets that a 1.1.0 broker stored below 'offset' instead of 'offsets' are included where
     there is no other. What cannot be exported is named: groups and offsets that cannot be read,
-    znodes in another client's layout, and two offsets of one partition that differ. The exit
-    status is then 1.
+    znodes in another client's layout, and two offsets of one partition that differ.
     """
     if as_json:
         no_effect("--json", "form")
@@ -86,7 +86,7 @@ def export(
         click.echo(f"{len(offsets)} offsets are in {out}", err=True)
     if left_out:
         click.echo("the export is not complete: the notes name what is missing", err=True)
-    click.get_current_context().exit(1 if left_out else 0)
+    click.get_current_context().exit(exit_status(attention=left_out > 0))
 
 
 def _offsets_in_zookeeper(

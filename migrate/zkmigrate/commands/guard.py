@@ -13,23 +13,25 @@ import click
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.admin.text import printable
 from zkconsumer.console.exclusive import no_effect
-from zkconsumer.console.tables import How, format_options, print_rows
+from zkconsumer.console.tables import How, format_options
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
-from zkmigrate.apply.outcome import Outcome, Result, exit_status
+from zkmigrate.apply.outcome import Outcome, Result, status_of_outcomes
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.rows import print_table
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_zookeeper, server_options
+from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import Store
 
 _POLL = 1.0
 """Seconds between two checks of the groups that are held."""
 
 
-@click.command()
+@click.command(epilog=HELP)
 @selection
 @click.option("--execute", is_flag=True, help="Lock them; without it nothing is changed.")
 @click.option(
@@ -53,9 +55,8 @@ def guard(
 
     After this, no client may create a registration below the group's ids znode, so an old consumer
     fails with NoAuth when it starts. Groups that were not moved to Kafka are skipped. A dry run
-    unless --execute is given. The command release lifts the lock. The exit status is 1 if a moved
-    group could not be locked or held. It is 3 if all others are, but a group has members, or a
-    group named with --group was not moved.
+    unless --execute is given. The command release lifts the lock. A group that was not
+    moved needs attention if --group gives its exact name.
 
     With --hold, locked groups are skipped, and the command ends when no unlocked group is left.
     """
@@ -109,11 +110,11 @@ def each_group(
     rows = [(one.group, one.outcome.value, one.why) for one in results]
     if only_problems:
         rows = [row for row, one in zip(rows, results, strict=True) if not good(one)]
-    print_rows(("group", "outcome", "why"), rows, how)
+    print_table("lock", ("group", "outcome", "why"), rows, how)
     counts = Counter(one.outcome for one in results)
     parts = [f"{counts[one]} {one.value}" for one in Outcome if counts[one]]
     click.echo(f"groups: {', '.join(parts)}", err=True)
-    click.get_current_context().exit(exit_status(x.outcome for x in results if not good(x)))
+    click.get_current_context().exit(status_of_outcomes(x.outcome for x in results if not good(x)))
 
 
 def _chosen(which: Selection, zk: BlockingZk) -> list[str]:
@@ -160,7 +161,7 @@ def _hold(which: Selection, servers: Servers, how: How) -> None:
         except KeyboardInterrupt:
             holding.release()
             click.echo("released", err=True)
-    click.get_current_context().exit(1 if refused else 0)
+    click.get_current_context().exit(exit_status(attention=refused > 0))
 
 
 def _said(

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from zkconsumer.admin.text import printable
-from zkconsumer.console.tables import How, format_options, print_rows
+from zkconsumer.console.tables import How, format_options
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.migration.modes import Mode, has_reached, neighbours
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.rows import print_table
 from zkmigrate.commands.running import parallel_option
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import Store
 
 if TYPE_CHECKING:
@@ -136,7 +138,7 @@ def _run(
         return stage.act(move) if execute else stage.check(move)
 
     rows: dict[str, tuple[object, ...]] = {}
-    good = True
+    failed = refused = False
     with Progress("moving", changes=execute) as progress, open_stores(servers, progress) as stores:
         if not execute:
             click.echo("dry run: nothing is changed; give --execute to act", err=True)
@@ -148,15 +150,16 @@ def _run(
                 fine = True
                 if isinstance(result, ZkConsumerError):
                     fine = False
+                    failed = True
                     rows[name] = (name, "failed", None, str(result))
                 elif result is not None:
                     fine = not result.why
+                    refused = refused or not fine
                     outcome = _outcome(result, execute, stage)
                     rows[name] = (name, outcome, result.mode.value, "; ".join(result.why))
-                good = good and fine
                 progress.group(name, fine)
-    print_rows(_COLUMNS, [rows[name] for name in names if name in rows], how)
-    click.get_current_context().exit(0 if good else 1)
+    print_table("live", _COLUMNS, [rows[name] for name in names if name in rows], how)
+    click.get_current_context().exit(exit_status(failed=failed, attention=refused))
 
 
 def _outcome(step: Step, execute: bool, stage: _Stage) -> str:
@@ -167,7 +170,7 @@ def _outcome(step: Step, execute: bool, stage: _Stage) -> str:
     return "was done" if execute or has_reached(step.mode, *stage[:2]) else "would be done"
 
 
-@live.command()
+@live.command(epilog=HELP)
 @selection
 @parallel_option
 @server_options
@@ -175,8 +178,7 @@ def _outcome(step: Step, execute: bool, stage: _Stage) -> str:
 def status(which: Selection, parallel: int, servers: Servers, how: How) -> None:
     """Show each group's mode, its members, and what prevents its next modes.
 
-    A group that is not named individually is shown if it has migratable members. The exit status is
-    1 if a group could not be read.
+    A group that is not named individually is shown if it has migratable members.
     """
     from zkmigrate.apply.live import LiveMove, before_stage, look
     from zkmigrate.apply.parallel import Parallel
@@ -211,50 +213,50 @@ def status(which: Selection, parallel: int, servers: Servers, how: How) -> None:
                 cells = (len(facts.members), acked, legacy, len(facts.plain))
                 rows[name] = (name, facts.mode.value, locked, *cells, " | ".join(after))
     columns = ("group", "mode", "locked", "members", "acknowledged", "legacy", "plain", "gates")
-    print_rows(columns, [rows[name] for name in names if name in rows], how)
-    click.get_current_context().exit(0 if good else 1)
+    print_table("live-status", columns, [rows[name] for name in names if name in rows], how)
+    click.get_current_context().exit(exit_status(failed=not good))
 
 
-@live.command()
+@live.command(epilog=HELP)
 @_command(_Stage(Mode.LOCKED, False, lambda move: move.prepare(), always=True))
 def prepare() -> None:
     """Give groups a mode and name the members that are not migratable.
 
     Restart these members as MigratableConsumerConnector, one at a time. To go back, restart them
-    with the old class. The exit status is 1 while there are any.
+    with the old class.
     """
 
 
-@live.command()
+@live.command(epilog=HELP)
 @_command(_Stage(Mode.LOCKED, False, lambda move: move.lock()))
 def lock() -> None:
     """Keep legacy consumers from starting, and plain Kafka consumers from joining.
 
     Refused while a member is not migratable. ZooKeeper still assigns the partitions. To go back,
-    use unlock. The exit status is 1 if a group is refused.
+    use unlock.
     """
 
 
-@live.command("to-kafka")
+@live.command("to-kafka", epilog=HELP)
 @_command(_Stage(Mode.KAFKA, False, lambda move: move.go(Mode.KAFKA)))
 def to_kafka() -> None:
     """Let the coordinator assign the partitions; offsets are stored in both stores.
 
-    To go back, use to-zookeeper. The exit status is 1 if a group is refused.
+    To go back, use to-zookeeper.
     """
 
 
-@live.command()
+@live.command(epilog=HELP)
 @_command(_Stage(Mode.OPEN, False, lambda move: move.go(Mode.OPEN)))
 def finalize() -> None:
     """Let plain Kafka consumers join.
 
     Then replace the members by plain consumers, one at a time. To go back when no plain consumer is
-    left, use to-zookeeper. The exit status is 1 if a group is refused.
+    left, use to-zookeeper.
     """
 
 
-@live.command()
+@live.command(epilog=HELP)
 @_command(
     _Stage(
         Mode.ZOOKEEPER,
@@ -268,24 +270,20 @@ def complete() -> None:
 
     The group then counts as moved, as after zkmigrate apply: status, plan, guard and release work
     on it, and zkmigrate plan --direction kafka-to-zk moves it back. It stays locked. With --all or
-    a pattern: every such group in mode open. The exit status is 1 if a group is refused.
+    a pattern: every such group in mode open.
     """
 
 
-@live.command("to-zookeeper")
+@live.command("to-zookeeper", epilog=HELP)
 @_command(_Stage(Mode.LOCKED, True, lambda move: move.back()))
 def to_zookeeper() -> None:
     """Let ZooKeeper assign the partitions again; the group stays locked.
 
     From mode open, the group passes through mode kafka. Refused while plain consumers are members.
-    The exit status is 1 if a group is refused.
     """
 
 
-@live.command()
+@live.command(epilog=HELP)
 @_command(_Stage(Mode.ZOOKEEPER, True, lambda move: move.unlock()))
 def unlock() -> None:
-    """Let legacy consumers start again. The group is then in ZooKeeper as before.
-
-    Exit status 1 when a group is refused.
-    """
+    """Let legacy consumers start again. The group is then in ZooKeeper as before."""

@@ -20,13 +20,14 @@ from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.renaming import Rename, choose, rename_option
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.exits import HELP
 from zkmigrate.formats import decisions_file, offset_csv, plan_file
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.values import Verdict
 
 
-@click.command()
+@click.command(epilog=HELP)
 @selection
 @decisions
 @click.option(
@@ -61,8 +62,7 @@ def plan(
     """Write a plan to review: each partition with its old and new offset and the reason.
 
     It changes nothing else. Groups that are not ready are in the plan with the reason, and apply
-    skips them. The exit status is 3 if there are such groups, and 1 if the coordinator of a group
-    does not answer.
+    skips them.
     """
     summary = Summary(how, only_problems, options.skips)
     if at_apply:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from zkconsumer.console.tables import How, print_notes, print_rows
+from zkconsumer.console.tables import How, print_notes
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError
@@ -19,7 +19,8 @@ from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard
 from zkmigrate.commands.cells import group_cell, problem_cells, stays_cell
 from zkmigrate.commands.progress import Progress
-from zkmigrate.errors import REFUSED
+from zkmigrate.commands.rows import print_table
+from zkmigrate.exits import exit_status
 from zkmigrate.model import Direction, GroupState
 from zkmigrate.plan import findings
 from zkmigrate.plan.group import plan_group
@@ -175,13 +176,13 @@ class Summary:
     def print_all(self) -> None:
         """Print rows, notes and counts."""
         if self.how == "table":  # the notes of many groups are alike: once below it
-            print_rows(_COLUMNS[:_IN_TABLE], self.rows, self.how)
+            print_table("plan", _COLUMNS[:_IN_TABLE], self.rows, self.how)
             groups = sum(self.verdicts.values())
             for note, named in self.notes.items():
                 whose = f"{len(named)} groups" if len(named) > 1 else f"group {named[0]}"
                 print_notes([note + (f" ({whose})" if groups > 1 else "")])
         else:
-            print_rows(_COLUMNS, self.rows, self.how)
+            print_table("plan", _COLUMNS, self.rows, self.how)
         print_notes(
             f"--skip {skip.group}:{skip.pattern} keeps no offset from being moved"
             for skip in sorted(self.unused)
@@ -196,11 +197,10 @@ class Summary:
 
     @property
     def status(self) -> int:
-        """The exit status: 1 when something could not be read, ``REFUSED`` when it was refused."""
+        """The exit status."""
         good = {Verdict.READY, Verdict.MOVED, Verdict.IGNORED}
-        if self.unlisted or Kind.COORDINATOR_AWAY in self.kinds:
-            return 1
-        return REFUSED if set(self.verdicts) - good else 0
+        away = bool(self.unlisted) or Kind.COORDINATOR_AWAY in self.kinds
+        return exit_status(failed=away, attention=bool(set(self.verdicts) - good))
 
 
 def _short(note: str) -> str:

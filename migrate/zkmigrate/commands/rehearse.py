@@ -10,16 +10,18 @@ from pathlib import Path
 import click
 
 from zkconsumer.console.collector import no_collector
-from zkconsumer.console.tables import How, format_options, print_rows
-from zkmigrate.apply.outcome import exit_status
+from zkconsumer.console.tables import How, format_options
+from zkmigrate.apply.outcome import status_of_outcomes
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.rows import print_table
 from zkmigrate.commands.running import check_cluster, counted, load, parallel_option
 from zkmigrate.commands.selection import Selection, plan_selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.exits import FAILED, HELP
 
 
-@click.command()
+@click.command(epilog=HELP)
 @click.argument("plan")
 @parallel_option
 @plan_selection
@@ -33,8 +35,7 @@ def rehearse(
 
     The groups that are ready are copied with their offsets and the range of each log, but without
     messages and members. The copies are moved, verified and rolled back. The command only reads
-    from the real servers. It needs Java. The exit status is 1 if a copy could not be moved and
-    rolled back, and 3 if a copy was refused.
+    from the real servers. It needs Java.
     """
     from zkmigrate.rehearsal import Rehearsal, copy_groups, ready  # loads kafka-python
 
@@ -65,7 +66,7 @@ def rehearse(
         for one in results
         if not (only_problems and one.good)
     ]
-    print_rows(("group", "outcome", "offsets", "why"), rows, how)
+    print_table("rehearse", ("group", "outcome", "offsets", "why"), rows, how)
     good = sum(one.good for one in results)
     if newest:
         click.echo(
@@ -77,5 +78,5 @@ def rehearse(
         err=True,
     )
     broken = any(one.result.outcome.good and not one.good for one in results)
-    status = 1 if broken else exit_status(one.result.outcome for one in results)
+    status = FAILED if broken else status_of_outcomes(one.result.outcome for one in results)
     click.get_current_context().exit(status)

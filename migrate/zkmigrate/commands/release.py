@@ -9,9 +9,10 @@ from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.guard import each_group
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, server_options
+from zkmigrate.exits import HELP
 
 
-@click.command()
+@click.command(epilog=HELP)
 @selection
 @click.option("--execute", is_flag=True, help="Release them; without it nothing is changed.")
 @server_options

@@ -10,33 +10,34 @@ from functools import partial
 
 import click
 
-from zkconsumer.console.tables import guarded, print_rows
+from zkconsumer.console.tables import guarded
 from zkmigrate import report as reports
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.outcome import NOT_LOCKED
 from zkmigrate.apply.records import begun_by, outcomes_of
 from zkmigrate.commands.files import write_out
+from zkmigrate.commands.rows import print_table
 from zkmigrate.commands.running import journal_option, journal_path
-from zkmigrate.errors import REFUSED
+from zkmigrate.exits import HELP, exit_status
 from zkmigrate.formats import plan_file
 from zkmigrate.plan.values import Verdict
 
 
-@click.command()
+@click.command(epilog=HELP)
 @click.argument("plan")
 @click.option("--out", metavar="FILE", help="A new file for the HTML page.")
 @click.option(
     "--csv", "csv_out", metavar="FILE", help="A new CSV file with a row for each partition."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array with each group's state.")
+@click.option("--json", "as_json", is_flag=True, help="Print each group's state as JSON.")
 @journal_option
 def report(
     plan: str, out: str | None, csv_out: str | None, as_json: bool, journal: str | None
 ) -> None:
     """Report what was moved, decided and refused, and why, as an HTML page, CSV or JSON.
 
-    It reads PLAN and its journal, and connects to no server. The exit status is 3 if a group of the
-    plan is not moved.
+    It reads PLAN and its journal, and connects to no server. Groups that are not moved
+    need attention.
     """
     if out is None and csv_out is None and not as_json:
         raise click.UsageError("name a file with --out, with --csv, or both; or give --json")
@@ -51,7 +52,7 @@ def report(
         rows = reports.csv_rows(look())
         write_out(csv_out, _lines([reports.COLUMNS], rows), "--csv")
     if as_json:
-        print_rows(reports.GROUP_COLUMNS, list(reports.group_rows(look())), "json")
+        print_table("report", reports.GROUP_COLUMNS, list(reports.group_rows(look())), "json")
     states = [(one.state, one.not_locked) for one in look()]
     counts = Counter(state for state, _ in states)
     said = ", ".join(f"{counts[state]} {state}" for state in reports.STATES if counts[state])
@@ -59,7 +60,7 @@ def report(
     said += f"; {unlocked} {NOT_LOCKED}" if unlocked else ""
     click.echo(f"groups: {said or 'none'}", err=True)
     good = {reports.MOVED, reports.BEFORE, Verdict.IGNORED.value}
-    click.get_current_context().exit(0 if counts.keys() <= good else REFUSED)
+    click.get_current_context().exit(exit_status(attention=not counts.keys() <= good))
 
 
 def _lines(*parts: Iterable[Iterable[object]]) -> Iterator[str]:

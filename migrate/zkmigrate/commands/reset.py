@@ -14,20 +14,22 @@ import click
 
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one, no_effect
-from zkconsumer.console.tables import How, format_options, print_rows
+from zkconsumer.console.tables import How, format_options
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
 from zkmigrate.apply.journal import Journal
-from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.outcome import Outcome, Result, status_of_outcomes
 from zkmigrate.apply.records import RESET, outcome_of
 from zkmigrate.commands.files import read_file
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.rows import print_table
 from zkmigrate.commands.running import begin
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.status import names_of_both
-from zkmigrate.errors import REFUSED, GroupRefusedError, JournalError, MigrationError
+from zkmigrate.errors import GroupRefusedError, JournalError, MigrationError
+from zkmigrate.exits import ATTENTION, HELP
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.reset import (
@@ -93,7 +95,7 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
     return int(1000 * (seconds + 60 * (minutes + 60 * (hours + 24 * days))))
 
 
-@click.command()
+@click.command(epilog=HELP)
 @selection
 @click.option(
     "--topic",
@@ -169,7 +171,7 @@ def reset(
     The options are those of kafka-consumer-groups --reset-offsets, for groups in ZooKeeper and in
     Kafka. An offset outside of the log becomes the nearest one in it. Each group is claimed while
     its offsets are set, as in a move. The journal records who set them, the previous offsets and
-    each group's outcome. The exit status is 3 if groups were refused, and 1 if one failed.
+    each group's outcome.
     """
     now_ms = int(time.time() * 1000)
     targets = [
@@ -195,7 +197,7 @@ def reset(
     offsets = _offsets_in(from_file, which) if from_file is not None else None
     rows: list[tuple[object, ...]] = []
     refused: list[str] = []
-    statuses: set[int] = set()
+    outcomes: list[Outcome] = []
     with (
         no_collector(),
         Progress("resetting") as progress,
@@ -217,16 +219,16 @@ def reset(
                 raise
             except ZkConsumerError as error:
                 refused.append(str(error))
-                statuses.add(error.exit_code)
-                outcome = Outcome.REFUSED if error.exit_code == REFUSED else Outcome.FAILED
+                outcome = Outcome.REFUSED if error.exit_code == ATTENTION else Outcome.FAILED
                 result = Result(name, outcome, 0, str(error))
             else:
                 rows += [(name, *one.tp, where.value, *one[1:]) for where, one in done]
                 result = Result(name, Outcome.DONE, len(done))
+            outcomes.append(result.outcome)
             if opened is not None:
                 opened.write(**outcome_of(result))
             progress.group(name, result.outcome.good)
-    print_rows(_COLUMNS, rows, how)
+    print_table("reset", _COLUMNS, rows, how)
     for text in refused:
         click.echo(f"error: {text}", err=True)
     if execute:
@@ -235,7 +237,7 @@ def reset(
         click.echo("dry run: nothing was changed; give --execute to set the offsets", err=True)
     verb = "set" if execute else "to set"
     click.echo(f"{len(rows)} offsets {verb}; {len(refused)} groups refused", err=True)
-    click.get_current_context().exit(1 if statuses - {REFUSED} else max(statuses, default=0))
+    click.get_current_context().exit(status_of_outcomes(outcomes))
 
 
 def _said(target: Target) -> dict[str, object]:

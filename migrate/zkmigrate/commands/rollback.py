@@ -26,9 +26,10 @@ from zkmigrate.commands.running import (
 from zkmigrate.commands.selection import Selection, plan_selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.errors import MigrationError
+from zkmigrate.exits import HELP
 
 
-@click.command()
+@click.command(epilog=HELP)
 @click.argument("plan")
 @click.option("--execute", is_flag=True, help="Restore the offsets; without it nothing is changed.")
 @click.option("--force", is_flag=True, help="Overwrite offsets that were committed after the move.")

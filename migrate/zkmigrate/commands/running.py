@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from zkconsumer.console.tables import How, print_notes, print_rows
+from zkconsumer.console.tables import How, print_notes
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.apply.journal import Journal, read_records
-from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result, exit_status
+from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result, status_of_outcomes
 from zkmigrate.apply.records import begun_by
 from zkmigrate.commands.cells import group_cell, problem_cells, stays_cell
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.rows import print_table
 from zkmigrate.commands.selection import Selection
 from zkmigrate.errors import MigrationError
 from zkmigrate.formats import plan_file
@@ -170,7 +171,7 @@ def print_results(
 ) -> None:
     """Print the outcome of each group; exit with the status."""
     _print_outcomes(results, passed, how, only_problems)
-    click.get_current_context().exit(exit_status(one.outcome for one in results))
+    click.get_current_context().exit(status_of_outcomes(one.outcome for one in results))
 
 
 @contextmanager
@@ -204,7 +205,7 @@ def _print_outcomes(
             rows.append((*row, one.why))
     columns = ("group", "outcome", "offsets", "why")
     more = () if how == "table" else ("stays_behind", "kafka_group")
-    print_rows((*columns, *more), rows, how)
+    print_table("apply", (*columns, *more), rows, how)
     if how == "table":
         for group, stays in passed.stays.items():
             print_notes([f"group {group}: stays behind: {shown(map(str, stays))}"])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -22,15 +21,16 @@ from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.watch import Look, look_once_or_often, watch_option
 from zkmigrate.errors import MigrationError
+from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import GroupState, Store
-from zkmigrate.plan.status import UNKNOWN, Status, only_in_kafka, status_of, unknown
+from zkmigrate.plan.status import Status, only_in_kafka, status_of, unknown
 from zkmigrate.plan.values import Kind
 
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
 
 
-@click.command()
+@click.command(epilog=HELP)
 @selection
 @watch_option
 @server_options
@@ -45,10 +45,6 @@ def status(
     moving), members on both sides, lag in both stores, partitions of the source store that have
     changed since the move, whether old consumers are locked out, and days until the broker deletes
     the offsets. For a group that is moved while it runs, the column moved shows its mode.
-
-    The exit status is the sum of 1 (a group could not be read), 4 (offsets that were moved are gone
-    from the current store, or the broker will delete them within three days) and 8 (a consumer uses
-    the store that is no longer current).
     """
     look = partial(_look, which, servers, only_problems, how)
     click.get_current_context().exit(look_once_or_often(look, watch, how))
@@ -59,7 +55,7 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
     rows: list[Status] = []
-    codes: list[int] = []
+    failed = False
     with (
         no_collector(),
         Progress("looking", bad="need attention") as progress,
@@ -78,14 +74,14 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
         }
         for state in read_states(stores, names, {}, False):
             if isinstance(state, GroupState):
-                row, code = status_of(state, locked[state.group], now_ms, retention)
+                row, broken = status_of(state, locked[state.group], now_ms, retention)
             elif state[1].kind is Kind.BAD_NAME and state[0] not in in_zookeeper:
-                row, code = only_in_kafka(state[0]), 0
+                row, broken = only_in_kafka(state[0]), False
             else:
                 name, problem = state
-                row, code = unknown(name, f"{problem.what}: {problem.fix}"), UNKNOWN
+                row, broken = unknown(name, f"{problem.what}: {problem.fix}"), True
             rows.append(row)
-            codes.append(code)
+            failed = failed or broken
             progress.group(row.group, not row.attention)
     truths = Counter(row.truth for row in rows)
     parts = [f"{count} {truth}" for truth, count in truths.most_common()]
@@ -96,7 +92,8 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
         rows = [row for row in rows if row.attention]
     said = f"groups: {', '.join(parts)}"
     columns, cells = in_columns(Status._fields, rows, how)
-    return Look(columns, 1, cells, said, reduce(or_, codes, 0))
+    ended = exit_status(failed=failed, attention=attention > 0)
+    return Look("status", columns, 1, cells, said, ended)
 
 
 def names_of_both(stores: Stores) -> list[str]:

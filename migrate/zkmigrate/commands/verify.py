@@ -20,11 +20,12 @@ from zkmigrate.commands.selection import Selection, plan_selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.watch import Look, look_once_or_often, watch_option
 from zkmigrate.errors import JournalError
+from zkmigrate.exits import HELP
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import GroupPlan, Problem, Verdict
 
 
-@click.command("verify")
+@click.command("verify", epilog=HELP)
 @click.argument("plan")
 @click.option(
     "--strict", is_flag=True, help="Also count progress of the new consumers in the exit status."
@@ -50,8 +51,7 @@ def verify_(
     source store has changed since the move), ahead (the new consumers have made progress),
     not-moved, unreadable, stays-behind (left out by the plan), ignored (by a decision).
 
-    The exit status is the sum of 1 (a group is not moved or could not be read), 4 (behind), 8
-    (source-moved-on), and 16 (ahead, only with --strict). It is 0 if everything is as planned.
+    The rows behind, source-moved-on and not-moved need attention, with --strict also ahead.
     """
     loaded, _ = load(plan, which)
     look = partial(_look, loaded, journal_path(plan, journal), servers, strict, how)
@@ -117,4 +117,4 @@ def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool, how: 
     said = ", ".join(parts) or "all as planned"
     summary = f"{compared} partitions of {groups} groups compared: {said}"
     columns, rows = in_columns(verify.Difference._fields, differing, how)
-    return Look(columns, 3, rows, summary, verify.status(differing, strict))
+    return Look("verify", columns, 3, rows, summary, verify.status(differing, strict))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,8 @@ from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How, print_rows
 from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ZkConsumerError
+from zkmigrate.commands.rows import print_json_line, print_table
+from zkmigrate.exits import FAILED
 
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Sequence[object]
@@ -24,6 +25,7 @@ Row = Sequence[object]
 class Look(NamedTuple):
     """The result of one pass. ``keys``: how many columns identify a row."""
 
+    schema: str
     columns: Sequence[str]
     keys: int
     rows: Sequence[Row]
@@ -45,12 +47,12 @@ def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) 
     """Check and print, once or until Ctrl-C; return the exit status of the last check."""
     if every is None:
         rows = look()
-        print_rows(rows.columns, rows.rows, how)
+        print_table(rows.schema, rows.columns, rows.rows, how)
         click.echo(rows.summary, err=True)
         return rows.status
     no_effect("--watch", "csv")
     before: dict[tuple[object, ...], Row] = {}
-    status = 1  # nothing is known
+    status = FAILED  # nothing is known
     summary = ""
     try:
         while True:
@@ -79,9 +81,11 @@ def _print_changes(
     gone = [row for key, row in before.items() if key not in now]
     if how == "json":
         for row in changed:
-            _json_line(found.columns, row)
+            _json_line(found.schema, found.columns, row)
         for row in gone:
-            _json_line([*found.columns[: found.keys], "gone"], [*row[: found.keys], True])
+            _json_line(
+                found.schema, [*found.columns[: found.keys], "gone"], [*row[: found.keys], True]
+            )
     else:
         if changed:
             print_rows(("at", *found.columns), [(_clock(), *row) for row in changed], how)
@@ -91,10 +95,9 @@ def _print_changes(
     sys.stdout.flush()
 
 
-def _json_line(columns: Sequence[str], row: Row) -> None:
+def _json_line(schema: str, columns: Sequence[str], row: Row) -> None:
     at = datetime.now().astimezone().isoformat(timespec="milliseconds")
-    line = {"at": at, **dict(zip(columns, row, strict=True))}
-    sys.stdout.write(json.dumps(line) + "\n")
+    print_json_line(schema, at, columns, row)
 
 
 def _clock() -> str:

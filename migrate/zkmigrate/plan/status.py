@@ -20,12 +20,6 @@ MOVING: Final = "moving"
 BOTH: Final = "both"
 NOTHING: Final = "nothing"
 
-GONE: Final = 4
-"""Exit status if the current store lacks offsets, or will soon; as ``behind`` in ``verify``."""
-USED: Final = 8
-"""Exit status if the store that is no longer current is used; the same number as in ``verify``."""
-UNKNOWN: Final = 1
-
 
 class Status(NamedTuple):
     """One group. Members are counts, lags are messages. ``None``: not known, or none.
@@ -53,8 +47,8 @@ class Status(NamedTuple):
 
 def status_of(
     state: GroupState, locked: str, now_ms: int, retention: Retention | None
-) -> tuple[Status, int]:
-    """Return the status of a group, and the number that it adds to the exit status."""
+) -> tuple[Status, bool]:
+    """Return the status of a group, and whether something of it could not be read."""
     members = [name for name in state.members if not is_migrator(state.group, name)]
     marker = state.marker
     zk = {tp: one.offset for tp, one in state.zk.items() if one.offset is not None}
@@ -62,7 +56,6 @@ def status_of(
     moved_to = marker.moved_to if marker else None
     truth = _truth(state, moved_to, bool(zk), bool(kafka))
     attention: list[str] = []
-    used = gone = 0
     changed: list[TopicPartition] = []
     if marker is not None and moved_to is not None and (marker.in_target or marker.misplaced):
         source = kafka if moved_to is Store.ZOOKEEPER else zk
@@ -78,7 +71,6 @@ def status_of(
                 f"{other.value} has changed since the move: stop its consumers, then plan again "
                 f"({shown(map(str, changed))})"
             )
-            used = USED
     elif marker and moved_to and not marker.left and (kafka if moved_to is Store.ZOOKEEPER else zk):
         attention.append(
             "the migration marker had no room for the offsets, so late commits are not noticed "
@@ -88,13 +80,11 @@ def status_of(
     live = state.mode is not Mode.ZOOKEEPER
     if (moved_to is Store.KAFKA and members) or (live and old):
         attention.append(f"old consumers run: stop {shown(old if live else members)}")
-        used = USED
     if locked == Guard.OPEN.value and (live or moved_to is Store.KAFKA):
         lock = "repeat the last step of zkmigrate live" if live else "run zkmigrate guard"
         attention.append(f"is not locked, so old consumers can start: {lock}")
     if moved_to is Store.ZOOKEEPER and state.coordinator_members:
         attention.append(f"consumers run at the broker: stop {shown(state.coordinator_members)}")
-        used = USED
     if truth == BOTH and any(kafka.get(tp) != offset for tp, offset in zk.items() if tp in kafka):
         attention.append("the stores differ, and zkmigrate has not moved the group: plan shows how")
     if state.expired and moved_to is not None:
@@ -102,7 +92,6 @@ def status_of(
             f"offsets that were moved are gone from {moved_to.value}: make a new plan, which shows "
             f"what to decide ({shown(map(str, sorted(state.expired)))})"
         )
-        gone = GONE
     elif (
         marker
         and moved_to is Store.KAFKA
@@ -110,7 +99,6 @@ def status_of(
     ):
         # as with offsets.storage=kafka: a marker of an older version does not name what was there
         attention.append("kafka has no offset of the group, so auto.offset.reset decides")
-        gone = GONE
     beyond = _beyond(state, truth, zk, kafka)
     if beyond:
         attention.append(
@@ -122,7 +110,6 @@ def status_of(
         left = 0
     elif left is not None and left < SOON_DAYS and truth in (Store.KAFKA.value, BOTH):
         attention.append("the broker will soon delete the offsets: start the new consumers")
-        gone = GONE
     if state.foreign:
         attention.append(f"not understood: {shown(state.foreign)}")
     faults = [*state.faults]
@@ -144,7 +131,7 @@ def status_of(
             "; ".join(attention),
             state.kafka_group,
         ),
-        used | gone | (UNKNOWN if faults else 0),
+        bool(faults),
     )
 
 

@@ -1,0 +1,218 @@
+"""What the commands print as rows, and the schemas of ``--json``.
+
+A JSON document is ``{"schema": NAME, "version": NUMBER, "rows": [...]}``. The version of a schema
+changes when a column is removed or its meaning changes. With ``--watch`` each line is an object
+with the schema, the version, the time ``at`` and the columns.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from zkconsumer.console.tables import How, print_rows
+
+Type = Literal["string", "integer", "boolean", "array"]
+
+
+class Column(NamedTuple):
+    """One column. ``nullable``: the cell may be null."""
+
+    name: str
+    type: Type
+    meaning: str
+    nullable: bool = False
+
+
+class Schema(NamedTuple):
+    """The rows of one kind. ``commands``: those that print them."""
+
+    version: int
+    commands: tuple[str, ...]
+    row: str
+    columns: tuple[Column, ...]
+
+
+_GROUP: Final = Column("group", "string", "Name of the group in ZooKeeper.")
+_KAFKA: Final = Column("kafka_group", "string", "Name in Kafka, if it differs; else empty.")
+_OUTCOME: Final = Column(
+    "outcome",
+    "string",
+    "`done`, `was done before`, `nothing to do`, `would be done`, `skipped`, `refused` or "
+    "`failed`.",
+)
+_WHY: Final = Column("why", "string", "The reason, for people; empty if there is none.")
+_STAYS: Final = Column(
+    "stays_behind",
+    "array",
+    "Offsets that the plan leaves out: objects with `topic`, `partition`, `offset` and `why`.",
+)
+
+SCHEMAS: Final[Mapping[str, Schema]] = {
+    "plan": Schema(
+        1,
+        ("plan", "assess"),
+        "each problem of a group, or for a group without one",
+        (
+            _GROUP,
+            Column("verdict", "string", "`ready`, `moved`, `needs a decision`, `refused` or "
+                   "`ignored`."),
+            Column("partitions", "integer", "Partitions in the plan."),
+            Column("to_write", "integer", "Offsets that `apply` writes."),
+            Column("kind", "string", "Kind of the problem, such as `conflict`; empty if none."),
+            Column("what", "string", "Description of the problem."),
+            Column("fix", "string", "What to do."),
+            Column("notes", "string", "Remarks that need no decision."),
+            _STAYS,
+            _KAFKA,
+        ),
+    ),
+    "apply": Schema(
+        1,
+        ("apply", "rollback"),
+        "each group",
+        (_GROUP, _OUTCOME, Column("offsets", "integer", "Offsets that were written."), _WHY, _STAYS,
+         _KAFKA),
+    ),
+    "rehearse": Schema(
+        1,
+        ("rehearse",),
+        "each group",
+        (_GROUP, _OUTCOME, Column("offsets", "integer", "Offsets that were written."), _WHY),
+    ),
+    "verify": Schema(
+        1,
+        ("verify",),
+        "each difference between the stores and the plan",
+        (
+            _GROUP,
+            Column("topic", "string", "Null if the row is about the whole group.", True),
+            Column("partition", "integer", "As `topic`.", True),
+            Column("planned", "integer", "Offset at the move; null: none.", True),
+            Column("found", "integer", "Offset now; null: none.", True),
+            Column("kind", "string", "`behind`, `source-moved-on`, `ahead`, `not-moved`, "
+                   "`unreadable`, `stays-behind` or `ignored`."),
+            Column("what", "string", "Description of the difference."),
+            _KAFKA,
+        ),
+    ),
+    "status": Schema(
+        1,
+        ("status",),
+        "each group",
+        (
+            _GROUP,
+            Column("truth", "string", "Store whose offsets are current: `zookeeper` or `kafka`; "
+                   "or `both`, `moving`, `nothing`, `unknown`."),
+            Column("zookeeper_members", "integer", "Members in ZooKeeper.", True),
+            Column("kafka_members", "integer", "Members on the coordinator.", True),
+            Column("zookeeper_lag", "integer", "Messages after the offsets in ZooKeeper.", True),
+            Column("kafka_lag", "integer", "Messages after the offsets in Kafka.", True),
+            Column("changed", "integer", "Partitions of the source store that have changed since "
+                   "the move."),
+            Column("locked", "string", "`locked`, `no`, `closed` or `unknown`."),
+            Column("moved", "string", "Store and day of the last move, or `live: MODE`."),
+            Column("days_left", "integer", "Days until the broker deletes the offsets.", True),
+            Column("attention", "string", "What an operator must do; empty: nothing."),
+            _KAFKA,
+        ),
+    ),
+    "gate": Schema(
+        1,
+        ("assess --left", "assess --fail-if-left"),
+        "each group",
+        (
+            _GROUP,
+            Column("left", "boolean", "Whether something would be lost without ZooKeeper."),
+            Column("lost", "integer", "Partitions whose offset is missing or lower in Kafka."),
+            Column("decided", "integer", "Offsets that a plan left behind on purpose."),
+            Column("not_understood", "integer", "Znodes in another client's layout."),
+            Column("members", "integer", "Members in ZooKeeper."),
+            Column("last_activity", "string", "When an offset was stored last, in UTC."),
+            Column("kafka", "string", "Offsets in Kafka: `none`, `older`, `same`, `newer` or "
+                   "`mixed`."),
+            _WHY,
+        ),
+    ),
+    "lock": Schema(1, ("guard", "release"), "each group", (_GROUP, _OUTCOME, _WHY)),
+    "live": Schema(
+        1,
+        ("live prepare", "live lock", "live to-kafka", "live finalize", "live complete",
+         "live to-zookeeper", "live unlock"),
+        "each group",
+        (
+            _GROUP,
+            Column("outcome", "string", "`done`, `was done`, `would be done`, `refused` or "
+                   "`failed`."),
+            Column("mode", "string", "Mode of the group.", True),
+            _WHY,
+        ),
+    ),
+    "live-status": Schema(
+        1,
+        ("live status",),
+        "each group",
+        (
+            _GROUP,
+            Column("mode", "string", "Mode of the group.", True),
+            Column("locked", "string", "`yes` or `no`.", True),
+            Column("members", "integer", "Migratable members.", True),
+            Column("acknowledged", "integer", "How many of them act on the mode.", True),
+            Column("legacy", "integer", "Members that are not migratable.", True),
+            Column("plain", "integer", "Plain Kafka consumers.", True),
+            Column("gates", "string", "What prevents the next modes; the error if the group could "
+                   "not be read."),
+        ),
+    ),
+    "reset": Schema(
+        1,
+        ("reset",),
+        "each partition and store",
+        (
+            _GROUP,
+            Column("topic", "string", "Topic."),
+            Column("partition", "integer", "Partition."),
+            Column("store", "string", "`zookeeper` or `kafka`."),
+            Column("before", "integer", "Previous offset; null: none.", True),
+            Column("after", "integer", "New offset."),
+            _WHY,
+        ),
+    ),
+    "report": Schema(
+        1,
+        ("report",),
+        "each group",
+        (
+            _GROUP,
+            _KAFKA,
+            Column("state", "string", "Outcome of the last run that worked on the group."),
+            Column("offsets", "integer", "Offsets that were written."),
+            Column("locked", "boolean", "Whether old consumers cannot start.", True),
+            Column("ended", "string", "When its last step ended, in UTC.", True),
+            _WHY,
+        ),
+    ),
+}  # fmt: skip
+"""The rows of each kind, by the name of their schema."""
+
+
+def print_table(
+    schema: str, columns: Sequence[str], rows: Sequence[Sequence[object]], how: How
+) -> None:
+    """Print rows on standard output; in JSON as a document with schema and version."""
+    if how != "json":
+        print_rows(columns, rows, how)
+        return
+    encode = json.JSONEncoder().encode
+    head = f'{{"schema": {encode(schema)}, "version": {SCHEMAS[schema].version}, "rows": ['
+    lines = ",\n".join([encode(dict(zip(columns, row, strict=True))) for row in rows])
+    sys.stdout.write(f"{head}\n{lines}\n]}}\n" if rows else f"{head}]}}\n")
+
+
+def print_json_line(schema: str, at: str, columns: Iterable[str], cells: Iterable[object]) -> None:
+    """Print one object on a line of its own."""
+    head = {"schema": schema, "version": SCHEMAS[schema].version, "at": at}
+    cells_by_name = dict(zip(columns, cells, strict=True))
+    sys.stdout.write(json.dumps({**head, **cells_by_name}) + "\n")

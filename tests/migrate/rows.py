@@ -1,0 +1,27 @@
+"""The rows that commands print with ``--json``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from zkmigrate.commands.rows import SCHEMAS
+
+_TYPES: Final[dict[str, type]] = {"string": str, "integer": int, "boolean": bool, "array": list}
+
+
+def rows_of(text: str) -> list[dict[str, Any]]:
+    """Return the rows of a document; none of no document. All are as their schema says."""
+    if not text:
+        return []
+    document = json.loads(text)
+    schema = SCHEMAS[document["schema"]]
+    assert document["version"] == schema.version
+    rows: list[dict[str, Any]] = document["rows"]
+    for row in rows:
+        assert list(row) == [column.name for column in schema.columns]
+        for column in schema.columns:
+            cell = row[column.name]
+            fits = column.nullable if cell is None else type(cell) is _TYPES[column.type]
+            assert fits, (document["schema"], column, cell)
+    return rows
