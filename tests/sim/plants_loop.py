@@ -168,7 +168,7 @@ def keeps_old_timers(patch: Patch) -> None:
             fired(self, event)
             handler(self, event)
 
-        patch.setattr(machine, "_timer_fired", accepts)
+        replace_handler(patch, machine, "_timer_fired", accepts)
 
 
 def loses_timers(patch: Patch) -> None:
