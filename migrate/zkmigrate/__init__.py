@@ -2,20 +2,19 @@
 
 A move consists of files and steps. An operator can inspect the result of each step::
 
-    zkmigrate assess     stores -> GroupState -> plan_group -> a row for each group
-    zkmigrate plan       the same, written to a plan file: each partition with from, to and reason
+    zkmigrate plan       stores -> GroupState -> plan_group -> a row for each group, and a plan
+                         file: each partition with from, to and reason
     zkmigrate apply      plan file -> a Change for each group -> both stores; a journal beside it
     zkmigrate verify     plan file + both stores -> differences
     zkmigrate rollback   plan file + journal -> the Change that undoes it -> both stores
-    zkmigrate rehearse   plan file + both stores -> copies -> all of this on the copies
     zkmigrate report     plan file + journal -> the result of each group, as HTML and CSV
 
 The packages, each of which imports only those below it:
 
 ``commands``
     One module for each verb: options, progress, rows. The only place that prints.
-``report``, ``rehearsal``
-    ``report`` makes the page that an operator hands in. ``rehearsal`` runs a plan on copies.
+``report``
+    The page that an operator hands in.
 ``apply``, ``verify``
     ``apply`` changes the stores, several groups at a time; ``verify`` compares them with a plan.
 ``stores``

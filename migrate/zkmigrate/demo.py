@@ -65,7 +65,7 @@ class _Demo:
             self.read_legacy(group, THIRD)
 
         _say("What are these groups? Then a plan to review")
-        self.command(0, "assess", "--all")
+        self.command(0, "plan", "--all")
         self.command(0, "plan", "--all", "--out", self.file("forth"), show=False)
         for line in Path(self.file("forth")).read_text().splitlines()[1:4]:
             sys.stdout.write(f"  {line[:96]}...\n")

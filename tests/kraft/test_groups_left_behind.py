@@ -51,12 +51,12 @@ def test_groups_left_behind_are_moved_checked_and_rolled_back(
     left.remember(topic)
     left.set_zk("g", topic, {0: 3, 1: 5, 2: 7})
     plan = str(tmp_path / "plan")
-    assert tool.rows("assess", "--all")[1][0]["verdict"] == "ready"
+    assert tool.rows("plan", "--all")[1][0]["verdict"] == "ready"
     assert tool("plan", "--all", "--out", plan)[0] == 0
     assert tool("apply", plan, "--execute")[0] == 0
     assert left.committed("g", topic) == {0: 3, 1: 5, 2: 7}
     assert tool("verify", plan)[0] == 0
-    assert tool.rows("assess", "--all")[1][0]["verdict"] == "moved"
+    assert tool.rows("plan", "--all")[1][0]["verdict"] == "moved"
     assert tool("rollback", plan, "--execute")[0] == 0
     assert left.committed("g", topic) == {}
 
@@ -96,7 +96,7 @@ def test_a_topic_without_an_id_needs_a_decision(
         left.remember(topic, topic_id="")  # as Kafka before 2.8 wrote it
     left.set_zk("g", topic, {0: 3, 1: 5})
     asked = tmp_path / "asked.toml"
-    status, rows = tool.rows("assess", "--all", "--decisions-out", str(asked))
+    status, rows = tool.rows("plan", "--all", "--decisions-out", str(asked))
     assert (status, rows[0]["kind"]) == (3, "topic-unproven")
     assert "--unproven-topics trust" in rows[0]["fix"]
     text = asked.read_text()
@@ -114,9 +114,9 @@ def test_a_topic_with_another_id_is_recreated(left: Any, tool: Tool, topic: str)
     left.topic(topic)
     left.remember(topic, OTHER)
     left.set_zk("g", topic, {0: 3})
-    status, rows = tool.rows("assess", "--all")
+    status, rows = tool.rows("plan", "--all")
     assert (status, rows[0]["kind"]) == (3, "topic-recreated")
-    assert tool("assess", "--all", "--recreated-topics", "earliest")[0] == 0
+    assert tool("plan", "--all", "--recreated-topics", "earliest")[0] == 0
 
 
 def test_an_offset_beyond_the_log_is_a_decision(left: Any, tool: Tool, topic: str) -> None:
@@ -124,7 +124,7 @@ def test_an_offset_beyond_the_log_is_a_decision(left: Any, tool: Tool, topic: st
     left.topic(topic)
     left.remember(topic)
     left.set_zk("g", topic, {0: 3000})
-    status, rows = tool.rows("assess", "--all")
+    status, rows = tool.rows("plan", "--all")
     assert (status, rows[0]["kind"]) == (3, "out-of-range")
 
 
@@ -132,7 +132,7 @@ def test_brokers_of_another_cluster_are_refused(left: Any, tool: Tool) -> None:
     """Offsets of one cluster have no meaning in the logs of another."""
     content = json.dumps({"version": "1", "id": OTHER}).encode()
     left.client.create("/cluster/id", content, makepath=True)
-    status, _, error = tool("assess", "--all")
+    status, _, error = tool("plan", "--all")
     assert status == 1
     assert f"belong to the cluster {OTHER}" in error
 
@@ -142,7 +142,7 @@ def test_without_brokers_in_zookeeper_the_error_says_what_to_give(
 ) -> None:
     """The error names `--bootstrap-server` if ZooKeeper lists no broker, or none that can be
     used."""
-    assert run(["assess", "--all", "--zookeeper", left.address]) == 1
+    assert run(["plan", "--all", "--zookeeper", left.address]) == 1
     assert "give --bootstrap-server HOST:PORT if the cluster" in capsys.readouterr().err
     content = {
         "version": 5,
@@ -150,7 +150,7 @@ def test_without_brokers_in_zookeeper_the_error_says_what_to_give(
         "listener_security_protocol_map": {"INSIDE": "SSL"},
     }
     left.client.create("/brokers/ids/7", json.dumps(content).encode(), makepath=True)
-    assert run(["assess", "--all", "--zookeeper", left.address]) == 1
+    assert run(["plan", "--all", "--zookeeper", left.address]) == 1
     error = capsys.readouterr().err
     assert "broker 7 offers SASL_SSL at b1:9094, SSL as 'INSIDE' at b1:9095 only" in error
     assert "--bootstrap-server HOST:PORT" in error
@@ -179,7 +179,7 @@ def test_the_group_commands_ask_the_brokers(
 def test_the_gate_tells_what_would_be_lost(
     left: Any, tool: Tool, topic: str, tmp_path: Path
 ) -> None:
-    """`assess --fail-if-left` returns 1 until no offset is only in ZooKeeper, and names the
+    """`gate` returns 3 until no offset is only in ZooKeeper, and names the
     remaining ones."""
     left.topic(topic)
     left.remember(topic)
@@ -194,7 +194,7 @@ def test_the_gate_tells_what_would_be_lost(
     member = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
     left.set_zk("busy", topic, {2: 2})
     left.client.create("/consumers/busy/ids/busy_old", member, ephemeral=True, makepath=True)
-    status, rows = tool.rows("assess", "--all", "--fail-if-left")
+    status, rows = tool.rows("gate", "--all")
     assert status == 3
     by_group = {row["group"]: row for row in rows}
     assert (by_group["behind"]["lost"], by_group["behind"]["kafka"]) == (2, "none")
@@ -202,18 +202,11 @@ def test_the_gate_tells_what_would_be_lost(
     assert (by_group["moved"]["lost"], by_group["moved"]["kafka"]) == (0, "same")
     assert (by_group["busy"]["members"], by_group["busy"]["lost"]) == (1, 1)
     assert by_group["stays"]["lost"] == 1  # an offset of a deleted topic is not a loss
-    assert tool.rows("assess", "--all", "--left")[0] == 0
+    assert tool.rows("gate", "--all")[0] == 3
     left.client.delete("/consumers/busy/ids/busy_old")
     everything = ["--all", "--missing-topics", "skip", "--exclude", "moved"]
     assert tool("plan", *everything, "--out", plan + "3")[0] == 0
     assert tool("apply", plan + "3", "--execute")[0] == 0
-    status, _, error = tool("assess", "--all", "--fail-if-left")
+    status, _, error = tool("gate", "--all")
     assert status == 0
     assert "0 of 4 groups would lose something" in error
-
-
-def test_the_gate_is_about_zookeeper_only(tool: Tool) -> None:
-    """Other decisions do not affect the gate."""
-    status, _, error = tool("assess", "--all", "--left", "--direction", "kafka-to-zk")
-    assert status == 2
-    assert "--direction has no effect with --left" in error

@@ -179,7 +179,7 @@ def test_fifty_groups_and_a_legacy_one_go_through_the_change(
         # The groups moved before the change are still as planned. The rest are moved now.
         assert estate.zkmigrate("verify", before_plan, kraft=True) == 0
         capsys.readouterr()
-        gate = ["assess", "--all", "--exclude", "stays", "--fail-if-left", "--json"]
+        gate = ["gate", "--all", "--exclude", "stays", "--json"]
         assert estate.zkmigrate(*gate, kraft=True) == 3
         rows = rows_of(capsys.readouterr().out)
         left = {row["group"] for row in rows if row["left"]}

@@ -61,7 +61,7 @@ def main() -> None:
             f"filled in {time.monotonic() - started:.0f} s\n"
         )
         where, plan = cluster.zookeeper, str(Path(folder) / "plan")
-        measure("assess", "assess", "--all", zookeeper=where, good=(3,))
+        measure("plan", "plan", "--all", zookeeper=where, good=(3,))
         _, rows = measure("plan", "plan", "--all", "--out", plan, zookeeper=where, good=(3,))
         named = {row["group"]: row for row in rows if row["kind"]}
         assert named.keys() == estate.broken.keys(), named.keys() ^ estate.broken.keys()

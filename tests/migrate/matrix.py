@@ -221,14 +221,14 @@ def said(ran: Ran, *columns: str) -> str:
 
 def gate(one: Cluster) -> str:
     """The check before ZooKeeper is switched off."""
-    ran = one.run("assess", "--group", one.group, "--fail-if-left")
+    ran = one.run("gate", "--group", one.group)
     return f"{ran.status} {'left' if ran.rows[0]['left'] else 'nothing'}"
 
 
 def plan(one: Cluster) -> str:
-    """A plan to Kafka; ``assess`` must say the same."""
+    """A plan to Kafka; one that is not kept must say the same."""
     found = said(one.run("plan", "--group", one.group, "--out", one.file("p")), "kind", "verdict")
-    assert said(one.run("assess", "--group", one.group), "kind", "verdict") == found
+    assert said(one.run("plan", "--group", one.group), "kind", "verdict") == found
     return found
 
 

@@ -266,7 +266,7 @@ def test_wrong_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         err = capsys.readouterr().err
         assert err.startswith("error: ")
         assert err.count("\n") == 1
-    assert run(["assess", "--all", *server, "--timeout", "1"]) == 1
+    assert run(["plan", "--all", *server, "--timeout", "1"]) == 1
     assert run(["fly"]) == 2
 
 
@@ -308,7 +308,7 @@ def test_a_refusal_and_a_failure_have_different_statuses(
         bench.set_zk(group, topic, {0: 3})
     bench.set_kafka(clash, topic, {0: 9})
     chosen = ("--groups-regex", f"{unique[-8:]}-.*")
-    assert shell("assess", *chosen)[0] == 3
+    assert shell("plan", *chosen)[0] == 3
     plan = str(tmp_path / "plan")
     assert shell("plan", *chosen, "--out", plan)[0] == 3
     registration = f"/consumers/{live}/ids/x"
@@ -346,7 +346,7 @@ def test_the_time_limit_is_that_of_every_broker(
 
     monkeypatch.setattr(BrokerConnection, "__init__", connect)
     where = ("--bootstrap-server", bench.cluster.bootstrap, "--on-conflict", "newest")
-    words = ("assess", "--group", group, *where, "--timeout", "45")
+    words = ("plan", "--group", group, *where, "--timeout", "45")
     assert shell(*words)[0] == 0
     assert asked == {45.0}
     asked.clear()

@@ -27,13 +27,13 @@ def test_an_offset_at_any_edge_is_moved_and_comes_back(
     simulated.in_zookeeper("g", "t", offset)
     copy = simulated.run("export", "--all", rows=False)
     assert (copy.status, f"g,t,0,{offset}\n" in copy.err) == (0, True)
-    assert simulated.run("assess", "--all", "--fail-if-left").status == 3
+    assert simulated.run("gate", "--all").status == 3
     plan, back = simulated.file("plan"), simulated.file("back")
     assert simulated.run("plan", "--all", "--out", plan).status == 0
     assert simulated.run("apply", plan, *DO).status == 0
     assert simulated.held("g", "t") == ({0: offset}, {0: offset})
     assert simulated.run("verify", plan, "--strict").status == 0
-    assert simulated.run("assess", "--all", "--fail-if-left").status == 0
+    assert simulated.run("gate", "--all").status == 0
     found = simulated.run("status", "--all")
     lag = log[1] - offset
     assert (found.status, found.rows[0]["kafka_lag"], found.rows[0]["attention"]) == (0, lag, "")

@@ -73,8 +73,8 @@ def test_a_plan_needs_a_decision(
     problems = [(row["kind"], row["verdict"]) for row in made.rows]
     assert problems == [("expired", "needs a decision")], made
     assert all(f"{tp}: " in made.rows[0]["what"] for tp in gone)
-    assert moved.run("assess", "--all", "--direction", way.value).status == 3
-    moved.run("assess", "--all", "--decisions-out", moved.file("decisions.toml"))
+    assert moved.run("plan", "--all", "--direction", way.value).status == 3
+    moved.run("plan", "--all", "--decisions-out", moved.file("decisions.toml"))
     assert 'expired_offsets = "refuse"' in (moved.folder / "decisions.toml").read_text()
 
 

@@ -19,7 +19,7 @@ T0 = TopicPartition("t", 0)
 
 def gate(simulated: Simulated, *words: str) -> Ran:
     """Run the check on all groups."""
-    return simulated.run("assess", "--all", "--fail-if-left", *words)
+    return simulated.run("gate", "--all", *words)
 
 
 def moved(simulated: Simulated, *words: str, name: str = "plan") -> str:
@@ -64,7 +64,7 @@ def test_what_is_not_understood_fails(safe: Simulated, what: str) -> None:
     found = gate(safe)
     assert (found.status, found.rows[0]["not_understood"]) == (3, 1)
     assert found.rows[0]["why"] == f"not understood: {path}"
-    made = safe.run("assess", "--all")
+    made = safe.run("plan", "--all")
     kind = "other-znodes" if what == "another child" else "foreign-layout"
     assert (made.status, made.rows[0]["kind"]) == (3, kind)
     copy = safe.run("export", "--all", rows=False)
@@ -110,7 +110,7 @@ def test_a_hidden_topic_is_not_missing(simulated: Simulated) -> None:
     found = gate(simulated)
     assert (found.status, found.rows[0]["lost"]) == (3, 1)
     assert "may not describe: allow it to (secret)" in found.rows[0]["why"]
-    kinds = {row["kind"]: row["what"] for row in simulated.run("assess", "--all").rows}
+    kinds = {row["kind"]: row["what"] for row in simulated.run("plan", "--all").rows}
     assert set(kinds) == {"hidden-offsets", "topic-missing"}
     assert "secret-0" in kinds["hidden-offsets"]
     assert "gone-0" in kinds["topic-missing"]

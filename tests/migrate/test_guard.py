@@ -145,7 +145,7 @@ def test_every_entry_of_an_access_list_is_kept(filled: Bench, shell: Shell, grou
 def test_a_group_that_may_not_be_registered_in_is_found_by_the_dry_run(
     filled: Bench, shell: Shell, group: str, tmp_path: Path
 ) -> None:
-    """If the ACL lets only other identities register, assess and plan refuse the group and name the
+    """If the ACL lets only other identities register, plan refuses the group and names the
     znode. If the plan is older than the ACL, apply and its dry run refuse the group before any
     change."""
     path = f"/consumers/{group}/ids"
@@ -154,7 +154,7 @@ def test_a_group_that_may_not_be_registered_in_is_found_by_the_dry_run(
     plan = str(tmp_path / "plan")
     assert shell("plan", "--group", group, "--out", plan)[0] == 0
     filled.client.set_acls(path, only_read)
-    status, (row,) = shell.rows("assess", "--group", group)
+    status, (row,) = shell.rows("plan", "--group", group)
     assert (status, row["verdict"], row["kind"]) == (3, "refused", "closed")
     assert path in row["what"]
     for words in ((), ("--execute",)):

@@ -25,7 +25,7 @@ def test_the_advised_skip_leaves_out_one_offset_of_one_group(
     bench.set_zk(good, topic, {0: 6, 1: 7})
     both = ("--groups-regex", f"{unique[-8:]}-.")
     plan = str(tmp_path / "plan")
-    status, rows = shell.rows("assess", *both)
+    status, rows = shell.rows("plan", *both)
     assert (status, [row["verdict"] for row in rows]) == (3, ["needs a decision", "ready"])
     advised = re.findall(r"--skip (\S+)", rows[0]["fix"])
     assert advised == [f"{bad}:{topic}:9"]
@@ -34,7 +34,7 @@ def test_the_advised_skip_leaves_out_one_offset_of_one_group(
 
     status, rows = shell.rows("plan", *both, "--skip", advised[0], "--out", plan)
     assert (status, [row["stays_behind"] for row in rows]) == (0, [left, []])
-    status, _, err = shell("assess", *both, "--skip", advised[0])
+    status, _, err = shell("plan", *both, "--skip", advised[0])
     assert (status, f"stays behind in zookeeper: {name} (group {bad})" in err) == (0, True)
     assert json.loads(Path(plan).read_text().splitlines()[1])["stays_behind"] == left
 
@@ -57,10 +57,10 @@ def test_a_skip_that_does_nothing_is_reported(
     filled: Bench, shell: Shell, group: str, topic: str
 ) -> None:
     """A misspelt group or topic is reported, and a malformed skip is a usage error."""
-    status, _, err = shell("assess", "--group", group, "--skip", f"{group}x:{topic}")
+    status, _, err = shell("plan", "--group", group, "--skip", f"{group}x:{topic}")
     assert (status, f"--skip {group}x:{topic} keeps no offset" in err) == (0, True), err
     for bad in (topic, f"{group}:", f":{topic}", f"{group}:{topic}:1:2"):
-        status, _, err = shell("assess", "--group", group, "--skip", bad)
+        status, _, err = shell("plan", "--group", group, "--skip", bad)
         assert status == 2
         assert "write GROUP:TOPIC or GROUP:TOPIC:PARTITION" in err
 
@@ -73,10 +73,10 @@ def test_many_deleted_topics_need_one_more_run(
     gone = [f"{topic}-gone-{number}" for number in range(6)]
     for name in gone:
         filled.set_zk(group, name, {0: 3})
-    status, (row,) = shell.rows("assess", "--group", group)
+    status, (row,) = shell.rows("plan", "--group", group)
     assert (status, row["kind"]) == (3, "topic-missing")
     assert all(f"{name}-0" in row["what"] and f":{name}" in row["fix"] for name in gone)
-    _, out, _ = shell("assess", "--group", group)
+    _, out, _ = shell("plan", "--group", group)
     assert f"{gone[2]}-0 and 3 more" in out
     assert gone[3] not in out
     plan = str(tmp_path / "plan")
@@ -91,15 +91,15 @@ def test_many_deleted_topics_need_one_more_run(
 def test_a_decision_leaves_out_no_more_than_what_was_asked(
     bench: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
 ) -> None:
-    """One offset cannot be read. The rule that assess writes names only that partition, so ``skip =
-    true`` moves all others. status does not treat the skipped offset as a change in ZooKeeper until
-    it changes."""
+    """One offset cannot be read. The rule that ``--decisions-out`` writes names only that
+    partition, so ``skip = true`` moves all others. status does not treat the skipped offset as a
+    change in ZooKeeper until it changes."""
     bench.topic(topic, 3)
     gone = f"{topic}-gone"
     bench.set_zk(group, gone, {0: 5})
     bench.set_zk(group, topic, {0: b"rubbish", 1: 3, 2: 4})
     file, plan = tmp_path / "decisions.toml", str(tmp_path / "plan")
-    assert shell("assess", "--group", group, "--decisions-out", str(file))[0] == 3
+    assert shell("plan", "--group", group, "--decisions-out", str(file))[0] == 3
     text = file.read_text().replace("skip = false", "skip = true")
     file.write_text(text.replace('missing_topics = "refuse"', 'missing_topics = "skip"'))
     words = ("plan", "--group", group, "--decisions", str(file), "--at-apply", "--out", plan)

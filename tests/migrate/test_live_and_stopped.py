@@ -379,7 +379,7 @@ def test_a_complete_move_records_misplaced_offsets_that_members_have_passed(
     assert simulated.run("live", "complete", "--group", "g", "--execute", "--wait", "0").status == 0
     assert simulated.run("status", "--group", "g").status == 0
     assert plan(simulated)["verdict"] == "moved"
-    assert simulated.run("assess", "--group", "g", "--fail-if-left").status == 0
+    assert simulated.run("gate", "--group", "g").status == 0
 
 
 def test_a_complete_move_records_offsets_that_only_kafka_has(simulated: Simulated) -> None:

@@ -72,7 +72,7 @@ def test_topics_and_partitions_that_are_new_are_not_missing(simulated: Simulated
             simulated.topic("new", (0, 100))
 
     simulated.zk.before = before
-    made = simulated.run("assess", "--all", "--recreated-topics", "earliest")
+    made = simulated.run("plan", "--all", "--recreated-topics", "earliest")
     assert [(row["group"], row["kind"]) for row in made.rows] == [("a", "topic-missing"), ("b", "")]
 
 
@@ -83,7 +83,7 @@ def test_an_end_that_cannot_be_read_again_is_not_known(simulated: Simulated) -> 
     simulated.in_zookeeper("b", "t", 100, 100)
     grow(simulated, "b", {T0: 150})
     simulated.without_leader = {T0}
-    made = simulated.run("assess", "--group", "b", "--out-of-range", "clamp")
+    made = simulated.run("plan", "--group", "b", "--out-of-range", "clamp")
     assert [(row["kind"], row["what"]) for row in made.rows] == [
         ("unknown", "the brokers gave no log range: t-0")
     ]

@@ -50,12 +50,12 @@ def test_nothing_is_left_after_a_move(group: Simulated) -> None:
     assert group.run("apply", file, *DO).rows[0]["outcome"] == "was done before"
     assert group.run("verify", file, "--strict").status == 0
     assert group.run("status", "--all").status == 0
-    assert group.run("assess", "--all", "--fail-if-left").status == 0
-    again = group.run("assess", "--all")  # without a decision
+    assert group.run("gate", "--all").status == 0
+    again = group.run("plan", "--all")  # without a decision
     assert [(row["verdict"], row["kind"]) for row in again.rows] == [("moved", "")], again
     assert group.run("rollback", file, *DO).status == 0
     assert group.held("g", "t")[1] == {}
-    assert group.run("assess", "--all", "--fail-if-left").status == 3
+    assert group.run("gate", "--all").status == 3
 
 
 @pytest.mark.parametrize("partition", [0, 1], ids=["newer", "first"])
@@ -138,9 +138,9 @@ def test_a_commit_after_the_move_is_noticed(group: Simulated) -> None:
     assert row["changed"] == 1
     assert group.run("status", "--all").status == 3
     behind = group.held("g", "t")[1][0] < 82
-    assert group.run("assess", "--all", "--fail-if-left").status == (3 if behind else 0)
-    assert [one["kind"] for one in group.run("assess", "--all").rows] == ["misplaced-offsets"]
-    more = group.run("assess", "--all", "--misplaced", "use")
+    assert group.run("gate", "--all").status == (3 if behind else 0)
+    assert [one["kind"] for one in group.run("plan", "--all").rows] == ["misplaced-offsets"]
+    more = group.run("plan", "--all", "--misplaced", "use")
     assert [one["kind"] for one in more.rows] == ["conflict"]
     repair = plan(group, "repair", "--on-conflict", "max")
     assert group.run("apply", repair, *DO).status == 0
@@ -154,7 +154,7 @@ def test_an_offset_that_is_ignored_or_deleted_is_no_difference(group: Simulated)
     assert group.run("apply", file, *DO).status == 0
     assert group.run("verify", file).status == 0
     assert group.run("status", "--all").status == 0
-    assert group.run("assess", "--all", "--fail-if-left").status == 0
+    assert group.run("gate", "--all").status == 0
     group.zk.set(f"{BELOW}/0", b"83")
     assert group.run("status", "--all").status == 3
     group.zk.delete(f"{BELOW}/0")
@@ -170,7 +170,7 @@ def test_an_expired_offset_that_was_only_there(simulated: Simulated) -> None:
     assert simulated.run("apply", plan(simulated, "plan"), *DO).status == 0
     simulated.kafka.committed.clear()
     assert simulated.run("status", "--all").status == 3
-    made = simulated.run("assess", "--all", "--misplaced", "use")
+    made = simulated.run("plan", "--all", "--misplaced", "use")
     assert [row["kind"] for row in made.rows] == ["expired"]
     again = plan(simulated, "again", "--expired-offsets", "moved")
     assert simulated.run("apply", again, *DO).status == 0

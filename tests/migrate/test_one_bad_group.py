@@ -40,7 +40,7 @@ def test_14_one_znode_without_permission(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An offset that may not be read is a problem of its group. The problem names this znode,
-    although all are read together. assess, plan, verify and export process the other groups, and
+    although all are read together. plan, verify and export process the other groups, and
     the status shows that one is missing."""
     bench.topic(topic, 4)
     bad, *good = (f"{unique[-8:]}-{tail}" for tail in ("a", "b", "c"))
@@ -55,7 +55,7 @@ def test_14_one_znode_without_permission(
     bench.client.set_acls(path, [make_acl("world", "anyone", write=True, admin=True)])
 
     expected = {bad: "unreadable", good[0]: "", good[1]: ""}
-    for words in (("assess",), ("plan", "--out", after)):
+    for words in (("plan",), ("plan", "--out", after)):
         status, out, err = printed_by(capsys, *words, *chosen, "--json")
         assert (status, kinds(out)) == (3, expected), err
         (row,) = [row for row in rows_of(out) if row["kind"]]
@@ -71,7 +71,7 @@ def test_14_one_znode_without_permission(
     assert path in row["what"]
     assert "8 partitions of 2 groups compared: 1 unreadable" in err
     without = (*chosen, "--exclude", bad)
-    assert printed_by(capsys, "assess", *without)[0] == 0
+    assert printed_by(capsys, "plan", *without)[0] == 0
     assert printed_by(capsys, "export", *without)[0] == 0
 
 
@@ -80,7 +80,7 @@ def test_09_a_coordinator_that_stays_away(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """If a broker is gone, the groups that it coordinated are named. The others are assessed,
+    """If a broker is gone, the groups that it coordinated are named. The others are planned,
     planned, compared, exported and moved. Each coordinator is waited for once, not once for each of
     its groups."""
     properties = {
@@ -113,7 +113,7 @@ def test_09_a_coordinator_that_stays_away(
 
         expected = {name: "coordinator-away" if name in away else "" for name in groups}
         for words in (
-            ("assess", "--all"),
+            ("plan", "--all"),
             ("plan", "--all", "--on-conflict", "newest", "--out", part),
         ):
             status, out, err = printed_by(capsys, *words, "--json", *server)

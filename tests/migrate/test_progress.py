@@ -44,7 +44,7 @@ def test_each_command_shows_how_far_it_is(
     chosen = [word for name in groups for word in ("--group", name)]
     plan = str(tmp_path / "plan")
     for verb, words in (
-        ("assessing", ["assess", *chosen, "--json"]),
+        ("planning", ["plan", *chosen, "--json"]),
         ("planning", ["plan", *chosen, "--out", plan, "--json"]),
         ("checking", ["apply", plan, "--json"]),
         ("moving", ["apply", plan, "--execute", "--json"]),
@@ -63,7 +63,7 @@ def test_each_command_shows_how_far_it_is(
         assert lines[0]["groups_per_second"] > 0
         assert lines[-1]["seconds_left"] == (0 if len(lines) == 3 else lines[-1]["seconds_left"])
         assert len(lines) == (2 if verb == "comparing" else 3)
-        bad = {"assessing": "not_ready", "planning": "not_ready", "moving": "failed"}
+        bad = {"planning": "not_ready", "moving": "failed"}
         if verb in bad:
             assert lines[-1][bad[verb]] == 1
 
@@ -105,7 +105,7 @@ def test_a_terminal_shows_a_bar(bench: Bench, groups: list[str]) -> None:
     words = [word for name in groups for word in ("--group", name)]
     server = ("--zookeeper", bench.cluster.zookeeper)
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "assess", *words, "--json", *server],
+        [sys.executable, "-c", code, "plan", *words, "--json", *server],
         stdout=subprocess.PIPE,
         stderr=theirs,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "220"},
@@ -124,7 +124,7 @@ def test_a_terminal_shows_a_bar(bench: Bench, groups: list[str]) -> None:
     os.close(ours)
     text = shown.decode()
     assert (process.returncode, len(rows_of(out))) == (3, 3)
-    assert "assessing" in text
+    assert "planning" in text
     assert "3/3" in text
     assert "0:00:0" in text
     assert "left" in text
@@ -141,7 +141,7 @@ def test_only_problems_are_listed_and_counted(
     server = ("--zookeeper", bench.cluster.zookeeper)
     plan = str(tmp_path / "plan")
     capsys.readouterr()
-    for words in (["assess", *chosen], ["plan", *chosen, "--out", plan]):
+    for words in (["plan", *chosen], ["plan", *chosen, "--out", plan]):
         assert run([*words, "--only-problems", "--json", *server]) == 3
         printed = capsys.readouterr()
         assert {row["group"] for row in rows_of(printed.out)} == {groups[2]}

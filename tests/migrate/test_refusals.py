@@ -184,7 +184,7 @@ def test_04_no_zookeeper_is_an_error_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If the server is away, the status is 1 and there is one line."""
-    arguments = ("assess", "--all", "--zookeeper", "127.0.0.1:9", "--timeout", "1")
+    arguments = ("plan", "--all", "--zookeeper", "127.0.0.1:9", "--timeout", "1")
     status, out, err = said(capsys, *arguments)
     assert (status, out) == (1, "")
     assert err.startswith("error: zookeeper.connect")
@@ -238,7 +238,7 @@ def test_06_a_rewind_is_not_undone(filled: Bench, group: str, topic: str) -> Non
 def test_06_a_move_is_not_undone(
     filled: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A moved group that has continued is ``moved`` for assess and for each further plan. No plan
+    """A moved group that has continued is ``moved`` for each further plan. No plan
     writes the old offsets back with any --on-conflict, and verify accepts such a plan too."""
     filled.set_zk(group, topic, {1: 2**63 - 1})
     plan, journal = filled.plan([group], options=Options(out_of_range=OutOfRange.CLAMP))
@@ -246,7 +246,7 @@ def test_06_a_move_is_not_undone(
     filled.set_kafka(group, topic, {0: 10})
     zookeeper = ("--zookeeper", filled.cluster.zookeeper)
     one = ("--group", group)
-    status, out, _ = said(capsys, "assess", *one, "--json", *zookeeper)
+    status, out, _ = said(capsys, "plan", *one, "--json", *zookeeper)
     assert (status, rows_of(out)[0]["verdict"]) == (0, "moved")
     for rule in OnConflict:
         file = str(tmp_path / rule.value)
@@ -445,11 +445,11 @@ def test_13_a_wrong_chroot_is_no_success(
         (f"{zookeeper}/nowhere", "does not exist"),
         (chroot, "no broker is registered"),
     ):
-        status, out, err = said(capsys, "assess", "--all", "--zookeeper", where)
+        status, out, err = said(capsys, "plan", "--all", "--zookeeper", where)
         assert status != 0
         assert out == ""
         assert words in err
-    nothing = ("assess", "--groups-regex", "no-such-group.*", "--zookeeper", zookeeper)
+    nothing = ("plan", "--groups-regex", "no-such-group.*", "--zookeeper", zookeeper)
     status, _, err = said(capsys, *nothing)
     assert status == 1
     assert "is the chroot right?" in err
@@ -615,7 +615,7 @@ def test_every_verdict_is_told_for_all_groups(
         filled.set_zk(f"{group}-{tail}", topic, {0: offset})
     filled.client.create(f"/consumers/{group}-c/ids/x", b"{}", ephemeral=True, makepath=True)
     arguments = ("--groups-regex", f"{group}.*", "--zookeeper", filled.cluster.zookeeper)
-    status, out, _ = said(capsys, "assess", *arguments, "--json")
+    status, out, _ = said(capsys, "plan", *arguments, "--json")
     assert status == 3
     verdicts = {row["group"]: row["verdict"] for row in rows_of(out)}
     assert verdicts == {

@@ -1,9 +1,15 @@
-"""``zkmigrate rehearse``: the whole plan on copies, in separate servers."""
+"""A rehearsal: the whole plan on copies, in separate servers."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from zkmigrate.apply.outcome import Outcome
+from zkmigrate.formats import plan_file
+
+from tests.migrate.rehearsal import Rehearsal, copy_groups, ready
 
 if TYPE_CHECKING:
     from conftest import Bench, Shell  # type: ignore[import-not-found]
@@ -37,15 +43,19 @@ def test_a_rehearsal_changes_nothing_and_finds_what_apply_would_find(
     bench.client.create(f"/consumers/{runs}/ids/x", b"{}", ephemeral=True, makepath=True)
     before = [bench.znodes(group) for group in every]
     kafka = [bench.committed(group, {topic: 2}) for group in every]
-    status, rows = shell.rows("rehearse", path)
-    assert {row["group"]: row["outcome"] for row in rows} == {
-        runs: "done",
-        conflict: "done",
-        locked: "done",
-        closed: "refused",
-    }, rows
-    assert [row["why"] for row in rows][:3] == ["", "", ""]
-    assert "does not let zkmigrate register" in rows[3]["why"]
-    assert status == 3
+    loaded = plan_file.load(path)
+    loaded = replace(loaded, groups=tuple(ready(loaded)))
+    with bench.stores() as stores:
+        copy = copy_groups(stores, list(loaded.groups))
+    with Rehearsal(copy, tmp_path / "copy", lambda _what: None) as rehearsal:
+        results = {one.result.group: one for one in rehearsal.run(loaded, 4, True)}
+    assert {group: one.result.outcome for group, one in results.items()} == {
+        runs: Outcome.DONE,
+        conflict: Outcome.DONE,
+        locked: Outcome.DONE,
+        closed: Outcome.REFUSED,
+    }, results
+    assert all(results[group].good for group in (runs, conflict, locked)), results
+    assert "does not let zkmigrate register" in results[closed].result.why
     assert [bench.znodes(group) for group in every] == before
     assert [bench.committed(group, {topic: 2}) for group in every] == kafka

@@ -68,7 +68,7 @@ def test_a_renamed_group_goes_there_and_back(
         status, rows = shell.rows("plan", *words, "--out", f"{back}{number}")
         assert [(row["group"], row["kafka_group"]) for row in rows] == [(group, new)]
         assert status == 0
-        _, rows = shell.rows("assess", *words)
+        _, rows = shell.rows("plan", *words)
         assert [(row["group"], row["kafka_group"]) for row in rows] == [(group, new)]
     back += "0"
     assert shell("apply", back, "--execute")[0] == 0

@@ -133,7 +133,7 @@ def test_a_group_with_other_znodes_can_be_moved(simulated: Simulated, how: str) 
     assert (row["verdict"], row["kind"]) == ("needs a decision", "other-znodes")
     assert row["what"].endswith("/consumers/g/lastCommit")
     rules = simulated.file("rules")
-    asked = simulated.run("assess", "--all", "--decisions-out", rules)
+    asked = simulated.run("plan", "--all", "--decisions-out", rules)
     assert asked.status == 3
     with open(rules) as file:
         text = file.read()
@@ -155,14 +155,14 @@ def test_offsets_of_another_client_are_never_left_aside(simulated: Simulated, pa
     simulated.topic("t", (0, 100))
     simulated.in_zookeeper("g", "t", 5)
     simulated.zk.set(f"/consumers/g/{path}", b"4711")
-    found = simulated.run("assess", "--all", "--other-znodes", "ignore")
+    found = simulated.run("plan", "--all", "--other-znodes", "ignore")
     assert ("refused", "foreign-layout") in {(row["verdict"], row["kind"]) for row in found.rows}
 
 
 def test_a_group_without_offsets_in_the_layout_is_another_clients(simulated: Simulated) -> None:
     """Its offsets are somewhere in the other znodes."""
     simulated.zk.set("/consumers/g/state/t", b"4711")
-    found = simulated.run("assess", "--all", "--other-znodes", "ignore")
+    found = simulated.run("plan", "--all", "--other-znodes", "ignore")
     assert "foreign-layout" in {row["kind"] for row in found.rows}
 
 
@@ -180,7 +180,7 @@ def test_an_unreadable_group_can_be_skipped(simulated: Simulated) -> None:
 
     right, simulated.kafka.fetch = simulated.kafka.fetch, fetch
     rules = simulated.file("rules")
-    assert simulated.run("assess", "--all", "--decisions-out", rules).status == 3
+    assert simulated.run("plan", "--all", "--decisions-out", rules).status == 3
     with open(rules) as file:
         text = file.read()
     assert "skip = false" in text
@@ -207,7 +207,7 @@ def test_each_rule_shows_only_what_it_is_about(simulated: Simulated) -> None:
         simulated.zk.set(f"/consumers/g/offsets/t/{number}", b"0x%d" % number)
     simulated.zk.set("/consumers/g/offsets/t-1/0", b"0x77")
     rules = simulated.file("rules")
-    simulated.run("assess", "--all", "--decisions-out", rules)
+    simulated.run("plan", "--all", "--decisions-out", rules)
     with open(rules) as file:
         tables = file.read().split("[[rule]]")
     shown = {
@@ -218,13 +218,13 @@ def test_each_rule_shows_only_what_it_is_about(simulated: Simulated) -> None:
     assert shown == {("t", 0): 1, ("t", 1): 1, ("t", 11): 1, ("t-1", 0): 1}, tables
 
 
-def test_assess_says_that_a_rollback_would_fail(simulated: Simulated) -> None:
+def test_a_plan_says_that_a_rollback_would_fail(simulated: Simulated) -> None:
     """The way forward needs fewer rights than the way back, so the night would find it out."""
     simulated.topic("t", (0, 100))
     for group in "ab":
         simulated.in_zookeeper(group, "t", 5)
     simulated.kafka.kept = {"new-b"}
-    rows = simulated.run("assess", "--all", "--rename", "b=new-b").rows
+    rows = simulated.run("plan", "--all", "--rename", "b=new-b").rows
     assert {row["group"]: "a rollback would fail" in row["notes"] for row in rows} == {
         "a": False,
         "b": True,

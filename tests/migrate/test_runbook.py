@@ -52,7 +52,7 @@ def test_the_commands_of_the_runbook_do_what_it_says(
             words = shlex.split(command.replace("$ZK", cluster.zookeeper), comments=True)
             if "--at-apply --decisions" in command:
                 assert 'on_conflict = "kafka"' in (tmp_path / "decisions.toml").read_text()
-            if "assess --group search" in command:
+            if "plan --group search --zookeeper" in command:
                 bench.set_zk("search", "orders", {1: 6})
             if "--only-problems --zookeeper" in command:
                 bench.set_zk("test-1", "orders", {0: 3})
@@ -68,7 +68,7 @@ def test_the_commands_of_the_runbook_do_what_it_says(
             if "verify estate.plan --zookeeper" in command:
                 _check_moved(bench)
         assert ran.count("apply") == 5
-        assert {"status", "assess", "plan", "verify", "guard", "release", "rollback"} <= set(ran)
+        assert {"status", "plan", "verify", "guard", "release", "rollback"} <= set(ran)
         assert _offsets(bench, "billing") == {0: 3, 1: 4}
         assert _offsets(bench, "billing-archive") == {}
         assert _offsets(bench, "search") == {0: 3, 1: 6}

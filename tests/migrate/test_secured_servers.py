@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]
 
 EVERY_COMMAND = (
-    ["assess", "--all"],
+    ["plan", "--all"],
     ["plan", "--all", "--out", "{folder}/new.plan"],
     ["apply", "{folder}/plan"],
     ["verify", "{folder}/plan"],
@@ -94,7 +94,7 @@ def test_a_zookeeper_that_requires_sasl_is_named(
 ) -> None:
     """The error is one line that says that authentication is missing, and not that an operation was
     refused."""
-    error = error_of(capsys, tmp_path, ["assess", "--all"], strict + chrooted)
+    error = error_of(capsys, tmp_path, ["plan", "--all"], strict + chrooted)
     assert "requires clients to authenticate" in error
     assert "zkconsumer.zookeeper.sasl.jaas.config" in error
 

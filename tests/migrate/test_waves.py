@@ -87,12 +87,12 @@ def test_names_that_are_not_known_are_all_listed(
     """The error lists every misspelt name in a file of groups, and nothing is planned."""
     names = tmp_path / "names"
     names.write_text(f"{five[0]}\nnot-here\nnor-this\n")
-    for words in (("assess",), ("plan", "--out", str(tmp_path / "plan"))):
+    for words in (("plan",), ("plan", "--out", str(tmp_path / "plan"))):
         status, _, err = shell(*words, "--groups-from", str(names))
         assert (status, "2 of the 3 groups" in err, "not-here, nor-this" in err) == (1, True, True)
     assert not (tmp_path / "plan").exists()
     names.write_text("# none\n")
-    status, _, err = shell("assess", "--groups-from", str(names))
+    status, _, err = shell("plan", "--groups-from", str(names))
     assert (status, "has no names of groups" in err) == (2, True)
     assert shell("plan", "--group", five[0], "--out", str(tmp_path / "one"))[0] == 0
     status, _, err = shell("apply", str(tmp_path / "one"), "--group", five[1])
@@ -180,9 +180,9 @@ def test_groups_broken_in_many_ways_do_not_hold_up_the_others(
 def test_decisions_of_single_groups_and_topics(
     bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
 ) -> None:
-    """assess writes a file with a question for each group that needs a decision. Once it is filled
-    in, each group is resolved in its own way, and some topics in another. The plan follows all
-    decisions."""
+    """``--decisions-out`` writes a file with a question for each group that needs a decision. Once
+    it is filled in, each group is resolved in its own way, and some topics in another. The plan
+    follows all decisions."""
     name = unique[-8:]
     other = f"{topic}-b"
     bench.topic(topic, 1)
@@ -197,7 +197,7 @@ def test_decisions_of_single_groups_and_topics(
     bench.set_zk(f"{name}-d", other, {0: 99})
     chosen = ("--groups-regex", f"{name}-.*")
     file = tmp_path / "decisions.toml"
-    assert shell("assess", *chosen, "--decisions-out", str(file))[0] == 3
+    assert shell("plan", *chosen, "--decisions-out", str(file))[0] == 3
     text = file.read_text()
     for group, question in (
         ("a", 'on_conflict = "refuse"  # or zookeeper, kafka, newest, min, max'),
@@ -257,7 +257,7 @@ def test_where_to_start_without_an_offset_and_in_topics_made_again(
     assert planned("--recreated-topics", "skip", "--without-offset", "latest") == {1: 20}
     assert planned("--recreated-topics", "skip", "--without-offset", "earliest") == {1: 0}
     status, rows = shell.rows(
-        "assess", "--group", group, "--recreated-topics", "skip", "--without-offset", "refuse"
+        "plan", "--group", group, "--recreated-topics", "skip", "--without-offset", "refuse"
     )
     assert (status, rows[0]["kind"]) == (3, "no-offset")
     assert f"{topic}-1" in rows[0]["what"]
@@ -359,7 +359,7 @@ def test_groups_are_reviewed_while_they_run_and_moved_when_they_stop(
     chosen = [word for group in five for word in ("--group", group)]
     plan = str(tmp_path / "plan")
     assert shell("plan", *chosen, "--out", str(tmp_path / "now"))[0] == 3
-    assert shell("assess", *chosen, "--running")[0] == 0
+    assert shell("plan", *chosen, "--at-apply")[0] == 0
     status, rows = shell.rows("plan", *chosen, "--at-apply", "--out", plan)
     assert status == 0
     assert [row["group"] for row in rows if "members run" in row["notes"]] == five[:2]

@@ -25,8 +25,8 @@ HERE = "cluster here (brokers 0 at sim:1), ZooKeeper sim:1, 2 groups"
 ONLY_ZOOKEEPER = "cluster here, ZooKeeper sim:1, 2 groups"
 CHOSEN = ("--group", "g")
 COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
-    "assess": (("assess", *CHOSEN), HERE),
-    "left": (("assess", *CHOSEN, "--left"), HERE),
+    "assessment": (("plan", *CHOSEN), HERE),
+    "gate": (("gate", *CHOSEN), HERE),
     "plan": (("plan", *CHOSEN, "--out", "another"), HERE),
     "apply": (("apply", "plan"), HERE),
     "apply it": (("apply", "plan", "--execute"), HERE),

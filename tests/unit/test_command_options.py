@@ -236,9 +236,9 @@ def test_the_command_line_wins_over_the_environment(
         (MIGRATE["guard"], ["--all", "--hold", "--execute", *ZK], "--execute has no effect with"),
         (MIGRATE["guard"], ["--all", "--hold", "--csv", *ZK], "--csv has no effect with --hold"),
         (
-            MIGRATE["assess"],
-            ["--all", "--left", "--on-conflict", "kafka", *ZK],
-            "--on-conflict has no effect with --left",
+            MIGRATE["plan"],
+            ["--all", "--out", "p", "--decisions-out", "d", *ZK],
+            "--decisions-out has no effect with --out",
         ),
         (
             MIGRATE["plan"],

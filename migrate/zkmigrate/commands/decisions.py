@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from functools import wraps
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -21,18 +21,13 @@ from zkmigrate.plan.options import (
     OtherZnodes,
     OutOfRange,
     Recreated,
+    Rule,
     Skip,
     Unproven,
     WithoutOffset,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
-DECISIONS: Final = (
-    "on_conflict", "out_of_range", "misplaced", "missing_topics", "unproven_topics",
-    "recreated_topics", "without_offset", "expired_offsets", "other_znodes", "skips",
-    "max_idle_days", "decisions",
-)  # fmt: skip
-"""Parameters that decide about a group's offsets, whichever way they are moved."""
 
 
 def _skips(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[Skip, ...]:
@@ -48,6 +43,21 @@ def _choice(name: str, values: type[Enum], what: str) -> Callable[[F], F]:
     return click.option(
         name, type=click.Choice(every), default=every[0], show_default=True, help=what
     )
+
+
+def decisions_option(command: F) -> F:
+    """Add ``--decisions``."""
+    return click.option(
+        "--decisions",
+        metavar="FILE",
+        help="A TOML file with decisions about single groups and topics, see plan --decisions-out. "
+        "They override other options.",
+    )(command)
+
+
+def rules_in(file: str | None) -> tuple[Rule, ...]:
+    """Return the decisions in a file. Raises PlanFileError."""
+    return decisions_file.parse(file, read_file(file)) if file else ()
 
 
 def decisions(command: F) -> F:
@@ -79,7 +89,7 @@ def decisions(command: F) -> F:
             MissingTopics(missing_topics),
             Recreated(recreated_topics),
             WithoutOffset(without_offset),
-            decisions_file.parse(decisions, read_file(decisions)) if decisions else (),
+            rules_in(decisions),
             Unproven(unproven_topics),
             Expired(expired_offsets),
             OtherZnodes(other_znodes),
@@ -87,12 +97,7 @@ def decisions(command: F) -> F:
         return command(direction=Direction(direction), options=options, **others)
 
     for option in (
-        click.option(
-            "--decisions",
-            metavar="FILE",
-            help="A TOML file with decisions about single groups and topics, see assess "
-            "--decisions-out. They override these options.",
-        ),
+        decisions_option,
         click.option(
             "--max-idle-days",
             type=click.IntRange(min=0),

@@ -33,10 +33,16 @@ from zkmigrate.plan.values import Verdict
 @click.option(
     "--at-apply",
     is_flag=True,
-    help="Record only the decisions. apply reads each group's offsets right before it moves "
-    "them, so the groups may run until then.",
+    help="Let the groups run until apply, which reads each group's offsets right before it moves "
+    "them. The plan records only the decisions.",
 )
-@click.option("--out", required=True, metavar="PLAN", help="A new file.")
+@click.option("--out", metavar="PLAN", help="A new file for the plan; without it, only show it.")
+@click.option(
+    "--decisions-out",
+    metavar="FILE",
+    help="A new file for --decisions, with a rule for each group that needs a decision. Not with "
+    "--out.",
+)
 @click.option(
     "--from-file",
     metavar="FILE",
@@ -52,21 +58,25 @@ def plan(
     direction: Direction,
     options: Options,
     at_apply: bool,
-    out: str,
+    out: str | None,
+    decisions_out: str | None,
     from_file: str | None,
     renames: tuple[Rename, ...],
     servers: Servers,
     only_problems: bool,
     how: How,
 ) -> None:
-    """Write a plan to review: each partition with its old and new offset and the reason.
+    """Show for each group whether it can be moved, and if not, why and what to do.
 
-    It changes nothing else. Groups that are not ready are in the plan with the reason, and apply
-    skips them.
+    With --out, also write a plan to review: each partition with its old and new offset and the
+    reason. Groups that are not ready are in the plan with the reason, and apply skips them. Nothing
+    else is changed.
     """
     summary = Summary(how, only_problems, options.skips)
     if at_apply:
         no_effect("--at-apply", "from_file")
+    if out is not None:
+        no_effect("--out", "decisions_out")
     offsets = _offsets_in(from_file, which) if from_file else None
     with (
         no_collector(),
@@ -78,20 +88,27 @@ def plan(
             offsets = {own[name]: offset for name, offset in offsets.items()}
         chosen = list(own.values())
         made = plan_groups(stores, direction, options, chosen, progress, offsets, at_apply, renamed)
-        lines = plan_file.render(
-            direction,
-            int(time.time() * 1000),
-            summary.watch(made),
-            options if at_apply else None,
-            stores.cluster_id(),
-            {"version": version("zkconsumer"), "options": decisions_file.to_json(options)},
-        )
-        write_out(out, lines)
+        plans = summary.watch(made)
+        if out is not None:
+            lines = plan_file.render(
+                direction,
+                int(time.time() * 1000),
+                plans,
+                options if at_apply else None,
+                stores.cluster_id(),
+                {"version": version("zkconsumer"), "options": decisions_file.to_json(options)},
+            )
+            write_out(out, lines)
+        elif decisions_out is not None:
+            write_out(decisions_out, decisions_file.template(plans), "--decisions-out")
+        for _ in plans:
+            pass
         summary.unlisted = stores.unlisted
     summary.print_all()
-    ready = summary.verdicts[Verdict.READY]
-    then = f"carry it out with zkmigrate apply {out} --execute" if ready else "no group is ready"
-    click.echo(f"the plan is in {out}; {then}", err=True)
+    if out is not None:
+        ready = summary.verdicts[Verdict.READY]
+        then = f"carry it out with zkmigrate apply {out} --execute" if ready else "none is ready"
+        click.echo(f"the plan is in {out}; {then}", err=True)
     click.get_current_context().exit(summary.status)
 
 

@@ -1,4 +1,4 @@
-"""Shared by ``assess`` and ``plan``: planning the chosen groups, and the summary of the plans."""
+"""Planning the chosen groups, and the summary of the plans."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ import click
 from zkconsumer.console.lazy import LazyGroup
 
 COMMANDS: Final = {
-    "assess": "zkmigrate.commands.assess:assess",
     "plan": "zkmigrate.commands.plan:plan",
     "apply": "zkmigrate.commands.apply:apply",
     "rollback": "zkmigrate.commands.rollback:rollback",
@@ -17,9 +16,9 @@ COMMANDS: Final = {
     "status": "zkmigrate.commands.status:status",
     "guard": "zkmigrate.commands.guard:guard",
     "release": "zkmigrate.commands.release:release",
+    "gate": "zkmigrate.commands.gate:gate",
     "reset": "zkmigrate.commands.reset:reset",
     "report": "zkmigrate.commands.report:report",
-    "rehearse": "zkmigrate.commands.rehearse:rehearse",
     "live": "zkmigrate.commands.live:live",
     "export": "zkmigrate.commands.export:export",
     "config-map": "zkmigrate.commands.config_map:config_map",

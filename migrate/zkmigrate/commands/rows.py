@@ -53,7 +53,7 @@ _STAYS: Final = Column(
 SCHEMAS: Final[Mapping[str, Schema]] = {
     "plan": Schema(
         1,
-        ("plan", "assess"),
+        ("plan",),
         "each problem of a group, or for a group without one",
         (
             _GROUP,
@@ -75,12 +75,6 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         "each group",
         (_GROUP, _OUTCOME, Column("offsets", "integer", "Offsets that were written."), _WHY, _STAYS,
          _KAFKA),
-    ),
-    "rehearse": Schema(
-        1,
-        ("rehearse",),
-        "each group",
-        (_GROUP, _OUTCOME, Column("offsets", "integer", "Offsets that were written."), _WHY),
     ),
     "verify": Schema(
         1,
@@ -121,7 +115,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "gate": Schema(
         1,
-        ("assess --left", "assess --fail-if-left"),
+        ("gate",),
         "each group",
         (
             _GROUP,

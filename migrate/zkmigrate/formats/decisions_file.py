@@ -64,7 +64,7 @@ _HEAD: Final = """\
 # The first rule that means a group and topic and has a key decides it, so put exceptions first.
 # group and topic may be globs. Add topic = "NAME" to decide about one topic only, and skip = true
 # to leave offsets as they are in both stores, with partition = N those of one partition.
-# ignore = "REASON" leaves whole groups as they are; assess --fail-if-left lets them pass.
+# ignore = "REASON" leaves whole groups as they are; zkmigrate gate lets them pass.
 """
 
 

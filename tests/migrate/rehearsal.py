@@ -15,6 +15,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from zkmigrate import verify
+from zkmigrate.apply import guard
+from zkmigrate.apply.journal import Journal
+from zkmigrate.apply.migrator import Migrator
+from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.errors import MigrationError
+from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.model import HeldNow, LogRange
+from zkmigrate.plan.values import GroupPlan, Problem, Verdict
+from zkmigrate.stores.group_states import read_offsets
+from zkmigrate.stores.sessions import Stores
+
 from zkconsumer.admin.snapshot import MISPLACED, MOVED, GroupSnapshot, read_group
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
@@ -31,17 +43,6 @@ from zkconsumer.core.zookeeper.scripts.common import (
 from zkconsumer.core.zookeeper.znodes import BROKER_TOPICS, GroupPaths, topic_path
 from zkconsumer.servers import LocalCluster
 from zkconsumer.zk.blocking import BlockingZk
-from zkmigrate import verify
-from zkmigrate.apply import guard
-from zkmigrate.apply.journal import Journal
-from zkmigrate.apply.migrator import Migrator
-from zkmigrate.apply.outcome import Outcome, Result
-from zkmigrate.errors import MigrationError
-from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import HeldNow, LogRange
-from zkmigrate.plan.values import GroupPlan, Problem, Verdict
-from zkmigrate.stores.group_states import read_offsets
-from zkmigrate.stores.sessions import Stores
 
 KAFKA: Final = "3.9"
 """The Kafka release of the servers that are started."""
@@ -174,9 +175,7 @@ class Rehearsal:
             _, ranges = stores.logs.covering(self._copy.ranges.keys(), 60.0)
             wrong = [tp for tp, log in self._copy.ranges.items() if ranges.get(tp) != log]
             if wrong:
-                raise MigrationError(
-                    f"the copy of {min(wrong)} differs from the log: rehearse again"
-                )
+                raise MigrationError(f"the copy of {min(wrong)} differs from the log: run it again")
             for one in self._copy.groups:
                 if one.kafka:
                     stores.kafka.commit(one.kafka_group, one.kafka)

@@ -1,0 +1,91 @@
+"""``zkmigrate gate``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import click
+
+from zkconsumer.console.collector import no_collector
+from zkconsumer.console.tables import How, format_options, print_notes
+from zkconsumer.core.zookeeper.znodes import is_legal_group
+from zkconsumer.errors import ZooKeeperError
+from zkconsumer.zk.blocking import or_refusal
+from zkmigrate.commands.cells import only_problems_option
+from zkmigrate.commands.decisions import decisions_option, rules_in
+from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.rows import print_table
+from zkmigrate.commands.selection import Selection, selection
+from zkmigrate.commands.servers import (
+    Servers,
+    open_stores,
+    print_not_looked_at,
+    server_options,
+)
+from zkmigrate.exits import HELP, exit_status
+from zkmigrate.model import GroupState, Store
+from zkmigrate.plan.left import IGNORED, Left, what_is_left
+from zkmigrate.plan.options import Options
+
+
+@click.command(epilog=HELP)
+@selection
+@decisions_option
+@server_options
+@only_problems_option
+@format_options
+def gate(
+    which: Selection, decisions: str | None, servers: Servers, only_problems: bool, how: How
+) -> None:
+    """Check whether ZooKeeper can be switched off; show what would be lost.
+
+    A group needs attention if an offset or a member is only in ZooKeeper, or if a znode of it is
+    not understood. Each row shows which offsets Kafka does not have, which znodes are not
+    understood, how many members are live, when the group last stored an offset, and how Kafka's
+    offsets compare. Only /consumers in this chroot is judged; other places where clients may keep
+    offsets are named. Groups that --decisions ignores do not count.
+    """
+    options = Options(rules=rules_in(decisions))
+    from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
+    from zkmigrate.stores.surroundings import below_offsets
+
+    rows: list[Left] = []
+    with (
+        no_collector(),
+        Progress("looking", bad="left") as progress,
+        open_stores(servers, progress) as stores,
+    ):
+        names = which.of_store(partial(stores.group_names, Store.ZOOKEEPER), Store.ZOOKEEPER)
+        progress.total = len(names)
+        legal = [name for name in names if is_legal_group(name)]
+        deeper = stores.zk.run_all(or_refusal(below_offsets(name)) for name in legal)
+        odd = {
+            name: paths
+            for name, paths in zip(legal, deeper, strict=True)
+            if paths and not isinstance(paths, ZooKeeperError)  # read_states reports that
+        }
+        for state in read_states(stores, names, {}, False):
+            if isinstance(state, GroupState):
+                foreign = (*state.foreign, *odd.get(state.group, ()))
+                one = what_is_left(replace(state, foreign=foreign))
+            else:
+                one = Left.unknown(state[0], f"{state[1].kind.value}: {state[1].what}")
+            reason = options.ignored(one.group)
+            rows.append(one.ignored(reason) if one.left and reason else one)
+            progress.group(one.group, not rows[-1].left)
+        print_not_looked_at(stores.zk, servers)
+    left = [one for one in rows if one.left]
+    print_table("gate", Left._fields, left if only_problems else rows, how)
+    live = sum(one.members > 0 for one in left)
+    click.echo(
+        f"{len(left)} of {len(rows)} groups would lose something without ZooKeeper: "
+        f"{sum(one.lost for one in left)} offsets; {live} groups have live members",
+        err=True,
+    )
+    ignored = [one for one in rows if one.why.startswith(IGNORED)]
+    print_notes(f"group {one.group} is {one.why}" for one in ignored)
+    decided = sum(one.decided for one in rows)
+    if decided:
+        print_notes([f"{decided} offsets stay in ZooKeeper because a plan skipped them"])
+    click.get_current_context().exit(exit_status(attention=bool(left)))
