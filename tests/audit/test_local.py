@@ -452,6 +452,20 @@ def test_logs_that_begin_with_a_snapshot(tmp_path: Path, zkaudit: Any) -> None:
     assert owner(zkaudit, tmp_path, at) == held
 
 
+def test_an_owner_that_only_the_end_of_its_session_shows(tmp_path: Path, zkaudit: Any) -> None:
+    """The logs begin late, and the end of the session lists its znodes."""
+    h = History()
+    h.zxid = 10
+    h.add("setData", 7, "/other", version=1, data=b"")
+    paths = [f"{OWNERS}/t/0", "/consumers/g/ids/a"]
+    h.add("closeSession", 5, cxid=0, deleted=paths)
+    write_log(tmp_path, h.rows)
+    held = ("owner", "a", None, "0xc", "expired", None, None)
+    assert owner(zkaudit, tmp_path, moment(h.rows[0])) == held
+    (line,) = texts(zkaudit("log", "g", "--zookeeper-logs", tmp_path, "--servers", 1))[1:]
+    assert line == "member a left: its session 0x5 expired; no longer owned: t-0"
+
+
 def test_only_the_logs_of_a_time_are_read(
     tmp_path: Path, zkaudit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
