@@ -26,13 +26,13 @@ DRAWS = 60
 
 def table(audit: Path, name: str) -> list[dict[str, Any]]:
     """The rows of a table."""
-    found = ds.dataset(audit / "tables" / name, format="parquet").to_table()
-    for at, field in enumerate(found.schema):
+    rows = ds.dataset(audit / "tables" / name, format="parquet").to_table()
+    for at, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
-            utc = found[field.name].cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
-            found = found.set_column(at, field.name, utc)
-    rows: list[dict[str, Any]] = found.to_pylist()
-    return rows
+            utc = rows[field.name].cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
+            rows = rows.set_column(at, field.name, utc)
+    values: list[dict[str, Any]] = rows.to_pylist()
+    return values
 
 
 def compare(logs: Path, audit: Path, seed: int = SEED) -> int:
@@ -69,14 +69,14 @@ def compare_owners(logs: Path, audit: Path, rng: random.Random, seed: int) -> in
         if rng.random() < 0.5 and edges:
             at = rng.choice(edges) + timedelta(milliseconds=rng.choice((-1, 0, 1)))
         at = min(max(at, times[0][0]), times[-1][0])
-        zxid = max(found for time, found in times if time <= rounded(at))
+        zxid = max(zxid for time, zxid in times if time <= rounded(at))
         where = {name: row[name] for name in ("chroot", "group", "topic", "partition")}
         here = [r for r in owned if all(r[name] == value for name, value in where.items())]
         question = Question([str(logs)], row["group"])
         (answer,) = (
-            found
-            for found in who(question, row["topic"], row["partition"], at.isoformat(" "))
-            if found.chroot == row["chroot"]
+            answer
+            for answer in who(question, row["topic"], row["partition"], at.isoformat(" "))
+            if answer.chroot == row["chroot"]
         )
         about = (
             f"{where} at {at}: python -m tests.audit.answers {logs} {audit} {seed} (draw {draw})"

@@ -185,6 +185,7 @@ def test_what_is_not_understood_is_named(tmp_path: Path, zkaudit: Any) -> None:
     h.add("setData", 7, f"{OWNERS}/t/0", data=b"b-0", version=1)
     h.add("delete", 7, f"{OFFSETS}/t/0")
     h.add("delete", 7, f"{OFFSETS}/t")
+    h.add("setACL", 7, "/consumers/g/ids", version=1)
     h.add("create", 8, f"{OWNERS}/t/1", data=b"c-0", ephemeral=False)
     write_log(tmp_path, h.rows)
     lines = texts(zkaudit("log", "g", "--zookeeper-logs", tmp_path, "--servers", 1))[1:]
@@ -206,6 +207,7 @@ def test_what_is_not_understood_is_named(tmp_path: Path, zkaudit: Any) -> None:
         f"{seven} wrote 'b-0' into the owner znode of t-0",
         f"t-0: offset deleted by {seven}",
         f"{OFFSETS}/t deleted by {seven}",
+        f"access list of /consumers/g/ids changed by {seven}",
     ]
 
 
@@ -409,8 +411,7 @@ def test_a_log_gap_is_a_line_at_its_place(tmp_path: Path, zkaudit: Any) -> None:
         "What happened from 2026-11-21 00:00:07 to 2026-11-21 00:00:10 (UTC) is unknown: no log "
         "has zxids 0x8 to 0x9."
     )
-    found = texts(lines)
-    assert found[6:9] == [
+    assert texts(lines)[6:9] == [
         "log gap: no log has the transactions 0x8 to 0x9",
         "t-1 claimed by b, whose registration is not in the logs (session 0x6)",
         "t-0: offset ? -> 15 by session 0x9 (never registered here); its owner is unknown",
@@ -441,8 +442,11 @@ def test_logs_that_begin_with_a_snapshot(tmp_path: Path, zkaudit: Any) -> None:
     write_log(place, h.rows[7:])
     (place / "snapshot.7").write_bytes(snapshot_after(h.rows[:7]))
     lines = texts(zkaudit("log", "g", "--zookeeper-logs", tmp_path, "--servers", 1))
-    assert lines[0] == "the logs begin here: what happened before is unknown"
-    assert lines[2:5] == [
+    assert lines[:2] == [
+        "the logs begin here: what happened before is unknown",
+        "a snapshot shows session 0x5 of member a; it owned t-0 to 1",
+    ]
+    assert lines[3:6] == [
         "t-1 released by a",
         "t-1 claimed by b",
         "t-0: offset 20 -> 15 (back by 5) by session 0x9 (never registered here); its owner was a",

@@ -69,8 +69,8 @@ def who_command(
         answers = who(question, *partition, at)
         for answer in answers:
             session = answer.session
-            found = {} if session is None else addresses_of(server_logs, {session.id})
-            address = None if session is None else found.get(session.id)
+            used = set() if session is None else {session.id}
+            address = next(iter(addresses_of(server_logs, used).values()), None)
             if as_json:
                 click.echo(json.dumps(_plain(answer, group, at, address)))
             else:

@@ -172,12 +172,12 @@ def _of_znodes(rows: DataFrame, plan: History) -> DataFrame:
     log_gaps = plan.log_gaps
 
     def judged(table: pa.Table) -> pa.Table:
-        ordered = table.sort_by([("zxid", "ascending"), ("idx", "ascending")]).to_pylist()
-        made = [
+        rows = table.sort_by([("zxid", "ascending"), ("idx", "ascending")]).to_pylist()
+        ordered = [
             Change(row["zxid"], ACTS[row["type"]], *(row[name] for name in names[3:]))
-            for row in ordered
+            for row in rows
         ]
-        return _verdicts(of_znode(made, log_gaps))
+        return _verdicts(of_znode(ordered, log_gaps))
 
     return changes.select("path", *names).groupBy("path").applyInArrow(judged, _VERDICTS)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from zkaudit.group import (
@@ -32,7 +33,14 @@ from zkaudit.group import (
 from zkaudit.group.znodes import FOREIGN, IDS, OFFSETS, OWNERS
 from zkaudit.history.committed import within
 from zkaudit.history.modes import is_lock_record
-from zkaudit.local.events import Sessions, events_of, fold_of, sessions_of, subscription_of
+from zkaudit.local.events import (
+    Sessions,
+    events_of,
+    fold_of,
+    sessions_of,
+    shown_of,
+    subscription_of,
+)
 from zkaudit.local.history import GroupHistory
 from zkaudit.text import printable
 
@@ -67,41 +75,88 @@ def entries(history: GroupHistory, group: str) -> Iterator[Entry]:
     """Yield the changes of a group, with log gaps and transactions that were left out at their
     place."""
     events = events_of(history.rows)
-    words = _Words(group, sessions_of(history), fold_of(history, events), _Topics(history))
-    places = _places(history)
+    sessions = sessions_of(history)
+    words = _Words(group, sessions, fold_of(history, events), _Topics(history))
+    others = [*_gaps(history, group), *_left_out(history), *_access_lists(history, group, sessions)]
+    waiting = iter(sorted(others, key=lambda entry: entry.zxid))
     unsure = history.plan.unconfirmed
     unsure_from = unsure[0][0] if unsure else 2**63
-    later = next(places, None)
+    other = next(waiting, None)
     for event in events:
-        while later is not None and later.zxid <= event.zxid:
-            yield later
-            later = next(places, None)
+        while other is not None and other.zxid <= event.zxid:
+            yield other
+            other = next(waiting, None)
         for entry in words.of(event):
             if event.zxid >= unsure_from and within(event.zxid, unsure):
                 entry = entry._replace(confirmed=False)
             yield entry
-    while later is not None:
-        yield later
-        later = next(places, None)
+    if other is not None:
+        yield other
+    yield from waiting
 
 
-def _places(history: GroupHistory) -> Iterator[Entry]:
-    """What the logs lack, and what was left out."""
-    found = []
+def _gaps(history: GroupHistory, group: str) -> Iterator[Entry]:
+    """The log gaps, and what snapshots show behind them."""
     for after, before in history.log_gaps:
+        if before == history.begin:  # the logs were not read from their begin on
+            continue
         text = f"log gap: no log has the transactions {after + 1:#x} to {before - 1:#x}"
         if not after:
             text = "the logs begin here: what happened before is unknown"
-        if before != history.begin:
-            found.append(Entry(after + 1 if after else before, 0, None, "log gap", text))
+        yield Entry(after + 1 if after else before, 0, None, "log gap", text)
+        yield from _in_snapshot(history, group, before)
+
+
+def _in_snapshot(history: GroupHistory, group: str, before: int) -> Iterator[Entry]:
+    """The members and owners that a snapshot shows, and that were there when the logs continue."""
+    segment = Coverage(history.log_gaps).segment
+    shown: dict[int, set[Znode]] = {}
+    for row in shown_of(history):
+        znode = znode_of(row.path)
+        if znode is None or znode.group != group or znode.tree not in (IDS, OWNERS):
+            continue
+        if row.is_ephemeral and row.czxid < before and segment(row.zxid + 1) == segment(before):
+            shown.setdefault(row.session, set()).add(znode)
+    for session, znodes in sorted(shown.items()):
+        members = sorted(znode.name for znode in znodes if znode.tree == IDS)
+        owned = _owned(znodes)
+        text = f"a snapshot shows session {_hex(session)}"
+        if members:
+            text += f" of member {', '.join(map(printable, members))}"
+        if owned:
+            text += f"; it owned {_ranges(owned)}"
+        member = members[0] if len(members) == 1 else None
+        yield Entry(before, 0, None, "snapshot", text, member=member, session=session)
+
+
+def _left_out(history: GroupHistory) -> Iterator[Entry]:
+    """The transactions that were never committed."""
     for first, last in history.plan.dropped:
         count = last - first + 1
         text = (
             f"left out: {count:,} transaction{'' if count == 1 else 's'}, {first:#x} to {last:#x}, "
             "rolled back when a leader changed"
         )
-        found.append(Entry(first, 0, None, "rolled back", text))
-    return iter(sorted(found, key=lambda entry: entry.zxid))
+        yield Entry(first, 0, None, "rolled back", text)
+
+
+def _access_lists(history: GroupHistory, group: str, sessions: Sessions) -> Iterator[Entry]:
+    """Changes of access lists, which the fold does not read."""
+    rows = history.rows.filter(pc.equal(history.rows["type"], "setACL"))
+    rows = rows.append_column("us", rows["time"].cast(pa.int64()))
+    for row in rows.select(["zxid", "idx", "us", "session", "path"]).to_pylist():
+        chroot, consumers, _ = row["path"].partition(f"/consumers/{group}/")
+        if consumers:
+            who = sessions.who(row["session"])
+            text = f"access list of {printable(row['path'])} changed by {who}"
+            yield Entry(row["zxid"], row["idx"], row["us"], "access list", text, chroot,
+                        session=row["session"])  # fmt: skip
+
+
+def _owned(znodes: Iterable[Znode]) -> list[Znode]:
+    """The partitions among the znodes, in order."""
+    owned = (znode for znode in znodes if znode.tree == OWNERS)
+    return sorted(owned, key=lambda znode: (znode.topic, znode.partition or 0))
 
 
 class _Topics:
@@ -145,7 +200,7 @@ class _Words:
         rows = self._fold.apply(event)
         path = event.path
         if path is None:
-            yield from self._close(event, [row for row in rows if isinstance(row, Lifetime)])
+            yield from self._close(event, _ended(rows, event))
             return
         if path in self._znodes:
             znode = self._znodes[path]
@@ -159,7 +214,7 @@ class _Words:
             elif event.act is Act.CREATE:
                 yield self._begin(event, znode)
             elif event.act is Act.DELETE:
-                yield from (self._end(event, row) for row in rows if isinstance(row, Lifetime))
+                yield from (self._end(event, row) for row in _ended(rows, event))
             else:
                 yield self._overwritten(event, znode)
 
@@ -231,10 +286,7 @@ class _Words:
         if not rows:
             return
         members = sorted(row.znode.name for row in rows if row.znode.tree == IDS)
-        owned = sorted(
-            (row.znode for row in rows if row.znode.tree == OWNERS),
-            key=lambda znode: (znode.topic, znode.partition or 0),
-        )
+        owned = _owned(row.znode for row in rows)
         foreign = sum(row.znode.tree == FOREIGN for row in rows)
         expired = event.cxid == 0
         how = "expired" if expired else "was closed by its client"
@@ -312,7 +364,7 @@ class _Words:
         if not consumers:
             yield from self._topic(event, path)
             return
-        made = event.act is Act.CREATE
+        created = event.act is Act.CREATE
         by = self._who(event)
 
         def entry(kind: str, text: str) -> Entry:
@@ -339,7 +391,7 @@ class _Words:
         elif rest in _PARENTS or (
             rest.count("/") == 1 and rest.startswith(("owners/", "offsets/"))
         ):
-            if not made:
+            if not created:
                 verb = "deleted" if deleted else f"set to {_text(event.data)}"
                 yield entry("znode", f"{printable(path)} {verb} by {by}")
         else:
@@ -425,6 +477,13 @@ def written(
     if isinstance(owner, Lifetime) and owner.session == commit.session:
         return f"{text} by the owner {printable(owner.member or '')}".rstrip()
     return f"{text} by {sessions.who(commit.session)}"
+
+
+def _ended(rows: Iterable[object], event: Event) -> list[Lifetime]:
+    """The lifetimes that an event ended. Rows may also have those that a snapshot shows to have
+    ended earlier, in a log gap."""
+    lifetimes = (row for row in rows if isinstance(row, Lifetime))
+    return [row for row in lifetimes if row.end is not None and row.end.zxid == event.zxid]
 
 
 def partitions_of(data: bytes | None) -> int | None:

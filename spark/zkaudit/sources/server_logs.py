@@ -85,9 +85,9 @@ def addresses_of(places: Sequence[str], sessions: set[int]) -> dict[int, str]:
 def _named(line: str) -> Iterator[tuple[int, str]]:
     """The sessions in a line, each with its address."""
     for pattern in _LINES:
-        if found := pattern.search(line):
-            session = int(found[1], 16)
-            yield session - (session >> 63 << 64), found[2]
+        if match := pattern.search(line):
+            session = int(match[1], 16)
+            yield session - (session >> 63 << 64), match[2]
 
 
 def _files(place: str) -> Iterator[Path]:
