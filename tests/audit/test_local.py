@@ -389,6 +389,34 @@ def test_transactions_that_were_rolled_back(tmp_path: Path, zkaudit: Any) -> Non
     assert json.loads(line)["member"] == "a"
 
 
+def test_five_voters_of_which_three_logs_are_given(tmp_path: Path, zkaudit: Any) -> None:
+    """The newest configuration in the logs names five voters. So what only one of the three logs
+    has may have been committed, and the versions of later writes show that it was."""
+    h = History()
+    h.zxid = EPOCH
+    names = "".join(f"server.{n}=h:1:2:participant;0.0.0.0:3\n" for n in range(1, 6))
+    h.add("setData", 0, "/zookeeper/config", data=names.encode(), version=1)
+    h.join("g", "a", 5)
+    h.claim("g", 0, "a", 5)
+    h.add("create", 5, f"{OFFSETS}/t/0", data=b"10", ephemeral=False)
+    begin = len(h.rows)
+    h.commit("g", 0, 99, 5, version=1)
+    alone = len(h.rows)
+    h.zxid = 2 << 32
+    h.commit("g", 0, 100, 5, version=2)
+    h.zxid = 3 << 32
+    h.commit("g", 0, 110, 5, version=3)
+    rest = [*h.rows[:begin], *h.rows[alone:]]
+    for name, rows in (("zk1", rest), ("zk2", rest), ("zk3", h.rows[:alone])):
+        write_log(tmp_path / name, rows)
+    words = ("--zookeeper-logs", *(tmp_path / name for name in ("zk1", "zk2", "zk3")))
+    assert texts(zkaudit("log", "g", *words))[3:] == [
+        "t-0: offset 10 -> 99 by its owner a",
+        "t-0: offset 99 -> 100 by its owner a",
+        "t-0: offset 100 -> 110 by its owner a [may never have been committed]",
+    ]
+
+
 def test_transactions_in_doubt_are_marked(tmp_path: Path, zkaudit: Any) -> None:
     """The killed leader's log alone: nothing shows whether its last transactions were applied."""
     rows, alone = ensemble()

@@ -289,8 +289,10 @@ def _log_gaps(union: list[Range]) -> Iterable[Range]:
 
 
 def takes(history: History, server: str, first: int, last: int) -> bool:
-    """Whether transactions of a run are read from this server."""
-    return bool(_near((first, last), history.take.get(server, ())))
+    """Whether transactions of a run are read from this server, or would be if fewer were dropped:
+    rows may show that there are more voters, or what was committed."""
+    mine = history.take.get(server, ())
+    return bool(_near((first, last), mine) or _near((first, last), history.dropped))
 
 
 def log_gaps_of(history: History) -> list[tuple[int, int]]:

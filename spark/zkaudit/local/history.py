@@ -24,6 +24,7 @@ from zkaudit.history import committed, doubt
 from zkaudit.history.committed import History, Range
 from zkaudit.job.coverage import (
     Coverage,
+    Damage,
     LoggedRun,
     as_runs,
     check_agreement,
@@ -130,20 +131,7 @@ def read(question: Question) -> GroupHistory:
     begins = selection.group_begins(regex_of([question.group]))
     of_group = settings("zookeeper_txnlog", "groups", begins)
     table, logged = _once(wanted, of_group, settings("zookeeper_txnlog", "runs"), question.servers)
-    check_agreement(logged)
-    if logged_twice(logged):
-        table = _once_each(table)
-    plan = committed.plan(as_runs(logged), question.servers or _voters(table))
-    damaged = damages(logged, begin)
-    if not question.allow_damage:
-        check_damage(damaged)
-    plan = with_gaps(plan, damaged)
-    if plan.unconfirmed:
-        rows = _taken(table, plan).select(_DOUBTED)
-        later = pc.greater_equal(rows["zxid"], plan.unconfirmed[0][0])
-        needed = rows.filter(pc.or_(later, pc.equal(rows["type"], "closeSession")))
-        plan = doubt.decided_rows(needed.to_pylist(), plan)
-    check_any(plan, question.directories)
+    table, plan, damaged = _committed(table, logged, question, begin)
     log_gaps = committed.log_gaps_of(plan)
     asked = (question.start, question.end)
     start_ms, end_ms = (None if time is None else selection.milliseconds(time) for time in asked)
@@ -176,6 +164,27 @@ def read(question: Question) -> GroupHistory:
         mine[2],
         logged,
     )
+
+
+def _committed(
+    table: pa.Table, logged: Sequence[LoggedRun], question: Question, begin: int | None
+) -> tuple[pa.Table, History, list[Damage]]:
+    """Decide which transactions there are. Return the rows without those logged twice."""
+    check_agreement(logged)
+    if logged_twice(logged):
+        table = _once_each(table)
+    plan = committed.plan(as_runs(logged), question.servers or _voters(table))
+    damaged = damages(logged, begin)
+    if not question.allow_damage:
+        check_damage(damaged)
+    plan = with_gaps(plan, damaged)
+    if plan.unconfirmed:
+        rows = _taken(table, plan).select(_DOUBTED)
+        later = pc.greater_equal(rows["zxid"], plan.unconfirmed[0][0])
+        needed = rows.filter(pc.or_(later, pc.equal(rows["type"], "closeSession")))
+        plan = doubt.decided_rows(needed.to_pylist(), plan)
+    check_any(plan, question.directories)
+    return table, plan, damaged
 
 
 def _once(
