@@ -341,6 +341,25 @@ def test_a_wrong_name_is_an_error_with_the_right_ones(
     assert text in lines[-1]
 
 
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [(("log",), "GROUP"), (("who", "--at", "2026-11-21"), "GROUP"),
+     (("who", "g", "--at", "2026-11-21"), "TOPIC-PARTITION"), (("show",), "ZXID")],
+)  # fmt: skip
+def test_an_argument_behind_the_directories(
+    words: tuple[str, ...], missing: str, tmp_path: Path, zkaudit: Any
+) -> None:
+    """``--zookeeper-logs`` takes all words, so the error says where an argument goes, and so does
+    the usage."""
+    lines = zkaudit(*words, "--zookeeper-logs", tmp_path, "g", status=2)
+    assert lines[0] in (
+        "Usage: zkaudit log GROUP --zookeeper-logs DIR... [OPTIONS]",
+        "Usage: zkaudit who GROUP TOPIC-PARTITION --zookeeper-logs DIR... [OPTIONS]",
+        "Usage: zkaudit show ZXID --zookeeper-logs DIR... [OPTIONS]",
+    )
+    assert lines[-1].startswith(f"Error: {missing} is missing: it is before --zookeeper-logs")
+
+
 def test_directories_without_logs(tmp_path: Path, zkaudit: Any) -> None:
     """A directory that does not exist, one without logs, and logs without transactions."""
     empty = tmp_path / "empty"

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zkaudit.commands.question import Clock, about, iso, narrow, question_options, say
+from zkaudit.commands.question import (
+    ArgumentsFirst,
+    Clock,
+    about,
+    iso,
+    narrow,
+    question_options,
+    say,
+)
 from zkaudit.text import printable
 from zkconsumer.console.collector import no_collector
 
@@ -21,7 +29,7 @@ _LINES = 2_000
 _UNSURE = " [may never have been committed]"
 
 
-@click.command("log")
+@click.command("log", cls=ArgumentsFirst)
 @click.argument("group")
 @question_options
 @click.option("--from", "start", metavar="TIME", help="Only changes at this time or later.")

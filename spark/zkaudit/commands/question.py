@@ -75,6 +75,29 @@ def _clock(_: click.Context, __: click.Parameter, name: str) -> Clock:
         raise click.BadParameter(f"{name!r} is not a time zone such as Europe/Berlin") from None
 
 
+class ArgumentsFirst(click.Command):
+    """A command whose arguments are before ``--zookeeper-logs``, which takes several values."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the usage in the order that works."""
+        options, *arguments = super().collect_usage_pieces(ctx)
+        return [*arguments, "--zookeeper-logs DIR...", options]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line; explain a missing argument."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            if not isinstance(error.param, click.Argument) or ctx.resilient_parsing:
+                raise
+            name = error.param.make_metavar(ctx)
+            raise click.UsageError(
+                f"{name} is missing: it is before --zookeeper-logs, which takes all words up to "
+                "the next option",
+                ctx,
+            ) from None
+
+
 _OPTIONS: Final = (
     click.option(
         "--zookeeper-logs",

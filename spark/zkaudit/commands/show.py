@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from zkaudit.commands.question import ArgumentsFirst
+
 
 def _zxid(_: click.Context, __: click.Parameter, value: str) -> int:
     try:
@@ -15,7 +17,7 @@ def _zxid(_: click.Context, __: click.Parameter, value: str) -> int:
     return zxid
 
 
-@click.command("show")
+@click.command("show", cls=ArgumentsFirst)
 @click.argument("zxid", callback=_zxid)
 @click.option(
     "--zookeeper-logs",

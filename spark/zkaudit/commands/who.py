@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zkaudit.commands.question import Clock, about, iso, narrow, question_options, say
+from zkaudit.commands.question import (
+    ArgumentsFirst,
+    Clock,
+    about,
+    iso,
+    narrow,
+    question_options,
+    say,
+)
 from zkaudit.text import printable
 from zkconsumer.console.collector import no_collector
 
@@ -28,7 +36,7 @@ def _partition(_: click.Context, __: click.Parameter, text: str) -> tuple[str, i
     return topic, int(number)
 
 
-@click.command("who")
+@click.command("who", cls=ArgumentsFirst)
 @click.argument("group")
 @click.argument("partition", metavar="TOPIC-PARTITION", callback=_partition)
 @question_options
