@@ -29,7 +29,8 @@ from zkconsumer.errors import ZkConsumerError
 from zkconsumer.journal import schema
 from zkconsumer.journal.files import QUEUE_BYTES
 from zkconsumer.prometheus import LABELS, PREFIX
-from zkconsumer.runtime.observation.health import GAUGES, UNHEALTHY, Trouble
+from zkconsumer.runtime.faults import Trouble
+from zkconsumer.runtime.observation.health import GAUGES, UNHEALTHY
 from zkconsumer.runtime.observation.metrics import Kind, declared
 
 REFERENCE = Path(__file__).parent / "reference"

@@ -62,8 +62,9 @@ if TYPE_CHECKING:
         string_decoder,
     )
     from zkconsumer.runtime.delivery.streams import KafkaStream
+    from zkconsumer.runtime.faults import Trouble
     from zkconsumer.runtime.membership.listener import ConsumerRebalanceListener
-    from zkconsumer.runtime.observation.health import Health, Reason, Trouble
+    from zkconsumer.runtime.observation.health import Health, Reason
     from zkconsumer.runtime.observation.metrics import Metrics
 
 __all__ = [
@@ -136,7 +137,8 @@ _HOMES = {
     "zkconsumer.core.common.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
     "zkconsumer.core.common.types": ("ConsumerThreadId", "TopicPartition"),
     "zkconsumer.migratable": ("MigratableConsumerConnector",),
-    "zkconsumer.runtime.observation.health": ("Health", "Reason", "Trouble"),
+    "zkconsumer.runtime.faults": ("Trouble",),
+    "zkconsumer.runtime.observation.health": ("Health", "Reason"),
     "zkconsumer.runtime.membership.listener": ("ConsumerRebalanceListener",),
     "zkconsumer.runtime.delivery.messages": (
         "bytes_decoder",

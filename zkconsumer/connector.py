@@ -6,7 +6,7 @@ Called from the application's threads; see ``zkconsumer.runtime.connector``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, Member, StreamConnector
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
+from zkconsumer.runtime.faults import Fault, Trouble
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
@@ -277,13 +278,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             state in IDLE,
             len(machine.decision.mine),
             len(machine.held),
-            {
-                tp: owner_of(text, machine.blockers.get(tp))
-                for tp, text in list(machine.blocked.items())
-            },
-            loop.failure,
-            machine.obstacle,
-            (*machine.quarantined.values(), *machine.doubtful.values()),
+            tuple(_faults(loop, self._last_fault())),
         )
 
     def metrics(self) -> Metrics:
@@ -297,4 +292,22 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         loop, plane, coordination = self._loop, self._plane, self._coordination
         if loop is None or plane is None or coordination is None:
             return snapshot.before_streams(self._zk, self._closed)
-        return snapshot.of_member(self._zk, self._gate, loop, coordination, plane)
+        return snapshot.of_member(
+            self._zk, self._gate, loop, coordination, plane, self._lasting_faults
+        )
+
+
+def _faults(loop: MemberLoop[RebalanceMachine], of_cluster: str) -> Iterator[Fault]:
+    """The current faults that the machine knows. ``of_cluster``: why the brokers do not answer."""
+    machine = loop.machine
+    if loop.failure is not None:
+        yield Fault(Trouble.FAILED, str(loop.failure), error=loop.failure)
+    for tp, text in sorted(machine.blocked.copy().items()):
+        owner = owner_of(text, machine.blockers.get(tp))
+        yield Fault(Trouble.BLOCKED, f"{owner} owns {tp}", str(tp), owner)
+    if machine.obstacle:
+        yield Fault(Trouble.UNASSIGNABLE, machine.obstacle)
+    for path, text in (*machine.quarantined.items(), *machine.doubtful.items()):
+        yield Fault(Trouble.MISREAD, text, path)
+    if of_cluster:
+        yield Fault(Trouble.CLUSTER, f"the cluster cannot be read: {of_cluster}")

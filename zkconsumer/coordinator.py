@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -38,6 +38,7 @@ from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, Member
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
+from zkconsumer.runtime.faults import Fault, Trouble
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
@@ -178,9 +179,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
             state is State.STABLE,
             machine.assigned if registered else 0,
             len(machine.held),
-            failure=loop.failure,
-            obstacle=machine.obstacle,
-            misread=(machine.misread,) if machine.misread else (),
+            tuple(_faults(loop)),
         )
 
     def metrics(self) -> Metrics:
@@ -193,7 +192,20 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
             return Metrics(state="CLOSED" if self._closed else "NEW")
-        return snapshot.of_group_member(self._gate, loop, self._coordination.committed, plane)
+        return snapshot.of_group_member(
+            self._gate, loop, self._coordination.committed, plane, self._lasting_faults
+        )
+
+
+def _faults(loop: MemberLoop[GroupMachine]) -> Iterator[Fault]:
+    """The current faults that the machine knows."""
+    machine = loop.machine
+    if loop.failure is not None:
+        yield Fault(Trouble.FAILED, str(loop.failure), error=loop.failure)
+    if machine.obstacle:
+        yield Fault(Trouble.UNASSIGNABLE, machine.obstacle)
+    if machine.misread:
+        yield Fault(Trouble.MISREAD, machine.misread)
 
 
 def classic_spec(

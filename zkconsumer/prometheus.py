@@ -15,7 +15,8 @@ from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import UsageError
 from zkconsumer.runtime.connector import StreamConnector
 from zkconsumer.runtime.counters import HistogramValue
-from zkconsumer.runtime.observation.health import GAUGES, MIN_SECONDS, UNHEALTHY, Trouble
+from zkconsumer.runtime.faults import Trouble
+from zkconsumer.runtime.observation.health import GAUGES, MIN_SECONDS, UNHEALTHY
 from zkconsumer.runtime.observation.metrics import Declared, Kind, declared
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import CommitFailedError, RebalanceFailedError
 from zkconsumer.prometheus import ConnectorCollector, start_http_server
 from zkconsumer.runtime.counters import HistogramValue
-from zkconsumer.runtime.observation.health import Trouble
+from zkconsumer.runtime.faults import Trouble
 from zkconsumer.runtime.observation.metrics import Kind, declared
 from zkconsumer.servers import LocalCluster, expire_session, wait_until
 from zkconsumer.servers.groups import GroupWatch, Producer, Reader

@@ -225,4 +225,4 @@ def test_an_answer_counts_for_each_partition_that_it_has_no_error_for() -> None:
     bench.now = 123.0
     bench.worker.take(request, [Got("t", 0, BrokerError("refused"), -1, b"")])
     assert [info.answered_at for info in bench.infos] == [None, 123.0]
-    assert [info.fault for info in bench.infos] == ["refused", ""]
+    assert [info.fault and info.fault.text for info in bench.infos] == ["refused", None]

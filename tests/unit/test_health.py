@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.conftest import new_member
 from zkconsumer import Health, Trouble
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import (
@@ -17,6 +18,7 @@ from zkconsumer.errors import (
     MessageSizeTooLargeError,
 )
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.faults import Fault
 from zkconsumer.runtime.observation.health import GAUGES, HealthMonitor, Membership, Sources
 from zkconsumer.servers import wait_until
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 SOON = 10.0
 P0 = TopicPartition("t", 0)
+BLOCKED = Fault(Trouble.BLOCKED, "g_a-0 owns t-0", str(P0), "g_a-0")
+OBSTACLE = Fault(Trouble.UNASSIGNABLE, "no broker")
+MISREAD = Fault(Trouble.MISREAD, "/ids/x: ...", "/ids/x")
 
 
 def troubles(health: Health) -> list[Trouble]:
@@ -125,9 +130,9 @@ class Made:
         (Membership("N", "no session yet", False, False, 0, 0), False, ["not-registered"]),
         (Membership("R", "resting", True, True, 3, 3), False, ["paused"]),
         (Membership("J", "joining", True, False, 0, 0), True, ["rebalancing"]),
-        (Membership("R", "r", True, True, 2, 1, {P0: "g_a-0"}), True, ["blocked"]),
-        (Membership("R", "r", True, True, 0, 0, obstacle="no broker"), True, ["unassignable"]),
-        (Membership("R", "r", True, True, 1, 1, misread=("/ids/x: ...",)), True, ["misread"]),
+        (Membership("R", "r", True, True, 2, 1, (BLOCKED,)), True, ["blocked"]),
+        (Membership("R", "r", True, True, 0, 0, (OBSTACLE,)), True, ["unassignable"]),
+        (Membership("R", "r", True, True, 1, 1, (MISREAD,)), True, ["misread"]),
     ],
 )
 def test_a_trouble_becomes_a_reason_when_it_lasts(
@@ -154,6 +159,48 @@ def test_a_trouble_becomes_a_reason_when_it_lasts(
     made.info.answers += 1
     assert made.after(1) == []
     assert made.monitor.read(10.0).ok
+
+
+def test_each_fault_has_its_own_time() -> None:
+    """The reason names the partition that was blocked longest, by its present owner, and counts
+    all. The metric counts those that last."""
+    made = Made()
+    made.info.answers, made.info.high_watermark = 1, 5
+    other = Fault(Trouble.BLOCKED, "g_b-0 owns t-1", "t-1", "g_b-0")
+    changed = Fault(Trouble.BLOCKED, "g_c-0 owns t-0", "t-0", "g_c-0")
+    said: list[tuple[str, float, int]] = []
+    for faults in ((BLOCKED,), (BLOCKED, other), (changed, other)):
+        made.member = Membership("R", "r", True, True, 3, 1, faults)
+        for _ in range(12):
+            made.info.answers += 1
+            made.after(1)
+        (reason,) = made.monitor.read(10.0).reasons
+        said.append((reason.text.partition(" s; stop")[0], reason.seconds, reason.count))
+    assert said == [
+        ("t-0 is assigned to this member: g_a-0 has had it for 12", 12.0, 1),
+        ("t-0 is assigned to this member (and 1 more): g_a-0 has had it for 24", 24.0, 2),
+        ("t-1 is assigned to this member (and 1 more): g_b-0 has had it for 24", 36.0, 2),
+    ]
+    assert made.monitor.lasting == 2
+    made.member = Membership("R", "r", True, True, 3, 3)
+    made.info.answers += 1
+    made.after(1)
+    assert made.monitor.lasting == 0
+
+
+def test_a_cluster_that_cannot_be_read_is_a_fault(switch: Switch) -> None:
+    """A member that asks the brokers what there is cannot notice new topics meanwhile, though it
+    delivers."""
+    member: Any = new_member("zookeeper")
+    try:
+        member.create_message_streams({"t": 1})
+        wait_until(lambda: member.health(0.0).delivering, SOON, "it delivers")
+        assert Trouble.CLUSTER not in troubles(member.health(0.0))
+        member._directory = SimpleNamespace(fault="no broker answers", close=lambda: None)
+        (reason,) = (r for r in member.health(0.0).reasons if r.trouble is Trouble.CLUSTER)
+        assert reason.text == "the cluster cannot be read: no broker answers"
+    finally:
+        member.shutdown()
 
 
 def test_progress_is_a_message_or_an_answer_that_there_is_none() -> None:

@@ -12,6 +12,7 @@ from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import SessionEvent
+from zkconsumer.runtime.faults import Fault, Trouble
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.member_log import partitions_text
 from zkconsumer.runtime.observation.health import MIN_SECONDS, HealthMonitor, Membership, Sources
@@ -113,7 +114,8 @@ def test_a_pause_without_an_event_is_noticed() -> None:
 def test_a_problem_that_lasts_is_logged_once_and_so_is_its_end() -> None:
     """The line is the reason in the health, with its owner, session and seconds."""
     now, lines = [0.0], list[tuple[int, str]]()
-    blocked = {TopicPartition("t", 3): "g_alien-0 (session 0x17)"}
+    owner = "g_alien-0 (session 0x17)"
+    blocked = (Fault(Trouble.BLOCKED, f"{owner} owns t-3", "t-3", owner),)
     state = [Membership("R", "resting", True, True, 1, 0, blocked)]
     monitor = HealthMonitor(
         Sources(

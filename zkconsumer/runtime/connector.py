@@ -207,6 +207,10 @@ class StreamConnector(ABC, Generic[MachineT]):
             return without_streams(self._closed)
         return monitor.read(min_seconds)
 
+    @property
+    def _lasting_faults(self) -> int:
+        return 0 if self._monitor is None else self._monitor.lasting
+
     def _line(self, client: Client, what: str) -> ServerLine:
         """A line to a server, which the member depends on."""
         line = ServerLine(client, f"{self.consumer_id}_{what}", self._host.crash)

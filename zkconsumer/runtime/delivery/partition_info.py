@@ -11,6 +11,7 @@ from operator import length_hint
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.runtime.faults import Fault, Trouble
 
 if TYPE_CHECKING:
     from zkconsumer.broker.records import MessageAndMetadata
@@ -138,7 +139,7 @@ class PartitionTopicInfo:
         Written by the partition's fetch worker."""
         self.answers = 0
         """How often a broker has answered for it. Written by the partition's fetch worker."""
-        self.fault = ""
+        self.fault: Fault | None = None
         """Why the last attempt to fetch it failed, until one succeeds. Written by the fetch worker
         and the leader finder, of which one has the partition at a time."""
         self.leader_from: BrokerEndpoint | None = None
@@ -154,6 +155,10 @@ class PartitionTopicInfo:
         """No more messages are delivered. Written by ``StreamControl.revoke``."""
         self.stopped = False
         """No more chunks are enqueued. Written by ``FetchTable.remove``."""
+
+    def failed(self, text: str) -> None:
+        """The last attempt to fetch it has failed."""
+        self.fault = Fault(Trouble.FETCHING, text, str(self.topic_partition))
 
     def revoke(self) -> None:
         """Deliver no more messages. The caller has the stream's lock."""

@@ -93,9 +93,10 @@ class LeaderFinder:
         self._postpone(lacking)
         for info in lacking:
             tp = info.topic_partition
-            info.fault = str(answer.errors.get(info.topic, f"{tp} has no leader"))
+            why = str(answer.errors.get(info.topic, f"{tp} has no leader"))
+            info.failed(why)
             broker = request.endpoint.broker_id
-            self._report(FetchEvent(FetchEventKind.METADATA_FAILED, tp, broker, info.fault))
+            self._report(FetchEvent(FetchEventKind.METADATA_FAILED, tp, broker, why))
         for info in self._table.assign(found):
             tp, broker = info.topic_partition, found[info].broker_id
             detail = f"{tp} is fetched from broker {broker}"
@@ -125,7 +126,7 @@ class LeaderFinder:
             self._failed.clear()
             self._postpone(request.infos)
             for info in request.infos:
-                info.fault = str(error)
+                info.failed(str(error))
             self._report(FetchEvent(FetchEventKind.METADATA_FAILED, None, None, str(error)))
 
     def _postpone(self, infos: Collection[PartitionTopicInfo]) -> None:

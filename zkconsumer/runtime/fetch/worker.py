@@ -175,7 +175,7 @@ class FetchWorker:
             self._again = None if failed or not request.max_wait_ms else request
 
     def _recovered(self, info: PartitionTopicInfo) -> None:
-        info.fault = ""
+        info.fault = None
         tp, broker = info.topic_partition, self._key.broker_id
         detail = f"{tp} is fetched again, from broker {broker}"
         self._report(FetchEvent(FetchEventKind.RECOVERED, tp, broker, detail))
@@ -258,7 +258,8 @@ class FetchWorker:
         again = self._clock() + self._backoff
         broker = self._key.broker_id
         for info in self._table.mark_failed(self._key, states, again):
-            tp, info.fault = info.topic_partition, detail
+            info.failed(detail)
+            tp = info.topic_partition
             self._report(FetchEvent(FetchEventKind.LEADER_LOST, tp, broker, detail))
 
     def _has(self, state: PartitionFetchState) -> bool:

@@ -10,64 +10,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import InvalidMessageError
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.faults import Fault, Faults, Trouble
 
 MIN_SECONDS: Final = 30.0
 """Default number of seconds that a problem must have lasted to count."""
-
-
-class Trouble(Enum):
-    """The problems that a member can have."""
-
-    FAILED = ("failed", "The member has left its group for good, and its streams raise an error.")
-    STREAM_FAILED = (
-        "stream-failed",
-        "A stream has reached a message that it cannot read, so it cannot continue.",
-    )
-    CLOSED = ("closed", "``shutdown`` was called.")
-    NOT_STARTED = ("not-started", "No streams were created.")
-    NOT_REGISTERED = ("not-registered", "The member is not in its group.")
-    PAUSED = (
-        "paused",
-        "Delivery is paused, since other members may own the partitions by now.",
-    )
-    REBALANCING = ("rebalancing", "A rebalance does not finish.")
-    LISTENER = ("listener", "The rebalance listener does not return.")
-    BLOCKED = ("blocked", "Partitions of this member are owned by other members.")
-    UNASSIGNABLE = (
-        "unassignable",
-        "There is a reason why nothing can be assigned to the member: its registration cannot be "
-        "used, no broker is known, or its topics do not exist or may not be read.",
-    )
-    MISREAD = (
-        "misread",
-        "The group has a znode that this member leaves out, or that not all members read alike. "
-        "Its owner may read the same partitions.",
-    )
-    IDLE = ("idle-member", "The member owns nothing although partitions are assigned to it.")
-    APPLICATION = (
-        "application",
-        "Messages are waiting, and the application does not ask for them.",
-    )
-    FETCHING = ("fetching", "No broker answers for a partition of this member.")
-    SECURITY = (
-        "security",
-        "A broker refuses this member's certificate or login, or has a certificate that the member "
-        "does not accept. Another broker had accepted the member.",
-    )
-
-    def __init__(self, label: str, meaning: str) -> None:
-        self.label = label
-        """The value of the label ``reason`` in Prometheus."""
-        self.meaning = meaning
 
 
 _AT_ONCE: Final = frozenset(
@@ -95,6 +49,8 @@ class Reason:
     """The problem and its fix, in one line."""
     seconds: float
     """How long it has lasted, as far as it was observed."""
+    count: int = 1
+    """How many partitions, registrations, streams or brokers have it."""
 
     def __str__(self) -> str:
         return self.text
@@ -187,13 +143,13 @@ class Membership:
     """Whether no rebalance is in progress."""
     assigned: int
     owned: int
-    blocked: Mapping[TopicPartition, str] = field(default_factory=dict)
-    """Partitions that others own, with the owner."""
-    failure: BaseException | None = None
-    obstacle: str = ""
-    """Why nothing can be assigned to it; empty if something can be."""
-    misread: tuple[str, ...] = ()
-    """What is not understood in ZooKeeper, or not by all members alike."""
+    faults: tuple[Fault, ...] = ()
+    """The faults of the member itself, its partitions and the registrations that it reads."""
+
+    @property
+    def failure(self) -> Fault | None:
+        """The fault that has ended the membership, if there is one."""
+        return next((fault for fault in self.faults if fault.trouble is Trouble.FAILED), None)
 
 
 @dataclass(slots=True)
@@ -237,16 +193,18 @@ class HealthMonitor:
         self._from = sources
         self._lock = threading.RLock()
         """Held for moments, and while no other lock is held."""
-        self._since: dict[Trouble, float] = {}
+        self._faults = Faults()
         self._seen: dict[PartitionTopicInfo, _Seen] = {}
-        self._blocked_since: dict[tuple[TopicPartition, str], float] = {}
         self._looked = sources.clock()
         self._logged: frozenset[Trouble] = frozenset()
         """The troubles that the log reports at present. Written by the watchdog's thread."""
+        self.lasting = 0
+        """How many faults there were at the last look. Written by the watchdog's thread."""
 
     def look(self) -> None:
         """Take a sample, and log what has changed. Called once a second."""
         reasons = {one.trouble: one for one in self.read(MIN_SECONDS).reasons}
+        self.lasting = sum(reason.count for reason in reasons.values())
         for trouble, reason in reasons.items():
             if trouble not in self._logged and trouble not in _LOGGED_ELSEWHERE:
                 text = f"not healthy for {reason.seconds:.0f} s: {reason.text}"
@@ -263,17 +221,16 @@ class HealthMonitor:
         is_open = sources.is_open()
         with self._lock:
             self._leave_out_pause(now)
-            blocked = {pair: self._blocked_since.get(pair, now) for pair in member.blocked.items()}
-            self._blocked_since = blocked
-        found = self._troubles(member, is_open, now)
+        faults = list(self._current(member, is_open))
         with self._lock:
             idle = self._progress(partitions, now)
-            self._since = {one: self._since.get(one, now) for one in found}
-            lasted = {one: now - since for one, since in self._since.items()}
+            self._faults.replace(faults, now)
+            since = self._faults.since
+            kinds = {kind: self._faults.of(kind) for kind in since}
         reasons = [
-            Reason(one, text, lasted[one])
-            for one, text in found.items()
-            if one in _AT_ONCE or lasted[one] >= min_seconds
+            Reason(kind, _in_words(kind, found, now), now - since[kind], len(found))
+            for kind, found in kinds.items()
+            if kind in _AT_ONCE or now - since[kind] >= min_seconds
         ]
         if is_open and member.failure is None:
             slow = [
@@ -297,10 +254,7 @@ class HealthMonitor:
         pause = now - self._looked
         self._looked = now
         if pause > _PAUSE:
-            self._since = {one: since + pause for one, since in self._since.items()}
-            self._blocked_since = {
-                pair: since + pause for pair, since in self._blocked_since.items()
-            }
+            self._faults.leave_out(pause)
             for one in self._seen.values():
                 one.at += pause
 
@@ -318,55 +272,59 @@ class HealthMonitor:
         self._seen = seen
         return {info: now - one.at for info, one in seen.items()}
 
-    def _blocked_text(self, now: float) -> str:
-        """The partition that has been blocked longest, and its owner."""
-        blocked = sorted(self._blocked_since.items(), key=lambda pair: (pair[1], pair[0]))
-        (tp, owner), since = blocked[0]
-        more = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
-        return (
-            f"{tp} is assigned to this member{more}: {owner} has had it for {now - since:.0f} s; "
-            "stop that process if it is not a member, otherwise give all members the same "
-            "partition.assignment.strategy"
-        )
-
-    def _troubles(self, member: Membership, is_open: bool, now: float) -> dict[Trouble, str]:
-        """All problems at this moment, however new they are; the worst first."""
+    def _current(self, member: Membership, is_open: bool) -> Iterator[Fault]:
+        """All faults at this moment, however new they are; the worst kind first."""
         servers, group = self._from.servers, self._from.group
         if member.failure is not None:
-            return {Trouble.FAILED: f"{member.failure}"}
-        found: dict[Trouble, str] = {}
-        failed = [stream.failure for stream in self._from.streams if stream.failure is not None]
-        if failed:
-            found[Trouble.STREAM_FAILED] = (
-                f"a stream cannot be read any further: {failed[0]}; {_remedy(failed[0])}"
-            )
+            yield member.failure
+            return
+        for number, stream in enumerate(self._from.streams):
+            if (error := stream.failure) is not None:
+                text = f"a stream cannot be read any further: {error}; {_remedy(error)}"
+                yield Fault(Trouble.STREAM_FAILED, text, f"stream {number}", error=error)
         if not member.registered:
-            found[Trouble.NOT_REGISTERED] = (
-                f"not a member of group {group}: {member.doing}; check {servers}"
+            yield Fault(
+                Trouble.NOT_REGISTERED,
+                f"not a member of group {group}: {member.doing}; check {servers}",
             )
         elif not is_open:
-            found[Trouble.PAUSED] = f"delivery pauses: check {servers}, and pauses of this process"
+            text = f"delivery pauses: check {servers}, and pauses of this process"
+            yield Fault(Trouble.PAUSED, text)
         if self._from.listening():
-            found[Trouble.LISTENER] = (
-                "the rebalance listener has not returned: look at what it waits for"
+            yield Fault(
+                Trouble.LISTENER,
+                "the rebalance listener has not returned: look at what it waits for",
             )
         elif member.registered and not member.settled:
-            found[Trouble.REBALANCING] = f"a rebalance is under way: {member.doing}"
-        if member.blocked:
-            found[Trouble.BLOCKED] = self._blocked_text(now)
-        if member.obstacle:
-            found[Trouble.UNASSIGNABLE] = member.obstacle
-        if member.misread:
-            others = f" (and {len(member.misread) - 1} more)" if len(member.misread) > 1 else ""
-            found[Trouble.MISREAD] = f"{member.misread[0]}{others}"
+            yield Fault(Trouble.REBALANCING, f"a rebalance is under way: {member.doing}")
+        yield from member.faults
         if member.registered and member.assigned and not member.owned:
-            found[Trouble.IDLE] = (
+            yield Fault(
+                Trouble.IDLE,
                 f"owns none of the {member.assigned} partitions assigned to this member: "
-                f"{member.doing}"
+                f"{member.doing}",
             )
-        if refusals := self._from.refusals():
-            found[Trouble.SECURITY] = "; ".join(refusals[:3])
-        return found
+        for text in self._from.refusals():
+            yield Fault(Trouble.SECURITY, text, text)
+
+
+def _in_words(trouble: Trouble, found: list[tuple[Fault, float]], now: float) -> str:
+    """The faults of one kind in one line, the oldest first."""
+    fault, since = found[0]
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    match trouble:
+        case Trouble.BLOCKED:
+            return (
+                f"{fault.about} is assigned to this member{more}: {fault.by} has had it for "
+                f"{now - since:.0f} s; stop that process if it is not a member, otherwise give all "
+                "members the same partition.assignment.strategy"
+            )
+        case Trouble.MISREAD:
+            return f"{fault}{more}"
+        case Trouble.SECURITY:
+            return "; ".join(str(fault) for fault, _ in found[:3])
+        case _:
+            return str(fault)
 
 
 def _stalled(
@@ -381,14 +339,16 @@ def _stalled(
             f"the application consumes nothing of {_names(waiting)}: look at what it does with "
             "the last message"
         )
-        found.append(Reason(Trouble.APPLICATION, text, max(idle[info] for info in waiting)))
+        seconds = max(idle[info] for info in waiting)
+        found.append(Reason(Trouble.APPLICATION, text, seconds, len(waiting)))
     if silent:
-        faults = sorted({info.fault for info in silent if info.fault})
+        faults = sorted({str(info.fault) for info in silent if info.fault})
         text = f"no broker answers for {_names(silent)}: check the brokers and their leaders"
         if faults:
             more = f" (and {len(faults) - 1} other errors)" if len(faults) > 1 else ""
             text = f"{_names(silent)}: {faults[0]}{more}{_advice(faults[0])}"
-        found.append(Reason(Trouble.FETCHING, text, max(idle[info] for info in silent)))
+        seconds = max(idle[info] for info in silent)
+        found.append(Reason(Trouble.FETCHING, text, seconds, len(silent)))
     return found
 
 

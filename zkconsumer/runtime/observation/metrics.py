@@ -136,6 +136,12 @@ class Metrics:
         "Partitions that are assigned to this member but still owned by another one.",
         in_zookeeper=True,
     )
+    faults: int = _metric(
+        Kind.GAUGE,
+        "faults",
+        "Faults that have lasted for 30 s: of the member, its streams and partitions, "
+        "registrations that it reads, and brokers. `health` names them.",
+    )
     rebalances: int = _metric(
         Kind.COUNTER,
         "rebalances",

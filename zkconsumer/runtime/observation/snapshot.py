@@ -34,11 +34,12 @@ def of_member(
     loop: MemberLoop[RebalanceMachine],
     coordination: ZooKeeperCoordination,
     plane: DataPlane,
+    faults: int,
 ) -> Metrics:
     """The metrics of a connector with streams, also after its shutdown."""
     machine, reports, stored = loop.machine, loop.reports, coordination.stored
     return replace(
-        _of_streams(gate, plane, loop.rebalances),
+        _of_streams(gate, plane, loop.rebalances, faults),
         owned_partitions=len(machine.held),
         blocked_partitions=len(machine.blocked),
         failed_attempts=machine.failed_attempts,
@@ -57,11 +58,15 @@ def of_member(
 
 
 def of_group_member(
-    gate: DeliveryGate, loop: MemberLoop[GroupMachine], committed: int, plane: DataPlane
+    gate: DeliveryGate,
+    loop: MemberLoop[GroupMachine],
+    committed: int,
+    plane: DataPlane,
+    faults: int,
 ) -> Metrics:
     """The same for a group on the brokers."""
     return replace(
-        _of_streams(gate, plane, loop.rebalances),
+        _of_streams(gate, plane, loop.rebalances, faults),
         owned_partitions=len(loop.machine.held),
         lost_owners=loop.reports["lost"],
         kafka_commits=committed,
@@ -69,7 +74,9 @@ def of_group_member(
     )
 
 
-def _of_streams(gate: DeliveryGate, plane: DataPlane, rebalances: RebalanceCounts) -> Metrics:
+def _of_streams(
+    gate: DeliveryGate, plane: DataPlane, rebalances: RebalanceCounts, faults: int
+) -> Metrics:
     """Fetching and delivery, in a group of any kind."""
     lag, fetches = plane.lags(), plane.fetch_counts
     return Metrics(
@@ -85,6 +92,7 @@ def _of_streams(gate: DeliveryGate, plane: DataPlane, rebalances: RebalanceCount
         fetch_seconds=fetches.seconds.value,
         fetch_queue_chunks=plane.queued_chunks,
         suspended_seconds=gate.suspended_seconds,
+        faults=faults,
         rebalances=rebalances.count,
         rebalance_seconds=rebalances.seconds,
         last_rebalance_seconds=rebalances.last_seconds,

@@ -1,0 +1,121 @@
+"""Faults: what is wrong at present with a member, a partition, a registration or a server.
+
+A ``Fault`` is a value. ``Faults`` holds the current ones of one member, and since when each lasts.
+Streams raise the error of a fault, ``health`` quotes it, ``metrics`` counts it, and the log reports
+when the faults of a kind begin and end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Trouble(Enum):
+    """The problems that a member can have."""
+
+    FAILED = ("failed", "The member has left its group for good, and its streams raise an error.")
+    STREAM_FAILED = (
+        "stream-failed",
+        "A stream has reached a message that it cannot read, so it cannot continue.",
+    )
+    CLOSED = ("closed", "``shutdown`` was called.")
+    NOT_STARTED = ("not-started", "No streams were created.")
+    NOT_REGISTERED = ("not-registered", "The member is not in its group.")
+    PAUSED = (
+        "paused",
+        "Delivery is paused, since other members may own the partitions by now.",
+    )
+    REBALANCING = ("rebalancing", "A rebalance does not finish.")
+    LISTENER = ("listener", "The rebalance listener does not return.")
+    BLOCKED = ("blocked", "Partitions of this member are owned by other members.")
+    UNASSIGNABLE = (
+        "unassignable",
+        "There is a reason why nothing can be assigned to the member: its registration cannot be "
+        "used, no broker is known, or its topics do not exist or may not be read.",
+    )
+    MISREAD = (
+        "misread",
+        "The group has a znode that this member leaves out, or that not all members read alike. "
+        "Its owner may read the same partitions.",
+    )
+    IDLE = ("idle-member", "The member owns nothing although partitions are assigned to it.")
+    APPLICATION = (
+        "application",
+        "Messages are waiting, and the application does not ask for them.",
+    )
+    FETCHING = ("fetching", "No broker answers for a partition of this member.")
+    CLUSTER = (
+        "cluster",
+        "The brokers do not answer which brokers and topics there are. The member continues with "
+        "their last answer.",
+    )
+    SECURITY = (
+        "security",
+        "A broker refuses this member's certificate or login, or has a certificate that the member "
+        "does not accept. Another broker had accepted the member.",
+    )
+
+    def __init__(self, label: str, meaning: str) -> None:
+        self.label = label
+        """The value of the label ``reason`` in Prometheus."""
+        self.meaning = meaning
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault that lasts until something changes. ``str`` gives ``text``."""
+
+    trouble: Trouble
+    text: str
+    """The fault in words."""
+    about: str = ""
+    """The partition, registration or broker that has it; empty: the member itself."""
+    by: str = ""
+    """Another member that is its cause."""
+    error: BaseException | None = None
+    """The error that streams raise because of it."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+_Key = tuple[Trouble, str, str]
+
+
+class Faults:
+    """The current faults of one member. Guarded by its owner's lock."""
+
+    def __init__(self) -> None:
+        self._current: dict[_Key, tuple[Fault, float]] = {}
+        """Each with the time at which it began; the oldest first."""
+        self._since: dict[Trouble, float] = {}
+
+    def replace(self, faults: Iterable[Fault], now: float) -> None:
+        """These, and no others, are the faults at present."""
+        before, current = self._current, dict[_Key, tuple[Fault, float]]()
+        kinds: dict[Trouble, float] = {}
+        for fault in faults:
+            kinds.setdefault(fault.trouble, self._since.get(fault.trouble, now))
+            key = fault.trouble, fault.about, fault.by
+            since = before[key][1] if key in before else now
+            current[key] = fault, since
+        self._current = dict(sorted(current.items(), key=lambda item: item[1][1]))
+        self._since = kinds
+
+    def leave_out(self, seconds: float) -> None:
+        """Nothing was observed for so long, so that time does not count."""
+        self._current = {
+            key: (fault, since + seconds) for key, (fault, since) in self._current.items()
+        }
+        self._since = {kind: since + seconds for kind, since in self._since.items()}
+
+    @property
+    def since(self) -> dict[Trouble, float]:
+        """Since when there have been faults of each kind, in the order of ``replace``."""
+        return dict(self._since)
+
+    def of(self, trouble: Trouble) -> list[tuple[Fault, float]]:
+        """The faults of a kind, each with the time at which it began; the oldest first."""
+        return [pair for pair in self._current.values() if pair[0].trouble is trouble]
