@@ -172,6 +172,18 @@ def test_a_heartbeat_without_an_answer_fails() -> None:
     assert found == events.RequestFailed(1, UNREACHABLE, "the coordinator is not known")
 
 
+@pytest.mark.parametrize(("call", "discards"), [("interrupt", True), ("close", False)])
+def test_an_interrupted_request_is_not_sent_later(call: str, discards: bool) -> None:
+    """The system would send a commit for minutes, when others may own the partitions. At the end
+    the request to leave may be on its way."""
+    bench = Bench(None)
+    aborted: list[bool] = []
+    connection: Any = SimpleNamespace(abort=lambda discard: aborted.append(discard))
+    bench.client._connections[HERE, 5.0] = connection
+    getattr(bench.client, call)()
+    assert aborted == [discards]
+
+
 def test_a_client_that_was_closed_connects_no_more() -> None:
     """Whatever its thread still tries to send."""
     bench = Bench(None)

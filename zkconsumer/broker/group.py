@@ -99,16 +99,20 @@ class GroupClient:
         """Where the coordinator is; written by ``find`` or, for heartbeats, by the owner."""
 
     def interrupt(self) -> None:
-        """Wake the thread that waits for an answer. It gets no answer. Any thread."""
-        with self._lock:
-            for connection in self._connections.values():
-                connection.abort()
-            self._connections.clear()
+        """Wake the thread that waits for an answer. It gets no answer, and what was not sent yet is
+        never sent. Any thread."""
+        self._abort(discard=True)
 
     def close(self) -> None:
-        """Close all connections permanently. Any thread."""
+        """Close all connections permanently. A request to leave may still be sent. Any thread."""
         self._closed = True
-        self.interrupt()
+        self._abort(discard=False)
+
+    def _abort(self, *, discard: bool) -> None:
+        with self._lock:
+            for connection in self._connections.values():
+                connection.abort(discard=discard)
+            self._connections.clear()
 
     def execute(self, command: Any, permission: Permission = always) -> Any:
         """Carry out ``command``; return the answer, or ``RequestFailed``. Raises nothing.
