@@ -110,6 +110,12 @@ class Ours:
         assert self.connector._loop is not None
         return self.connector._loop.machine.generation
 
+    @property
+    def state(self) -> object:
+        """State of the member's machine."""
+        assert self.connector._loop is not None
+        return self.connector._loop.machine.state
+
     def got(self) -> list[tuple[int, int]]:
         assert not self._reader.errors
         return [(found.partition, found.offset) for found in self._reader.deliveries]

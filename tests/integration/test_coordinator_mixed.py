@@ -21,7 +21,8 @@ from tests.integration.group_members import (
     Member,
     Ours,
 )
-from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.groups.events import GroupMember
 from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
@@ -33,6 +34,7 @@ from zkconsumer.core.groups.formats.consumer_protocol import (
     encode_sticky,
     encode_subscription,
 )
+from zkconsumer.core.groups.states import State
 from zkconsumer.core.groups.sticky import StickyStrategy
 from zkconsumer.core.groups.strategies import MemberState, RangeStrategy, RoundRobinStrategy
 from zkconsumer.errors import ClusterError
@@ -96,6 +98,18 @@ def shared(members: Mapping[str, Member]) -> bool:
     return len(set().union(*shares)) == sum(sizes) == PARTITIONS and max(sizes) - min(sizes) <= 1
 
 
+def at_rest(cluster: LocalCluster, group: str, ours: Ours) -> bool:
+    """Return whether no rebalance is under way, and our member knows the outcome of the last one.
+
+    With cooperative-sticky, each partition may have its owner before the last rebalance ends. The
+    broker is asked first: a member that is in a group at rest stays there.
+    """
+    brokers = (BrokerEndpoint(0, "127.0.0.1", int(cluster.bootstrap.rpartition(":")[2])),)
+    with GroupCoordinators("tests", lambda: brokers) as coordinators:
+        state = coordinators.describe(group).state
+    return state == "Stable" and ours.state is State.STABLE
+
+
 def share_a_group(
     cluster: LocalCluster,
     start: Callable[[str, Join], Member],
@@ -123,6 +137,7 @@ def share_a_group(
         wait_until(lambda: shared(members), SETTLED, "all have a share")
         ours = members["ours"]
         assert isinstance(ours, Ours)
+        wait_until(lambda: at_rest(cluster, group, ours), SETTLED, "the group is at rest")
         assert ours.leader.startswith(first)
         check_subscriptions(ours, strategy, topic)
 
