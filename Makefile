@@ -12,11 +12,10 @@ FAULTS := $(filter-out tests/faults/test_coordinator%,$(wildcard tests/faults/te
 # Messages in files and in data frames.
 FILES := tests/integration/test_consume_files.py tests/integration/test_arrow_how_to.py
 
-# Real servers and long simulations that `make test` leaves to a target of their own.
-COORDINATOR := $(wildcard tests/*/test_coordinator*.py tests/*/test_herd*.py) \
-    tests/integration/test_acceptance.py tests/integration/test_live_move.py \
-    tests/sim/test_split_brain.py tests/sim/test_members_consumer.py tests/sim/test_members_live.py \
-    tests/sim/test_members_mixed.py
+# Groups on real brokers, which `make test` leaves to a target of their own.
+COORDINATOR := $(wildcard tests/faults/test_coordinator*.py tests/integration/test_coordinator*.py) \
+    $(wildcard tests/integration/test_herd*.py) \
+    tests/integration/test_acceptance.py tests/integration/test_live_move.py
 
 # What is run in pure Python by `make test`, and on the compiled wheel by `make test-compiled`.
 ON_BOTH_BUILDS := $(wildcard tests/unit/test_records.py tests/unit/test_streams*.py tests/unit/test_messages.py tests/unit/test_connector_decoder.py tests/unit/test_codecs*.py)
@@ -31,7 +30,7 @@ BY_TEST = -n $(WORKERS) --dist worksteal
 export ZKC_TARGET = $@
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system browser jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark incidents report-pictures test-corpus
+.PHONY: help setup system browser jars test test-unit test-sim test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -61,10 +60,14 @@ live-kills: setup ## 60 live moves in which something is killed in each stage; r
 live-estate: setup ## 200 running groups are moved by one command for each stage (5 minutes)
 	$(BIN)/python -m tests.migrate.live_estate $(ARGS)
 
-test: check ## checks, and the tests of members, tools and simulator (7 minutes on two cores)
-	$(BIN)/pytest $(BY_FILE) tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
-	    --ignore=tests/faults --ignore=tests/audit --ignore=tests/docker --ignore=tests/compiled \
-	    --ignore=tests/kraft --ignore=tests/peers --ignore=tests/secure --ignore=tests/site --ignore=tests/wheels --ignore=tests/lakes $(patsubst %,--ignore=%,$(COORDINATOR) $(FAULTS) $(FILES))
+test: check test-unit ## checks, unit tests, and members and tools on real servers
+	$(BIN)/pytest $(BY_FILE) tests/integration $(patsubst %,--ignore=%,$(COORDINATOR) $(FAULTS) $(FILES))
+
+test-unit: $(STAMP) ## the tests of functions and classes, of properties and of the project itself (a minute)
+	$(BIN)/pytest $(BY_TEST) tests/unit tests/property tests/repo
+
+test-sim: $(STAMP) ## groups, models and decoders in virtual time, with random faults and inputs (2 minutes)
+	$(BIN)/pytest $(BY_TEST) tests/sim tests/model tests/fuzz
 
 test-faults: setup ## members and tools on servers and connections that fail
 	$(BIN)/pytest $(BY_FILE) $(FAULTS)
@@ -72,7 +75,7 @@ test-faults: setup ## members and tools on servers and connections that fail
 test-files: setup ## messages written to files, and read into data frames
 	$(BIN)/pytest $(BY_FILE) $(FILES)
 
-test-coordinator: setup browser ## the tests on the broker's group coordinator, and of herds
+test-coordinator: setup browser ## groups on the broker's coordinator, and herds
 	$(BIN)/pytest $(BY_FILE) $(COORDINATOR)
 
 test-migrate: setup ## all tests of zkmigrate
@@ -162,9 +165,6 @@ test-sim-all: $(STAMP) ## 10,000 runs of simulated groups, a quarter of each kin
 	$(BIN)/python -m tests.sim.all $(or $(ZKC_SEEDS),0:10000)
 	$(BIN)/python -m tests.sim.all $(or $(ZKC_SEEDS),0:10000) live
 	ZKC_MODELS=all $(BIN)/pytest tests/model/test_live_move_model.py
-
-test-unit: $(STAMP) ## the tests that need no server
-	$(BIN)/pytest tests/unit tests/property tests/sim
 
 soak: setup ## a group of each kind under 200 faults in 10 minutes, judged by zkaudit (ARGS='--kind mixed --seed 7')
 	$(BIN)/python -m tests.soak --kind all --audit $(ARGS)
