@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 from kafka.protocol.admin import DescribeGroupsRequest, DescribeGroupsResponse
 
+from tests.support.specs import classic_spec
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
@@ -170,19 +171,16 @@ class Pair:
     ) -> Member:
         """A new process."""
         subscription = Subscription(Pattern.STATIC, {TOPIC: 1})
-        spec = ClassicSpec(
+        spec = classic_spec(
             group=self.group,
             consumer_id=name,
             instance_id=instance,
             subscription=subscription,
-            exclude_internal=True,
             strategies=(),
             auto_commit=False,
             session_timeout=session,
             rebalance_timeout=rebalance,
-            heartbeat_interval=3,
             backoff=1,
-            reread=30,
         )
         self.members.append(Member(spec))
         return self.members[-1]

@@ -19,6 +19,7 @@ from typing import Any, Final
 import pytest
 
 from tests.sim.runs.either_group import EitherGroup
+from tests.support.specs import classic_spec, kip848_spec
 from zkconsumer.broker.cluster import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.consumer_group import (
@@ -52,8 +53,7 @@ from zkconsumer.core.groups.formats.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from zkconsumer.core.groups.spec import ClassicSpec, Kip848Spec
-from zkconsumer.core.groups.strategies import RangeStrategy
+from zkconsumer.core.groups.spec import Kip848Spec
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.servers.classic import GroupState
@@ -131,21 +131,17 @@ class Pair:
         name = str(uuid.UUID(int=chance.getrandbits(128)))
         subscription = Subscription(Pattern.STATIC, {self.topic: 1})
         return Member(
-            Kip848Spec(
+            kip848_spec(
                 group=self.group,
                 member_id=name,
                 consumer_id=name,
                 instance_id=instance,
                 subscription=subscription,
-                exclude_internal=True,
                 assignor="range",
-                rack=None,
-                auto_commit=True,
                 session_timeout=LONG,
                 rebalance_timeout=LONG,
                 heartbeat_interval=5.0,
                 backoff=1.0,
-                reread=30.0,
             )
         )
 
@@ -310,19 +306,14 @@ class ClassicMember:
     """One process of the classic protocol, and what the last accepted answers taught it."""
 
     def __init__(self, pair: MixedPair) -> None:
-        self.spec = ClassicSpec(
+        self.spec = classic_spec(
             group=pair.group,
             consumer_id="tests",
-            instance_id=None,
             subscription=Subscription(Pattern.STATIC, {pair.topic: 1}),
-            exclude_internal=True,
-            strategies=(RangeStrategy(),),
-            auto_commit=True,
             session_timeout=LONG,
             rebalance_timeout=LONG,
             heartbeat_interval=5.0,
             backoff=1.0,
-            reread=30.0,
         )
         self.id, self.epoch, self.before = "", -1, -1
         self.assigned: frozenset[TopicPartition] = frozenset()

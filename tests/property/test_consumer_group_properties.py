@@ -6,6 +6,7 @@ import dataclasses
 import random
 from typing import Any, get_args
 
+from tests.support.specs import kip848_spec
 from zkconsumer.core.common.commands import AnswerCommit, SetTimer, StartFetching
 from zkconsumer.core.common.events import CommitRequested, TimerFired
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
@@ -27,21 +28,12 @@ UNUSED = {State.LEADING, State.SYNCING}
 
 def spec(rng: random.Random) -> Kip848Spec:
     """A member, static or not."""
-    return Kip848Spec(
-        group="g",
-        member_id="m",
-        consumer_id="c",
+    return kip848_spec(
         instance_id=rng.choice([None, None, "i"]),
         subscription=Subscription(Pattern.STATIC, {"t": 2, "u": 1}),
-        exclude_internal=True,
-        assignor=None,
-        rack=None,
         auto_commit=rng.random() < 0.8,
         session_timeout=45,
-        rebalance_timeout=30,
         heartbeat_interval=5,
-        backoff=0.1,
-        reread=30,
         commit_attempts=3,
     )
 

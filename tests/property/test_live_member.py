@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.specs import classic_spec
 from zkconsumer.core.common import commands, events
 from zkconsumer.core.common.events import FetchingStopped
 from zkconsumer.core.common.machine import Handler
@@ -26,7 +27,6 @@ from zkconsumer.core.common.types import (
 )
 from zkconsumer.core.groups import commands as group_commands, events as group_events
 from zkconsumer.core.groups.formats.consumer_protocol import AssignmentData, encode_assignment
-from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.core.migration.commands import (
     AckStored,
@@ -69,17 +69,12 @@ class World:
         self.random = random.Random(seed)
         subscription = Subscription(Pattern.STATIC, {TOPIC: 1})
         live = LiveMachine()
-        spec = ClassicSpec(
-            group="g",
+        spec = classic_spec(
             consumer_id=ME,
-            instance_id=None,
             subscription=subscription,
-            exclude_internal=True,
             strategies=(OwnStrategy(),),
-            auto_commit=True,
             session_timeout=10,
             rebalance_timeout=60,
-            heartbeat_interval=3,
             backoff=1,
             reread=9,
         )

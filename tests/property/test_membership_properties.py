@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
+from tests.support.specs import classic_spec
 from zkconsumer.core.common.commands import AnswerCommit, SetTimer, StartFetching
 from zkconsumer.core.common.events import CommitRequested, TimerFired
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
@@ -28,19 +29,12 @@ MEANT = RangeStrategy().subscribe(MemberState("c", {"t": 1}, frozenset(), -1))
 
 def spec(rng: random.Random) -> ClassicSpec:
     """A member: eager or cooperative, static or not."""
-    return ClassicSpec(
-        group="g",
-        consumer_id="c",
+    return classic_spec(
         instance_id=rng.choice([None, None, "i"]),
         subscription=Subscription(Pattern.STATIC, {"t": 2}),
-        exclude_internal=True,
         strategies=(dataclasses.replace(RangeStrategy(), cooperative=rng.random() < 0.5),),
         auto_commit=rng.random() < 0.8,
         session_timeout=10,
-        rebalance_timeout=30,
-        heartbeat_interval=3,
-        backoff=0.1,
-        reread=30,
         commit_attempts=3,
     )
 

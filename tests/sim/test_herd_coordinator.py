@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from tests.support.specs import classic_spec
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands, events
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.kip848 import Kip848Machine
-from zkconsumer.core.groups.spec import ClassicSpec
-from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import run_entry
@@ -25,20 +24,7 @@ from zkconsumer.sim.runs.herd import EVENTS, Herd
 from zkconsumer.sim.runs.herd_coordinator import CoordinatorRun, simulate_any
 from zkconsumer.sim.servers.classic import GroupCoordinator, GroupState
 
-SPEC = ClassicSpec(
-    group="g",
-    consumer_id="c",
-    instance_id=None,
-    subscription=Subscription(Pattern.STATIC, {"t": 1}),
-    exclude_internal=True,
-    strategies=(RangeStrategy(),),
-    auto_commit=True,
-    session_timeout=10.0,
-    rebalance_timeout=60.0,
-    heartbeat_interval=3.0,
-    backoff=0.1,
-    reread=30.0,
-)
+SPEC = classic_spec(session_timeout=10.0, rebalance_timeout=60.0)
 RANGE = (("range", b"\0\0"),)
 MACHINES = {"coordinator": ClassicMachine, "consumer": Kip848Machine}
 

@@ -27,13 +27,13 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.soak.history import FaultRecord, Life
 from tests.soak.kinds import KINDS
+from tests.support.specs import kip848_spec
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.broker.consumer_member import ConsumerGroupClient
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
 from zkconsumer.core.groups import commands, events
-from zkconsumer.core.groups.spec import Kip848Spec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import LocalCluster, expire_session, wait_until
@@ -67,20 +67,15 @@ _WITHOUT = {
     "group.consumer.heartbeat.interval.ms": "500",
 }
 """On brokers of Kafka 4 the broker sets the session timeout."""
-_OUTSIDE = Kip848Spec(
+_OUTSIDE = kip848_spec(
     group=GROUP,
     member_id="",
     consumer_id="soak",
-    instance_id=None,
     subscription=Subscription(Pattern.STATIC, {TOPIC: 1}),
-    exclude_internal=True,
-    assignor=None,
-    rack=None,
     auto_commit=False,
     session_timeout=SESSION,
     rebalance_timeout=SESSION,
     heartbeat_interval=1.0,
-    backoff=0.1,
     reread=1.0,
 )
 """The client that removes members of a KIP-848 group. It is not a member itself."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from tests.support.specs import classic_spec
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.commands import NotifyStarting, StartFetching, StopFetching
@@ -14,32 +15,17 @@ from zkconsumer.core.common.events import (
     ListenerDone,
     TimerFired,
 )
-from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands, events
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.formats.consumer_protocol import AssignmentData, encode_assignment
-from zkconsumer.core.groups.spec import ClassicSpec
-from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
 from zkconsumer.runtime.membership.line import ServerLine
 from zkconsumer.runtime.membership.threads import MemberThread
 
 P0 = TopicPartition("t", 0)
-SPEC = ClassicSpec(
-    group="g",
-    consumer_id="c",
-    instance_id=None,
-    subscription=Subscription(Pattern.STATIC, {"t": 1}),
-    exclude_internal=True,
-    strategies=(RangeStrategy(),),
-    auto_commit=True,
-    session_timeout=30.0,
-    rebalance_timeout=12.0,
-    heartbeat_interval=3.0,
-    backoff=0.1,
-    reread=30.0,
-)
+SPEC = classic_spec(rebalance_timeout=12.0)
 
 
 def test_answers_that_ask_to_rejoin_keep_the_gate_open_for_the_rebalance_timeout() -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from tests.support.specs import classic_spec
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.groups import commands, events
 from zkconsumer.core.groups.classic import ClassicMachine
-from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.groups.states import State
 from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.errors import ConnectorClosedError
@@ -85,20 +85,7 @@ def test_a_member_that_became_slow_while_joining_leaves_and_comes_back() -> None
     kernel, gate, stream, line = Kernel(0), DeliveryGate(now=lambda: 0.0), Stuck(), Line()
     host = SimHost(kernel, "c", None)
     subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
-    spec = ClassicSpec(
-        group="g",
-        consumer_id="c",
-        instance_id=None,
-        subscription=subscription,
-        exclude_internal=True,
-        strategies=strategies,
-        auto_commit=True,
-        session_timeout=30,
-        rebalance_timeout=5,
-        heartbeat_interval=3,
-        backoff=0.1,
-        reread=30,
-    )
+    spec = classic_spec(subscription=subscription, strategies=strategies, rebalance_timeout=5)
     coordination = BrokerCoordination(spec, host, gate, line, Line(), [stream], None)
     loop = MemberLoop(
         "c",
@@ -135,20 +122,7 @@ class Bench:
     def __init__(self, listener: Any = None) -> None:
         kernel, gate = Kernel(0), DeliveryGate(now=lambda: 0.0)
         subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
-        spec = ClassicSpec(
-            group="g",
-            consumer_id="c",
-            instance_id=None,
-            subscription=subscription,
-            exclude_internal=True,
-            strategies=strategies,
-            auto_commit=True,
-            session_timeout=30,
-            rebalance_timeout=5,
-            heartbeat_interval=3,
-            backoff=0.1,
-            reread=30,
-        )
+        spec = classic_spec(subscription=subscription, strategies=strategies, rebalance_timeout=5)
         self.requests, self.heartbeats, self.taken = Line(), Line(), list[Any]()
         host = SimHost(kernel, "c", None)
         self.coordination = BrokerCoordination(

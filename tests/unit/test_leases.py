@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.specs import classic_spec
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.groups import commands
 from zkconsumer.core.groups.events import HeartbeatAnswered, RequestFailed, Synced
 from zkconsumer.core.groups.reactions import UNREACHABLE
-from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.core.zookeeper import commands as zookeeper, events
 from zkconsumer.core.zookeeper.ops import Ok, SessionEvent
@@ -230,19 +230,12 @@ class GroupBench:
         self.host = host = HandHost()
         self.gate = gate = DeliveryGate(now=host.lease_now)
         subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
-        spec = ClassicSpec(
-            group="g",
-            consumer_id="c",
-            instance_id=None,
+        spec = classic_spec(
             subscription=subscription,
-            exclude_internal=True,
             strategies=strategies,
-            auto_commit=True,
             session_timeout=SESSION,
             rebalance_timeout=60,
             heartbeat_interval=1,
-            backoff=0.1,
-            reread=30,
         )
         self.asked: list[Any] = []
         line: Any = SimpleNamespace(submit=lambda command, _: self.asked.append(command))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.specs import classic_spec
 from zkconsumer.core.common.commands import (
     NotifyStarting,
     Report,
@@ -22,7 +23,6 @@ from zkconsumer.core.groups.formats.consumer_protocol import (
     decode_subscription,
     encode_assignment,
 )
-from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.groups.sticky import StickyStrategy
 from zkconsumer.core.groups.strategies import MemberState, Strategy
 from zkconsumer.core.migration.commands import OfferChanged
@@ -41,20 +41,7 @@ class Member:
     def __init__(self, offer: Offer, *strategies: Strategy) -> None:
         subscription = Subscription(Pattern.STATIC, {"t": 1})
         self.machine = LiveMembership(
-            ClassicSpec(
-                group="g",
-                consumer_id="c",
-                instance_id=None,
-                subscription=subscription,
-                exclude_internal=True,
-                strategies=(OWN,),
-                auto_commit=True,
-                session_timeout=30,
-                rebalance_timeout=12,
-                heartbeat_interval=3,
-                backoff=0.1,
-                reread=30,
-            )
+            classic_spec(subscription=subscription, strategies=(OWN,), rebalance_timeout=12)
         )
         self.machine.on(OfferChanged(offer, strategies))
         self.done: list[Any] = []

@@ -15,6 +15,7 @@ from kafka.protocol.consumer.metadata import (
     ConsumerProtocolSubscription,
 )
 
+from tests.support.specs import classic_spec
 from zkconsumer.core.common.assign import assign_range, thread_ids
 from zkconsumer.core.common.commands import (
     AnswerCommit,
@@ -52,7 +53,6 @@ from zkconsumer.core.groups.formats.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.core.groups.reactions import TABLE, Reaction, Request, markdown, reaction
-from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.groups.states import State
 from zkconsumer.core.groups.sticky import StickyStrategy
 from zkconsumer.core.groups.strategies import (
@@ -292,19 +292,11 @@ def stable(cooperative: bool = False, instance: str | None = None) -> ClassicMac
     strategy = RangeStrategy(cooperative=cooperative)
     subscription = Subscription(Pattern.STATIC, {"a": 1})
     machine = ClassicMachine(
-        ClassicSpec(
-            group="g",
-            consumer_id="c",
+        classic_spec(
             instance_id=instance,
             subscription=subscription,
-            exclude_internal=True,
             strategies=(strategy,),
-            auto_commit=True,
             session_timeout=10,
-            rebalance_timeout=30,
-            heartbeat_interval=3,
-            backoff=0.1,
-            reread=30,
         )
     )
     tell(machine, events.Started())
