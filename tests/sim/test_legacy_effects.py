@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.runs.at_rest import no_orphan
-from tests.sim.runs.scenario import World
+from tests.sim.runs.world import World
 from tests.sim.runs.zk_member import WholeMember
 from zkconsumer.core.common.commands import Outcome
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition

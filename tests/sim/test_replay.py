@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.sim.runs import group_scenario, scenario
+from tests.sim.runs.broker_scenario import BrokerGroup
+from tests.sim.runs.run import run as simulate
 from tests.support.handlers import replace_handler
 from zkconsumer.cli.main import cli
 from zkconsumer.core.common.commands import AnswerCommit, Drop, Forget, StartFetching
@@ -53,7 +54,7 @@ from zkconsumer.journal.recorder import Entry, MemberRecorder, Recorder, event_e
 from zkconsumer.journal.replay import Replayed, replay
 from zkconsumer.runtime.membership.loop import MemberLoop
 
-STRATEGIES = (*group_scenario.STRATEGIES, StickyStrategy(False), StickyStrategy(True))
+STRATEGIES = (*BrokerGroup.strategies, StickyStrategy(False), StickyStrategy(True))
 CLASSES = {type(one) for one in STRATEGIES} | {LegacyStrategy}
 TP = TopicPartition("x", 0)
 ONLY = os.environ.get("ZKC_SEED")
@@ -91,7 +92,7 @@ class Both:
             one.command(*told)
 
 
-def recorded(patch: pytest.MonkeyPatch, run: Callable[[], object]) -> Lines:
+def recorded(patch: pytest.MonkeyPatch, play: Callable[[], object]) -> Lines:
     """The journal of all members of a simulation, as a running member writes it."""
     lines, begin = Lines(), MemberLoop.__init__
 
@@ -108,18 +109,20 @@ def recorded(patch: pytest.MonkeyPatch, run: Callable[[], object]) -> Lines:
 
     with patch.context() as patched:
         patched.setattr(MemberLoop, "__init__", init)
-        run()
+        play()
     return lines
 
 
 def zookeeper(patch: pytest.MonkeyPatch, seed: int) -> Lines:
     """Journals of a group in ZooKeeper."""
-    return recorded(patch, lambda: scenario.run(seed))
+    return recorded(patch, lambda: simulate(seed, coordination="zookeeper"))
 
 
 def coordinator(patch: pytest.MonkeyPatch, seed: int) -> Lines:
     """Journals of a group on the brokers."""
-    return recorded(patch, lambda: group_scenario.run(seed, strategies=STRATEGIES))
+    return recorded(
+        patch, lambda: simulate(seed, coordination="coordinator", strategies=STRATEGIES)
+    )
 
 
 _MAIN = "import sys; from zkconsumer.cli.main import run; sys.exit(run(sys.argv[1:]))"

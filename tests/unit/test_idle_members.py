@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.sim.runs.scenario import JVM_REGISTRATION
+from tests.sim.runs.zookeeper_scenario import JVM_REGISTRATION
+from tests.support.specs import classic_spec
 from zkconsumer import Trouble
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.connector import ZookeeperConsumerConnector
@@ -23,9 +24,7 @@ from zkconsumer.core.common.topic_filter import Expansions, Whitelist, expand
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups import commands as group_commands, events as group_events
 from zkconsumer.core.groups.classic import ClassicMachine
-from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.groups.states import State as GroupState
-from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
@@ -338,20 +337,7 @@ def test_offsets_in_the_other_store_are_named_at_the_start(
 
 def machine() -> ClassicMachine:
     """A member with a filter, which reads topics next."""
-    spec = ClassicSpec(
-        group="g",
-        consumer_id="c",
-        instance_id=None,
-        subscription=white("(a|b)x*"),
-        exclude_internal=True,
-        strategies=(RangeStrategy(),),
-        auto_commit=True,
-        session_timeout=10,
-        rebalance_timeout=30,
-        heartbeat_interval=3,
-        backoff=0.1,
-        reread=30,
-    )
+    spec = classic_spec(subscription=white("(a|b)x*"), session_timeout=10)
     made = ClassicMachine(spec)
     made.on(group_events.Started())
     made.on(group_events.CoordinatorFound(made._awaited or 0))

@@ -1,7 +1,6 @@
 """The brokers of a simulated group: topics, records, and their faults.
 
-Both kinds of group use it (``tests.sim.runs.scenario``, ``tests.sim.runs.group_scenario``). Records
-are appended until ``stop``. Runs inside kernel events.
+All kinds of groups use it. Records are appended until ``stop``. Runs inside kernel events.
 """
 
 from __future__ import annotations

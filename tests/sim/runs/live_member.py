@@ -7,7 +7,7 @@ inside kernel events.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.sim.runs.whole import WholePlane
@@ -51,11 +51,11 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
         observer: Observer,
         habits: Habits,
         note: Callable[[str], object] | None,
+        watchers: Sequence[Any] = (),
     ) -> None:
         super().__init__(
             zk.kernel, spec.consumer_id, spec.subscription, data, observer, habits, note
         )
-        assert isinstance(self.plane, WholePlane)
         self.spec = spec
         self.group_spec = group_spec
         self._connect(brokers, 3)  # requests, heartbeats, offsets
@@ -101,9 +101,10 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
             commits,
             gate,
         )
-        self._make_loop(machine, coordination, spec.auto_commit, ())
-        self.plane.on_start = self._starts
-        self.plane.on_reset = lambda tp, old: self.post(events.OffsetReset(tp, old))
+        self._make_loop(machine, coordination, spec.auto_commit, watchers)
+        if isinstance(self.plane, WholePlane):
+            self.plane.on_start = self._starts
+            self.plane.on_reset = lambda tp, old: self.post(events.OffsetReset(tp, old))
         self.loop.closed.add_done_callback(lambda _: self._leave())
 
     def _make_gate(self, always_open: bool) -> DeliveryGate:

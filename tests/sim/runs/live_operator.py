@@ -15,7 +15,17 @@ from zkconsumer.core.migration.gates import Facts, obstacles
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.scripts import read_mode, write_mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, member_id_of
-from zkconsumer.core.zookeeper.ops import Code, Create, Failed, GetChildren, Ok, Reply, SetData
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Create,
+    Failed,
+    GetChildren,
+    Multi,
+    MultiOp,
+    Ok,
+    Reply,
+    SetData,
+)
 from zkconsumer.core.zookeeper.scripts.common import (
     Refused,
     Script,
@@ -26,7 +36,7 @@ from zkconsumer.core.zookeeper.scripts.common import (
 )
 from zkconsumer.core.zookeeper.scripts.ownership import stored_offset
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.servers.zk import FakeZk
+from zkconsumer.sim.servers.zk import FakeSession, FakeZk
 
 _POLL_S: Final = 0.2
 _ORDER: Final = tuple(Mode)
@@ -43,9 +53,22 @@ class IdsLock:
 
     path: Final = "/ids-acl"
 
-    def __init__(self, zk: FakeZk) -> None:
+    def __init__(
+        self, zk: FakeZk, ids: str, is_migratable: Callable[[FakeSession], bool] = lambda _: False
+    ) -> None:
         self._zk = zk
+        self._below = f"{ids}/"
+        self._is_migratable = is_migratable
         zk.do(Create(self.path, _OPEN))
+        zk.refuses = self._refuses
+
+    def _refuses(self, client: FakeSession, op: MultiOp | Multi) -> bool:
+        """Only migratable members register while the ids are locked."""
+        ops = op.ops if isinstance(op, Multi) else (op,)
+        creates = any(
+            isinstance(each, Create) and each.path.startswith(self._below) for each in ops
+        )
+        return self.locked and creates and not self._is_migratable(client)
 
     @property
     def locked(self) -> bool:

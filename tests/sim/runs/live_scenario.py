@@ -1,26 +1,23 @@
-"""A group that moves between ZooKeeper and a coordinator under random faults, from one seed.
+"""Groups that move between ZooKeeper and a coordinator, and what can happen to them.
 
-``run(seed)`` builds a group of migratable members, and lets operators move it there and back.
-Meanwhile it injects faults into members, operators and servers, and members of the older protocol
-and plain Kafka consumers join and leave. Then a last operator finishes the move, and the group is
-judged at rest. The result is a pure function of the seed. Single-threaded, in virtual time.
+Operators move the group of migratable members there and back. Then a last operator finishes the
+move, and the group is judged at rest.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tests.sim.runs.cluster import SimCluster
+from tests.sim.runs.live_judge import PLAIN, LiveJudge
 from tests.sim.runs.live_member import SimLiveMember
 from tests.sim.runs.live_operator import IdsLock, SimOperator
-from tests.sim.runs.result import EVENTS, Result
-from tests.sim.runs.scenario import GROUP, World
-from tests.sim.runs.troubles import CoordinatorTroubles, ZooKeeperTroubles
-from tests.sim.runs.whole import deliver_all, hurry, uncommitted
+from tests.sim.runs.scenario import CoordinatorScenario, ZooKeeperScenario
+from tests.sim.runs.whole import hurry
+from tests.sim.runs.world import World
 from tests.sim.runs.zk_member import WholeMember
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups.spec import ClassicSpec
@@ -29,30 +26,17 @@ from zkconsumer.core.groups.strategies import RangeStrategy, RoundRobinStrategy,
 from zkconsumer.core.migration.group import OwnStrategy
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, decode_mode
-from zkconsumer.core.zookeeper.ops import Create, Multi, MultiOp
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
-from zkconsumer.sim.judges.group_judge import GroupJudge
 from zkconsumer.sim.judges.invariants import Observer, Violation
-from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
-from zkconsumer.sim.members.host import Habits
-from zkconsumer.sim.members.process import ANSWER_S, SimProcess
+from zkconsumer.sim.members.group_member import SimGroupMember
+from zkconsumer.sim.members.process import SimProcess
+from zkconsumer.sim.runs.world import GROUP
 from zkconsumer.sim.servers.classic import GroupCoordinator
-from zkconsumer.sim.servers.zk import FakeSession
 
-if TYPE_CHECKING:
-    pass
-
-#: How long a group is troubled at least (seconds).
-TROUBLED: Final = 25.0
-#: Seconds for each trouble, where there are many.
-INTERVAL: Final = 0.5
 #: What members may need in peace, besides their timeouts, until each has its share (seconds).
 SETTLE: Final = 10.0
 #: For how long operators try to finish the move in peace (seconds).
 FINISH: Final = 120.0
-_PLAIN: Final = "plain"
-"""How the names of plain Kafka consumers begin."""
 _OFFERS: Final[tuple[tuple[Strategy, ...], ...]] = (
     (RangeStrategy(),),
     (RoundRobinStrategy(),),
@@ -75,83 +59,51 @@ class _Members(Observer):
         self.look(tp)
 
 
-class _Judge(GroupJudge):
-    """Follows the coordinator. Migratable members may commit partitions that it assigns to another
-    one: their lock is the owner znode."""
+class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMember]):
+    """Migratable members, and operators that move their group. Meanwhile members of the older
+    protocol and plain Kafka consumers join and leave."""
 
-    def __init__(self, world: LiveWorld, observer: Observer) -> None:
-        super().__init__(world.kernel, observer)
-        self._world = world
-
-    def assigned(self, generation: int, given: Mapping[str, frozenset[TopicPartition]]) -> None:
-        """See ``GroupWatch``. Migratable members need not release anything before."""
-        owners = self._observer.owners
-        plain = {self.session(name) for name in self._sessions if name.startswith(_PLAIN)}
-        for name, partitions in given.items():
-            session = self.session(name, generation)
-            for tp in sorted(partitions):
-                before = owners.get(tp, session)
-                if before != session and before not in plain:
-                    self._observer.owner_changed(self._kernel.now, tp, None, before)
-        super().assigned(generation, given)
-
-    def committed(
-        self, name: str, generation: int, tp: TopicPartition, before: int | None, after: int
-    ) -> None:
-        """See ``GroupWatch``."""
-        if name.startswith(_PLAIN):
-            super().committed(name, generation, tp, before, after)
-            return
-        if self._world.zk_world.history is not None:
-            line = f"{self._kernel.now_us} kafka {tp} {before} {after} by {name}"
-            self._world.zk_world.history.append(line)
-        lower = before is not None and after < before
-        if lower and self._world.began_lower(tp, name):
-            before = None
-        observer = self._observer
-        by = observer.owners.get(tp, self.session(name, generation))
-        observer.offset_changed(self._kernel.now, tp, before, after, by)
-
-
-class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMember]):
-    """Both servers, the topics, all members of one group, its operators and its troubles."""
+    troubled = 25.0
+    interval = 0.5
+    peace = 4.0
 
     def __init__(self, seed: int, record: bool) -> None:
-        super().__init__(Kernel(seed), rng := random.Random(seed))
+        super().__init__(seed, record)
+        rng = self.rng
         self.cluster = SimCluster(self.kernel, rng, 2, old=False)
         followers = rng.choice([0, 0, 2])
-        self.zk_world = World.make(
+        self.world = World.make(
             self.kernel,
             followers=followers,
             max_lag=rng.choice([0.05, 0.5]) if followers else 0.0,
             rearm_watches=rng.random() < 0.5,
             cluster=self.cluster,
-            record=record,
+            history=self.history,
         )
-        self.history = self.zk_world.history
-        self.zk = self.zk_world.zk
+        self.zk = self.world.zk
         records = self.cluster.records
         self.observer = _Members(records=records, look=self._look)
         """Of the owner znodes, and of offsets in ZooKeeper."""
-        self.zk_world.observer = self.observer
+        self.world.observer = self.observer
         self.group_observer = _Members(records=records, look=self._look)
         """Of the coordinator's assignment, and of offsets in Kafka."""
-        self.judge = _Judge(self, self.group_observer)
+        self.judge = LiveJudge(self.kernel, self.group_observer, self.began_lower, self.say)
         self.group = GroupCoordinator(
             self.kernel,
-            lambda: self.cluster.topics,
+            lambda: self.topics,
             1.0,
             self.judge,
             lenient=True,
             brokers=lambda: self.cluster.endpoints,
         )
-        self.brokers = Brokers(self.kernel, self.group, 0.0005)
-        self.brokers.loss = rng.choice([0.0, 0.02, 0.05])
-        self.brokers.delay = rng.choice([0.0, 0.02, 0.05])
+        self.brokers = self.connect(self.group)
         self.paths = LivePaths.of(GROUP)
-        self.ids_lock = IdsLock(self.zk)
-        self.zk.refuses = self._refuses
-        self.members: list[SimLiveMember] = []
+        self.ids_lock = IdsLock(
+            self.zk,
+            self.paths.group.ids,
+            lambda client: any(member.client is client for member in self.members),
+        )
+        self.members = []
         self.plain: list[SimGroupMember] = []
         self.operators: list[SimOperator] = []
         self.modes: set[tuple[Mode | None, bool]] = set()
@@ -164,18 +116,13 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         self.assignor = Assignor(rng.choice(["range", "roundrobin"]))
         self.offered = rng.choice(_OFFERS)
         self.auto_commit = rng.random() < 0.85
-        self.habits = Habits(
-            burst=40,
-            stop=(0.0, rng.choice([0.01, 0.1])),
-            release_wait=rng.choice([0.5, 2.0]),
-            listener=(0.0, rng.choice([0.01, 0.3])),
-            listener_error=rng.choice([0.0, 0.0, 0.1]),
-            commits=rng.choice([0.0, 0.1]),
-        )
+        self.usual = self.habits((0.01, 0.3), listener_commits=False)
+        self.patience = self.session
+        self.stalls = (0.5, 3.0, self.rebalance * 1.2)
         self.joined = 0
         self.others = rng.random() < 0.7
         """Whether members that are not migratable join and leave."""
-        self.kinds = [
+        self.faults = [
             (5, "join", self.join),
             (3, "leave", self.leave),
             (3, "crash", self.crash),
@@ -199,23 +146,45 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
             (2, "add partitions", self.add_partitions),
             # Positions that are reset have scenarios of their own: no log is cut here.
             *(
-                kind
-                for kind in self.cluster.troubles()
-                if kind[1] not in ("unclean election", "retention")
+                fault
+                for fault in self.cluster.troubles()
+                if fault[1] not in ("unclean election", "retention")
             ),
         ]
+
+    # -- a run
+
+    def begin(self) -> None:
+        """See ``Scenario``."""
+        rng = self.rng
+        for topic in ("t0", "t1"):
+            self.set_topic(topic, rng.randint(1, 4))
+        for _ in range(rng.randint(2, 3)):
+            self.kernel.schedule(2 * rng.random(), self.join)
+        if self.others and rng.random() < 0.5:
+            self.kernel.schedule(rng.random(), self.join_legacy)
+
+    def calm_down(self) -> float:
+        """See ``Scenario``."""
+        super().calm_down()
+        return hurry(self.everyone)
+
+    @property
+    def cuts(self) -> Sequence[float]:
+        """See ``CoordinatorScenario``."""
+        return [self.group_session * part for part in (0.001, 0.05, 0.8, 1.5)]
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """See ``Scenario``."""
+        return self.observer, self.group_observer
 
     # -- who is there
 
     @property
-    def live(self) -> list[SimLiveMember]:
-        """Migratable members that run."""
-        return [member for member in self.members if member.alive]
-
-    @property
     def legacy(self) -> list[WholeMember]:
         """Members in ZooKeeper alone that run."""
-        return self.zk_world.live
+        return self.world.live
 
     @property
     def everyone(self) -> list[SimProcess[Any]]:
@@ -228,15 +197,6 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         """The group's mode, as committed."""
         node = self.zk.get(self.paths.mode)
         return Mode.ZOOKEEPER if node is None else decode_mode(self.paths.mode, node.data)
-
-    def _refuses(self, client: FakeSession, op: MultiOp | Multi) -> bool:
-        """The access list of ``ids``: only migratable members register while it is locked."""
-        if not self.ids_lock.locked:
-            return False
-        ids = f"{self.paths.group.ids}/"
-        ops = op.ops if isinstance(op, Multi) else (op,)
-        creates = any(isinstance(one, Create) and one.path.startswith(ids) for one in ops)
-        return creates and not any(member.client is client for member in self.members)
 
     # -- judging
 
@@ -325,28 +285,11 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
             session_timeout=self.session,
         )
 
-    def _group_spec(
+    def _classic(
         self, name: str, subscription: Subscription, strategies: tuple[Strategy, ...]
     ) -> ClassicSpec:
-        return ClassicSpec(
-            group=GROUP,
-            consumer_id=name,
-            instance_id=None,
-            subscription=subscription,
-            exclude_internal=True,
-            strategies=strategies,
-            auto_commit=self.auto_commit,
-            session_timeout=self.group_session,
-            rebalance_timeout=self.rebalance,
-            heartbeat_interval=min(3.0, self.group_session / 3),
-            backoff=self.rng.choice([0.1, 0.5]),
-            reread=self.reread,
-        )
-
-    @property
-    def _note(self) -> Callable[[str], object] | None:
-        history = self.zk_world.history
-        return None if history is None else history.append
+        backoff = self.rng.choice([0.1, 0.5])
+        return self.classic_spec(name, subscription, strategies, self.auto_commit, backoff=backoff)
 
     def join(self) -> None:
         """A migratable member starts."""
@@ -359,12 +302,12 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
             self.zk,
             self.brokers,
             spec,
-            self._group_spec(spec.consumer_id, spec.subscription, (own,)),
+            self._classic(spec.consumer_id, spec.subscription, (own,)),
             self.offered,
             self.cluster,
             self.observer,
-            self.habits,
-            self._note,
+            self.usual,
+            self.note,
         )
         member.in_kafka = self.group.offsets.get
         self.members.append(member)
@@ -374,7 +317,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         """A member starts that does not support modes."""
         if len(self.legacy) < 2:
             self.joined += 1
-            self.zk_world.add_member(self._spec(f"{GROUP}_old{self.joined}"), self.habits)
+            self.world.add_member(self._spec(f"{GROUP}_old{self.joined}"), self.usual)
 
     def leave_legacy(self) -> None:
         """One of these stops."""
@@ -388,10 +331,10 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
         if self.mode is not Mode.OPEN or len(plain) > 1:
             return
         self.joined += 1
-        name, subscription = f"{_PLAIN}{self.joined}", self.subscription()
-        spec = self._group_spec(name, subscription, self.offered)
+        name, subscription = f"{PLAIN}{self.joined}", self.subscription()
+        spec = self._classic(name, subscription, self.offered)
         member = SimGroupMember(
-            self.brokers, spec, self.cluster, self.group_observer, self.habits, self._note
+            self.brokers, spec, self.cluster, self.group_observer, self.usual, self.note
         )
         member.identify = self.judge.session
         member.home = self.rng.choice([0, 1])
@@ -418,22 +361,6 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
             plain.start()
         else:
             plain.host.alive = False
-
-    def cut(self) -> None:
-        """Connections to brokers break, with requests and answers in flight."""
-        member = self._any()
-        if member is not None:
-            factor = self.rng.choice([0.001, 0.05, 0.8, 1.5])
-            member.cut(self.group_session * factor)
-            self.lasts(self.group_session * factor)
-
-    def stall(self) -> None:
-        """An application works on one message for a long time."""
-        member = self.rng.choice(self.everyone) if self.everyone else None
-        if member is not None:
-            seconds = self.rng.choice([0.5, 3.0, self.rebalance * 1.2])
-            member.plane.stall(seconds)
-            self.lasts(seconds)
 
     def operate(self) -> None:
         """An operator begins to move the group to some mode, perhaps at the same time as another
@@ -490,7 +417,11 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
     def add_partitions(self) -> None:
         """A topic gets more partitions."""
         topic = self.rng.choice(["t0", "t1"])
-        self.zk_world.set_topic(topic, min(6, self.cluster.topics[topic] + 1))
+        self.set_topic(topic, min(6, self.topics[topic] + 1))
+
+    def set_topic(self, topic: str, partitions: int) -> None:
+        """See ``Scenario``."""
+        self.world.set_topic(topic, partitions)
 
     # -- the end
 
@@ -519,8 +450,11 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
             self.broken("move_resumes", f"from {self.mode.value} to {goal.value}: {why}")
         return goal
 
-    def at_rest(self, goal: Mode) -> list[Violation]:
-        """Check who delivers which partitions. Call it when all members have had time to settle."""
+    def at_rest(self) -> list[Violation]:
+        """See ``Scenario``. A last operator finishes the move before."""
+        goal = self.finish()
+        patience = 5.0 + self.session + self.group_session + self.reread + self.rebalance + SETTLE
+        self.kernel.run(until=self.kernel.now + patience)
         now, found = self.kernel.now, list[Violation]()
         mode = self.zk.get(self.paths.mode)
         if self.mode is not goal:
@@ -541,48 +475,7 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
                 if len(names) != 1:
                     text = f"{tp}: delivered by {names}, owner {self.observer.owners.get(tp)}"
                     found.append(Violation("no_orphan_at_rest", now, text))
-        found += [
-            Violation("commits_answered", now, f"{member.name}: {count} unanswered")
-            for member in self.everyone
-            if (count := member.unanswered(ANSWER_S))
-        ]
-        return found
+        return [*found, *self.unanswered()]
 
 
-def run(seed: int, *, record: bool = False, events: int = EVENTS) -> Result[LiveWorld]:
-    """One group that moves, ``events`` troubles, then rest. A pure function of its arguments."""
-    world = LiveWorld(seed, record)
-    kernel, rng = world.kernel, world.rng
-    for topic in ("t0", "t1"):
-        world.zk_world.set_topic(topic, rng.randint(1, 4))
-    for _ in range(rng.randint(2, 3)):
-        kernel.schedule(2 * rng.random(), world.join)
-    if world.others and rng.random() < 0.5:
-        kernel.schedule(rng.random(), world.join_legacy)
-    troubled = max(TROUBLED, events * INTERVAL)
-    for _ in range(events):
-        kernel.schedule(4.0 + (troubled - 4.0) * rng.random(), world.strike)
-    kernel.run(until=troubled)
-    world.brokers.loss = world.brokers.delay = 0.0
-    world.cluster.calm_down()
-    patience = 5.0 + world.session + world.group_session + world.reread
-    kernel.run(until=max(troubled, world.quiet_from, hurry(world.everyone)) + world.session)
-    goal = world.finish()
-    kernel.run(until=kernel.now + patience + world.rebalance + SETTLE)
-    violations = world.at_rest(goal)
-    violations += deliver_all(kernel, lambda: world.everyone)
-    violations += uncommitted(kernel, lambda: world.everyone)
-    return Result(
-        "live",
-        seed,
-        events,
-        False,
-        world.observer.violations + world.group_observer.violations + violations,
-        world.counts,
-        world.observer.deliveries + world.group_observer.deliveries,
-        world.zk_world.history,
-        world,
-    )
-
-
-__all__ = ["LiveWorld", "run"]
+__all__ = ["LiveGroup"]

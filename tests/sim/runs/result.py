@@ -10,11 +10,11 @@ from zkconsumer.sim.judges.invariants import Violation
 EVENTS: Final = 200
 """How many faults a run has by default."""
 
-WorldT = TypeVar("WorldT")
+ScenarioT = TypeVar("ScenarioT")
 
 
 @dataclass(slots=True)
-class Result(Generic[WorldT]):
+class Result(Generic[ScenarioT]):
     """One run. ``faults`` counts the injected faults, by kind."""
 
     coordination: str
@@ -27,7 +27,7 @@ class Result(Generic[WorldT]):
     faults: dict[str, int]
     deliveries: int
     history: list[str] | None
-    world: WorldT
+    scenario: ScenarioT
 
     @property
     def replay(self) -> str:

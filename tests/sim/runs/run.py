@@ -1,16 +1,30 @@
-"""A simulated run of either kind of group, by name."""
+"""The engine: plays one scenario of any kind from a seed, and judges it."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
 
-from tests.sim.runs import group_scenario, live_scenario, mixed_scenario, scenario
+from tests.sim.runs.broker_scenario import BrokerGroup, MixedGroup
+from tests.sim.runs.live_scenario import LiveGroup
 from tests.sim.runs.result import EVENTS, Result
+from tests.sim.runs.scenario import Scenario
+from tests.sim.runs.whole import deliver_all, uncommitted
+from tests.sim.runs.zookeeper_scenario import ZooKeeperGroup
 
-COORDINATIONS = ("zookeeper", "coordinator", "bootstrap", "consumer", "live", "mixed")
-"""Who decides about ownership; ``bootstrap``: ZooKeeper, and the brokers describe the cluster;
+KINDS: Final[Mapping[str, Callable[..., Scenario[Any]]]] = {
+    "zookeeper": ZooKeeperGroup,
+    "coordinator": BrokerGroup,
+    "bootstrap": partial(ZooKeeperGroup, legacy=False, bootstrap=True),
+    "consumer": partial(BrokerGroup, consumer=True),
+    "live": LiveGroup,
+    "mixed": MixedGroup,
+}
+"""What decides about ownership. ``bootstrap``: ZooKeeper, and the brokers describe the cluster;
 ``consumer``: the coordinator by KIP-848; ``live``: a group that moves between ZooKeeper and the
 coordinator; ``mixed``: members of both protocols of the coordinator, which converts the group."""
+COORDINATIONS: Final = tuple(KINDS)
 
 
 def run(
@@ -20,8 +34,12 @@ def run(
     events: int = EVENTS,
     legacy: bool = False,
     record: bool = False,
+    **options: Any,
 ) -> Result[Any]:
     """Simulate a group of whole members. A pure function of its arguments.
+
+    The group begins, ``events`` faults are injected, all faults end, and the group must come to
+    rest. Then all records must be delivered and committed.
 
     Args:
         seed: determines all random choices.
@@ -29,17 +47,34 @@ def run(
         events: how many faults are injected into members, servers and brokers.
         legacy: in ZooKeeper, one member has exact legacy behaviour; otherwise in one run of five.
         record: keep the history, with a line for each event.
+        options: for the class in ``KINDS``.
     """
-    if coordination == "zookeeper":
-        return scenario.run(seed, legacy=legacy or None, events=events, record=record)
-    if coordination == "bootstrap":
-        return scenario.run(seed, legacy=False, bootstrap=True, events=events, record=record)
-    if coordination == "live":
-        return live_scenario.run(seed, events=events, record=record)
-    if coordination == "mixed":
-        return mixed_scenario.run(seed, events=events, record=record)
-    by_broker = coordination == "consumer"
-    return group_scenario.run(seed, events=events, record=record, consumer=by_broker)
+    if legacy:
+        options["legacy"] = True
+    scenario = KINDS[coordination](seed, record, **options)
+    kernel, begin = scenario.kernel, scenario.peace
+    scenario.begin()
+    troubled = max(scenario.troubled, events * scenario.interval)
+    for _ in range(events):
+        kernel.schedule(begin + (troubled - begin) * scenario.rng.random(), scenario.strike)
+    kernel.run(until=troubled)
+    rest = max(troubled, scenario.quiet_from, scenario.calm_down())
+    kernel.run(until=rest + scenario.patience)
+    violations = scenario.at_rest()
+    violations += deliver_all(kernel, lambda: scenario.judged)
+    violations += uncommitted(kernel, lambda: scenario.judged)
+    seen = [violation for each in scenario.observers for violation in each.violations]
+    return Result(
+        coordination,
+        seed,
+        events,
+        legacy,
+        seen + violations,
+        scenario.counts,
+        sum(each.deliveries for each in scenario.observers),
+        scenario.history,
+        scenario,
+    )
 
 
-__all__ = ["COORDINATIONS", "run"]
+__all__ = ["COORDINATIONS", "KINDS", "run"]

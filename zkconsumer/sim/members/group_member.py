@@ -431,12 +431,6 @@ class SimGroupMember(LinesProcess[GroupMachine]):
             again = partial(self._check_expired, held, pauses, now)
             self._kernel.schedule(_EXPIRES_S, again)
 
-    def stall(self, seconds: float) -> None:
-        """The application works on one message for this long."""
-        if self.alive:
-            self.host.say(f"stall {seconds:.3f}")
-            self.plane.stall(seconds)
-
     def at_rest(self) -> MemberAtRest:
         """The data that the invariants at rest need."""
         fetching = self.fetching if self._delivers else frozenset(self.machine.held)

@@ -217,6 +217,12 @@ class SimProcess(Generic[MachineT]):
         self.closing = True
         self.loop.post(events.CloseRequested())
 
+    def stall(self, seconds: float) -> None:
+        """The application works on one message for this long."""
+        if self.alive:
+            self.host.say(f"stall {seconds:.3f}")
+            self.plane.stall(seconds)
+
     def stalls(self, seconds: float) -> None:
         """The application works on one message for this long."""
 
