@@ -19,10 +19,10 @@ def test_a_transcript(file: Path) -> None:
 
 
 def test_there_are_transcripts_of_each_kind_of_group() -> None:
-    """Groups in ZooKeeper, with the behaviour of the JVM's consumer too, and both kinds on the
-    brokers."""
+    """Groups in ZooKeeper, with the behaviour of the JVM's consumer too, both kinds on the
+    brokers, and groups that move between the two."""
     kinds = {file.stem.partition("-")[0] for file in files()}
-    assert kinds == {"zookeeper", "scala", "classic", "consumer"}
+    assert kinds == {"zookeeper", "scala", "classic", "consumer", "live"}
     assert len(files()) >= 30
 
 

@@ -17,6 +17,8 @@ take a millisecond each way. Inputs:
 ======================================  ========================================================
 ``group zookeeper|classic|consumer``    the kind of group; for the first also ``scala``
                                         and ``roundrobin``, for the second a strategy
+``group live [STRATEGY]``               migratable members; ``legacy…`` is a member in ZooKeeper
+                                        alone, ``plain…`` a Kafka consumer with that strategy
 ``topic NAME PARTITIONS``               create a topic, or give it more partitions
 ``delete topic NAME``                   delete a topic
 ``start MEMBER TOPIC[,TOPIC] [N]``      a member with N streams (1) joins; ``/REGEX/`` is a filter
@@ -30,6 +32,11 @@ take a millisecond each way. Inputs:
 ``znode PATH TEXT``                     another program writes a znode (without TEXT: deletes it)
 ``fail over SECONDS``                   the group's coordinator dies; another one is elected later
 ``run SECONDS``                         time passes
+``operator MODE [SECONDS]``             the tool takes the group to a mode; it waits for each
+                                        obstacle for that long (30)
+``kill operator [SECONDS]``             the tool's process ends after that time
+``cut MEMBER SECONDS coordinator``      a migratable member has no connection to the brokers
+``offsets``                             show the committed offsets in both stores
 ======================================  ========================================================
 """
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from tests.sim.runs.live_judge import PLAIN, LiveJudge
+from tests.sim.runs.live_member import SimLiveMember
+from tests.sim.runs.live_operator import IdsLock, SimOperator
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
@@ -19,9 +22,13 @@ from zkconsumer.core.common.types import (
 )
 from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
 from zkconsumer.core.groups.reactions import name_of
-from zkconsumer.core.groups.spec import ClassicSpec, Kip848Spec
+from zkconsumer.core.groups.spec import ClassicSpec, GroupSpec, Kip848Spec
 from zkconsumer.core.groups.sticky import StickyStrategy
 from zkconsumer.core.groups.strategies import RangeStrategy, RoundRobinStrategy, Strategy
+from zkconsumer.core.migration.commands import FromGroup, ToGroup
+from zkconsumer.core.migration.group import OwnStrategy
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import Create, Delete, Ok, SetData
 from zkconsumer.core.zookeeper.view import Assignor, GroupView, MemberSpec
@@ -36,7 +43,7 @@ from zkconsumer.sim.members.zookeeper import SimMember
 from zkconsumer.sim.runs.world import GROUP, NEVER, World
 from zkconsumer.sim.servers.classic import GroupCoordinator
 from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator
-from zkconsumer.sim.servers.zk import FakeZk
+from zkconsumer.sim.servers.zk import FakeSession, FakeZk
 
 TRIP_S: Final = 0.001
 RATE: Final = 10.0
@@ -92,17 +99,21 @@ class _Watcher:
     def event(self, event: Any, _session: int, _attempt: int) -> None:
         """See ``MemberObserver``."""
         self.flush()
+        side = "coordinator " if isinstance(event, FromGroup) else ""
+        event = event.event if isinstance(event, FromGroup) else event
         name = type(event).__name__
         quiet = name in _HIDDEN or (name in _QUIET and not getattr(event, "code", 0))
-        self._pending = _Pending(f"{self._name} {name}{_fields(event)}", quiet, [])
+        self._pending = _Pending(f"{self._name} {side}{name}{_fields(event)}", quiet, [])
 
     def command(self, command: Any, _session: int, _attempt: int) -> None:
         """See ``MemberObserver``."""
+        side = "coordinator " if isinstance(command, ToGroup) else ""
+        command = command.command if isinstance(command, ToGroup) else command
         name = type(command).__name__
         unchanged = name == "MemberHeartbeat" and command.owned is None
         if name in _HIDDEN or unchanged:
             return
-        text = f"    {name}{_fields(command)}"
+        text = f"    {side}{name}{_fields(command)}"
         if self._pending is None:
             self._write(f"{self._name}\n{text}")
         else:
@@ -158,6 +169,11 @@ class Stage:
         """Create a topic, or give it more partitions."""
         self.log.add_partitions(topic, partitions)
 
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Those that judge."""
+        return (self.observer,)
+
     # -- inputs
 
     def play(self, text: str) -> list[str]:
@@ -177,7 +193,11 @@ class Stage:
             watcher.flush()
         for (member, partition), (first, last) in sorted(self._delivered.items()):
             self.lines.append(f"= {member} delivers {partition} {first}..{last}")
-        violations = [*self.observer.violations, *self.observer.allowed]
+        violations = [
+            violation
+            for observer in self.observers
+            for violation in (*observer.violations, *observer.allowed)
+        ]
         counts = Counter(violation.rule for violation in violations[self._broken :])
         self._broken = len(violations)
         broken = [f"! {rule} is broken: {count} times" for rule, count in counts.items()]
@@ -224,7 +244,7 @@ class Stage:
 
     def do_busy(self, name: str, seconds: str) -> None:
         """See the package."""
-        self.members[name].plane.stall(float(seconds))
+        self.members[name].stall(float(seconds))
 
     def do_commit(self, name: str) -> None:
         """See the package."""
@@ -256,7 +276,16 @@ class ZooKeeperStage(Stage):
 
     def make(self, name: str, subscription: Subscription, watcher: Any) -> SimProcess[Any]:
         """See ``Stage``."""
-        spec = MemberSpec(
+        spec = self.spec(name, subscription)
+        member = SimMember(
+            self.world.zk, spec, self.log, self.observer, HABITS, self.note, [watcher]
+        )
+        self.world.members.append(member)
+        return member
+
+    def spec(self, name: str, subscription: Subscription) -> MemberSpec:
+        """The configuration of a member."""
+        return MemberSpec(
             paths=self.world.paths,
             consumer_id=f"{GROUP}_{name}",
             subscription=subscription,
@@ -266,11 +295,6 @@ class ZooKeeperStage(Stage):
             reread=30.0 if "reread" in self.options else NEVER,
             session_timeout=SESSION_S,
         )
-        member = SimMember(
-            self.world.zk, spec, self.log, self.observer, HABITS, self.note, [watcher]
-        )
-        self.world.members.append(member)
-        return member
 
     def set_topic(self, topic: str, partitions: int) -> None:
         """See ``Stage``."""
@@ -316,6 +340,40 @@ class ZooKeeperStage(Stage):
         return 0.0
 
 
+def _common(name: str, subscription: Subscription) -> dict[str, Any]:
+    return {
+        **{"group": GROUP, "consumer_id": name, "instance_id": None},
+        **{"subscription": subscription, "exclude_internal": True, "auto_commit": True},
+        **{"session_timeout": SESSION_S, "rebalance_timeout": 20.0, "heartbeat_interval": 1.0},
+        **{"backoff": 1.0, "reread": NEVER},
+    }
+
+
+def classic_spec(
+    name: str, subscription: Subscription, strategies: tuple[Strategy, ...]
+) -> ClassicSpec:
+    """The configuration of a member of the classic protocol."""
+    return ClassicSpec(strategies=strategies, **_common(name, subscription))
+
+
+def on_brokers(
+    group: BrokerStage | LiveStage, spec: GroupSpec, observer: Observer, watcher: Any
+) -> SimGroupMember:
+    """A member of a group on the brokers that has not started."""
+    member = SimGroupMember(
+        group.brokers,
+        spec,
+        group.log,
+        observer,
+        HABITS,
+        group.note,
+        [watcher],
+        group.judge.session,
+    )
+    member.trip_us = round(TRIP_S * 1e6)
+    return member
+
+
 class BrokerStage(Stage):
     """A group on the brokers: ``classic`` with a strategy, or ``consumer`` (KIP-848)."""
 
@@ -323,8 +381,7 @@ class BrokerStage(Stage):
         super().__init__()
         self.kind = kind
         self.options = options
-        judge = GroupJudge(self.kernel, self.observer)
-        self._identify = judge.session
+        self.judge = judge = GroupJudge(self.kernel, self.observer)
         self.group: Any
         if kind == "consumer":
             self.group = ConsumerGroupCoordinator(
@@ -338,28 +395,14 @@ class BrokerStage(Stage):
 
     def make(self, name: str, subscription: Subscription, watcher: Any) -> SimProcess[Any]:
         """See ``Stage``."""
-        common: dict[str, Any] = {
-            **{"group": GROUP, "consumer_id": name, "instance_id": None},
-            **{"subscription": subscription, "exclude_internal": True, "auto_commit": True},
-            **{"session_timeout": SESSION_S, "rebalance_timeout": 20.0, "heartbeat_interval": 1.0},
-            **{"backoff": 1.0, "reread": NEVER},
-        }
+        spec: GroupSpec
         if self.kind == "consumer":
-            spec: Any = Kip848Spec(member_id=name, assignor=None, rack=None, **common)
+            spec = Kip848Spec(
+                member_id=name, assignor=None, rack=None, **_common(name, subscription)
+            )
         else:
-            spec = ClassicSpec(strategies=tuple(STRATEGIES[n] for n in self.options), **common)
-        member = SimGroupMember(
-            self.brokers,
-            spec,
-            self.log,
-            self.observer,
-            HABITS,
-            self.note,
-            [watcher],
-            self._identify,
-        )
-        member.trip_us = round(TRIP_S * 1e6)
-        return member
+            spec = classic_spec(name, subscription, tuple(STRATEGIES[n] for n in self.options))
+        return on_brokers(self, spec, self.observer, watcher)
 
     def cut(self, name: str, seconds: float) -> None:
         """See ``Stage``."""
@@ -372,12 +415,110 @@ class BrokerStage(Stage):
         return float(seconds) + REST_S
 
 
+class LiveStage(ZooKeeperStage):
+    """A group that can move between ZooKeeper and the brokers. Options: as for ``BrokerStage``."""
+
+    def __init__(self, *strategies: str) -> None:
+        super().__init__(*strategies)
+        self.strategies = tuple(STRATEGIES[name] for name in strategies or ("range",))
+        zk, self.group_observer = self.world.zk, Observer()
+        self.judge = LiveJudge(self.kernel, self.group_observer, lambda tp, name: False, str)
+        self.group = GroupCoordinator(
+            self.kernel, lambda: self.log.topics, initial_delay=0.0, watch=self.judge
+        )
+        self.brokers = Brokers(self.kernel, self.group)
+        self.paths = LivePaths.of(GROUP)
+        self.operator: SimOperator | None = None
+        IdsLock(zk, self.paths.group.ids, self._is_migratable)
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """See ``Stage``."""
+        return self.observer, self.group_observer
+
+    def _migratable(self) -> list[SimLiveMember]:
+        return [each for each in self.members.values() if isinstance(each, SimLiveMember)]
+
+    def _is_migratable(self, client: FakeSession) -> bool:
+        return any(member.client is client for member in self._migratable())
+
+    def make(self, name: str, subscription: Subscription, watcher: Any) -> SimProcess[Any]:
+        """See ``Stage``: a plain Kafka consumer, a legacy member, or a migratable one."""
+        if name.startswith("legacy"):
+            return super().make(name, subscription, watcher)
+        if name.startswith(PLAIN):
+            spec = classic_spec(name, subscription, self.strategies)
+            return on_brokers(self, spec, self.group_observer, watcher)
+        own = OwnStrategy("range")
+        own_spec = self.spec(name, subscription)
+        member = SimLiveMember(
+            self.world.zk,
+            self.brokers,
+            own_spec,
+            classic_spec(own_spec.consumer_id, subscription, (own,)),
+            self.strategies,
+            self.log,
+            self.observer,
+            HABITS,
+            self.note,
+            [watcher],
+        )
+        member.trip_us = round(TRIP_S * 1e6)
+        return member
+
+    def do_operator(self, goal: str, seconds: str = "30") -> None:
+        """See the package."""
+        self.operator = SimOperator(
+            self.world.zk,
+            self.paths,
+            self._partitions,
+            self.group.offsets,
+            lambda: frozenset(self.group.seats),
+            Mode(goal),
+            float(seconds),
+            lambda text: self._write(f"operator {text}"),
+        )
+
+    def do_kill(self, _operator: str, seconds: str = "0") -> None:
+        """See the package."""
+        assert self.operator is not None
+        self.kernel.schedule(float(seconds), self.operator.crash)
+
+    def do_cut(self, name: str, seconds: str, where: str = "zookeeper") -> float:
+        """See the package."""
+        if where == "coordinator":
+            member: Any = self.members[name]
+            member.cut(float(seconds))
+            return float(seconds) + REST_S
+        return super().do_cut(name, seconds)
+
+    def do_fail(self, _over: str, seconds: str) -> float:
+        """See the package."""
+        self.brokers.fail_over(float(seconds), 0.1)
+        return float(seconds) + REST_S
+
+    def do_offsets(self) -> float:
+        """Write the committed offsets in both stores."""
+        for tp in self._partitions():
+            node = self.world.zk.get(self.paths.group.offset(tp))
+            stored = "-" if node is None else node.data.decode()
+            in_kafka = self.group.offsets.get(tp, "-")
+            self.lines.append(f"= {tp} ZooKeeper {stored}, Kafka {in_kafka}")
+        return 0.0
+
+    def _partitions(self) -> list[TopicPartition]:
+        counts = self.log.topics.items()
+        return [TopicPartition(topic, n) for topic, count in counts for n in range(count)]
+
+
 def stage(words: list[str]) -> Stage:
     """Return the group of the first input: ``group KIND OPTIONS``."""
     if words[:1] != ["group"] or words[1:2] == []:
         raise TranscriptError("a transcript begins with '> group KIND'")
     if words[1] == "zookeeper":
         return ZooKeeperStage(*words[2:])
+    if words[1] == "live":
+        return LiveStage(*words[2:])
     return BrokerStage(*words[1:])
 
 
