@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from tests.sim.runs.result import EVENTS
-from tests.sim.runs.run import COORDINATIONS, run
+from tests.sim.runs.run import COORDINATIONS, KINDS, run
 
 
 def _count(text: str) -> int:
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m tests.sim",
         description="Simulate a group of whole members under random troubles, and judge it.",
     )
-    parser.add_argument("--coordination", choices=COORDINATIONS, default=COORDINATIONS[0])
+    parser.add_argument("--coordination", choices=KINDS, default=COORDINATIONS[0])
     parser.add_argument("--seed", type=_count, required=True, help="decides all that is random")
     parser.add_argument(
         "--events", type=_count, default=EVENTS, help="number of troubles (default: %(default)s)"

@@ -162,15 +162,13 @@ FOUND: Mapping[str, Found] = {
     "takes_a_classic_group_for_the_end": Found("mixed", 297, "stable_at_rest"),
     "takes_a_conversion_for_the_end": Found("mixed", 31, "stable_at_rest"),
     "gives_away_what_members_still_have": Found("mixed", 17, "no_foreign_release"),
+    "forgets_the_leaderless": Found("fetch", 11, "no_silent_partition"),
+    "keeps_the_position_at_a_reset": Found("fetch", 29, "committed_is_processed"),
+    "overtakes_with_a_reset": Found("fetch", 10, "none_twice"),
+    "resets_while_a_chunk_ends": Found("fetch", 432, "committed_is_processed"),
 }
-"""Each bug, and the first run that finds it."""
-ALONE: Mapping[str, tuple[int, str]] = {
-    "forgets_the_leaderless": (11, "no_silent_partition"),
-    "keeps_the_position_at_a_reset": (29, "committed_is_processed"),
-    "overtakes_with_a_reset": (10, "none_twice"),
-    "resets_while_a_chunk_ends": (432, "committed_is_processed"),
-}
-"""Bugs that ``tests.sim.runs.fetch_scenario`` finds more easily, with seed and rule."""
+"""Each bug, and the first run that finds it. Those of kind ``fetch`` need interleavings that are
+rare in a whole member."""
 UNSEEN: Mapping[str, str] = {
     "commits_what_others_have": "members commit what they hold: not in 300 seeds",
     "never_asks_for_a_name_again": "the simulated broker knows each name at once",
@@ -196,7 +194,7 @@ def plants() -> dict[str, tuple[Plant, tuple[str, ...]]]:
     """Return all bugs by name, each with the coordinations in which it can show."""
     found: dict[str, tuple[Plant, tuple[str, ...]]] = {}
     modules = {
-        plants_fetch: COORDINATIONS[:4],
+        plants_fetch: (*COORDINATIONS[:4], "fetch"),
         plants_loop: COORDINATIONS[:4],
         plants_zookeeper: COORDINATIONS[:1],
         plants_coordinator: COORDINATIONS[1:3],

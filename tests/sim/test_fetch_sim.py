@@ -1,8 +1,7 @@
 """The data plane under random faults. The invariants hold in every run, and each run can be
 replayed.
 
-``ZKC_SEED=4711`` runs that seed alone and prints its history. ``ZKC_SEEDS=20000`` runs more than
-the usual number.
+``ZKC_SEEDS=20000`` runs more than the usual number.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.sim.runs.fetch_scenario import run
+from tests.sim.runs.fetch_scenario import PlaneAlone
 from tests.sim.runs.fetching import SimFetching
+from tests.sim.runs.result import Result
+from tests.sim.runs.run import run
 from zkconsumer.errors import BrokerError
 from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue
 from zkconsumer.runtime.fetch.events import FetchEventKind
@@ -23,8 +24,12 @@ from zkconsumer.runtime.fetch.worker import FetchWorker
 
 SEEDS = int(os.environ.get("ZKC_SEEDS", "1000"))
 BATCH = 250
-ONLY = os.environ.get("ZKC_SEED")
-STARTS = [int(ONLY)] if ONLY else list(range(0, SEEDS, BATCH))
+STARTS = list(range(0, SEEDS, BATCH))
+
+
+def play(seed: int, **options: Any) -> Result[PlaneAlone]:
+    """One run."""
+    return run(seed, coordination="fetch", **options)
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -32,21 +37,18 @@ def test_no_violation_in_any_run(start: int) -> None:
     """Each claim delivers every record once and in order, and nothing after its revoke. Committed
     records were processed. Queues stay within their bound, and each partition with a leader makes
     progress, whatever leaders, brokers, logs, answers and the application do."""
-    for seed in range(start, start + (1 if ONLY else min(BATCH, SEEDS - start))):
-        result = run(seed, record=bool(ONLY))
-        found = "\n".join([*result.history, *map(str, result.violations[:10])])
-        replay = f"ZKC_SEED={seed} .venv/bin/pytest tests/sim/test_fetch_sim.py -k no_violation"
-        assert not result.violations, f"replay with: {replay}\n{found}"
+    for seed in range(start, start + min(BATCH, SEEDS - start)):
+        result = play(seed)
+        assert not result.violations, result
 
 
-@pytest.mark.parametrize("start", [int(ONLY)] if ONLY else [0, SEEDS // 8])
+@pytest.mark.parametrize("start", [0, SEEDS // 8])
 def test_no_violation_in_any_run_by_batches(start: int) -> None:
     """The same if the application reads lists of messages, or Arrow columns."""
-    for seed in range(start, start + (1 if ONLY else SEEDS // 8)):
-        result = run(seed, record=bool(ONLY), batch=(0, 2, 3, 8)[seed % 4])
-        found = "\n".join([*result.history, *map(str, result.violations[:10])])
-        replay = f"ZKC_SEED={seed} .venv/bin/pytest tests/sim/test_fetch_sim.py -k by_batches"
-        assert not result.violations, f"replay with: {replay}\n{found}"
+    for seed in range(start, start + SEEDS // 8):
+        batch = (0, 2, 3, 8)[seed % 4]
+        result = play(seed, batch=batch)
+        assert not result.violations, f"{result} (batch={batch})"
 
 
 def test_no_violation_where_threads_die(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,8 +90,8 @@ def test_no_violation_where_threads_die(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(SimFetching, "_answered", survived)
     for seed in range(SEEDS // 10):
         chance.seed(seed)
-        result = run(seed)
-        assert not result.violations, f"seed {seed}: {result.violations[0]}"
+        result = play(seed)
+        assert not result.violations, result
     assert deaths > SEEDS // 10
 
 
@@ -99,9 +101,9 @@ def test_runs_are_troubled_in_every_way() -> None:
     events: Counter[FetchEventKind] = Counter()
     deliveries = 0
     for seed in range(60):
-        result = run(seed)
-        troubles.update(result.troubles)
-        events.update(result.events)
+        result = play(seed)
+        troubles.update(result.faults)
+        events.update(result.scenario.kinds)
         deliveries += result.deliveries
     assert set(troubles) == {
         *("leader moves", "broker stops", "truncation", "retention", "compaction"),
@@ -115,7 +117,8 @@ def test_runs_are_troubled_in_every_way() -> None:
 @pytest.mark.parametrize("seed", [1, 8, 23])
 def test_same_seed_same_history(seed: int) -> None:
     """Every event of a run depends on its seed alone."""
-    first, second = run(seed, record=True).history, run(seed, record=True).history
+    first, second = (play(seed, record=True).history for _ in range(2))
+    assert first is not None
     assert len(first) > 100
     assert first == second
 
@@ -125,7 +128,7 @@ def test_brokers_before_0_10_1_fail_the_stream_of_a_large_message() -> None:
     started again with a larger fetch size continues without a loss."""
     events: Counter[FetchEventKind] = Counter()
     for seed in range(40):
-        result = run(seed, old=True)
-        assert not result.violations, f"seed {seed}: {result.violations[0]}"
-        events.update(result.events)
+        result = play(seed, old=True)
+        assert not result.violations, result
+        events.update(result.scenario.kinds)
     assert events[FetchEventKind.PARTITION_FAILED]

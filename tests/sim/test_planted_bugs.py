@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.plants import ALONE, EVENTS, FOUND, UNSEEN, plants
-from tests.sim.runs import fetch_scenario
+from tests.sim.plants import EVENTS, FOUND, UNSEEN, plants
 from tests.sim.runs.run import run
 
 
@@ -22,17 +21,8 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> N
     assert rule in {violation.rule for violation in result.violations}
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_a_bug_of_the_data_plane_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """These bugs need interleavings that are rare in a whole member."""
-    plant, _ = plants()[name]
-    plant(monkeypatch)
-    seed, rule = ALONE[name]
-    assert rule in {violation.rule for violation in fetch_scenario.run(seed).violations}
-
-
 def test_every_bug_is_in_a_table() -> None:
     """Each bug is in a table, and all seeds are low."""
-    assert FOUND.keys() | ALONE.keys() | UNSEEN.keys() == plants().keys()
-    assert not UNSEEN.keys() & (FOUND.keys() | ALONE.keys())
+    assert FOUND.keys() | UNSEEN.keys() == plants().keys()
+    assert not UNSEEN.keys() & FOUND.keys()
     assert all(found.seed < 1000 for found in FOUND.values())

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from tests.sim.runs.broker_log import SimBrokers
 from tests.sim.runs.fetch_judge import Claim, Judge
 from tests.sim.runs.fetching import SimConfig, SimFetching
+from tests.sim.runs.scenario import Scenario
 from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import MessageSizeTooLargeError
@@ -37,24 +37,11 @@ _RELEASE_WAIT_S = 0.2
 _IDLE_S = 0.1
 
 
-@dataclass
-class FetchRun:
-    """The result of one run."""
-
-    seed: int
-    violations: list[Violation]
-    troubles: Counter[str]
-    deliveries: int
-    events: Counter[FetchEventKind]
-    history: list[str] = field(default_factory=list)
-    """With ``record``: a line for every event that changes something."""
-
-
 _COLUMNS: Final = ("topic", "partition", "offset", "key", "value")
 
 
-def run(seed: int, *, record: bool = False, old: bool | None = None, batch: int = 1) -> FetchRun:
-    """Simulate one member.
+class PlaneAlone(Scenario[Any]):
+    """One data plane, whose partitions are added and removed. ``events`` do not count.
 
     Args:
         seed: determines all random choices.
@@ -63,21 +50,20 @@ def run(seed: int, *, record: bool = False, old: bool | None = None, batch: int 
         batch: the application takes lists of up to this many messages; 1 for single messages, 0 for
             Arrow columns.
     """
-    return _Run(seed, record, old, batch).run()
 
-
-class _Run:
-    def __init__(self, seed: int, record: bool, old: bool | None, batch: int) -> None:
+    def __init__(
+        self, seed: int, record: bool = False, old: bool | None = None, batch: int = 1
+    ) -> None:
+        super().__init__(seed, record)
         self.batch = batch
-        self.kernel = kernel = Kernel(seed)
-        rng = self.rng = kernel.rng
+        rng = self.rng = self.kernel.rng
         self.old = rng.random() < 0.2 if old is None else old
         partitions = [
             TopicPartition(topic, number)
             for topic in ("a", "b")[: rng.choice((1, 2))]
             for number in range(rng.choice((1, 2, 4)))
         ]
-        self.brokers = SimBrokers(kernel, range(rng.choice((1, 2, 3))), partitions, self.old)
+        self.brokers = SimBrokers(self.kernel, range(rng.choice((1, 2, 3))), partitions, self.old)
         self.config = SimConfig(
             fetch_message_max_bytes=1500 if self.old else rng.choice((150, 400, 20_000)),
             fetch_max_bytes=rng.choice((300, 50_000_000)),
@@ -93,30 +79,35 @@ class _Run:
         self.judge = Judge(self.brokers, self._broken, self.scala)
         self.committed: dict[TopicPartition, int] = {}
         self.stopping: dict[TopicPartition, tuple[Stopping, Claim, float]] = {}
-        self.troubles: Counter[str] = Counter()
         self.kinds: Counter[FetchEventKind] = Counter()
-        self.history: list[str] | None = [] if record else None
+        """How often the member reported each kind of event."""
         self.calm = False
         self.depth = 0
         """How many threads are suspended in ``interrupt``."""
         self.target: TopicPartition | None = None
         """The partition that is troubled next, if not any."""
         self.member: _Member
-        self.troublesome: dict[str, Callable[[], object]] = {
-            "leader moves": self._move_leader,
-            "broker stops": self._stop_broker,
-            "truncation": self._truncate,
-            "retention": self._delete,
-            "compaction": self._compact,
-            "large message": self._append_large,
-            "brokers unknown": lambda: self.member.fetching.set_brokers(()),
-            "gate shut": self._shut_gate,
-            "slow application": self._pause,
-            "partition lost": self._drop,
-            "restart": self._restart,
-        }
+        self.faults = [
+            (1, "leader moves", self._move_leader),
+            (1, "broker stops", self._stop_broker),
+            (1, "truncation", self._truncate),
+            (1, "retention", self._delete),
+            (1, "compaction", self._compact),
+            (1, "large message", self._append_large),
+            (1, "brokers unknown", lambda: self.member.fetching.set_brokers(())),
+            (1, "gate shut", self._shut_gate),
+            (1, "slow application", self._pause),
+            (1, "partition lost", self._drop),
+            (1, "restart", self._restart),
+        ]
 
-    def run(self) -> FetchRun:
+    @property
+    def deliveries(self) -> int:
+        """See ``Scenario``."""
+        return self.judge.deliveries
+
+    def play(self, events: int) -> list[Violation]:
+        """See ``Scenario``: troubled and calm times follow each other."""
         self.member = _Member(self)
         for log in self.brokers.logs.values():
             for _ in range(self.rng.randrange(4)):
@@ -124,7 +115,7 @@ class _Run:
         self._every(0.012, self._produce)
         self._every(0.01, self._control)
         self._every(0.03, self._commit)
-        self._every(0.025, self._trouble)
+        self._every(0.025, self.strike)
         for _ in range(_ROUNDS):
             self.calm = False
             self.brokers.troubled = self.rng.random() < 0.8
@@ -135,22 +126,10 @@ class _Run:
                 for claim in filter(lambda claim: claim.behind, self.judge.claims.values()):
                     detail = f"{claim.info} expects {claim.expected} of {claim.log.end}"
                     self.judge.broken("no_silent_partition", detail)
-        return FetchRun(
-            self.kernel.seed,
-            self.violations,
-            self.troubles,
-            self.judge.deliveries,
-            self.kinds,
-            self.history or [],
-        )
+        return self.violations
 
     def _broken(self, rule: str, text: str) -> None:
         self.violations.append(Violation(rule, self.kernel.now, text))
-
-    def note(self, line: str) -> None:
-        """Add a line to the history."""
-        if self.history is not None:
-            self.history.append(f"{self.kernel.now:.6f} {line}")
 
     def interrupt(self, tp: TopicPartition | None) -> None:
         """Here a real thread may be suspended while others run: let some events happen.
@@ -161,7 +140,7 @@ class _Run:
             self.depth += 1
             self.target = tp
             if self.rng.random() < 0.3:
-                self._trouble()
+                self.strike()
             self.target = None
             for _ in range(self.rng.choice((1, 5) if self.calm else (1, 5, 40, 200))):
                 self.kernel.step()
@@ -203,12 +182,13 @@ class _Run:
         log = self.rng.choice(list(self.brokers.logs.values()))
         log.append(self.rng.choice((1, 1, 3, 8)), self.rng.choice((12, 12, 60)))
 
-    def _trouble(self) -> None:
+    def strike(self) -> None:
+        """See ``Scenario``."""
         if not self.calm:
-            name = self.rng.choice(list(self.troublesome))
-            if self.troublesome[name]() is not False:
-                self.troubles[name] += 1
-                self.note(name)
+            _, name, action = self.rng.choice(self.faults)
+            if action() is not False:
+                self.counts[name] = self.counts.get(name, 0) + 1
+                self.say(name)
 
     def _some_log(self) -> TopicPartition:
         return self.target or self.rng.choice(list(self.brokers.logs))
@@ -278,7 +258,7 @@ class _Run:
 
     def _calm_down(self) -> None:
         self.calm = True
-        self.note("calm")
+        self.say("calm")
         self.brokers.troubled = False
         for number in list(self.brokers.endpoints):
             self._start_broker(number)
@@ -312,7 +292,7 @@ class _Run:
         if tp not in self.judge.claims:
             self._claim(tp)
         elif self.rng.random() < 0.2:
-            self.note(f"stop {tp}")
+            self.say(f"stop {tp}")
             claim = self.judge.claims.pop(tp)
             stopping = self.member.plane.stopping([tp])
             self.stopping[tp] = stopping, claim, self.kernel.now + _RELEASE_WAIT_S
@@ -320,7 +300,7 @@ class _Run:
     def _claim(self, tp: TopicPartition) -> None:
         stream = self.rng.randrange(self.streams)
         start = self.committed.get(tp)
-        self.note(f"start {tp} at {start} in stream {stream}")
+        self.say(f"start {tp} at {start} in stream {stream}")
         plane = self.member.plane
         plane.start({tp: (ConsumerThreadId("m", stream), start)})
         info = plane.held(tp)
@@ -331,7 +311,7 @@ class _Run:
         if tp in final:
             self.judge.committed(claim, final[tp])
             self.committed[tp] = final[tp]
-            self.note(f"final {tp} {final[tp]}")
+            self.say(f"final {tp} {final[tp]}")
         self.member.plane.forget([tp])
 
     def _drop(self) -> bool:
@@ -375,7 +355,7 @@ class _Threads:
 class _Member:
     """One life of a member: a data plane, its fetching, and applications that iterate streams."""
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: PlaneAlone) -> None:
         self.run = run
         self.gate = DeliveryGate(always_open=run.scala)
         self.gate.extend(math.inf)
@@ -412,7 +392,7 @@ class _Member:
         if run.member is not self:
             return
         run.kinds[event.kind] += 1
-        run.note(f"{event.kind.value}: {event.partition} {event.broker} {event.detail}")
+        run.say(f"{event.kind.value}: {event.partition} {event.broker} {event.detail}")
         if event.kind is FetchEventKind.OFFSET_RESET and event.partition is not None:
             run.judge.reset(event.partition, event.replaced)
         run.interrupt(event.partition)
@@ -421,7 +401,7 @@ class _Member:
 class _Application:
     """Takes message after message from one stream, and is busy with each for a while."""
 
-    def __init__(self, run: _Run, member: _Member, number: int) -> None:
+    def __init__(self, run: PlaneAlone, member: _Member, number: int) -> None:
         self.run = run
         self.member = member
         self.number = number
@@ -451,7 +431,7 @@ class _Application:
             limit = run.config.fetch_message_max_bytes
             if not run.old or all(log.largest_batch <= limit for log in run.brokers.logs.values()):
                 run.judge.broken("stream_works", str(error))
-            run.note(f"stream {self.number}: {error}")
+            run.say(f"stream {self.number}: {error}")
             run.config.fetch_message_max_bytes = 2 * limit + 200
             run.restart()
             return
@@ -479,7 +459,7 @@ class _Application:
         if not messages:
             return busy or 0.002 + 0.016 * run.rng.random()
         for message in messages:
-            run.note(
+            run.say(
                 f"stream {self.number} gives {message.topic}-{message.partition} {message.offset}"
             )
             run.judge.delivered(self.number, message, gate_open=self.member.gate.is_open)
@@ -505,3 +485,6 @@ class _Interrupted:
             self._interrupt(TopicPartition(topic, partition))
             yield records
         self._interrupt(TopicPartition(topic, partition))
+
+
+__all__ = ["PlaneAlone"]

@@ -18,7 +18,7 @@ class Result(Generic[ScenarioT]):
     """One run. ``faults`` counts the injected faults, by kind."""
 
     coordination: str
-    """One of ``tests.sim.runs.run.COORDINATIONS``."""
+    """One of ``tests.sim.runs.run.KINDS``."""
     seed: int
     events: int
     legacy: bool

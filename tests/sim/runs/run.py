@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, Final
 
 from tests.sim.runs.broker_scenario import BrokerGroup, MixedGroup
+from tests.sim.runs.fetch_scenario import PlaneAlone
 from tests.sim.runs.live_scenario import LiveGroup
 from tests.sim.runs.result import EVENTS, Result
 from tests.sim.runs.scenario import Scenario
-from tests.sim.runs.whole import deliver_all, uncommitted
 from tests.sim.runs.zookeeper_scenario import ZooKeeperGroup
 
 KINDS: Final[Mapping[str, Callable[..., Scenario[Any]]]] = {
@@ -20,11 +20,14 @@ KINDS: Final[Mapping[str, Callable[..., Scenario[Any]]]] = {
     "consumer": partial(BrokerGroup, consumer=True),
     "live": LiveGroup,
     "mixed": MixedGroup,
+    "fetch": PlaneAlone,
 }
 """What decides about ownership. ``bootstrap``: ZooKeeper, and the brokers describe the cluster;
 ``consumer``: the coordinator by KIP-848; ``live``: a group that moves between ZooKeeper and the
-coordinator; ``mixed``: members of both protocols of the coordinator, which converts the group."""
-COORDINATIONS: Final = tuple(KINDS)
+coordinator; ``mixed``: members of both protocols of the coordinator, which converts the group;
+``fetch``: no group, but one data plane, whose threads are interleaved more finely."""
+COORDINATIONS: Final = tuple(kind for kind in KINDS if kind != "fetch")
+"""Kinds of groups."""
 
 
 def run(
@@ -38,12 +41,12 @@ def run(
 ) -> Result[Any]:
     """Simulate a group of whole members. A pure function of its arguments.
 
-    The group begins, ``events`` faults are injected, all faults end, and the group must come to
-    rest. Then all records must be delivered and committed.
+    All faults end, and the group must come to rest. Then all records must be delivered and
+    committed.
 
     Args:
         seed: determines all random choices.
-        coordination: one of ``COORDINATIONS``.
+        coordination: one of ``KINDS``.
         events: how many faults are injected into members, servers and brokers.
         legacy: in ZooKeeper, one member has exact legacy behaviour; otherwise in one run of five.
         record: keep the history, with a line for each event.
@@ -52,26 +55,15 @@ def run(
     if legacy:
         options["legacy"] = True
     scenario = KINDS[coordination](seed, record, **options)
-    kernel, begin = scenario.kernel, scenario.peace
-    scenario.begin()
-    troubled = max(scenario.troubled, events * scenario.interval)
-    for _ in range(events):
-        kernel.schedule(begin + (troubled - begin) * scenario.rng.random(), scenario.strike)
-    kernel.run(until=troubled)
-    rest = max(troubled, scenario.quiet_from, scenario.calm_down())
-    kernel.run(until=rest + scenario.patience)
-    violations = scenario.at_rest()
-    violations += deliver_all(kernel, lambda: scenario.judged)
-    violations += uncommitted(kernel, lambda: scenario.judged)
-    seen = [violation for each in scenario.observers for violation in each.violations]
+    violations = scenario.play(events)
     return Result(
         coordination,
         seed,
         events,
         legacy,
-        seen + violations,
+        violations,
         scenario.counts,
-        sum(each.deliveries for each in scenario.observers),
+        scenario.deliveries,
         scenario.history,
         scenario,
     )

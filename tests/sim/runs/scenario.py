@@ -7,12 +7,11 @@ Everything runs inside kernel events.
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from tests.sim.runs.cluster import SimCluster
-from tests.sim.runs.whole import hurry
+from tests.sim.runs.whole import deliver_all, hurry, uncommitted
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.groups.strategies import Strategy
@@ -32,7 +31,7 @@ Faults = Sequence[tuple[int, str, Callable[[], object]]]
 """The table of faults of a kind of group: weight, name and action of each."""
 
 
-class Scenario(ABC, Generic[MemberT]):
+class Scenario(Generic[MemberT]):
     """A group, and all that is drawn for it from ``seed``.
 
     A kind of group sets ``faults``, ``session`` (the timeout of members, seconds), ``patience`` and
@@ -66,18 +65,39 @@ class Scenario(ABC, Generic[MemberT]):
 
     # -- a run
 
-    @abstractmethod
+    def play(self, events: int) -> list[Violation]:
+        """Inject ``events`` faults, end all faults, and judge the group when it is at rest."""
+        kernel, begin = self.kernel, self.peace
+        self.begin()
+        troubled = max(self.troubled, events * self.interval)
+        for _ in range(events):
+            kernel.schedule(begin + (troubled - begin) * self.rng.random(), self.strike)
+        kernel.run(until=troubled)
+        rest = max(troubled, self.quiet_from, self.calm_down())
+        kernel.run(until=rest + self.patience)
+        violations = self.at_rest()
+        violations += deliver_all(kernel, lambda: self.judged)
+        violations += uncommitted(kernel, lambda: self.judged)
+        seen = [violation for each in self.observers for violation in each.violations]
+        return seen + violations
+
     def begin(self) -> None:
         """Create topics, and schedule the start of the first members."""
+        raise NotImplementedError
 
     def calm_down(self) -> float:
         """End all faults; return when the last application has finished its message."""
         self.cluster.calm_down()
         return hurry(self.members)
 
-    @abstractmethod
     def at_rest(self) -> list[Violation]:
         """Judge the group. All members have had time to settle."""
+        raise NotImplementedError
+
+    @property
+    def deliveries(self) -> int:
+        """How many records applications were given."""
+        return sum(each.deliveries for each in self.observers)
 
     @property
     def live(self) -> list[MemberT]:
@@ -155,22 +175,22 @@ class Scenario(ABC, Generic[MemberT]):
         """The current fault ends after ``seconds``."""
         self.quiet_from = max(self.quiet_from, self.kernel.now + seconds)
 
-    def _end(self, how: Callable[[MemberT], object]) -> None:
+    def _end_one(self, how: Callable[[MemberT], object]) -> None:
         member = self._any()
         if member is not None and len(self.live) > 1:
             how(member)
 
     def leave(self) -> None:
         """A member leaves in order."""
-        self._end(lambda member: member.close())
+        self._end_one(lambda member: member.close())
 
     def crash(self) -> None:
         """A member's process dies."""
-        self._end(lambda member: member.crash())
+        self._end_one(lambda member: member.crash())
 
     def fault(self) -> None:
         """A fault in a member's own code: it leaves, and its program ends."""
-        self._end(lambda member: member.fail())
+        self._end_one(lambda member: member.fail())
 
     def pause(self) -> None:
         """A process is suspended for a while."""
@@ -199,9 +219,9 @@ class Scenario(ABC, Generic[MemberT]):
         """Number of partitions of each topic that exists."""
         return self.cluster.topics
 
-    @abstractmethod
     def set_topic(self, topic: str, partitions: int) -> None:
         """Create a topic, or give it more partitions."""
+        raise NotImplementedError
 
     def add_partitions(self) -> None:
         """A topic gets more partitions."""
