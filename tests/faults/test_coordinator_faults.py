@@ -25,14 +25,15 @@ from tests.faults.coordinated import (
     twice,
     written,
 )
+from tests.support.endpoints import endpoints
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import CommitFailedError
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.groups import Delivery, Producer, Reader
 
-SCRIPT = Path(__file__).with_name("coordinator_member.py")
+SCRIPT = Path(__file__).with_name("member.py")
 
 
 class Outside:
@@ -46,7 +47,7 @@ class Outside:
         )
 
     def lines(self) -> list[tuple[float, int, int]]:
-        return [(float(at), int(part), int(offset)) for at, part, offset in written(self.log)]
+        return [(float(at), int(part), int(offset)) for at, _, part, offset in written(self.log)]
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -128,14 +129,6 @@ def test_a_member_ends_or_pauses(
             assert not reader.errors
         finally:
             other.close()
-
-
-def endpoints(cluster: LocalCluster) -> list[BrokerEndpoint]:
-    """The cluster's brokers."""
-    return [
-        BrokerEndpoint(number, "127.0.0.1", server.port)
-        for number, server in enumerate(cluster.broker_servers)
-    ]
 
 
 class Stored:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from kafka.admin import KafkaAdminClient
 
+from tests.support.endpoints import endpoints
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands, events
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.groups import Producer, Reader
@@ -28,14 +29,6 @@ PARTITIONS = 4
 STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
 MOVES = (14, 15, 16)
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: retry."""
-
-
-def endpoints(cluster: LocalCluster) -> list[BrokerEndpoint]:
-    """The cluster's brokers."""
-    return [
-        BrokerEndpoint(number, "127.0.0.1", server.port)
-        for number, server in enumerate(cluster.broker_servers)
-    ]
 
 
 class Gated:

@@ -21,8 +21,9 @@ from tests.integration.group_members import (
     Member,
     Ours,
 )
+from tests.support.endpoints import endpoints
 from zkconsumer.broker.group_coordinators import GroupCoordinators
-from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups.events import GroupMember
 from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
@@ -104,8 +105,7 @@ def at_rest(cluster: LocalCluster, group: str, ours: Ours) -> bool:
     With cooperative-sticky, each partition may have its owner before the last rebalance ends. The
     broker is asked first: a member that is in a group at rest stays there.
     """
-    brokers = (BrokerEndpoint(0, "127.0.0.1", int(cluster.bootstrap.rpartition(":")[2])),)
-    with GroupCoordinators("tests", lambda: brokers) as coordinators:
+    with GroupCoordinators("tests", lambda: endpoints(cluster)) as coordinators:
         state = coordinators.describe(group).state
     return state == "Stable" and ours.state is State.STABLE
 

@@ -11,6 +11,7 @@ import pytest
 from kafka import KafkaProducer
 from kazoo.client import KazooClient
 
+from tests.support.endpoints import endpoints
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, ConsumerTimeoutError, UsageError
@@ -28,11 +29,6 @@ def pair() -> Iterator[LocalCluster]:
     """Two brokers for this module only, which are stopped and started."""
     with LocalCluster("3.9", brokers=2) as running:
         yield running
-
-
-def endpoints(cluster: LocalCluster) -> list[BrokerEndpoint]:
-    """The addresses of the cluster's brokers."""
-    return [BrokerEndpoint(i, "127.0.0.1", b.port) for i, b in enumerate(cluster.broker_servers)]
 
 
 def send(bootstrap: str, topic: str, values: Sequence[bytes]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from kafka import KafkaProducer
 
+from tests.support.endpoints import endpoints
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.config.consumer import ConsumerConfig
@@ -24,11 +25,6 @@ from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.servers import LocalCluster, wait_until
 
 Make = Callable[..., ConsumerFetcherManager]
-
-
-def endpoints(cluster: LocalCluster) -> list[BrokerEndpoint]:
-    """The addresses of the cluster's brokers."""
-    return [BrokerEndpoint(i, "127.0.0.1", b.port) for i, b in enumerate(cluster.broker_servers)]
 
 
 def send(cluster: LocalCluster, topic: str, values: Sequence[bytes], partitions: int = 1) -> None:
