@@ -101,20 +101,3 @@ def test_one_conflict_undoes_the_whole_attempt(scala: bool) -> None:
     mine = {} if scala else {0: "g_a-0", 2: "g_a-0", 3: "g_a-0"}
     assert owners(world) == {1: "stranger-0"} | mine
     assert {tp.partition for tp in member.at_rest().fetching} == set(mine)
-
-
-@BOTH
-def test_a_member_without_a_session_goes_on_delivering(scala: bool) -> None:
-    """After a disconnection longer than the session timeout, the JVM delivers partitions that
-    others own. By default, delivery stops before the session can have ended."""
-    world = world_with(2)
-    lost = join(world, "g_a", scala)
-    join(world, "g_b", False)
-    world.kernel.run(until=10)
-    lost.client.disconnect(20.0)
-    world.kernel.run(until=40)
-    twice = [v.rule for v in world.observer.allowed if v.rule == "single_delivery"]
-    assert bool(twice) is scala
-    assert world.observer.violations == []
-    world.kernel.run(until=60)
-    assert world.at_rest() == []

@@ -128,23 +128,6 @@ def owned(story: Story) -> Any:
     return story.last(commands.MemberHeartbeat).owned
 
 
-def test_a_member_joins_and_begins() -> None:
-    """Epoch 0 with the subscription. Then its assignment is named at once, read and started."""
-    story = Story()
-    join = story.last(commands.MemberHeartbeat)
-    assert (join.epoch, join.full, join.owned) == (0, True, {})
-    story.beat(given={T: (1, 0)})
-    assert owned(story) == {T: (0, 1)}
-    assert story.last(commands.MemberHeartbeat).epoch == 1
-    story.beat()
-    story.start()
-    started = story.last(StartFetching).partitions
-    assert {tp: offset for tp, (_, offset) in started.items()} == {P0: 7, P1: 7}
-    assert story.has(AnswerStart)
-    story.done.clear()
-    assert story.machine.held.keys() == {P0, P1}
-
-
 def test_what_stays_is_never_stopped() -> None:
     """Stop, commit, listener, and only then a heartbeat without the partition. The remaining
     partition is in none of these."""

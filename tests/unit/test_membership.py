@@ -349,14 +349,6 @@ def test_a_rebalance_commits_before_it_joins() -> None:
     assert not machine.held
 
 
-def test_a_cooperative_member_keeps_all_while_it_joins() -> None:
-    """REBALANCE_IN_PROGRESS with a cooperative strategy: JoinGroup without a stop."""
-    machine = stable(cooperative=True)
-    assert kinds(beat(machine, 27)) == [commands.LoadTopics]
-    answer(machine, events.TopicsLoaded, {"a": 2})
-    assert set(machine.held) == set(A[:2])
-
-
 def commit_while_joining(machine: ClassicMachine) -> Any:
     """A cooperative member sends JoinGroup, then a commit. Return the commit."""
     beat(machine, 27)
@@ -658,20 +650,6 @@ def test_no_commit_is_sent_without_a_generation() -> None:
     assert commands.CommitOffsets not in kinds(tell(machine, events.PollResumed()))
     machine.generation = 1
     assert commands.CommitOffsets in kinds(tell(machine, events.PollResumed()))
-
-
-def test_a_member_signs_off_when_it_is_shut_down() -> None:
-    """Stop, commit, listener, LeaveGroup with its id, and the end when that is answered."""
-    machine = stable()
-    assert kinds(tell(machine, CloseRequested())) == [StopFetching]
-    answer(machine, FetchingStopped, {A[0]: 9})
-    answer(machine, events.OffsetsCommitted, {A[0]: 0})
-    forget, leave = answer(machine, ListenerDone)
-    assert isinstance(forget, Forget)
-    assert isinstance(leave, commands.LeaveGroup)
-    assert leave.member_id == "m1"
-    assert machine.state is State.LEAVING
-    assert tell(machine, events.Left(leave.token)) == [Close(())]
 
 
 def test_a_static_member_does_not_sign_off() -> None:
