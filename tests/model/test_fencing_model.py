@@ -23,6 +23,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.model import search
+from tests.model.search import Result
+
 ABSENT = -1  # token of an owner whose partition had no offset znode; also: that znode is missing
 NONE = ()
 
@@ -300,48 +303,10 @@ def start(b: Bounds) -> State:
     return State(NONE, b.offset, 0, 0, (member,) * b.members)
 
 
-class Result(NamedTuple):
-    """The number of visited ``states``, a shortest trace to each violation, and the names of all
-    steps."""
-
-    states: int
-    found: dict[str, list[str]]
-    taken: set[str]
-
-
-def explore(d: Design, b: Bounds, wanted: frozenset[str] = frozenset()) -> Result:
+def explore(d: Design, b: Bounds, wanted: frozenset[str] = frozenset()) -> Result[State]:
     """Visit every reachable state. With ``wanted``, stop as soon as all those violations are
     found."""
-    first = start(b)
-    came_from: dict[State, tuple[State, str] | None] = {first: None}
-    queue = [first]
-    found: dict[str, list[str]] = {}
-    taken: set[str] = set()
-    while queue:
-        following: list[State] = []
-        for s in queue:
-            for name, t in steps(s, d, b):
-                taken.add(name)
-                for wrong in violations(s, name, t):
-                    if wrong not in found:
-                        found[wrong] = [*_trace(came_from, s), name]
-                        if wanted and wanted <= found.keys():
-                            return Result(len(came_from), found, taken)
-                if t not in came_from:
-                    came_from[t] = (s, name)
-                    following.append(t)
-        queue = following
-    return Result(len(came_from), found, taken)
-
-
-def _trace(came_from: dict[State, tuple[State, str] | None], s: State) -> list[str]:
-    names: list[str] = []
-    link = came_from[s]
-    while link is not None:
-        s, name = link
-        names.append(name)
-        link = came_from[s]
-    return names[::-1]
+    return search.explore(start(b), lambda state: steps(state, d, b), violations, wanted)
 
 
 @pytest.mark.parametrize(

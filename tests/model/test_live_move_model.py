@@ -32,6 +32,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.model import search
+from tests.model.search import Result
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration import gates, modes
 
@@ -379,15 +381,6 @@ def violations(s: State, name: str, t: State, d: Design) -> Iterator[str]:
         yield "committed what was not delivered"
 
 
-class Result(NamedTuple):
-    """The number of visited ``states``, a shortest trace to each violation, and the names of all
-    steps."""
-
-    states: int
-    found: dict[str, list[str]]
-    taken: set[str]
-
-
 def start(b: Bounds) -> State:
     """A group whose members are all migratable and have acknowledged the first mode.
 
@@ -401,39 +394,18 @@ def start(b: Bounds) -> State:
     return State(first, 0, *lock, None, NOBODY, NOBODY, 0, in_kafka, 0, 0, 0, 0, (0, 0), members)
 
 
-def explore(d: Design, b: Bounds, wanted: str | None = None, most: int = 10_000_000) -> Result:
-    """Visit every reachable state. With ``wanted``, stop as soon as that violation is found.
-
-    The search visits at most about ``most`` states, the nearest ones.
-    """
-    first = start(b)
-    came_from: dict[State, tuple[State, str] | None] = {first: None}
-    queue, found, taken = [first], dict[str, list[str]](), set[str]()
-    while queue and len(came_from) < most:
-        following: list[State] = []
-        for s in queue:
-            for name, t in steps(s, d, b):
-                taken.add(name)
-                for wrong in violations(s, name, t, d):
-                    if wrong not in found:
-                        found[wrong] = [*_trace(came_from, s), name]
-                        if wrong == wanted:
-                            return Result(len(came_from), found, taken)
-                if t not in came_from:
-                    came_from[t] = (s, name)
-                    following.append(t)
-        queue = following
-    return Result(len(came_from), found, taken)
-
-
-def _trace(came_from: dict[State, tuple[State, str] | None], s: State) -> list[str]:
-    names: list[str] = []
-    link = came_from[s]
-    while link is not None:
-        s, name = link
-        names.append(name)
-        link = came_from[s]
-    return names[::-1]
+def explore(
+    d: Design, b: Bounds, wanted: str | None = None, most: int = 10_000_000
+) -> Result[State]:
+    """Visit every reachable state, but about ``most``, the nearest ones. With ``wanted``, stop as
+    soon as that violation is found."""
+    return search.explore(
+        start(b),
+        lambda state: steps(state, d, b),
+        lambda state, name, end: violations(state, name, end, d),
+        () if wanted is None else (wanted,),
+        most,
+    )
 
 
 WHOLE = pytest.mark.skipif(

@@ -1,0 +1,68 @@
+"""Visits every reachable state of a model, the nearest ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+StateT = TypeVar("StateT", bound=Hashable)
+
+
+@dataclass(slots=True)
+class Result(Generic[StateT]):
+    """How many states a search visited, and what it found."""
+
+    states: int
+    found: dict[str, list[str]]
+    """Each violation, and the steps of a shortest way to it."""
+    taken: set[str]
+    """The names of all steps that were taken."""
+
+
+def explore(
+    first: StateT,
+    steps: Callable[[StateT], Iterable[tuple[str, StateT]]],
+    violations: Callable[[StateT, str, StateT], Iterable[str]],
+    wanted: Collection[str] = (),
+    most: int = 10_000_000,
+) -> Result[StateT]:
+    """Visit every state, but about ``most``. With ``wanted``, stop as soon as all those violations
+    are found.
+
+    ``steps`` are the names and ends of all steps from a state, and ``violations`` are those of one
+    step.
+    """
+    origins: dict[StateT, tuple[StateT, str] | None] = {first: None}
+    queue = [first]
+    result = Result[StateT](1, {}, set())
+    while queue and len(origins) < most:
+        following: list[StateT] = []
+        for state in queue:
+            for name, end in steps(state):
+                result.taken.add(name)
+                for violation in violations(state, name, end):
+                    if violation not in result.found:
+                        result.found[violation] = [*_trace(origins, state), name]
+                if wanted and result.found.keys() >= set(wanted):
+                    result.states = len(origins)
+                    return result
+                if end not in origins:
+                    origins[end] = (state, name)
+                    following.append(end)
+        queue = following
+    result.states = len(origins)
+    return result
+
+
+def _trace(origins: dict[StateT, tuple[StateT, str] | None], state: StateT) -> list[str]:
+    names: list[str] = []
+    link = origins[state]
+    while link is not None:
+        state, name = link
+        names.append(name)
+        link = origins[state]
+    return names[::-1]
+
+
+__all__ = ["Result", "explore"]
