@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.coordinated import written
+from tests.support.members import keys
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
@@ -163,8 +164,7 @@ class Arena:
         return member
 
     def _config(self, name: str, more: dict[str, object]) -> dict[str, object]:
-        added = {key.replace("_", "."): value for key, value in more.items()}
-        return self.config | {"consumer.id": name} | added
+        return self.config | {"consumer.id": name} | keys(**more)
 
     def settle(self, timeout: float = HEAL) -> dict[int, str]:
         """Wait until every partition has the owner that range assigns among the live members."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from tests.support.members import keys
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.groups import Producer, Reader
@@ -19,7 +20,6 @@ PARTITIONS = 4
 
 def config(cluster: LocalCluster, group: str, **more: object) -> dict[str, object]:
     """Settings of a member that commits often."""
-    added = {key.replace("_", "."): value for key, value in more.items()}
     return {
         "bootstrap.servers": cluster.bootstrap,
         "group.id": group,
@@ -29,7 +29,7 @@ def config(cluster: LocalCluster, group: str, **more: object) -> dict[str, objec
         "auto.commit.interval.ms": 200,
         "refresh.leader.backoff.ms": 50,
         "socket.timeout.ms": 5000,
-    } | added
+    } | keys(**more)
 
 
 def written(log: Path) -> list[list[str]]:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
+from tests.support.members import started
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
@@ -51,16 +52,8 @@ def make(request: pytest.FixtureRequest, cluster: LocalCluster, group: str) -> I
     }
     if request.param is CoordinatorConsumerConnector:
         config["heartbeat.interval.ms"] = 200
-    made: list[Connector] = []
-
-    def one(**more: object) -> Connector:
-        added = {key.replace("_", "."): value for key, value in more.items()}
-        made.append(request.param(config | added))
-        return made[-1]
-
-    yield one
-    for member in made:
-        member.shutdown()
+    with started(request.param, config) as start:
+        yield start
 
 
 def test_streams_of_a_topic(cluster: LocalCluster, make: Make, topic: str) -> None:

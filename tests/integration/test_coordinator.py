@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.members import started
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
@@ -35,16 +36,8 @@ def config(cluster: LocalCluster, group: str) -> dict[str, object]:
 @pytest.fixture
 def make(config: dict[str, object]) -> Iterator[Make]:
     """Creates members that are shut down after the test."""
-    made: list[CoordinatorConsumerConnector] = []
-
-    def one(**more: object) -> CoordinatorConsumerConnector:
-        added = {key.replace("_", "."): value for key, value in more.items()}
-        made.append(CoordinatorConsumerConnector(config | added))
-        return made[-1]
-
-    yield one
-    for member in made:
-        member.shutdown()
+    with started(CoordinatorConsumerConnector, config) as start:
+        yield start
 
 
 def held(member: CoordinatorConsumerConnector) -> set[TopicPartition]:

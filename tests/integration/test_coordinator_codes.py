@@ -18,6 +18,7 @@ from kafka.admin import (
     ResourceType,
 )
 
+from tests.support.members import keys
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -71,7 +72,7 @@ def settings(cluster: LocalCluster, group: str, **more: object) -> dict[str, obj
         "heartbeat.interval.ms": 200,
         "auto.offset.reset": "earliest",
         "auto.commit.interval.ms": 200,
-    } | {key.replace("_", "."): value for key, value in more.items()}
+    } | keys(**more)
 
 
 @pytest.fixture(scope="module")

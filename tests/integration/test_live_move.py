@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.support.members import started
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
@@ -41,16 +42,8 @@ def config(cluster: LocalCluster, group: str) -> dict[str, object]:
 @pytest.fixture
 def make(config: dict[str, object]) -> Iterator[Make]:
     """Creates members that are shut down after the test."""
-    made: list[MigratableConsumerConnector] = []
-
-    def one(**more: object) -> MigratableConsumerConnector:
-        added = {key.replace("_", "."): value for key, value in more.items()}
-        made.append(MigratableConsumerConnector(config | added))
-        return made[-1]
-
-    yield one
-    for member in made:
-        member.shutdown()
+    with started(MigratableConsumerConnector, config) as start:
+        yield start
 
 
 def acknowledged(zk: BlockingZk, group: str, members: int, version: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.integration.kafka_offsets import KafkaOffsets, kafka_offsets
+from tests.support.members import keys
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import CommitFailedError, ZkConsumerError
@@ -43,7 +44,7 @@ def config(cluster: LocalCluster, group: str, **more: object) -> dict[str, objec
         "consumer.timeout.ms": 20000,
         "offsets.storage": "kafka",
         "offsets.channel.backoff.ms": 100,
-        **{key.replace("_", "."): value for key, value in more.items()},
+        **keys(**more),
     }
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 
 import pytest
 from confluent_kafka import Consumer
 
+from tests.support.members import started
 from zkconsumer import Trouble
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -46,17 +46,10 @@ def config(kraft: LocalCluster, group: str) -> dict[str, object]:
 @pytest.fixture
 def make(config: dict[str, object]) -> Iterator[Make]:
     """Creates members that are shut down after the test."""
-    made: list[CoordinatorConsumerConnector] = []
-
-    def one(**more: object) -> CoordinatorConsumerConnector:
-        added = {key.replace("_", "."): value for key, value in more.items()}
-        made.append(CoordinatorConsumerConnector(config | added))
-        return made[-1]
-
-    yield one
-    for member in made:
-        with suppress(CommitFailedError):  # of killed members
-            member.shutdown()
+    with started(
+        CoordinatorConsumerConnector, config, CommitFailedError
+    ) as start:  # of killed members
+        yield start
 
 
 def held(member: CoordinatorConsumerConnector) -> set[TopicPartition]:

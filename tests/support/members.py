@@ -1,0 +1,39 @@
+"""Members of groups on real servers, in the process of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+MemberT = TypeVar("MemberT", bound=Any)
+
+
+def keys(**more: object) -> dict[str, object]:
+    """Return keys of a configuration: ``group_id="g"`` is ``group.id``."""
+    return {name.replace("_", "."): value for name, value in more.items()}
+
+
+@contextmanager
+def started(
+    kind: Callable[[Mapping[str, object]], MemberT],
+    config: Mapping[str, object],
+    *accepted: type[Exception],
+) -> Iterator[Callable[..., MemberT]]:
+    """Yield a function that starts a member of this kind. Its arguments are further ``keys``.
+
+    All members are shut down at the end. These may raise the ``accepted`` errors.
+    """
+    members: list[MemberT] = []
+
+    def start(**more: object) -> MemberT:
+        members.append(kind({**config, **keys(**more)}))
+        return members[-1]
+
+    yield start
+    for member in members:
+        with suppress(*accepted):
+            member.shutdown()
+
+
+__all__ = ["keys", "started"]
