@@ -1,0 +1,122 @@
+"""``zkaudit who`` and ``zkaudit log`` from a snapshot on say the same as from the whole log.
+
+Recorded incidents, cut at random transactions. ``AUDIT_SEED`` replays a failure.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from zkaudit.decode.batches import LogReader
+from zkaudit.group import Lifetime, Write, znode_of
+from zkaudit.local.history import Question, read
+from zkaudit.local.log import entries
+from zkaudit.local.who import Answer, who
+
+from tests.audit.corpus.play import RECORDED
+from tests.audit.snapshots import snapshot_after
+
+SEED = int(os.environ.get("AUDIT_SEED", "20261126"))
+CORPORA = ("with_rules", "held_out", "held_out_ownership", "held_out_real")
+DRAWS = 25
+GROUPS = 12
+
+
+@pytest.fixture(scope="module", params=CORPORA)
+def logs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a recorded log."""
+    place: Path = tmp_path_factory.mktemp(request.param)
+    (packed,) = (RECORDED / request.param).glob("log.*.gz")
+    (place / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+    return place
+
+
+def rows_of(logs: Path) -> list[dict[str, Any]]:
+    """All operations of the log."""
+    (log,) = logs.glob("log.*")
+    return [row for batch in LogReader(log).batches() for row in batch.to_pylist()]
+
+
+def cut(logs: Path, place: Path, rows: list[dict[str, Any]], first: int) -> None:
+    """Write the log from a transaction on, and the snapshot before it."""
+    place.mkdir()
+    (log,) = logs.glob("log.*")
+    position = next(row["position"] for row in rows if row["zxid"] == first)
+    content = log.read_bytes()
+    (place / f"log.{first:x}").write_bytes(content[:16] + content[position:])
+    before = [row for row in rows if row["zxid"] < first]
+    (place / f"snapshot.{first - 1:x}").write_bytes(snapshot_after(before))
+
+
+def shown(answer: Answer) -> tuple[object, ...]:
+    """What an answer says."""
+    owner, offset = answer.owner, answer.offset
+    said: object = owner
+    if isinstance(owner, Lifetime):
+        end = owner.end and owner.end.zxid
+        said = (owner.session, owner.member, owner.start_zxid, end, owner.ended)
+    return said, (offset.data, offset.zxid) if isinstance(offset, Write) else offset
+
+
+def test_owners_and_offsets(logs: Path, tmp_path: Path) -> None:
+    """The owner, its end, and the offset of a random partition at random times behind the cut."""
+    rng = random.Random(SEED)
+    rows = [
+        row for log in logs.glob("log.*") for b in LogReader(log).batches() for row in b.to_pylist()
+    ]
+    first = rng.choice(rows[len(rows) // 8 : len(rows) * 7 // 8])["zxid"]
+    cut(logs, tmp_path / "cut", rows, first)
+    begin = next(row["time"] for row in rows if row["zxid"] == first)
+    later = [row for row in rows if row["zxid"] > first and row["path"]]
+    for draw in range(DRAWS):
+        znode = next(
+            znode
+            for row in iter(lambda: rng.choice(later), None)
+            if (znode := znode_of(row["path"])) is not None and znode.partition is not None
+        )
+        at: datetime = begin + (rows[-1]["time"] - begin) * rng.random()
+        at += timedelta(milliseconds=rng.choice((0, 1)))
+        at = min(at, rows[-1]["time"])
+        answers = [
+            [
+                shown(answer)
+                for answer in who(
+                    Question([str(place)], znode.group, servers=1), znode.topic, znode.partition,
+                    at.isoformat(" "),
+                )
+            ]
+            for place in (logs, tmp_path / "cut")
+        ]  # fmt: skip
+        where = f"{znode.path} at {at}, from {first:#x}: AUDIT_SEED={SEED}, draw {draw}"
+        assert answers[0] == answers[1], where
+
+
+def test_lines(logs: Path, tmp_path: Path) -> None:
+    """Each later change of some groups is the same line, but for who a session without a
+    registration in the cut log was."""
+    rng = random.Random(SEED + 1)
+    rows = [
+        row for log in logs.glob("log.*") for b in LogReader(log).batches() for row in b.to_pylist()
+    ]
+    first = rng.choice(rows[len(rows) // 8 : len(rows) * 7 // 8])["zxid"]
+    cut(logs, tmp_path / "cut", rows, first)
+    znodes = {znode_of(row["path"]) for row in rows if row["zxid"] > first and row["path"]}
+    groups = sorted({znode.group for znode in znodes if znode is not None})
+    names = ("zxid", "idx", "kind", "chroot", "topic", "partition", "session", "offset",
+             "previous", "lost")  # fmt: skip
+    for group in rng.sample(groups, min(GROUPS, len(groups))):
+        said = [
+            [
+                tuple(getattr(entry, name) for name in names)
+                for entry in entries(read(Question([str(place)], group, servers=1)), group)
+                if entry.zxid >= first and entry.kind not in ("log gap", "snapshot")
+            ]
+            for place in (logs, tmp_path / "cut")
+        ]
+        assert said[0] == said[1], f"{group} from {first:#x}: AUDIT_SEED={SEED}"
