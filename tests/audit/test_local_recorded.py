@@ -1,6 +1,7 @@
-"""``zkaudit who`` and ``zkaudit log`` from a snapshot on say the same as from the whole log.
+"""``zkaudit who`` and ``zkaudit log`` say the same from parts of a recorded log as from all of it.
 
-Recorded incidents, cut at random transactions. ``AUDIT_SEED`` replays a failure.
+The parts are what follows a snapshot, or what several servers have together. They are cut at random
+transactions. ``AUDIT_SEED`` replays a failure.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import gzip
 import os
 import random
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -97,26 +99,50 @@ def test_owners_and_offsets(logs: Path, tmp_path: Path) -> None:
         assert answers[0] == answers[1], where
 
 
-def test_lines(logs: Path, tmp_path: Path) -> None:
-    """Each later change of some groups is the same line, but for who a session without a
-    registration in the cut log was."""
-    rng = random.Random(SEED + 1)
-    rows = [
-        row for log in logs.glob("log.*") for b in LogReader(log).batches() for row in b.to_pylist()
-    ]
-    first = rng.choice(rows[len(rows) // 8 : len(rows) * 7 // 8])["zxid"]
-    cut(logs, tmp_path / "cut", rows, first)
-    znodes = {znode_of(row["path"]) for row in rows if row["zxid"] > first and row["path"]}
-    groups = sorted({znode.group for znode in znodes if znode is not None})
+def lines(places: Iterable[Path], group: str, first: int = 0) -> list[tuple[object, ...]]:
+    """The changes from a transaction on, without what depends on registrations before it."""
     names = ("zxid", "idx", "kind", "chroot", "topic", "partition", "session", "offset",
              "previous", "lost")  # fmt: skip
-    for group in rng.sample(groups, min(GROUPS, len(groups))):
-        said = [
-            [
-                tuple(getattr(entry, name) for name in names)
-                for entry in entries(read(Question([str(place)], group, servers=1)), group)
-                if entry.zxid >= first and entry.kind not in ("log gap", "snapshot")
-            ]
-            for place in (logs, tmp_path / "cut")
-        ]
-        assert said[0] == said[1], f"{group} from {first:#x}: AUDIT_SEED={SEED}"
+    return [
+        tuple(getattr(entry, name) for name in names)
+        for entry in entries(read(Question([*map(str, places)], group, servers=1)), group)
+        if entry.zxid >= first and entry.kind not in ("log gap", "snapshot")
+    ]
+
+
+def some_groups(rows: list[dict[str, Any]], rng: random.Random, first: int = 0) -> list[str]:
+    """Groups that are in the log from a transaction on."""
+    znodes = {znode_of(row["path"]) for row in rows if row["zxid"] >= first and row["path"]}
+    groups = sorted({znode.group for znode in znodes if znode is not None})
+    return rng.sample(groups, min(GROUPS, len(groups)))
+
+
+def test_changes_after_a_snapshot(logs: Path, tmp_path: Path) -> None:
+    """Each later change of some groups is the same."""
+    rng = random.Random(SEED + 1)
+    rows = rows_of(logs)
+    first = rng.choice(rows[len(rows) // 8 : len(rows) * 7 // 8])["zxid"]
+    cut(logs, tmp_path / "cut", rows, first)
+    for group in some_groups(rows, rng, first + 1):
+        where = f"{group} from {first:#x}: AUDIT_SEED={SEED}"
+        assert lines([logs], group, first) == lines([tmp_path / "cut"], group, first), where
+
+
+def test_servers_that_have_a_part_each(logs: Path, tmp_path: Path) -> None:
+    """Three servers lack different logs, and together have all."""
+    rng = random.Random(SEED + 2)
+    rows = rows_of(logs)
+    (log,) = logs.glob("log.*")
+    content = log.read_bytes()
+    starts = {row["position"]: row["zxid"] for row in rows}
+    cuts = sorted({16, *rng.sample(sorted(starts), 9)})
+    servers = [tmp_path / f"zk{number}" for number in range(3)]
+    for server in servers:
+        server.mkdir()
+    for begin, end in zip(cuts, [*cuts[1:], len(content)], strict=True):
+        for server in rng.sample(servers, rng.randint(1, 3)):
+            part = content[:16] + content[begin:end]
+            (server / f"log.{starts[begin]:x}").write_bytes(part)
+    servers = [server for server in servers if any(server.iterdir())]
+    for group in some_groups(rows, rng):
+        assert lines([logs], group) == lines(servers, group), f"{group}: AUDIT_SEED={SEED}"
