@@ -71,10 +71,10 @@ class _Demo:
             sys.stdout.write(f"  {line[:96]}...\n")
         _say("Apply it, and kill it in the middle (SIGKILL)")
         self.apply_killed("forth", GROUPS[2])
-        self.command(1, "verify", self.file("forth"), show=False)
+        self.command(3, "status", self.file("forth"), show=False)
         _say("The same command again resumes where it was; every offset is read back")
         self.command(0, "apply", self.file("forth"), "--execute")
-        self.command(0, "verify", self.file("forth"))
+        self.command(0, "status", self.file("forth"))
 
         _say("Coordinator-based consumers read the second third")
         for group in GROUPS:
@@ -86,7 +86,7 @@ class _Demo:
         self.command(0, "plan", "--groups-regex", "|".join(GROUPS), *back, "--out",
                      self.file("back"), show=False)  # fmt: skip
         self.command(0, "apply", self.file("back"), "--execute")
-        self.command(0, "verify", self.file("back"))
+        self.command(0, "status", self.file("back"))
         _say("Rolled back at once, and moved again: both stores are as if nothing had happened")
         self.command(0, "rollback", self.file("back"), "--execute", show=False)
         self.command(0, "plan", "--groups-regex", "|".join(GROUPS), *back, "--out",

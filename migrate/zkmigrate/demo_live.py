@@ -161,7 +161,8 @@ class _Run:
 
     def stage(self, name: str) -> None:
         """Run a stage of the tool until it is done, and kill a process during it."""
-        words = [sys.executable, "-c", "from zkmigrate.cli import main; main()", "live", name]
+        words = [sys.executable, "-c", "from zkmigrate.cli import main; main()"]
+        words += [name] if name in ("lock", "unlock") else ["live", name]
         words += [
             "--group",
             GROUP,

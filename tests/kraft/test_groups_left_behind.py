@@ -55,7 +55,7 @@ def test_groups_left_behind_are_moved_checked_and_rolled_back(
     assert tool("plan", "--all", "--out", plan)[0] == 0
     assert tool("apply", plan, "--execute")[0] == 0
     assert left.committed("g", topic) == {0: 3, 1: 5, 2: 7}
-    assert tool("verify", plan)[0] == 0
+    assert tool("status", plan)[0] == 0
     assert tool.rows("plan", "--all")[1][0]["verdict"] == "moved"
     assert tool("rollback", plan, "--execute")[0] == 0
     assert left.committed("g", topic) == {}
@@ -80,7 +80,7 @@ def test_the_java_consumer_of_kafka_4_continues(
     seen = read_java("4", servers, "g", topic, len(rest), tmp_path, group_protocol=protocol)
     assert seen == rest
     assert left.committed("g", topic) == ends
-    status, rows = tool.rows("verify", plan)
+    status, rows = tool.rows("status", plan)
     assert (status, {row["kind"] for row in rows}) == (0, {"ahead"})
 
 

@@ -8,7 +8,7 @@ import pytest
 from zkmigrate.cli import run
 
 from tests.kraft.conftest import LeftBehind
-from tests.migrate.rows import rows_of
+from tests.migrate.rows import rows_of, step_words
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import BrokerError
 from zkconsumer.migratable import MigratableConsumerConnector
@@ -34,7 +34,7 @@ def act(left: LeftBehind, group: str, capsys: pytest.CaptureFixture[str]) -> Act
         where = ["--zookeeper", left.address, "--bootstrap-server", left.kraft.bootstrap]
         capsys.readouterr()
         status = run(
-            ["live", stage, "--group", group, "--execute", "--wait", "20", "--json", *where]
+            [*step_words(stage), "--group", group, "--execute", "--wait", "20", "--json", *where]
         )
         (row,) = rows_of(capsys.readouterr().out)
         if stage == "prepare" and status:  # it does not wait until the members have read the mode

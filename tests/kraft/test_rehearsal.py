@@ -89,7 +89,7 @@ class Estate:
         chosen = ["--groups-regex", regex]
         assert self.zkmigrate("plan", *chosen, "--out", plan, kraft=kraft) == 0
         assert self.zkmigrate("apply", plan, "--execute", kraft=kraft) == 0
-        assert self.zkmigrate("verify", plan, kraft=kraft) == 0
+        assert self.zkmigrate("status", plan, kraft=kraft) == 0
         return plan
 
     def check(self) -> None:
@@ -177,7 +177,7 @@ def test_fifty_groups_and_a_legacy_one_go_through_the_change(
         assert stored == {p: max(o for q, o in acked if q == p) + 1 for p in range(PARTITIONS)}
 
         # The groups moved before the change are still as planned. The rest are moved now.
-        assert estate.zkmigrate("verify", before_plan, kraft=True) == 0
+        assert estate.zkmigrate("status", before_plan, kraft=True) == 0
         capsys.readouterr()
         gate = ["gate", "--all", "--exclude", "stays", "--json"]
         assert estate.zkmigrate(*gate, kraft=True) == 3

@@ -72,7 +72,7 @@ def main() -> None:
             _, rows = measure(verb, "apply", plan, "--execute", *words, zookeeper=where, good=(3,))
             done = {row["group"] for row in rows if row["outcome"] in ("done", "was done before")}
             assert done == set(estate.groups) - estate.broken.keys()
-        measure("verify", "verify", plan, zookeeper=where, good=(1,))
+        measure("verify", "status", plan, zookeeper=where, good=(1,))
         measure("status", "status", "--all", zookeeper=where, good=(0, 1, 8))
         wrong = [group for group, good in estate.moved() if not good]
         assert not wrong, wrong

@@ -103,7 +103,7 @@ def whole_move(zookeeper: str, folder: Path, groups: int) -> None:
         "plan, not kept": ["plan", "--all"],
         "plan": ["plan", "--all", "--out", plan],
         "apply": ["apply", plan, "--execute"],
-        "verify": ["verify", plan],
+        "verify": ["status", plan],
         "rollback": ["rollback", plan, "--execute"],
     }
     for name, arguments in steps.items():

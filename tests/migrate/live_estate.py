@@ -23,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from tests.migrate.rows import rows_of
+from tests.migrate.rows import rows_of, step_words
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.servers import LocalCluster, wait_until
@@ -106,7 +106,7 @@ def _deliveries(folder: Path) -> dict[str, list[tuple[float, int, int]]]:
 
 def _stage(stage: str, zookeeper: str, parallel: int) -> Counter[str]:
     """Run a stage for all groups; return how many groups had each outcome and mode."""
-    words = [sys.executable, "-m", "zkmigrate", "live", stage, "--all", "--execute"]
+    words = [sys.executable, "-m", "zkmigrate", *step_words(stage), "--all", "--execute"]
     words += ["--json", "--parallel", str(parallel), "--zookeeper", zookeeper]
     begun = time.monotonic()
     done = subprocess.run(words, capture_output=True, text=True, check=False)

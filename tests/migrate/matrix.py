@@ -175,7 +175,7 @@ def prepared(one: Cluster) -> None:
 def live_locked(one: Cluster) -> None:
     """The mode of the live move is ``locked``."""
     prepared(one)
-    good(one.run("live", "lock", "--group", one.group, "--execute", "--wait", "0"))
+    good(one.run("lock", "--group", one.group, "--execute", "--wait", "0"))
 
 
 def live_kafka(one: Cluster) -> None:
@@ -255,9 +255,9 @@ def rollback(one: Cluster) -> str:
     return with_plan(one, "rollback", *DO)
 
 
-def verify(one: Cluster) -> str:
-    """The plan by which the group was moved."""
-    return with_plan(one, "verify")
+def status_of_plan(one: Cluster) -> str:
+    """Compares the stores with the plan by which the group was moved."""
+    return with_plan(one, "status")
 
 
 def with_plan(one: Cluster, command: str, *words: str) -> str:
@@ -269,20 +269,25 @@ def with_plan(one: Cluster, command: str, *words: str) -> str:
 
 
 def status(one: Cluster) -> str:
-    """Which store is current, and whether something needs attention."""
+    """Which store is current, whether something needs attention, and the modes of a live move."""
     ran = one.run("status", "--group", one.group)
     row = ran.rows[0]
-    return f"{ran.status} {row['truth']}{'!' if row['attention'] else ''} {row['locked']}"
+    found = f"{ran.status} {row['truth']}{'!' if row['attention'] else ''} {row['locked']}"
+    if not row["mode"]:
+        return found
+    gates = [gate.split(": ") for gate in row["next_modes"].split(" | ")]
+    after = [name for name, *why in gates if why == ["open"]]
+    return f"{found} {row['mode']} before {' or '.join(after) or 'nothing'}"
 
 
-def guard(one: Cluster) -> str:
-    """Locks a group that was moved."""
-    return said(one.run("guard", "--group", one.group, "--execute"), "outcome")
+def lock(one: Cluster) -> str:
+    """Keeps old consumers out of a group that was moved, or is in a live move."""
+    return said(one.run("lock", "--group", one.group, "--execute", "--wait", "0"), "outcome")
 
 
-def release(one: Cluster) -> str:
+def unlock(one: Cluster) -> str:
     """Lifts the lock."""
-    return said(one.run("release", "--group", one.group, "--execute"), "outcome")
+    return said(one.run("unlock", "--group", one.group, "--execute", "--wait", "0"), "outcome")
 
 
 def reset(one: Cluster) -> str:
@@ -322,21 +327,10 @@ def live_step(name: str) -> Callable[[Cluster], str]:
     return step
 
 
-def live_status(one: Cluster) -> str:
-    """The mode, and the modes that may be next."""
-    ran = one.run("live", "status", "--group", one.group)
-    row = ran.rows[0]
-    gates = [gate.split(": ") for gate in row["gates"].split(" | ")]
-    after = [name for name, *why in gates if why == ["open"]]
-    return f"{ran.status} {row['mode'] or 'error'} before {' or '.join(after) or 'nothing'}"
-
-
 COMMANDS: Final[tuple[Callable[[Cluster], str], ...]] = (
-    gate, plan, plan_back, apply, apply_again, rollback, verify, status, guard, release, reset,
-    offsets_import, groups_delete,
-    live_status,
-    *map(live_step, ("prepare", "lock", "to-kafka", "finalize", "complete", "to-zookeeper",
-                     "unlock")),
+    gate, plan, plan_back, apply, apply_again, rollback, status_of_plan, status, lock, unlock,
+    reset, offsets_import, groups_delete,
+    *map(live_step, ("prepare", "to-kafka", "finalize", "complete", "to-zookeeper")),
 )  # fmt: skip
 
 

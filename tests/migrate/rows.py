@@ -25,3 +25,8 @@ def rows_of(text: str) -> list[dict[str, Any]]:
             fits = column.nullable if cell is None else type(cell) is _TYPES[column.type]
             assert fits, (document["schema"], column, cell)
     return rows
+
+
+def step_words(step: str) -> tuple[str, ...]:
+    """Return the command that carries out a step of a live move."""
+    return (step,) if step in ("lock", "unlock") else ("live", step)

@@ -226,12 +226,12 @@ def test_hold_prints_only_the_groups_that_it_holds(simulated: Simulated) -> None
     simulated.topic("t", (0, 100))
     for number in range(30):
         simulated.in_zookeeper(f"g{number}", "t", 5)
-    ran = simulated.run("guard", "--all", "--hold", rows=False)
+    ran = simulated.run("lock", "--all", "--hold", rows=False)
     assert ran.status == 0
     assert "group g" not in ran.err
     assert "0 groups are held" in ran.err
     assert "30 others are locked or were not moved to Kafka" in ran.err
-    named = simulated.run("guard", "--group", "g1", "--hold", rows=False)
+    named = simulated.run("lock", "--group", "g1", "--hold", rows=False)
     assert (named.status, "group g1: was not moved to Kafka" in named.err) == (3, True)
 
 

@@ -246,7 +246,7 @@ def test_ctrl_c_and_on(bench: Bench, tmp_path: Path, group: str, topic: str) -> 
     ]
     bench.client.delete(f"/consumers/{group}/ids/killed")
     assert run(["apply", str(plan), "--execute", *zookeeper]) == 0
-    assert run(["verify", str(plan), *zookeeper]) == 0
+    assert run(["status", str(plan), *zookeeper]) == 0
 
 
 def test_wrong_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,7 +257,7 @@ def test_wrong_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for words in (
         ["apply", str(bad), *server],
         ["apply", str(tmp_path / "missing"), *server],
-        ["verify", str(bad), *server],
+        ["status", str(bad), *server],
         ["plan", "--all", "--from-file", str(bad), "--out", str(tmp_path / "p"), *server],
         ["config-map", str(tmp_path / "missing")],
     ):
@@ -313,7 +313,7 @@ def test_a_refusal_and_a_failure_have_different_statuses(
     assert shell("plan", *chosen, "--out", plan)[0] == 3
     registration = f"/consumers/{live}/ids/x"
     bench.client.create(registration, b"{}", ephemeral=True, makepath=True)
-    status, rows = shell.rows("apply", plan, "--execute", "--no-guard")
+    status, rows = shell.rows("apply", plan, "--execute", "--no-lock")
     outcomes = {row["group"]: row["outcome"] for row in rows}
     assert (status, outcomes) == (3, {clash: "skipped", live: "refused", ready: "done"})
     assert run(["report", plan, "--csv", str(tmp_path / "csv")]) == 3
@@ -324,7 +324,7 @@ def test_a_refusal_and_a_failure_have_different_statuses(
     owners = f"/consumers/{live}/owners"
     bench.client.ensure_path(owners)
     bench.client.set_acls(owners, [make_acl("world", "anyone", read=True, admin=True)])
-    status, rows = shell.rows("apply", plan, "--execute", "--no-guard")
+    status, rows = shell.rows("apply", plan, "--execute", "--no-lock")
     outcomes = {row["group"]: row["outcome"] for row in rows}
     assert (status, outcomes[live], outcomes[clash]) == (1, "failed", "skipped")
 

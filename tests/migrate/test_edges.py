@@ -32,7 +32,7 @@ def test_an_offset_at_any_edge_is_moved_and_comes_back(
     assert simulated.run("plan", "--all", "--out", plan).status == 0
     assert simulated.run("apply", plan, *DO).status == 0
     assert simulated.held("g", "t") == ({0: offset}, {0: offset})
-    assert simulated.run("verify", plan, "--strict").status == 0
+    assert simulated.run("status", plan, "--strict").status == 0
     assert simulated.run("gate", "--all").status == 0
     found = simulated.run("status", "--all")
     lag = log[1] - offset
@@ -41,7 +41,7 @@ def test_an_offset_at_any_edge_is_moved_and_comes_back(
     way = ("--direction", BACK.value)
     assert simulated.run("plan", "--all", *way, "--out", back).status == 0
     assert simulated.run("apply", back, *DO).status == 0
-    assert simulated.run("verify", back, "--strict").status == 0
+    assert simulated.run("status", back, "--strict").status == 0
     assert simulated.run("rollback", back, *DO).status == 0
     assert simulated.run("rollback", plan, *DO).status == 0
     assert simulated.held("g", "t") == ({0: offset}, {})
@@ -143,7 +143,7 @@ def test_marker_name_lost_offset_and_members(
         simulated.in_kafka("g", "t", 0)
     if marker != "none":
         simulated.run("plan", "--all", *given, "--out", simulated.file("one"))
-        assert simulated.run("apply", simulated.file("one"), "--no-guard", *DO).status == 0
+        assert simulated.run("apply", simulated.file("one"), "--no-lock", *DO).status == 0
     if marker == "zookeeper":
         simulated.run(*back, "--out", simulated.file("two"))
         assert simulated.run("apply", simulated.file("two"), *DO).status == 0
@@ -184,7 +184,7 @@ def test_a_reset_and_a_check_of_a_group_with_another_name(simulated: Simulated) 
     assert (done.status, done.rows[0]["store"]) == (0, "kafka")
     assert simulated.held("other", "t")[1] == {0: 0}
     assert simulated.held("g", "t")[1] == {}
-    assert simulated.run("verify", plan).status == 3
+    assert simulated.run("status", plan).status == 3
     simulated.kafka.joined["other"] = ("c at h (m)",)
     done = simulated.run("reset", "--group", "g", "--all-topics", "--to-latest", "--execute")
     assert done.status == 3

@@ -95,7 +95,7 @@ def test_a_decision_is_carried_out(
     zk, kafka = moved.held("g", "t")
     assert (zk if back else kafka) == {0: 500, 1: to[1]}
     assert moved.run("status", "--all").status == 0
-    assert moved.run("verify", moved.file("again")).status == 0
+    assert moved.run("status", moved.file("again")).status == 0
 
 
 def test_an_offset_that_was_lost_in_zookeeper_needs_a_decision_too(moved: Simulated) -> None:
@@ -238,7 +238,7 @@ def test_a_group_that_had_its_offsets_in_kafka_before(
         f"gone from kafka: make a new plan, which shows what to decide ({names})"
         in (found.rows[0]["attention"])
     )
-    assert was_in_kafka.run("verify", was_in_kafka.file("plan")).status == 3
+    assert was_in_kafka.run("status", was_in_kafka.file("plan")).status == 3
     again = was_in_kafka.run("apply", was_in_kafka.file("plan"), *DO)
     assert f"{gone[0]}: kafka holds none, less than " in again.rows[0]["why"]
 

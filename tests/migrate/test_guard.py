@@ -72,24 +72,24 @@ def test_the_original_consumer_cannot_start_until_the_group_is_released(
     assert shell("apply", plan, "--execute")[0] == 0
     acl, data = access(filled, group)
     assert acl == LOCKED
-    assert b"zkmigrate release" in data
+    assert b"zkmigrate unlock" in data
     began = time.monotonic()
     with pytest.raises(ClusterError, match="NoAuth"):
         joined(jvm, shell.zookeeper, group, topic, "old")
     assert time.monotonic() - began < 15
     assert filled.client.get_children(f"/consumers/{group}/ids") == []
-    assert shell("verify", plan)[0] == 0
+    assert shell("status", plan)[0] == 0
 
-    status, rows = shell.rows("guard", *chosen)
+    status, rows = shell.rows("lock", *chosen)
     assert (status, rows[0]["outcome"]) == (0, "was done before")
-    status, rows = shell.rows("release", *chosen)
+    status, rows = shell.rows("unlock", *chosen)
     assert (status, rows[0]["outcome"]) == (0, "would be done")
     assert access(filled, group) == (acl, data)
-    status, rows = shell.rows("release", *chosen, "--execute")
+    status, rows = shell.rows("unlock", *chosen, "--execute")
     assert (status, rows[0]["outcome"]) == (0, "done")
     assert access(filled, group) == (OPEN, b"")
     member = joined(jvm, shell.zookeeper, group, topic, "older")
-    status, (row,) = shell.rows("guard", *chosen, "--execute")
+    status, (row,) = shell.rows("lock", *chosen, "--execute")
     assert (status, row["outcome"]) == (3, "refused")
     assert f"{group}_older registered" in row["why"]
     member.leave()
@@ -98,23 +98,23 @@ def test_the_original_consumer_cannot_start_until_the_group_is_released(
 def test_a_guard_can_be_left_out_and_set_later(
     filled: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
 ) -> None:
-    """With ``--no-guard`` nothing is locked. ``guard --all`` locks groups that were moved to Kafka
+    """With ``--no-lock`` nothing is locked. ``guard --all`` locks groups that were moved to Kafka
     and skips the others. A named group that was not moved is an error."""
     other = f"{group}-other"
     filled.set_zk(other, topic, {0: 1})
     plan = str(tmp_path / "plan")
     assert shell("plan", "--group", group, "--out", plan)[0] == 0
-    assert shell("apply", plan, "--execute", "--no-guard")[0] == 0
+    assert shell("apply", plan, "--execute", "--no-lock")[0] == 0
     assert access(filled, group) == (OPEN, b"")
     both = ("--groups-regex", f"{group}(-other)?")
-    status, rows = shell.rows("guard", *both)
+    status, rows = shell.rows("lock", *both)
     assert status == 0
     assert [row["outcome"] for row in rows] == ["would be done", "skipped"]
     assert access(filled, group) == (OPEN, b"")
-    assert shell("guard", *both, "--execute")[0] == 0
+    assert shell("lock", *both, "--execute")[0] == 0
     assert access(filled, group)[0] == LOCKED
-    status, rows = shell.rows("guard", "--group", other, "--execute")
-    assert (status, rows[0]["why"]) == (3, "was not moved to Kafka")
+    status, rows = shell.rows("lock", "--group", other, "--execute")
+    assert (status, rows[0]["why"]) == (3, "was not moved to Kafka, and has no mode")
     assert f"/consumers/{other}/ids" not in filled.znodes(other)
 
 
@@ -130,12 +130,12 @@ def test_every_entry_of_an_access_list_is_kept(filled: Bench, shell: Shell, grou
     (result,) = filled.apply(plan, journal, lock=True)
     assert (result.outcome, result.why) == (Outcome.DONE, "")
     assert [entry.perms for entry in access(filled, group)[0]] == [27, 1]
-    assert shell("release", "--group", group, "--execute")[0] == 0
+    assert shell("unlock", "--group", group, "--execute")[0] == 0
     assert access(filled, group) == (before, b"hello \xff")
 
     fixed = [ACL(15, Id("world", "anyone"))]  # everything except the right to change the ACL
     filled.client.set_acls(path, fixed)
-    status, (row,) = shell.rows("guard", "--group", group, "--execute")
+    status, (row,) = shell.rows("lock", "--group", group, "--execute")
     assert (status, row["outcome"]) == (1, "failed")
     assert path in row["why"]
     assert "--hold" in row["why"]
@@ -314,7 +314,7 @@ def test_groups_are_held_where_access_lists_are_not_enforced(
 
     code = "from zkmigrate.cli import main; main()"
     words = (
-        "guard",
+        "lock",
         "--hold",
         "--all",
         "--json",

@@ -120,7 +120,7 @@ def test_a_commit_to_the_source_at_any_step_is_noticed(
         for result in results:
             assert not result.outcome.good, (count.names[0][number], result)
             assert f"{TopicPartition(topic, 1)}" in result.why, (count.names[0][number], result)
-    status, out = command(capsys, bench, "verify", filed(tmp_path, plan), "--json")
+    status, out = command(capsys, bench, "status", filed(tmp_path, plan), "--json")
     assert status & SOURCE_MOVED_ON
     found = {row["group"] for row in rows_of(out) if row["found"] == 9}
     assert found == set(groups)
@@ -160,7 +160,7 @@ def test_a_commit_at_a_random_moment_is_noticed(
             (result,) = bench.apply(plan, journal, effect)
             took = max(0.1, time.monotonic() - began)
             timer.join()
-            status, out = command(capsys, bench, "verify", filed(tmp_path, plan), "--json")
+            status, out = command(capsys, bench, "status", filed(tmp_path, plan), "--json")
             assert status & SOURCE_MOVED_ON
             assert (0, 9) in {(row["partition"], row["found"]) for row in rows_of(out)}
             if result.outcome.good:
@@ -325,7 +325,7 @@ def _woken(
         os.kill(process, signal.SIGCONT)
         thread.join(130)
     assert committed
-    status, out = command(capsys, bench, "verify", filed(folder, plan), "--json")
+    status, out = command(capsys, bench, "status", filed(folder, plan), "--json")
     kafka, zookeeper = stored(Store.KAFKA), stored(Store.ZOOKEEPER)
     reached = steps.names[0][at : at + 1] if steps.names else []
     where = " ".join(reached[0].split()[:3]) if reached else "never reached"

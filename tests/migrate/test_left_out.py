@@ -42,11 +42,11 @@ def test_the_advised_skip_leaves_out_one_offset_of_one_group(
     assert (status, f"note: group {bad}: stays behind: {name}" in err) == (0, True)
     status, rows = shell.rows("apply", plan, "--execute")
     assert (status, [row["stays_behind"] for row in rows]) == (0, [left, []])
-    status, rows = shell.rows("verify", plan)
+    status, rows = shell.rows("status", plan)
     assert status == 0
     assert [(row["group"], row["partition"], row["found"]) for row in rows] == [(bad, 9, 5)]
     assert rows[0]["what"] == "stays behind in zookeeper: skipped"
-    status, _, err = shell("verify", plan)
+    status, _, err = shell("status", plan)
     assert "compared: 1 stays-behind" in err
     for group, offsets in ((bad, [3, 4]), (good, [6, 7])):
         held = bench.committed(group, {topic: 2})
@@ -84,7 +84,7 @@ def test_many_deleted_topics_need_one_more_run(
     assert (status, [one["topic"] for one in row["stays_behind"]]) == (0, gone)
     status, _, err = shell("apply", plan, "--execute")
     assert (status, "6 offsets stay behind" in err) == (0, True), err
-    assert shell("verify", plan)[0] == 0
+    assert shell("status", plan)[0] == 0
     assert len(filled.committed(group, {topic: 2})) == 2
 
 
@@ -107,7 +107,7 @@ def test_a_decision_leaves_out_no_more_than_what_was_asked(
     assert shell("apply", plan, "--execute")[0] == 0
     held = {tp.partition: one.offset for tp, one in bench.committed(group, {topic: 3}).items()}
     assert held == {1: 3, 2: 4}
-    status, rows = shell.rows("verify", plan)
+    status, rows = shell.rows("status", plan)
     assert (status, {row["kind"] for row in rows}) == (0, {"stays-behind"})
     assert [row["what"].endswith("cannot be read") for row in rows] == [
         row["topic"] == topic for row in rows

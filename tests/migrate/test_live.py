@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.migrate.conftest import Bench, Shell
+from tests.migrate.rows import step_words
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ClusterError
@@ -49,7 +50,7 @@ def original(jvm: JvmMembers, zookeeper: str, group: str, topic: str, name: str)
 
 def act(shell: Shell, stage: str, group: str, outcome: str = "done") -> str:
     """Run a stage, and return the reason if it was refused."""
-    status, rows = shell.rows("live", stage, "--group", group, "--execute", "--wait", "20")
+    status, rows = shell.rows(*step_words(stage), "--group", group, "--execute", "--wait", "20")
     assert [row["outcome"] for row in rows] == [outcome], rows
     assert status == (outcome == "refused")
     return str(rows[0]["why"])
@@ -118,7 +119,7 @@ def test_the_whole_road(
         last = original(jvm, zookeeper, group, topic, "last")
         last.wait_joined()
         wait_until(lambda: len(last.deliveries) > 10, 30, "the JVM reads again")
-        status, rows = shell.rows("live", "status", "--group", group)
+        status, rows = shell.rows("status", "--group", group)
         assert (status, rows[0]["mode"], rows[0]["members"]) == (0, "zookeeper", 3)
         sent = producer.stop()
 
@@ -156,13 +157,13 @@ def test_a_dry_run_and_a_pattern(bench: Bench, shell: Shell, group: str, topic: 
         reader = Reader(member.create_message_streams({topic: 1})[topic])
         reader.wait(10)
         assert shell("live", "prepare", "--group", group, "--execute", "--wait", "20")[0] == 0
-        status, rows = shell.rows("live", "lock", "--group", group)
+        status, rows = shell.rows("lock", "--group", group)
         assert (status, rows[0]["outcome"], rows[0]["mode"]) == (0, "would be done", "zookeeper")
         assert b"zookeeper" in bench.client.get(f"/consumers/{group}/live/mode")[0]
         every: dict[str, str] = {}
 
         def act_on_all(stage: str, status: int = 0) -> dict[str, tuple[str, str]]:
-            words = ("live", stage, "--group", f"{group}*", "--execute", "--wait", "20")
+            words = (*step_words(stage), "--group", f"{group}*", "--execute", "--wait", "20")
             ended, rows = shell.rows(*words)
             assert ended == status, rows
             mine = [row for row in rows if row["group"].startswith(group)]
@@ -181,13 +182,11 @@ def test_a_dry_run_and_a_pattern(bench: Bench, shell: Shell, group: str, topic: 
                 group: ("was done", "kafka"),
                 second: ("done", "locked"),
             }
-            rows = shell.rows("live", "status", "--group", f"{group}*")[1]
+            rows = shell.rows("status", "--group", f"{group}*")[1]
             modes = {row["group"]: row["mode"] for row in rows if row["group"].startswith(group)}
             assert modes == {group: "kafka", second: "locked"}
             assert (
-                shell("live", "status", "--group", group)[0]
-                == shell("live", "status", "--group", second)[0]
-                == 0
+                shell("status", "--group", group)[0] == shell("status", "--group", second)[0] == 0
             )
             assert act_on_all("to-zookeeper") == {
                 group: ("done", "locked"),
@@ -196,7 +195,7 @@ def test_a_dry_run_and_a_pattern(bench: Bench, shell: Shell, group: str, topic: 
         status, rows = shell.rows("live", "finalize", "--group", group)
         assert (status, rows[0]["outcome"]) == (3, "refused")
         act(shell, "unlock", group)
-    assert shell("live", "lock")[0] == 2
+    assert shell("lock")[0] == 2
     status, rows = shell.rows("live", "prepare", "--group", f"{group}-legacy")
     assert (status, rows[0]["mode"]) == (0, "zookeeper"), "a group without members"
 

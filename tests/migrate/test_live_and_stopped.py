@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from zkmigrate.apply import guard, live
 from zkmigrate.apply.guard import LIVE, Guard
-from zkmigrate.commands import guard as guard_command
 
+from tests.migrate.rows import step_words
 from tests.migrate.simulated import Simulated, simulated
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.core.common.types import TopicPartition
@@ -28,7 +28,6 @@ PATHS, GROUP = LivePaths.of("g"), GroupPaths("g")
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch, simulated: Simulated) -> None:
     monkeypatch.setattr(live, "_POLL", 0)
-    monkeypatch.setattr(guard_command, "BlockingZk", lambda *_, **__: simulated.zk)
 
 
 def group(simulated: Simulated) -> None:
@@ -46,7 +45,7 @@ def to(simulated: Simulated, mode: Mode) -> None:
             return
         if step == "finalize":
             simulated.in_kafka("g", "t", 40)
-        ran = simulated.run("live", step, "--group", "g", "--execute", "--wait", "0")
+        ran = simulated.run(*step_words(step), "--group", "g", "--execute", "--wait", "0")
         assert ran.status == 0, ran
     assert simulated.zk.text(PATHS.mode) == encode_mode(mode)
 
@@ -78,15 +77,20 @@ def test_a_prepared_group_can_be_moved_stopped(simulated: Simulated) -> None:
     assert (row["truth"], row["locked"], row["attention"]) == ("kafka", "locked", "")
 
 
-@pytest.mark.parametrize("step", ["prepare", "lock"])
-def test_a_group_that_was_moved_stopped_is_not_moved_again(simulated: Simulated, step: str) -> None:
-    """Its members would start at the old offsets."""
+def test_a_group_that_was_moved_stopped_is_not_moved_again(simulated: Simulated) -> None:
+    """Its members would start at the old offsets. ``lock`` and ``unlock`` work on the lock of the
+    move, and leave the mode alone."""
     group(simulated)
     plan(simulated)
     assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
-    ran = simulated.run("live", step, "--group", "g", "--execute", "--wait", "0")
+    ran = simulated.run("live", "prepare", "--group", "g", "--execute", "--wait", "0")
     assert ran.status == 3
     assert "was moved to Kafka already" in ran.rows[0]["why"]
+    for step, state in (("unlock", Guard.OPEN), ("lock", Guard.LOCKED)):
+        ran = simulated.run(step, "--group", "g", "--execute")
+        assert (ran.status, ran.rows[0]["outcome"], ran.rows[0]["mode"]) == (0, "done", None)
+        assert simulated.zk.run(guard.look("g")).guard is state
+        assert simulated.zk.text(PATHS.mode) == encode_mode(Mode.ZOOKEEPER)
 
 
 @pytest.mark.parametrize("mode", [Mode.LOCKED, Mode.KAFKA, Mode.OPEN])
@@ -100,8 +104,8 @@ def test_a_group_in_a_live_move_is_refused_with_the_way_out(
     row = plan(simulated, "--direction", way)
     assert (row["verdict"], row["kind"]) == ("refused", "live-move")
     assert ("live complete" if mode is Mode.OPEN else "live to-zookeeper") in row["fix"]
-    (row,) = simulated.run("release", "--group", "g", "--execute").rows
-    assert row["outcome"] == "refused"
+    (row,) = simulated.run("unlock", "--group", "g", "--execute", "--wait", "0").rows
+    assert row["outcome"] == ("done" if mode is Mode.LOCKED else "refused")
 
 
 @pytest.mark.parametrize("mode", [Mode.LOCKED, Mode.KAFKA, Mode.OPEN])
@@ -129,9 +133,9 @@ def test_status_names_a_moved_group_that_is_not_locked(simulated: Simulated) -> 
     """An old consumer could start there."""
     group(simulated)
     plan(simulated)
-    assert simulated.run("apply", simulated.file("plan"), "--execute", "--no-guard").status == 0
-    assert "old consumers can start: run zkmigrate guard" in status(simulated)["attention"]
-    assert simulated.run("guard", "--group", "g", "--execute").status == 0
+    assert simulated.run("apply", simulated.file("plan"), "--execute", "--no-lock").status == 0
+    assert "old consumers can start: run zkmigrate lock" in status(simulated)["attention"]
+    assert simulated.run("lock", "--group", "g", "--execute").status == 0
     assert status(simulated)["attention"] == ""
 
 
@@ -146,7 +150,7 @@ def test_a_finished_live_move_counts_as_moved_and_can_go_back(simulated: Simulat
     ran = simulated.run("live", "complete", "--all", "--execute")
     assert (ran.status, ran.rows[0]["outcome"]) == (0, "done")
     ran = simulated.run("live", "complete", "--group", "g", "--execute")
-    assert (ran.status, ran.rows[0]["outcome"]) == (0, "was done")
+    assert (ran.status, ran.rows[0]["outcome"]) == (0, "was done before")
     row = status(simulated)
     assert (row["truth"], row["locked"], row["attention"]) == ("kafka", "locked", "")
     assert row["moved"].startswith("kafka ")
@@ -221,7 +225,7 @@ def test_a_group_with_its_offsets_in_kafka_is_moved_without_writing(simulated: S
     row = status(simulated)
     assert (row["truth"], row["locked"], row["attention"]) == ("kafka", "locked", "")
     simulated.run("plan", "--group", "g", "--out", simulated.file("again"))
-    assert simulated.run("verify", simulated.file("plan")).status == 0
+    assert simulated.run("status", simulated.file("plan")).status == 0
 
 
 def test_a_group_that_zookeeper_does_not_know_is_still_an_error(simulated: Simulated) -> None:
@@ -243,13 +247,15 @@ def test_a_live_move_does_not_begin_where_kafka_is_ahead(
     simulated.zk.set(GROUP.ids)
     simulated.in_zookeeper("g", "t", in_zookeeper)
     simulated.in_kafka("g", "t", 60)
-    for step in ("prepare", "lock"):
+    for step, mode in (("prepare", None), ("lock", encode_mode(Mode.ZOOKEEPER))):
+        if mode is not None:
+            simulated.zk.set(PATHS.mode, mode)
         for words in ((), ("--execute",)):
-            ran = simulated.run("live", step, "--group", "g", "--wait", "0", *words)
+            ran = simulated.run(*step_words(step), "--group", "g", "--wait", "0", *words)
             assert ran.status == 3
             assert "offsets.storage=kafka" in ran.rows[0]["why"]
             assert "delete" not in ran.rows[0]["why"]
-    assert simulated.zk.text(PATHS.mode) is None
+        assert simulated.zk.text(PATHS.mode) == mode
 
 
 @pytest.mark.parametrize("store", ["zookeeper", "kafka"])
@@ -289,22 +295,24 @@ def test_a_reset_in_a_live_move_sets_both_stores(simulated: Simulated, mode: Mod
     assert simulated.held("g", "t") == ({0: 0}, {0: 0})
 
 
-def test_live_status_fails_for_a_group_that_cannot_be_read(simulated: Simulated) -> None:
+def test_status_fails_for_a_live_group_that_cannot_be_read(simulated: Simulated) -> None:
     """A script must not continue with the next step. The other groups are shown."""
     group(simulated)
     simulated.zk.set("/consumers/other/live/mode", b"?")
-    ran = simulated.run("live", "status", "--group", "other", "--group", "g")
+    ran = simulated.run("status", "--group", "other", "--group", "g")
     assert ran.status == 1
     assert [(one["group"], one["mode"]) for one in ran.rows] == [
-        ("other", None),
+        ("other", ""),
         ("g", "zookeeper"),
     ]
-    assert simulated.run("live", "status", "--group", "g").status == 0
+    assert simulated.run("status", "--group", "g").status == 0
     for step in ("prepare", "lock", "to-kafka", "finalize", "complete", "to-zookeeper", "unlock"):
         for words in ((), ("--execute",)):
-            assert (
-                simulated.run("live", step, "--group", "other", "--wait", "0", *words).status == 1
-            ), step
+            ran = simulated.run(*step_words(step), "--group", "other", "--wait", "0", *words)
+            assert ran.status == 1, step
+    simulated.zk.set(f"{PATHS.members}/g_new", b"?")
+    ran = simulated.run("status", "--group", "g")
+    assert (ran.status, "g_new" in ran.rows[0]["attention"]) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -406,10 +414,12 @@ def test_a_refused_start_changes_nothing(simulated: Simulated, step: str) -> Non
     simulated.in_zookeeper("g", "t", 40)
     simulated.in_zookeeper("g", "t", 41, where="offset")
     simulated.zk.set(GROUP.ids)
+    if step == "lock":
+        simulated.zk.set(PATHS.mode, encode_mode(Mode.ZOOKEEPER))
     before = simulated.zxid()
-    ran = simulated.run("live", step, "--group", "g", "--execute", "--wait", "0")
+    ran = simulated.run(*step_words(step), "--group", "g", "--execute", "--wait", "0")
     assert (ran.status, ran.rows[0]["outcome"]) == (3, "refused")
     assert "higher than those below offsets, where members read: t-0" in ran.rows[0]["why"]
     assert simulated.zxid() == before
     simulated.in_zookeeper("g", "t", 41)
-    assert simulated.run("live", step, "--group", "g", "--execute", "--wait", "0").status == 0
+    assert simulated.run(*step_words(step), "--group", "g", "--execute", "--wait", "0").status == 0

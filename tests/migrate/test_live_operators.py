@@ -177,7 +177,7 @@ def test_a_stage_never_moves_a_group_against_its_direction(operators: Operators)
 
 
 def release(operators: Operators) -> Result:
-    """What ``zkmigrate release --execute`` does with the group."""
+    """What ``zkmigrate unlock --execute`` does with the group."""
     return operators.zk.run(guard.release("g", True))  # type: ignore[no-any-return]
 
 

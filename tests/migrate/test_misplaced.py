@@ -48,7 +48,7 @@ def test_nothing_is_left_after_a_move(group: Simulated) -> None:
     marker = json.loads(group.zk.text("/consumers/g/migration") or b"")
     assert marker["misplaced"] == {"t": {"0": stored(group)}}
     assert group.run("apply", file, *DO).rows[0]["outcome"] == "was done before"
-    assert group.run("verify", file, "--strict").status == 0
+    assert group.run("status", file, "--strict").status == 0
     assert group.run("status", "--all").status == 0
     assert group.run("gate", "--all").status == 0
     again = group.run("plan", "--all")  # without a decision
@@ -75,7 +75,7 @@ def test_a_commit_after_the_plan_is_noticed(
         assert (done.status, done.rows[0]["outcome"]) == (3, "refused")
         assert f"t-{partition}: zookeeper holds 80 below offset" in done.rows[0]["why"]
         assert group.held("g", "t")[1] == {}
-        assert group.run("verify", file).status == 3
+        assert group.run("status", file).status == 3
 
 
 def registers(op: ZkOp) -> bool:
@@ -131,7 +131,7 @@ def test_a_commit_after_the_move_is_noticed(group: Simulated) -> None:
     again = group.run("apply", file, *DO)
     assert again.status == 3
     assert "t-0: zookeeper holds 82 below offset" in again.rows[0]["why"]
-    found = group.run("verify", file)
+    found = group.run("status", file)
     assert found.status == 3
     assert [(row["kind"], row["found"]) for row in found.rows] == [("source-moved-on", 82)]
     (row,) = group.run("status", "--all").rows
@@ -144,7 +144,7 @@ def test_a_commit_after_the_move_is_noticed(group: Simulated) -> None:
     assert [one["kind"] for one in more.rows] == ["conflict"]
     repair = plan(group, "repair", "--on-conflict", "max")
     assert group.run("apply", repair, *DO).status == 0
-    assert group.run("verify", repair).status == 0
+    assert group.run("status", repair).status == 0
     assert group.run("status", "--all").status == 0
 
 
@@ -152,13 +152,13 @@ def test_an_offset_that_is_ignored_or_deleted_is_no_difference(group: Simulated)
     """The decision counts until the offset changes."""
     file = plan(group, "plan", "--misplaced", "ignore")
     assert group.run("apply", file, *DO).status == 0
-    assert group.run("verify", file).status == 0
+    assert group.run("status", file).status == 0
     assert group.run("status", "--all").status == 0
     assert group.run("gate", "--all").status == 0
     group.zk.set(f"{BELOW}/0", b"83")
     assert group.run("status", "--all").status == 3
     group.zk.delete(f"{BELOW}/0")
-    assert group.run("verify", file).status == 0
+    assert group.run("status", file).status == 0
     assert group.run("status", "--all").status == 0
     assert group.run("apply", file, *DO).status == 0
 

@@ -65,7 +65,7 @@ def test_14_one_znode_without_permission(
     assert (status, out.splitlines()) == (3, [f"{group},{topic},0,3" for group in good])
     assert path in err
     assert printed_by(capsys, "apply", after, "--execute", *server)[0] == 3
-    status, out, err = printed_by(capsys, "verify", before, "--json", *server)
+    status, out, err = printed_by(capsys, "status", before, "--json", *server)
     (row,) = rows_of(out)
     assert (status, row["group"]) == (1, bad)
     assert path in row["what"]
@@ -119,7 +119,7 @@ def test_09_a_coordinator_that_stays_away(
             status, out, err = printed_by(capsys, *words, "--json", *server)
             assert (status, kinds(out)) == (1, expected), err
             assert err.count('"waiting_for": "the offset coordinator') == 1, err
-        status, out, err = printed_by(capsys, "verify", whole, "--json", *server)
+        status, out, err = printed_by(capsys, "status", whole, "--json", *server)
         unread = {row["group"] for row in rows_of(out) if row["kind"] == "unreadable"}
         assert (status, unread) == (1, away), err
         assert err.count('"waiting_for": "the offset coordinator') == 1, err

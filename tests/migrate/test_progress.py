@@ -48,7 +48,7 @@ def test_each_command_shows_how_far_it_is(
         ("planning", ["plan", *chosen, "--out", plan, "--json"]),
         ("checking", ["apply", plan, "--json"]),
         ("moving", ["apply", plan, "--execute", "--json"]),
-        ("comparing", ["verify", plan, "--json"]),
+        ("comparing", ["status", plan, "--json"]),
         ("reading", ["export", *chosen, "--format", "json"]),
         ("reading", ["export", *chosen, "--store", "kafka", "--format", "json"]),
     ):

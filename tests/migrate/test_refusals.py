@@ -149,10 +149,10 @@ def test_04_a_failure_is_a_failure(
     (row,) = rows_of(out)
     assert row["outcome"] == "refused"
     assert "late registered in ZooKeeper" in row["why"]
-    assert said(capsys, "verify", plan, *zookeeper)[0] == 3
+    assert said(capsys, "status", plan, *zookeeper)[0] == 3
     filled.client.delete(f"/consumers/{group}/ids/late")
     assert said(capsys, "apply", plan, "--execute", *zookeeper)[0] == 0
-    assert said(capsys, "verify", plan, *zookeeper)[0] == 0
+    assert said(capsys, "status", plan, *zookeeper)[0] == 0
 
 
 def test_10_an_offset_that_is_refused_inside_a_good_answer(
@@ -202,10 +202,10 @@ def test_05_verify_compares_every_value(
     assert said(capsys, "apply", plan, *zookeeper)[0] == 0
     assert filled.committed(group, {topic: 2}) == {}, "a dry run wrote"
     assert said(capsys, "apply", plan, "--execute", *zookeeper)[0] == 0
-    assert said(capsys, "verify", plan, *zookeeper)[0] == 0
+    assert said(capsys, "status", plan, *zookeeper)[0] == 0
 
     def verified() -> tuple[int, list[tuple[object, ...]], str]:
-        status, out, err = said(capsys, "verify", plan, "--json", *zookeeper)
+        status, out, err = said(capsys, "status", plan, "--json", *zookeeper)
         names = ("partition", "planned", "found", "kind")
         return status, [tuple(row[name] for name in names) for row in rows_of(out)], err
 
@@ -213,7 +213,7 @@ def test_05_verify_compares_every_value(
     status, rows, err = verified()
     assert (status, rows) == (0, [(1, 4, 5, "ahead")])
     assert "compared: 1 ahead" in err
-    assert said(capsys, "verify", plan, "--strict", *zookeeper)[0] == 3
+    assert said(capsys, "status", plan, "--strict", *zookeeper)[0] == 3
     filled.set_kafka(group, topic, {1: 2})
     assert verified()[:2] == (3, [(1, 4, 2, "behind")])
     filled.set_zk(group, topic, {0: 6})
@@ -253,7 +253,7 @@ def test_06_a_move_is_not_undone(
         asked = ("--on-conflict", rule.value, "--out", file)
         assert said(capsys, "plan", *one, *asked, *zookeeper)[0] == 0
         assert said(capsys, "apply", file, "--execute", *zookeeper)[0] == 0
-        assert said(capsys, "verify", file, *zookeeper)[0] == 0
+        assert said(capsys, "status", file, *zookeeper)[0] == 0
     held = filled.committed(group, {topic: 2})
     assert sorted(stored.offset for stored in held.values()) == [10, 20]  # type: ignore[attr-defined]
 

@@ -44,7 +44,7 @@ def test_a_renamed_group_goes_there_and_back(
         assert shell("apply", plan, "--execute")[0] == 0
         assert sorted(one.offset for one in filled.committed(new, there).values()) == [3, 4]
         assert filled.committed(group, there) == {}
-        assert shell("verify", plan)[0] == 0
+        assert shell("status", plan)[0] == 0
         _, rows = shell.rows("status", "--group", group)
         assert (rows[0]["truth"], rows[0]["kafka_lag"]) == ("kafka", 33)
         filled.set_kafka(new, topic, {0: 9})
@@ -75,7 +75,7 @@ def test_a_renamed_group_goes_there_and_back(
     assert filled.znodes(group)[f"/consumers/{group}/offsets/{topic}/0"] == b"11"
     assert not filled.client.exists(f"/consumers/{new}")
     assert not filled.client.exists(f"/consumers/never.{group}")
-    assert shell("verify", back)[0] == 0
+    assert shell("status", back)[0] == 0
 
 
 def test_what_is_refused(bench: Bench, shell: Shell, unique: str, topic: str) -> None:

@@ -65,10 +65,10 @@ def test_the_commands_of_the_runbook_do_what_it_says(
             else:
                 subprocess.run(["bash", "-c", command], check=True)
             ran.append(words[1] if words[0] == "zkmigrate" else words[0])
-            if "verify estate.plan --zookeeper" in command:
+            if "status estate.plan --zookeeper" in command:
                 _check_moved(bench)
         assert ran.count("apply") == 5
-        assert {"status", "plan", "verify", "guard", "release", "rollback"} <= set(ran)
+        assert {"status", "plan", "lock", "unlock", "rollback"} <= set(ran)
         assert _offsets(bench, "billing") == {0: 3, 1: 4}
         assert _offsets(bench, "billing-archive") == {}
         assert _offsets(bench, "search") == {0: 3, 1: 6}

@@ -24,7 +24,7 @@ EVERY_COMMAND = (
     ["plan", "--all"],
     ["plan", "--all", "--out", "{folder}/new.plan"],
     ["apply", "{folder}/plan"],
-    ["verify", "{folder}/plan"],
+    ["status", "{folder}/plan"],
     ["export", "--all", "--store", "kafka"],
 )
 

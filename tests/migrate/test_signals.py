@@ -182,7 +182,7 @@ def test_watch_that_is_ended_while_a_server_is_away(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(watch.time, "sleep", sleep)
-    with click.Context(click.Command("verify")):
+    with click.Context(click.Command("status")):
         assert look_once_or_often(look, 1.0, "table") == BrokerError.exit_code != 0
         assert "the broker does not answer; looking again" in capsys.readouterr().err
         looks += [BrokerError("away"), Look("status", ("group",), 1, [], "behind", 4)]

@@ -186,7 +186,7 @@ def test_a_night_is_watched(
         file = tmp_path / "plan"
         file.write_text("".join(render(plan.direction, plan.made_ms, plan.groups)))
         status = Watcher(cluster.zookeeper, "status", "--all")
-        verify = Watcher(cluster.zookeeper, "verify", str(file))
+        verify = Watcher(cluster.zookeeper, "status", str(file))
         try:
             wait_until(lambda: status.rows, 30, "the first check")
             wait_until(lambda: verify.rows, 30, "the first check")

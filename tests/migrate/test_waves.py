@@ -68,8 +68,8 @@ def test_a_plan_is_applied_and_taken_back_in_waves(
     status, _, err = shell("apply", plan, "--limit", "1", "--execute", "--exclude", five[1])
     assert (status, "--limit 1: 2 groups are left" in err) == (0, True), err
     assert moved(bench, five, topic) == ["0", "2"]
-    assert shell("verify", plan, "--group", five[0], "--group", five[2])[0] == 0
-    status, rows = shell.rows("verify", plan)
+    assert shell("status", plan, "--group", five[0], "--group", five[2])[0] == 0
+    status, rows = shell.rows("status", plan)
     assert (status, [row["group"] for row in rows]) == (1, [five[1], five[3], five[4]])
     assert {row["kind"] for row in rows} == {"not-moved"}
     names.write_text(f"{five[1]}\n{five[3]}\n")
@@ -78,7 +78,7 @@ def test_a_plan_is_applied_and_taken_back_in_waves(
     status, rows = shell.rows("rollback", plan, "--group", five[1], "--execute")
     assert (status, [row["outcome"] for row in rows]) == (0, ["done"])
     assert moved(bench, five, topic) == ["0", "2", "3"]
-    assert shell("verify", plan, "--groups-regex", ".*-[023]")[0] == 0
+    assert shell("status", plan, "--groups-regex", ".*-[023]")[0] == 0
 
 
 def test_names_that_are_not_known_are_all_listed(
@@ -115,7 +115,7 @@ def test_a_plan_of_another_cluster_is_refused(
     made = load(str(tmp_path / "other"))
     lines = render(made.direction, made.made_ms, made.groups, None, "elsewhere")
     plan.write_text("".join(lines))
-    for words in (("apply", str(plan), "--execute"), ("verify", str(plan))):
+    for words in (("apply", str(plan), "--execute"), ("status", str(plan))):
         status, _, err = shell(*words)
         assert (status, "made for the cluster elsewhere" in err) == (1, True)
     assert moved(bench, five, topic) == []
@@ -168,7 +168,7 @@ def test_groups_broken_in_many_ways_do_not_hold_up_the_others(
     assert all(row["why"] for row in rows if row["outcome"] != "done")
     for group in good:
         assert len(bench.committed(group, {topic: 2})) == 2
-    status, rows = shell.rows("verify", plan)
+    status, rows = shell.rows("status", plan)
     assert (status, {row["group"] for row in rows}) == (3, set(found))
     status, rows = shell.rows("status", "--groups-regex", f"{name}-good.*")
     assert (status, {(row["truth"], row["locked"]) for row in rows}) == (0, {("kafka", "locked")})
@@ -393,11 +393,11 @@ def test_groups_are_reviewed_while_they_run_and_moved_when_they_stop(
         }
         assert {tp: stored.offset for tp, stored in held.items()} == offsets  # type: ignore[attr-defined]
     assert sum(offset for offset in offsets.values()) == 11
-    assert shell("verify", plan)[0] == 0
+    assert shell("status", plan)[0] == 0
     assert shell("apply", plan, "--execute")[0] == 0
     again = str(tmp_path / "again")
     assert shell("plan", *chosen, "--at-apply", "--out", again)[0] == 0
-    assert shell("verify", again)[0] == 0  # they are moved, although not by this plan
+    assert shell("status", again)[0] == 0  # they are moved, although not by this plan
     assert shell("rollback", plan, "--group", five[4], "--execute")[0] == 0
     assert moved(bench, five, topic) == ["0", "1", "2", "3"]
 

@@ -164,7 +164,7 @@ def consume_on_coordinator(
 
 
 def move_a_group(stage: Stage, way: str, properties: dict[str, str], folder: Path) -> None:
-    """``zkmigrate plan``, ``apply`` and ``verify`` move a group to Kafka."""
+    """``zkmigrate plan``, ``apply`` and ``status`` move a group to Kafka."""
     group = stage.group()
     client = KazooClient(stage.zookeeper(way))
     client.start()
@@ -182,7 +182,7 @@ def move_a_group(stage: Stage, way: str, properties: dict[str, str], folder: Pat
     for words in (
         ["plan", "--group", group, "--out", str(plan), *decided],
         ["apply", str(plan), "--execute"],
-        ["verify", str(plan)],
+        ["status", str(plan)],
     ):
         if zkmigrate([*words, *servers]) != 0:
             raise RefusedError

@@ -128,7 +128,7 @@ def move(way: Way, properties: dict[str, str], group: str, folder: Path) -> None
     for words in (
         ["plan", "--group", group, "--out", str(plan)],
         ["apply", str(plan), "--execute"],
-        ["verify", str(plan)],
+        ["status", str(plan)],
     ):
         if zkmigrate([*words, *servers]) != 0:
             raise RefusedError

@@ -233,8 +233,8 @@ def test_the_command_line_wins_over_the_environment(
         (MIGRATE["status"], ["--all", "--group", "g", *ZK], "--group and --all exclude each"),
         (MIGRATE["reset"], [*RESET, "--to-latest"], "--to-earliest and --to-latest exclude"),
         (MIGRATE["reset"], [*RESET, "--topic", "t"], "--topic and --all-topics exclude"),
-        (MIGRATE["guard"], ["--all", "--hold", "--execute", *ZK], "--execute has no effect with"),
-        (MIGRATE["guard"], ["--all", "--hold", "--csv", *ZK], "--csv has no effect with --hold"),
+        (MIGRATE["lock"], ["--all", "--hold", "--execute", *ZK], "--execute has no effect with"),
+        (MIGRATE["lock"], ["--all", "--hold", "--csv", *ZK], "--csv has no effect with --hold"),
         (
             MIGRATE["plan"],
             ["--all", "--out", "p", "--decisions-out", "d", *ZK],
@@ -245,7 +245,7 @@ def test_the_command_line_wins_over_the_environment(
             ["--all", "--out", "p", "--at-apply", "--from-file", "f", *ZK],
             "--from-file has no effect with --at-apply",
         ),
-        (MIGRATE["live status"], ["--group", "g", "--all", *ZK], "--group and --all exclude"),
+        (MIGRATE["status"], ["--group", "g", "--all", *ZK], "--group and --all exclude"),
         (AUDIT["run"], [*LOGS, "--command-config", "f"], "--command-config goes with"),
         (
             AUDIT["run"],

@@ -151,7 +151,7 @@ def protection(group: str) -> Script[str | None]:
     except ZnodeFormatError as fault:
         return str(fault)
     if mode is not Mode.ZOOKEEPER:
-        return f"it is moved while it runs, and is in mode {mode.value}: see zkmigrate live status"
+        return f"it is moved while it runs, and is in mode {mode.value}: see zkmigrate status"
     (node,) = yield from read_many([marker])
     if node is not None and node.data:
         store = moved_to(node.data)

@@ -151,7 +151,7 @@ def back(done: Change, rows: object) -> Change:
     ):
         raise JournalError(
             f"group {done.group}: the journal contradicts the plan: compare both stores with "
-            "zkmigrate verify, then make a new plan"
+            "zkmigrate status, then make a new plan"
         )
     after = {**held, **done.to}
     marker = migration_marker.ROLLED_BACK if done.before is None else done.before

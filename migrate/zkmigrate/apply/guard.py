@@ -135,7 +135,7 @@ def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
     """Lock a group that was moved to Kafka and has no members. Without ``execute`` only check."""
     marker = yield from migration_marker.read(group)
     if marker is None or marker.moved_to is not Store.KAFKA:
-        return Result(group, Outcome.SKIPPED, 0, "was not moved to Kafka")
+        return Result(group, Outcome.SKIPPED, 0, "was not moved to Kafka, and has no mode")
     members = (yield from children(GroupPaths(group).ids)) or []
     if members:
         why = f"{shown(members)} registered in ZooKeeper: stop these members first"
@@ -148,7 +148,7 @@ def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
     fault = yield from lock(group, now_ms)
     if fault is None:
         return Result(group, Outcome.DONE, 0)
-    return Result(group, Outcome.FAILED, 0, f"{fault}: use zkmigrate guard --hold")
+    return Result(group, Outcome.FAILED, 0, f"{fault}: use zkmigrate lock --hold")
 
 
 def release(group: str, execute: bool) -> Script[Result]:
@@ -163,7 +163,7 @@ def release(group: str, execute: bool) -> Script[Result]:
     if mode is not Mode.ZOOKEEPER:
         why = (
             f"the group is moved while it runs, and is in mode {mode.value}: zkmigrate live "
-            "to-zookeeper and zkmigrate live unlock end that"
+            "to-zookeeper and zkmigrate unlock end that"
         )
         return Result(group, Outcome.REFUSED, 0, why)
     if not execute:
@@ -217,7 +217,7 @@ def _can_register(group: str) -> Script[bool]:
 
 def _encode(at_ms: int, entries: tuple[AclEntry, ...], data: bytes) -> bytes:
     document = {
-        "zkmigrate": "the group was moved to Kafka; zkmigrate release lets consumers start again",
+        "zkmigrate": "the group was moved to Kafka; zkmigrate unlock lets consumers start again",
         "version": FORMAT,
         "at_ms": at_ms,
         "acl": [[entry.perms, entry.scheme, entry.who] for entry in entries],

@@ -222,7 +222,7 @@ def parse(name: str, data: bytes) -> tuple[list[dict[str, Any]], int]:
         if record is None or record.get("n") != len(records):
             raise JournalError(
                 f"{name}:{len(records) + 1}: is damaged, so it is not known what was moved: "
-                "compare both stores by hand with zkmigrate verify, then make a new plan"
+                "compare both stores by hand with zkmigrate status, then make a new plan"
             )
         records.append(record)
         good += len(raw) + 1

@@ -22,7 +22,7 @@ from zkmigrate.commands.running import (
     print_results,
     rows_if_ended_early,
 )
-from zkmigrate.commands.selection import Selection, plan_selection
+from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.exits import HELP
 
@@ -31,11 +31,11 @@ from zkmigrate.exits import HELP
 @click.argument("plan")
 @click.option("--execute", is_flag=True, help="Move the offsets; without it nothing is changed.")
 @click.option(
-    "--guard/--no-guard",
+    "--lock/--no-lock",
     default=True,
     show_default=True,
     help="Lock groups that are moved to Kafka, so that their old consumers cannot start; see "
-    "guard.",
+    "zkmigrate lock.",
 )
 @click.option(
     "--limit",
@@ -50,7 +50,7 @@ from zkmigrate.exits import HELP
     "as soon as its members have stopped.",
 )
 @parallel_option
-@plan_selection
+@selection
 @journal_option
 @server_options
 @only_problems_option
@@ -58,7 +58,7 @@ from zkmigrate.exits import HELP
 def apply(
     plan: str,
     execute: bool,
-    guard: bool,
+    lock: bool,
     limit: int | None,
     wait: float,
     parallel: int,
@@ -83,10 +83,10 @@ def apply(
         open_stores(servers, progress) as stores,
     ):
         check_cluster(loaded, stores)
-        migrator = open_migrator(stores, parallel, lock=guard)
+        migrator = open_migrator(stores, parallel, lock=lock)
         if execute:
             with Journal(where, loaded.digest) as opened:
-                options = {"guard": guard, "limit": limit, "wait": wait, "parallel": parallel}
+                options = {"lock": lock, "limit": limit, "wait": wait, "parallel": parallel}
                 begin(opened, loaded.cluster, options, which)
                 results = migrator.apply(loaded, opened, counted(progress, done), wait=wait)
         else:

@@ -23,7 +23,7 @@ from zkmigrate.commands.running import (
     print_results,
     rows_if_ended_early,
 )
-from zkmigrate.commands.selection import Selection, plan_selection
+from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.errors import MigrationError
 from zkmigrate.exits import HELP
@@ -34,7 +34,7 @@ from zkmigrate.exits import HELP
 @click.option("--execute", is_flag=True, help="Restore the offsets; without it nothing is changed.")
 @click.option("--force", is_flag=True, help="Overwrite offsets that were committed after the move.")
 @parallel_option
-@plan_selection
+@selection
 @journal_option
 @server_options
 @only_problems_option

@@ -76,9 +76,9 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         (_GROUP, _OUTCOME, Column("offsets", "integer", "Offsets that were written."), _WHY, _STAYS,
          _KAFKA),
     ),
-    "verify": Schema(
+    "difference": Schema(
         1,
-        ("verify",),
+        ("status PLAN",),
         "each difference between the stores and the plan",
         (
             _GROUP,
@@ -110,6 +110,9 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             Column("moved", "string", "Store and day of the last move, or `live: MODE`."),
             Column("days_left", "integer", "Days until the broker deletes the offsets.", True),
             Column("attention", "string", "What an operator must do; empty: nothing."),
+            Column("mode", "string", "Mode of a group in a live move; else empty."),
+            Column("next_modes", "string", "For each mode that may be next: `open`, or what "
+                   "prevents it."),
             _KAFKA,
         ),
     ),
@@ -130,35 +133,11 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             _WHY,
         ),
     ),
-    "lock": Schema(1, ("guard", "release"), "each group", (_GROUP, _OUTCOME, _WHY)),
-    "live": Schema(
+    "step": Schema(
         1,
-        ("live prepare", "live lock", "live to-kafka", "live finalize", "live complete",
-         "live to-zookeeper", "live unlock"),
+        ("live", "lock", "unlock"),
         "each group",
-        (
-            _GROUP,
-            Column("outcome", "string", "`done`, `was done`, `would be done`, `refused` or "
-                   "`failed`."),
-            Column("mode", "string", "Mode of the group.", True),
-            _WHY,
-        ),
-    ),
-    "live-status": Schema(
-        1,
-        ("live status",),
-        "each group",
-        (
-            _GROUP,
-            Column("mode", "string", "Mode of the group.", True),
-            Column("locked", "string", "`yes` or `no`.", True),
-            Column("members", "integer", "Migratable members.", True),
-            Column("acknowledged", "integer", "How many of them act on the mode.", True),
-            Column("legacy", "integer", "Members that are not migratable.", True),
-            Column("plain", "integer", "Plain Kafka consumers.", True),
-            Column("gates", "string", "What prevents the next modes; the error if the group could "
-                   "not be read."),
-        ),
+        (_GROUP, _OUTCOME, Column("mode", "string", "Mode of a group in a live move.", True), _WHY),
     ),
     "reset": Schema(
         1,

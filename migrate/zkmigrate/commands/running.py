@@ -220,5 +220,5 @@ def _print_outcomes(
     )
     unlocked = sum(one.not_locked for one in results)
     if unlocked:
-        hint = "keep old consumers out with zkmigrate guard --hold"
+        hint = "keep old consumers out with zkmigrate lock --hold"
         click.echo(f"{unlocked} groups are {NOT_LOCKED}: {hint}", err=True)

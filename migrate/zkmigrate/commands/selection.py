@@ -126,17 +126,11 @@ def _is_glob(group: str) -> bool:
 
 
 def selection(command: F) -> F:
-    """Add the options that choose groups, given to the command as ``which``."""
-    every = click.option("--all", "everything", is_flag=True, help="Every group.")
-    return every(_selection(command, default_all=False))
+    """Add the options that choose groups, given to the command as ``which``.
 
+    The default is all groups of the argument PLAN, if there is one.
+    """
 
-def plan_selection(command: F) -> F:
-    """Add the options that choose groups of a plan, as ``which``. The default is all of them."""
-    return _selection(command, default_all=True)
-
-
-def _selection(command: F, default_all: bool) -> F:
     @wraps(command)
     def bundled(
         groups: tuple[str, ...],
@@ -147,11 +141,13 @@ def _selection(command: F, default_all: bool) -> F:
         **others: Any,
     ) -> Any:
         names = groups if groups_from is None else (*groups, *_names_in(groups_from))
-        every = everything or (default_all and not names and groups_regex is None)
+        planned = others.get("plan") is not None
+        every = everything or (planned and not names and groups_regex is None)
         which = Selection(names, groups_regex, every, exclude, groups_from is not None)
         return command(which=which, **others)
 
     for option in (
+        click.option("--all", "everything", is_flag=True, help="Every group."),
         click.option(
             "--exclude",
             metavar="GROUP",

@@ -12,11 +12,15 @@ import click
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.tables import How, format_options
+from zkconsumer.core.migration.modes import neighbours
 from zkconsumer.core.zookeeper.znodes import is_legal_group
-from zkconsumer.errors import ZooKeeperError
+from zkconsumer.errors import ZkConsumerError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.commands.cells import in_columns, only_problems_option
+from zkmigrate.commands.comparison import look_at_plan
+from zkmigrate.commands.lock import in_live_move
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.running import journal_option, journal_path, load
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.watch import Look, look_once_or_often, watch_option
@@ -31,22 +35,46 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=HELP)
+@click.argument("plan", required=False)
 @selection
+@click.option("--strict", is_flag=True, help="With PLAN: progress of new consumers is a problem.")
+@journal_option
 @watch_option
 @server_options
 @only_problems_option
 @format_options
 def status(
-    which: Selection, watch: float | None, servers: Servers, only_problems: bool, how: How
+    plan: str | None,
+    which: Selection,
+    strict: bool,
+    journal: str | None,
+    watch: float | None,
+    servers: Servers,
+    only_problems: bool,
+    how: How,
 ) -> None:
     """Show which store is current for each group, and which groups need attention.
 
     For each group of either store it shows: which store is current (zookeeper, kafka, both,
     moving), members on both sides, lag in both stores, partitions of the source store that have
     changed since the move, whether old consumers are locked out, and days until the broker deletes
-    the offsets. For a group that is moved while it runs, the column moved shows its mode.
+    the offsets. For a group in a live move it shows the mode, and what prevents the next modes.
+
+    With PLAN, it compares both stores with the plan and shows each difference: behind (the target
+    has no offset or a lower one, or perhaps a lower one than consumers had committed),
+    source-moved-on (the source store has changed since the move), ahead (the new consumers have
+    made progress), not-moved, unreadable, stays-behind (left out by the plan), ignored (by a
+    decision). The first two and not-moved need attention, with --strict also ahead.
     """
-    look = partial(_look, which, servers, only_problems, how)
+    if plan is None:
+        for option, given in (("--strict", strict), ("--journal", journal)):
+            if given:
+                raise click.UsageError(f"{option} has no effect without PLAN")
+        look = partial(_look, which, servers, only_problems, how)
+    else:
+        loaded, _ = load(plan, which)
+        where = journal_path(plan, journal)
+        look = partial(look_at_plan, loaded, where, servers, strict, only_problems, how)
     click.get_current_context().exit(look_once_or_often(look, watch, how))
 
 
@@ -72,9 +100,13 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
             name: "unknown" if isinstance(lock, ZooKeeperError) else lock.guard.value
             for name, lock in zip(legal, locks, strict=True)
         }
+        live = in_live_move(stores.zk, legal)
         for state in read_states(stores, names, {}, False):
             if isinstance(state, GroupState):
                 row, broken = status_of(state, locked[state.group], now_ms, retention)
+                if state.group in live:
+                    row, lost = _with_modes(stores, row)
+                    broken = broken or lost
             elif state[1].kind is Kind.BAD_NAME and state[0] not in in_zookeeper:
                 row, broken = only_in_kafka(state[0]), False
             else:
@@ -92,8 +124,27 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
         rows = [row for row in rows if row.attention]
     said = f"groups: {', '.join(parts)}"
     columns, cells = in_columns(Status._fields, rows, how)
+    if how == "table" and not any(row.mode for row in rows):
+        hidden = [columns.index(name) for name in ("mode", "next_modes")]
+        columns = [name for at, name in enumerate(columns) if at not in hidden]
+        cells = [[cell for at, cell in enumerate(row) if at not in hidden] for row in cells]
     ended = exit_status(failed=failed, attention=attention > 0)
     return Look("status", columns, 1, cells, said, ended)
+
+
+def _with_modes(stores: Stores, row: Status) -> tuple[Status, bool]:
+    """Add a live group's mode and what prevents the next ones; return whether that failed."""
+    from zkmigrate.apply.live import before_stage, look
+
+    try:
+        facts = look(stores, row.group)
+    except ZkConsumerError as error:
+        return row._replace(attention="; ".join(filter(None, (row.attention, str(error))))), True
+    after = [
+        f"{mode.value}: {'; '.join(before_stage(facts, mode)) or 'open'}"
+        for mode in neighbours(facts.mode)
+    ]
+    return row._replace(mode=facts.mode.value, next_modes=" | ".join(after)), False
 
 
 def names_of_both(stores: Stores) -> list[str]:

@@ -194,7 +194,7 @@ class _Planner:
                 Kind.LIVE_MOVE,
                 f"is moved while it runs, and is in mode {mode.value}",
                 "finish that with zkmigrate live, or go back with zkmigrate live to-zookeeper and "
-                "zkmigrate live unlock",
+                "zkmigrate unlock",
             )
 
     def _stores_offsets_in_kafka(self) -> bool:

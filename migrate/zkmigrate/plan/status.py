@@ -41,6 +41,10 @@ class Status(NamedTuple):
     moved: str
     days_left: int | None
     attention: str
+    mode: str = ""
+    """Of a group in a live move."""
+    next_modes: str = ""
+    """What prevents each mode that may be next."""
     kafka_group: str = ""
     """The group's name in Kafka, if it differs."""
 
@@ -74,14 +78,14 @@ def status_of(
     elif marker and moved_to and not marker.left and (kafka if moved_to is Store.ZOOKEEPER else zk):
         attention.append(
             "the migration marker had no room for the offsets, so late commits are not noticed "
-            "here: run zkmigrate verify with the plan"
+            "here: run zkmigrate status with the plan"
         )
     old = [name for name in members if name not in state.migratable]
     live = state.mode is not Mode.ZOOKEEPER
     if (moved_to is Store.KAFKA and members) or (live and old):
         attention.append(f"old consumers run: stop {shown(old if live else members)}")
     if locked == Guard.OPEN.value and (live or moved_to is Store.KAFKA):
-        lock = "repeat the last step of zkmigrate live" if live else "run zkmigrate guard"
+        lock = "repeat the last step of zkmigrate live" if live else "run zkmigrate lock"
         attention.append(f"is not locked, so old consumers can start: {lock}")
     if moved_to is Store.ZOOKEEPER and state.coordinator_members:
         attention.append(f"consumers run at the broker: stop {shown(state.coordinator_members)}")
@@ -129,7 +133,7 @@ def status_of(
             _moved(state),
             left,
             "; ".join(attention),
-            state.kafka_group,
+            kafka_group=state.kafka_group,
         ),
         bool(faults),
     )

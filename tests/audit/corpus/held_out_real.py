@@ -444,7 +444,7 @@ def started_again_after_the_move(g: Group) -> None:
         g.moved()
         wait(4)
     jane.leave()
-    g.migrate(1, apply=("--no-guard",))
+    g.migrate(1, apply=("--no-lock",))
     with g.traffic():
         jane = g.theirs("jane")
         g.settled(1)

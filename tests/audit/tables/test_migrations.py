@@ -70,7 +70,8 @@ def live_move(cluster: LocalCluster, journals: Path) -> None:
     }
 
     def stage(name: str) -> None:
-        words = ["live", name, "--group", "live", "--execute", "--wait", "60"]
+        step = [name] if name in ("lock", "unlock") else ["live", name]
+        words = [*step, "--group", "live", "--execute", "--wait", "60"]
         assert migrate([*words, "--zookeeper", cluster.zookeeper]) == 0, name
 
     with Producer(cluster.bootstrap, "live", range(PARTITIONS), interval=0.02):

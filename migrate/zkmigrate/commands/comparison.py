@@ -1,64 +1,34 @@
-"""``zkmigrate verify``."""
+"""What ``zkmigrate status PLAN`` shows: the stores compared with a plan."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
-import click
-
-from zkconsumer.console.tables import How, format_options, print_notes
+from zkconsumer.console.tables import How, print_notes
 from zkmigrate import verify
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.records import Records, begun_by, late_partitions, recorded
 from zkmigrate.commands.cells import in_columns
 from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.running import check_cluster, journal_option, journal_path, load
-from zkmigrate.commands.selection import Selection, plan_selection
-from zkmigrate.commands.servers import Servers, open_stores, server_options
-from zkmigrate.commands.watch import Look, look_once_or_often, watch_option
+from zkmigrate.commands.running import check_cluster
+from zkmigrate.commands.servers import Servers, open_stores
+from zkmigrate.commands.watch import Look
 from zkmigrate.errors import JournalError
-from zkmigrate.exits import HELP
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import GroupPlan, Problem, Verdict
 
 
-@click.command("verify", epilog=HELP)
-@click.argument("plan")
-@click.option(
-    "--strict", is_flag=True, help="Also count progress of the new consumers in the exit status."
-)
-@plan_selection
-@journal_option
-@watch_option
-@server_options
-@format_options
-def verify_(
-    plan: str,
-    strict: bool,
-    which: Selection,
-    journal: str | None,
-    watch: float | None,
+def look_at_plan(
+    loaded: PlanFile,
+    journal: Path,
     servers: Servers,
+    strict: bool,
+    only_problems: bool,
     how: How,
-) -> None:
-    """Read both stores back and compare them with PLAN.
-
-    Each row has a kind: behind (the target has no offset or a lower one, or perhaps a lower one
-    than consumers had committed), source-moved-on (the
-    source store has changed since the move), ahead (the new consumers have made progress),
-    not-moved, unreadable, stays-behind (left out by the plan), ignored (by a decision).
-
-    The rows behind, source-moved-on and not-moved need attention, with --strict also ahead.
-    """
-    loaded, _ = load(plan, which)
-    look = partial(_look, loaded, journal_path(plan, journal), servers, strict, how)
-    click.get_current_context().exit(look_once_or_often(look, watch, how))
-
-
-def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool, how: How) -> Look:
+) -> Look:
+    """Compare both stores with a plan. ``strict``: progress of new consumers is a problem too."""
     from zkmigrate.stores.group_states import read_offsets  # loads kafka-python, which takes long
 
     differing: list[verify.Difference] = []
@@ -116,5 +86,6 @@ def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool, how: 
     parts = [f"{counts[kind]} {kind}" for kind in order if counts[kind]]
     said = ", ".join(parts) or "all as planned"
     summary = f"{compared} partitions of {groups} groups compared: {said}"
-    columns, rows = in_columns(verify.Difference._fields, differing, how)
-    return Look("verify", columns, 3, rows, summary, verify.status(differing, strict))
+    shown = [one for one in differing if not only_problems or verify.status([one], strict)]
+    columns, rows = in_columns(verify.Difference._fields, shown, how)
+    return Look("difference", columns, 3, rows, summary, verify.status(differing, strict))

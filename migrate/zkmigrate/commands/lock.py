@@ -1,0 +1,251 @@
+"""``zkmigrate lock`` and ``unlock``: whether old consumers of a group can start.
+
+What they do depends on the group's case. A group that was moved to Kafka has a lock of its own. A
+group in a live move is locked by its mode, for which the coordinator must be asked.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from zkconsumer.admin.snapshot import list_groups
+from zkconsumer.admin.text import printable
+from zkconsumer.console.exclusive import no_effect
+from zkconsumer.console.tables import How, format_options
+from zkconsumer.console.times import duration_option
+from zkconsumer.core.migration.scripts import read_mode
+from zkconsumer.core.migration.znodes import LivePaths
+from zkconsumer.core.zookeeper.scripts.common import Script
+from zkconsumer.core.zookeeper.znodes import is_legal_group
+from zkconsumer.errors import ZkConsumerError
+from zkconsumer.zk.blocking import BlockingZk, or_refusal
+from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.commands.cells import only_problems_option
+from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.running import parallel_option
+from zkmigrate.commands.selection import Selection, selection
+from zkmigrate.commands.servers import Servers, open_stores, open_zookeeper, server_options
+from zkmigrate.commands.steps import LOCK, UNLOCK, Stage, Stepped, carry_out, print_steps
+from zkmigrate.exits import HELP, exit_status
+from zkmigrate.model import Store
+from zkmigrate.stores import migration_marker
+
+F = TypeVar("F", bound=Callable[..., Any])
+_POLL = 1.0
+"""Seconds between two checks of the groups that are held."""
+
+
+def _lock_options(verb: str) -> Callable[[F], F]:
+    """Add the options of both commands."""
+
+    def decorate(command: F) -> F:
+        waiting = duration_option(
+            "--wait",
+            default=60.0,
+            help="In a live move: how long to wait for a group's members.",
+        )
+        options = parallel_option(server_options(only_problems_option(format_options(command))))
+        execute = click.option(
+            "--execute", is_flag=True, help=f"{verb} them; without it nothing is changed."
+        )
+        return selection(execute(waiting(options)))
+
+    return decorate
+
+
+@click.command(epilog=HELP)
+@_lock_options("Lock")
+@click.option(
+    "--hold",
+    is_flag=True,
+    help="If access lists cannot be used: keep running and own every partition of the groups "
+    "until Ctrl-C.",
+)
+def lock(
+    which: Selection,
+    execute: bool,
+    wait: float,
+    parallel: int,
+    hold: bool,
+    servers: Servers,
+    only_problems: bool,
+    how: How,
+) -> None:
+    """Keep old consumers from starting. A dry run unless --execute is given.
+
+    After this, no client may create a registration below the group's ids znode, so an old consumer
+    fails with NoAuth when it starts. It works on groups that were moved to Kafka, and on groups
+    that live prepare has given a mode: there it also keeps plain Kafka consumers from joining, and
+    is refused while a member is not migratable. Other groups are skipped; they need attention if
+    --group gives their exact name.
+
+    With --hold, locked groups are skipped, and the command ends when no unlocked group is left.
+    """
+    if hold:
+        no_effect("--hold", "execute", "only_problems", "csv", "wait", "parallel")
+        _hold(which, servers, how)
+        return
+    from zkmigrate.apply import guard
+
+    now_ms = int(time.time() * 1000)
+    stopped = lambda group: guard.lock_moved(group, now_ms, execute)  # noqa: E731
+    _each_group("locking", LOCK, stopped, which, execute, wait, parallel, servers, only_problems,
+                how)  # fmt: skip
+
+
+@click.command(epilog=HELP)
+@_lock_options("Unlock")
+def unlock(
+    which: Selection,
+    execute: bool,
+    wait: float,
+    parallel: int,
+    servers: Servers,
+    only_problems: bool,
+    how: How,
+) -> None:
+    """Let old consumers start again. A dry run unless --execute is given.
+
+    In a group that was moved to Kafka, a consumer that starts resumes from the offsets in
+    ZooKeeper, so move the offsets back first. A group in a live move is refused in the modes kafka
+    and open, in which the coordinator assigns its partitions.
+    """
+    from zkmigrate.apply import guard
+
+    stopped = lambda group: guard.release(group, execute)  # noqa: E731
+    _each_group("unlocking", UNLOCK, stopped, which, execute, wait, parallel, servers,
+                only_problems, how)  # fmt: skip
+
+
+def _each_group(
+    verb: str,
+    stage: Stage,
+    stopped: Callable[[str], Script[Result]],
+    which: Selection,
+    execute: bool,
+    wait: float,
+    parallel: int,
+    servers: Servers,
+    only_problems: bool,
+    how: How,
+) -> None:
+    """Work on each chosen group by its case; print the outcomes and exit.
+
+    Brokers are asked only about groups in a live move.
+    """
+    steps: list[Stepped] = []
+    with Progress(verb, changes=execute) as progress:
+        with open_zookeeper(servers) as zk:
+            if not execute:
+                click.echo("dry run: nothing is changed; give --execute to act", err=True)
+            names = _chosen(which, zk)
+            progress.total = len(names)
+            live = in_live_move(zk, names)
+            others = [name for name in names if name not in live]
+            for result in zk.run_all(_caught(name, stopped) for name in others):
+                steps.append(Stepped(result))
+                progress.group(result.group, result.outcome.good)
+        if live:
+            with open_stores(servers, progress) as stores:
+                for name, step in carry_out(
+                    stage, stores, list(live), live, execute, wait, parallel
+                ):
+                    if step is not None:
+                        steps.append(step)
+                        progress.group(name, step.result.outcome.good)
+
+    def good(one: Result) -> bool:
+        skipped = one.outcome is Outcome.SKIPPED and one.group not in which.names
+        return one.outcome.good or skipped
+
+    print_steps(names, steps, how, good, only_problems)
+
+
+def in_live_move(zk: BlockingZk, groups: Sequence[str]) -> dict[str, None]:
+    """Return the groups that have a mode and were not moved to Kafka."""
+    every = zk.run_all(_caught_mode(name) for name in groups)
+    return {name: None for name, is_live in zip(groups, every, strict=True) if is_live}
+
+
+def _caught_mode(group: str) -> Script[bool]:
+    try:
+        return (yield from or_refusal(_is_live(group))) is not False
+    except ZkConsumerError:  # the step reports that
+        return True
+
+
+def _is_live(group: str) -> Script[bool]:
+    """Whether the group has a mode, and was not moved to Kafka."""
+    _, version = yield from read_mode(LivePaths.of(group))
+    if version < 0:
+        return False
+    marker = yield from migration_marker.read(group)
+    return marker is None or marker.moved_to is not Store.KAFKA
+
+
+def _chosen(which: Selection, zk: BlockingZk) -> list[str]:
+    names = which.of_store(lambda: zk.run(list_groups()), Store.ZOOKEEPER)
+    return list(filter(is_legal_group, names))
+
+
+def _caught(group: str, script: Callable[[str], Script[Result]]) -> Script[Result]:
+    """Run a group's script; what cannot be done is that group's result."""
+    try:
+        result = yield from or_refusal(script(group))
+    except ZkConsumerError as error:
+        result = error  # type: ignore[assignment]
+    if isinstance(result, ZkConsumerError):
+        return Result(group, Outcome.FAILED, 0, str(result))
+    return result
+
+
+def _hold(which: Selection, servers: Servers, how: How) -> None:
+    """Own every partition of the chosen groups until Ctrl-C; say what happens to them."""
+    from zkmigrate.apply.holding import HELD, LOCKED, NOT_MOVED, Holding
+
+    with open_zookeeper(servers) as zk:
+        holding = Holding(zk, _chosen(which, zk))
+        refused = 0
+        try:
+            fine = {HELD, LOCKED} if which.names else {HELD, LOCKED, NOT_MOVED}
+            quiet = set() if which.names else {LOCKED, NOT_MOVED}
+            events = [what for _, what in _said(holding.take(), how, quiet)]
+            refused = sum(what not in fine for what in events)
+            others = sum(what in quiet for what in events)
+            click.echo(
+                f"{len(holding.held)} groups are held; Ctrl-C releases them"
+                + (f"; {others} others are locked or were not moved to Kafka" if others else ""),
+                err=True,
+            )
+            while holding.held:
+                time.sleep(_POLL)
+                try:
+                    for _ in _said(holding.look(), how):
+                        pass
+                except ZkConsumerError as error:
+                    click.echo(f"error: {printable(str(error))}; trying again", err=True)
+        except KeyboardInterrupt:
+            holding.release()
+            click.echo("released", err=True)
+    click.get_current_context().exit(exit_status(attention=refused > 0))
+
+
+def _said(
+    events: Iterator[tuple[str, str]], how: How, quiet: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Print what happened to groups, a line for each, and pass it on. ``quiet``: not printed."""
+    for group, what in events:
+        if what in quiet:
+            pass
+        elif how == "json":
+            sys.stdout.write(json.dumps({"group": group, "what": what}) + "\n")
+        else:
+            click.echo(printable(f"group {group}: {what}"))
+        sys.stdout.flush()
+        yield group, what
