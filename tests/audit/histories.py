@@ -22,7 +22,7 @@ from zkaudit.findings.base import Tables
 from zkaudit.findings.limits import Limits
 from zkaudit.findings.ownership import wanted
 from zkaudit.findings.rules import parts, union
-from zkaudit.history import lifetimes, staging
+from zkaudit.history import staging
 from zkaudit.job.audit import QUIET_MS
 from zkaudit.job.output import collected
 from zkaudit.sources import selection
@@ -136,16 +136,15 @@ def tables_of(
 ) -> tuple[Tables, staging.Stage]:
     """All tables of a history. ``snapshots``: rows of ``schema.SNAPSHOT``."""
     shown = in_snapshots(spark, snapshots) if snapshots else None
-    stage = staging.stage(logged(spark, history.rows), log_gaps, shown, keep=keep)
-    owned = kept(lifetimes.owners(lifetimes.lifetimes(stage, "owners")))
-    registered = lifetimes.registrations(lifetimes.lifetimes(stage, "ids"))
+    known = selection.known(log_gaps, {row["zxid"] for row in snapshots})
+    rows = logged(spark, history.rows)
+    stage = staging.stage(rows, log_gaps, shown, keep=keep, known=known)
 
     def table(spec: catalog.Table, frame: DataFrame) -> DataFrame:
         return kept(spec.shape(frame))
 
-    ownership = table(catalog.OWNERSHIP, owned)
-    members = table(catalog.REGISTRATIONS, registered)
-    known = selection.known(log_gaps, {row["zxid"] for row in snapshots})
+    ownership = table(catalog.OWNERSHIP, stage.lifetimes("owners"))
+    members = table(catalog.REGISTRATIONS, build.registrations(stage))
     first = next((row for row in history.rows if row["zxid"] > (known[-1] or 0)), None)
     steps = build.steps(members, log_gaps, known)
     changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))
@@ -155,7 +154,7 @@ def tables_of(
     made = Tables(
         registrations=members,
         ownership=ownership,
-        commits=table(catalog.COMMITS, lifetimes.commits(stage, owned, known)),
+        commits=table(catalog.COMMITS, stage.commits),
         membership=changes,
         failed_claims=refused,
         rebalances=table(
@@ -171,7 +170,7 @@ def tables_of(
         known=known,
         known_us=round(first["time"].timestamp() * 1e6) if known[-1] and first else None,
         log_gaps=log_gaps,
-        foreign=kept(lifetimes.lifetimes(stage, "foreign")),
+        foreign=kept(stage.lifetimes("foreign")),
     )
     return replace(made, wanted=kept(wanted(made))), stage
 

@@ -1,9 +1,14 @@
 """The fold over a group's events: owners and offsets of each commit, also behind log gaps.
 
-Each test is a history of a few events. ``tables/test_intervals.py`` has random histories.
+Most tests are histories of a few events. The last ones are random: what the fold says of a history
+with log gaps must be true in the whole history.
 """
 
 from __future__ import annotations
+
+import os
+import random
+from itertools import pairwise
 
 import pytest
 from zkaudit.group import (
@@ -17,6 +22,7 @@ from zkaudit.group import (
     Kind,
     LaterEvents,
     Lifetime,
+    Moment,
     Replay,
     Shown,
     Write,
@@ -24,6 +30,9 @@ from zkaudit.group import (
     znode_of,
 )
 
+from tests.audit.group_histories import RandomGroup, cut
+
+SEED = int(os.environ.get("AUDIT_SEED", "20261121"))
 OWNER, OFFSET, IDS = (f"/consumers/g/{name}" for name in ("owners/t/0", "offsets/t/0", "ids/g_c"))
 
 
@@ -88,6 +97,7 @@ def test_the_close_of_an_old_session_does_not_end_a_new_owner() -> None:
     """The znode that another session has created since then stays."""
     history = replay([claim(1, 1), release(2, 1), claim(3, 2), close(4, 1), write(5, 2)])
     assert owners(history) == [2]
+    assert [lifetime.ended for lifetime in history.lifetimes] == [Ended.RELEASED, Ended.STILL_HELD]
 
 
 def test_what_an_offset_was_before_a_log_gap_is_not_what_it_was_just_before_a_write() -> None:
@@ -252,3 +262,80 @@ def test_the_state_after_a_transaction_is_what_a_commit_shows(name: str, snapsho
         offset = states.offset(OFFSET, zxid)
         before = None if commit.previous is UNKNOWN and offset is None else commit.previous
         assert offset == before, zxid
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_what_is_said_of_a_cut_history_is_true_in_the_whole_one(batch: int) -> None:
+    """From a cut history, lifetimes with a known beginning and end, and owners and previous offsets
+    of commits, are still right. Snapshots show some previous offsets."""
+    shown = 0
+    for number in range(batch * 50, batch * 50 + 50):
+        rng = random.Random(SEED + number)
+        group = RandomGroup(rng, "g", steps=150)
+        events, log_gaps = cut(rng, [group])
+        whole, part = replay(group.events), replay(events, Coverage(log_gaps), group.shown)
+        _compare_lifetimes(whole, part, f"AUDIT_SEED={SEED + number}")
+        _compare_commits(whole, part, f"AUDIT_SEED={SEED + number}")
+        alone = replay(events, Coverage(log_gaps)).commits
+        shown += sum(
+            a.previous is UNKNOWN and b.previous is not UNKNOWN
+            for a, b in zip(alone, part.commits, strict=True)
+        )
+    assert shown
+
+
+def _compare_lifetimes(whole: Replay, part: Replay, seed: str) -> None:
+    every = {(v.znode.path, v.start_zxid): v for v in whole.lifetimes}
+    for lifetime in part.lifetimes:
+        if lifetime.start is UNKNOWN:
+            continue
+        true = every[lifetime.znode.path, lifetime.start_zxid]
+        assert (lifetime.session, lifetime.data) == (true.session, true.data), seed
+        if lifetime.ended is not Ended.UNKNOWN:
+            assert (lifetime.end, lifetime.ended) == (true.end, true.ended), seed
+        elif true.end is not None and lifetime.last_seen is not None:
+            assert lifetime.last_seen < true.end.zxid, seed
+            assert lifetime.end is None or true.end.zxid <= lifetime.end.zxid, seed
+
+
+def _compare_commits(whole: Replay, part: Replay, seed: str) -> None:
+    every = {(c.zxid, c.idx): c for c in whole.commits}
+    for commit in part.commits:
+        true = every[commit.zxid, commit.idx]
+        if isinstance(commit.previous, Write):
+            assert previous(commit) == previous(true), seed
+        if isinstance(commit.owner, Lifetime):
+            assert isinstance(true.owner, Lifetime), seed
+            assert commit.owner.session == true.owner.session, seed
+        elif commit.owner is None:
+            assert true.owner is None, seed
+
+
+def test_lifetimes_and_commits_of_random_histories_fit_together() -> None:
+    """In a whole history the lifetimes of a znode follow one another without overlap, and each
+    commit has the owner whose lifetime it is in."""
+    owned = 0
+    for number in range(100):
+        group = RandomGroup(random.Random(SEED + number), "g", steps=150)
+        history = replay(group.events)
+        spans: dict[str, list[Lifetime]] = {}
+        for lifetime in sorted(history.lifetimes, key=lambda v: v.start_zxid or 0):
+            spans.setdefault(lifetime.znode.path, []).append(lifetime)
+        for lifetimes in spans.values():
+            for one, after in pairwise(lifetimes):
+                assert isinstance(after.start, Moment)
+                assert one.end is not None
+                assert one.end.is_before(after.start.zxid, after.start.idx)
+        for commit in history.commits:
+            owner = commit.owner
+            if isinstance(owner, Lifetime):
+                owned += 1
+                assert isinstance(owner.start, Moment)
+                assert owner.start.is_before(commit.zxid, commit.idx)
+                released = owner.ended_by == commit.session and owner.end is not None
+                assert (
+                    owner.end is None
+                    or not owner.end.is_before(commit.zxid, commit.idx)
+                    or (released and owner.end.zxid == commit.zxid)
+                ), f"AUDIT_SEED={SEED + number}"
+    assert owned > 1000

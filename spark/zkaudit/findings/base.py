@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
-from zkaudit.history.staging import LogGap, known_at
+from zkaudit.group import LogGap
+from zkaudit.history.staging import known_at
 from zkaudit.tables.build import steps
 from zkaudit.tables.migrations import Moving
 

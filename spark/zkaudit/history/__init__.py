@@ -1,5 +1,5 @@
-"""One history from the logs of all servers. The driver builds DataFrames; no Python on executors.
+"""One history from the logs of all servers. The driver builds DataFrames.
 
-``committed`` decides which proposals were committed and which zxids are missing, ``staging`` keeps
-only the events of groups, and ``lifetimes`` follows each znode.
+``committed`` decides which proposals were committed and which zxids are missing. ``staging`` sends
+the events of each group to one task. There ``batches`` folds them with ``zkaudit.group``.
 """

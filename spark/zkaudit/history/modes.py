@@ -34,7 +34,7 @@ class Moment(NamedTuple):
 
 
 class Act(NamedTuple):
-    """One operation: a row of ``Stage.events`` of the trees ``mode``, ``members`` and ``lock``."""
+    """One operation: a row of ``Stage.changes`` of the trees ``mode``, ``members`` and ``lock``."""
 
     tree: str
     name: str

@@ -1,7 +1,8 @@
-"""Turns rows of the transaction log into events of groups, without state.
+"""Turns rows of the transaction log into the rows of groups.
 
-Keeps only what an audit of groups needs (znodes below ``/consumers``, sessions, refused writes) and
-numbers the segments between log gaps. Runs in the driver's thread and only builds DataFrames.
+Sends all events of a group to one task, in the order of (zxid, idx), and lets ``zkaudit.group``
+fold them there. Keeps what else an audit of groups needs: sessions, refused writes, topics and
+brokers. Runs in the driver's thread and only builds DataFrames.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, functions as F
 
 from zkaudit.errors import AuditError
-from zkaudit.schema import CREATES, DELETES, NODE_EXISTS
-from zkconsumer.core.common.foreign_layout import BROKER_PARTITION
+from zkaudit.group import ACTS, Coverage, LogGap
+from zkaudit.history.batches import EVENTS, INPUT, LATER, OUTPUT, SHOWN, fold_batches
+from zkaudit.schema import CREATES, DELETES, NODE_EXISTS, arrow_schema, spark_type
 
-LogGap = tuple[int, int]
 BUCKETS: Final = 256
 """How many buckets the groups of a stream are divided into, by a hash."""
 
@@ -28,18 +30,15 @@ _PATH: Final = (
     r"(?s)\A(.*?)/consumers/([^/]+)/"
     r"(?:(ids|owners|offsets)/(.+)|(migration|ids|live/mode|live/members/[^/]+))\z"
 )
-_MEMBERS: Final = "live/members/"
-_OF_WRITES: Final = ("key", "zxid", "idx", "time", "session", "act", "data")
+_GROUP: Final = (
+    r"(?s)\A(.*?/consumers/[^/]+)/"
+    r"(?:(?:ids|owners|offsets)/.+|migration\z|ids\z|live/mode\z|live/members/[^/]+\z)"
+)
+_PARTITION: Final = r"[^/]+/(?:0|[1-9][0-9]{0,9})"
 _BROKER: Final = r"(?s)\A(.*?)/brokers/ids/([0-9]+)\z"
 _TOPIC: Final = r"(?s)\A(.*?)/brokers/topics/([^/]+)\z"
 _OFFSET: Final = r"/consumers/[^/]+/offsets/[^/]+/[0-9]+\z"
 """The end of the path of an offset. No other znode of a group has such a path."""
-_FOREIGN_TOPIC: Final = r"(?s)\A(b(['\"]))?([^/]*?)\2?/[^/]+\z"
-_FOREIGN_PARTITION: Final = (
-    rf"case when name rlike r'/{BROKER_PARTITION}\z' then "
-    r"try_cast(regexp_extract(name, r'-([0-9]+)\z', 1) as bigint) end"
-)
-_PARTITION: Final = r"\A([^/]+)/(0|[1-9][0-9]{0,9})\z"
 
 
 @dataclass(frozen=True)
@@ -47,21 +46,10 @@ class Stage:
     """The frames from which the tables are built."""
 
     names: DataFrame
-    """One row for each znode of a group: path, chroot, group, tree, name, topic, partition, key.
-    ``tree`` is ids, owners, offsets, foreign (an owner that is not named like a partition, with the
-    topic and partition that pykafka means by it), migration (the migration marker), or a znode of
-    a live migration: mode, members (each with the mode that it has acknowledged), lock (the znode
-    ``ids`` itself, whose data has its original access list). ``key`` is a hash for each partition,
-    member and other znode of each group. Rows sort faster by it than by names."""
-    events: DataFrame
-    """One row for each create, delete and write of a znode that is not an offset: the columns of
-    ``names``, zxid, idx, time, session, cxid, act, data, ephemeral, version, segment, sure,
-    listed.
-    ``listed``: a delete known only from the list in the closeSession of the znode's own session."""
-    writes: DataFrame
-    """Writes of offsets, which are most rows: key, zxid, idx, time, session, act, data, segment.
-    An offset that a snapshot shows and that was written before the logs has the act ``known``, the
-    zxid of that write, and the segment that it is known in."""
+    """Which znodes each group has: chroot, group, tree (``zkaudit.group.znodes``)."""
+    folded: DataFrame
+    """What the fold returns, as ``history.batches.OUTPUT``: lifetimes, commits, and changes of a
+    migration's znodes."""
     sessions: DataFrame
     """Rows of type createSession and closeSession, unchanged."""
     refused: DataFrame
@@ -71,14 +59,30 @@ class Stage:
     Data that only a snapshot shows has the zxid of its write and the segment of the snapshot."""
     brokers: DataFrame
     """Sessions of brokers: chroot, broker (its id), session. One row for each registration."""
-    used: DataFrame
-    """Sessions that did any of this in a group: chroot, group, session; not distinct."""
     log_gaps: tuple[LogGap, ...]
 
+    def lifetimes(self, tree: str) -> DataFrame:
+        """Return the lifetimes of the znodes of a tree: ``ids``, ``owners``, ``foreign`` or
+        ``members``."""
+        return self.folded.where(F.col("table") == tree)
+
     @property
-    def last_segment(self) -> int:
-        """Number of the segment in which the history ends."""
-        return len(self.log_gaps)
+    def commits(self) -> DataFrame:
+        """The writes of offsets, each with the owner at that transaction."""
+        commits = self.folded.where("table = 'offsets'").withColumn("store", F.lit("zookeeper"))
+        return commits.withColumns(
+            {name: F.lit(None) for name in ("log_partition", "log_offset", "metadata")}
+        )
+
+    @property
+    def changes(self) -> DataFrame:
+        """The changes of a migration's znodes."""
+        return self.folded.where("table = 'changes'")
+
+    @property
+    def used(self) -> DataFrame:
+        """Sessions that changed a znode of a group: chroot, group, session."""
+        return self.folded.where("table = 'used'").select("chroot", "group", "session")
 
 
 def _numbers(values: Sequence[int | None]) -> Column:
@@ -105,13 +109,6 @@ def segment_of(zxid: Column, log_gaps: Sequence[LogGap]) -> Column:
     if not log_gaps:
         return F.lit(0)
     return _up_to(zxid, [before for _, before in sorted(log_gaps)])
-
-
-def last_of(segment: Column, log_gaps: Sequence[LogGap]) -> Column:
-    """Last zxid of a segment; known only if a log gap follows."""
-    if not log_gaps:
-        return F.lit(None).cast("bigint")
-    return F.get(_numbers([after for after, _ in sorted(log_gaps)]), segment)
 
 
 def log_gap_between(first: Column, last: Column, log_gaps: Sequence[LogGap]) -> Column:
@@ -150,68 +147,109 @@ def stage(
     group: str | None = None,
     paths: DataFrame | None = None,
     keep: Callable[[str, DataFrame], DataFrame] = lambda _, frame: frame,
+    known: Sequence[int | None] = (0,),
 ) -> Stage:
-    """Reduce a history (``schema.TXNLOG``, each transaction once) to the events of groups.
+    """Reduce a history (``schema.TXNLOG``, each transaction once) to what happened in groups.
 
     ``log_gaps``: pairs (after, before); all zxids strictly between the two are missing. A history
     that does not reach back to the first transaction begins with (0, its first zxid).
     ``snapshots`` (``schema.SNAPSHOT``) add znodes whose create is not in the logs. ``group``: a
     Java regex that must match a group's whole name. ``paths``: at least all paths below
     ``/consumers``, if they are known without reading ``rows``. ``keep`` stores a frame that is used
-    several times under a name, and returns the stored frame.
+    several times under a name, and returns the stored frame. ``known``: as
+    ``selection.known`` returns it.
     """
     if len(log_gaps) > MAX_LOG_GAPS:
         raise AuditError(
             f"the logs have {len(log_gaps)} log gaps, more than {MAX_LOG_GAPS}: add the logs of "
             "the other servers"
         )
-    act = (
-        F.when(F.col("type").isin(*CREATES), "create")
-        .when(F.col("type").isin(*DELETES), "delete")
-        .when(F.col("type") == "setData", "set")
-    )
-    logged = rows.where(F.col("path").contains("/consumers/")).withColumn("act", act)
-    logged = logged.where(F.col("act").isNotNull()).select(
-        "path", "zxid", "idx", "time", "session", "cxid", "data", "ephemeral", "version", "act"
-    )
-    topics = _topics(rows.withColumn("act", act), snapshots, log_gaps)
-    paths = logged.select("path") if paths is None else paths.select("path")
+    paths = (rows if paths is None else paths).select("path")
     if snapshots is not None:
         shown = snapshots.where(F.col("path").isNotNull() & ~F.col("path").rlike(_OFFSET))
         paths = paths.unionByName(shown.select("path"))
-    names = keep("names", _names(paths.distinct(), group))
-    offset = F.col("tree") == "offsets"
-    writes = _writes(logged, group)
-    offsets = writes.select(*_OF_WRITES).withColumn("segment", segment_of(F.col("zxid"), log_gaps))
-    if snapshots is not None:
-        offsets = offsets.unionByName(_offsets_at(snapshots, names.where(offset), log_gaps))
-    others = logged.where(~F.col("path").rlike(_OFFSET))  # before the shuffle: most are offsets
-    events = others.join(names.where(~offset).select("path"), "path").withColumn(
-        "sure", segment_of(F.col("zxid"), log_gaps)
-    )
-    events = events.withColumn("listed", F.lit(False))
-    if log_gaps:
-        events = _with_listed(events, rows, names.where(~offset), log_gaps)
-    if snapshots is not None:
-        events = _with_snapshots(events, snapshots, log_gaps)
-    events = events.join(names.where(~offset), "path")
-    segment = segment_of(F.col("zxid"), log_gaps)
-    events = keep("events", events.withColumn("segment", segment))
-    who = ("chroot", "group", "session")
     return Stage(
-        names,
-        events,
-        offsets,
+        keep("names", _names(paths.distinct(), group)),
+        keep("folded", _folded(rows, snapshots, group, Coverage(log_gaps, known))),
         rows.where(F.col("type").isin("createSession", "closeSession")).select(
             "type", "zxid", "time", "session", "cxid", "timeout"
         ),
         rows.where((F.col("type") == "error") & (F.col("error") == NODE_EXISTS)).select(
             "zxid", "idx", "time", "session"
         ),
-        topics,
+        _topics(rows, snapshots, log_gaps),
         _brokers(rows, snapshots),
-        events.select(*who).unionByName(writes.select(*who)).where("session != 0"),
         tuple(sorted(log_gaps)),
+    )
+
+
+def _folded(
+    rows: DataFrame, snapshots: DataFrame | None, group: str | None, coverage: Coverage
+) -> DataFrame:
+    """``Stage.folded``: all rows of a group are in one task, in order."""
+    parts = _of_groups(rows, snapshots, group, bool(coverage.log_gaps))
+    every = reduce(DataFrame.unionByName, (_as_input(number, part) for number, part in parts))
+    return (
+        every.repartition("key")
+        .sortWithinPartitions("key", "part", "zxid", "idx")
+        .mapInArrow(partial(fold_batches, arrow_schema(OUTPUT), coverage), spark_type(OUTPUT))
+    )
+
+
+def _of_groups(
+    rows: DataFrame, snapshots: DataFrame | None, group: str | None, later: bool
+) -> list[tuple[int, DataFrame]]:
+    """The rows of groups, each with the ``key`` of its group, and which part of the fold's input
+    they are."""
+    offset = F.col("path").rlike(_OFFSET)
+    created = F.col("type").isin(*CREATES)
+    held = _keyed(rows.where(created & F.col("ephemeral")).where(~offset), group)
+    sessions = held.select("key", "session")
+    closes = rows.where(F.col("type") == "closeSession")
+    parts = []
+    if snapshots is not None:
+        shown = _keyed(snapshots, group).withColumnsRenamed({"ephemeral_owner": "session"})
+        parts.append((SHOWN, shown))
+        sessions = sessions.unionByName(shown.select("key", "session"))
+    if later:
+        listed = closes.select("session", F.explode("deleted").alias("path"))
+        sessions = sessions.unionByName(_keyed(listed, group).select("key", "session"))
+    else:
+        closes = closes.withColumn("deleted", F.lit(None).cast("array<string>"))
+    closes = closes.join(sessions.where("session != 0").distinct(), "session")
+    changes = _keyed(rows.where(F.col("type").isin(*ACTS)), group)
+    parts += [(EVENTS, changes), (EVENTS, closes)]
+    if later:
+        others = rows.where(created | F.col("type").isin(*DELETES)).where(~offset)
+        parts += [(LATER, _keyed(others, group)), (LATER, closes)]
+    return parts
+
+
+def _keyed(rows: DataFrame, group: str | None) -> DataFrame:
+    """The rows of znodes below ``/consumers``, with the ``key`` of their group."""
+    rows = rows.where(F.col("path").contains("/consumers/"))
+    place = F.regexp_extract("path", _GROUP, 1)
+    if group is not None:
+        rows = rows.where(F.substring_index(place, "/", -1).rlike(rf"\A(?:{group})\z"))
+    # The fold ignores znodes of no group. As there may be many, they are not sent to one task.
+    return rows.withColumn("key", F.xxhash64(F.coalesce(F.nullif(place, F.lit("")), "path")))
+
+
+def _as_input(part: int, rows: DataFrame) -> DataFrame:
+    """Rows of transactions or of snapshots, in the columns of ``history.batches.INPUT``."""
+    of_snapshot = part == SHOWN
+    stat = F.array("czxid", F.unix_micros("ctime"), "mzxid", F.unix_micros("mtime"))
+    values: dict[str, Column] = {
+        "part": F.lit(part),
+        "time": F.unix_micros("time"),
+        "stat": F.lit(None),
+    }
+    if of_snapshot:
+        absent = ("idx", "time", "type", "ephemeral", "cxid", "deleted")
+        values |= dict.fromkeys(absent, F.lit(None)) | {"stat": stat}
+    columns = spark_type(INPUT)
+    return rows.select(
+        *(values.get(c.name, F.col(c.name)).cast(c.dataType).alias(c.name) for c in columns)
     )
 
 
@@ -253,7 +291,13 @@ def _brokers(rows: DataFrame, snapshots: DataFrame | None) -> DataFrame:
 def _topics(rows: DataFrame, snapshots: DataFrame | None, log_gaps: Sequence[LogGap]) -> DataFrame:
     named = F.regexp_extract("path", _TOPIC, 2)
     columns = ("path", "zxid", "idx", "time", "act", "data", "segment")
-    found = rows.where(F.col("path").contains("/brokers/topics/") & F.col("act").isNotNull())
+    act = (
+        F.when(F.col("type").isin(*CREATES), "create")
+        .when(F.col("type").isin(*DELETES), "delete")
+        .when(F.col("type") == "setData", "set")
+    )
+    found = rows.where(F.col("path").contains("/brokers/topics/")).withColumn("act", act)
+    found = found.where(F.col("act").isNotNull())
     found = found.withColumn("segment", segment_of(F.col("zxid"), log_gaps)).select(*columns)
     if snapshots is not None:
         shown = snapshots.where(F.col("path").contains("/brokers/topics/"))
@@ -277,182 +321,26 @@ def _topics(rows: DataFrame, snapshots: DataFrame | None, log_gaps: Sequence[Log
 
 
 def _names(paths: DataFrame, group: str | None) -> DataFrame:
-    """``Stage.names`` from the paths of groups. Regexes are applied once to each path, not to each
-    write."""
+    """``Stage.names`` from the paths of groups."""
     part = [F.regexp_extract("path", _PATH, number) for number in range(1, 6)]
-    live = part[4].startswith(_MEMBERS)
-    alone = (
-        F.when(live, "members")
-        .when(part[4] == "live/mode", "mode")
-        .when(part[4] == "ids", "lock")
-        .otherwise(part[4])
-    )
-    named = paths.withColumns(
-        {
-            "chroot": part[0],
-            "group": part[1],
-            "tree": F.concat(part[2], alone),
-            "name": F.when(live, F.substring_index(part[4], "/", -1)).otherwise(part[3]),
-        }
-    ).where(F.col("tree") != "")
-    named = named.withColumns(
-        {
-            "topic": F.regexp_extract("name", _PARTITION, 1),
-            "partition": F.expr(f"try_cast(regexp_extract(name, r'{_PARTITION}', 2) as bigint)"),
-        }
-    )
+    named = paths.where(F.col("path").contains("/consumers/")).select(
+        part[0].alias("chroot"), part[1].alias("group"), part[2].alias("tree"),
+        part[3].alias("name"), part[4].alias("alone"),
+    )  # fmt: skip
     if group is not None:
         named = named.where(F.col("group").rlike(rf"\A(?:{group})\z"))
-    foreign = (
-        (F.col("tree") == "owners") & F.col("partition").isNull() & F.col("name").contains("/")
+    tree, name, alone = (F.col(column) for column in ("tree", "name", "alone"))
+    alone = (
+        F.when(alone == "ids", "lock")
+        .when(alone == "live/mode", "mode")
+        .when(alone == "migration", alone)
+        .when(alone != "", "members")
     )
-    named = named.withColumns(
-        {
-            "tree": F.when(foreign, "foreign").otherwise(F.col("tree")),
-            "topic": F.when(foreign, F.regexp_extract("name", _FOREIGN_TOPIC, 3)).otherwise(
-                F.col("topic")
-            ),
-            "partition": F.when(foreign, F.expr(_FOREIGN_PARTITION)).otherwise(F.col("partition")),
-        }
+    partition = name.rlike(rf"\A{_PARTITION}\z")
+    tree = (
+        F.when((tree == "ids") & ~name.contains("/"), tree)
+        .when((tree == "offsets") & partition, tree)
+        .when((tree == "owners") & name.contains("/"), F.when(partition, tree).otherwise("foreign"))
     )
-    of_partition = F.col("tree").isin("owners", "offsets")
-    member = (F.col("tree") == "ids") & ~F.col("name").contains("/")
-    named = named.where(
-        F.when(of_partition, F.col("partition").isNotNull()).otherwise(
-            member | F.col("tree").isin("foreign", "migration", "mode", "members", "lock")
-        )
-    )
-    other = F.xxhash64("chroot", "group", "tree", "name")
-    return named.withColumn("key", F.when(of_partition, _partition_key()).otherwise(other))
-
-
-def _partition_key() -> Column:
-    """``Stage.names.key`` of a partition, from columns chroot, group, topic and partition.
-
-    Ranking in one window would be a single task. With 10 million names, the probability that any
-    two have the same hash is 1 in 400,000.
-    """
-    return F.xxhash64("chroot", "group", "topic", "partition")
-
-
-def _writes(logged: DataFrame, group: str | None) -> DataFrame:
-    """Operations on the offsets of partitions, with their ``key``.
-
-    These are most rows of a log, and nearly every row may have another name. So each path is split
-    at its last slashes, in place, instead of being joined with its name in a shuffle.
-    """
-    last = F.substring_index("path", "/", -5)  # consumers/GROUP/offsets/TOPIC/PARTITION
-    part = F.split(last, "/")
-    parts = {"group": 1, "topic": 3, "number": 4}
-    rows = logged.where(F.col("path").contains("/offsets/")).withColumns(
-        {
-            "chroot": F.left("path", F.length("path") - F.length(last) - 1),
-            "consumers": F.get(part, F.lit(0)) == "consumers",
-            "offsets": F.get(part, F.lit(2)) == "offsets",
-            **{name: F.get(part, F.lit(number)) for name, number in parts.items()},
-        }
-    )
-    rows = rows.where("consumers and offsets and topic != ''")
-    rows = rows.where(F.col("number").rlike(r"\A(0|[1-9][0-9]{0,9})\z"))
-    if group is not None:
-        rows = rows.where(F.col("group").rlike(rf"\A(?:{group})\z"))
-    rows = rows.withColumn("partition", F.col("number").try_cast("bigint"))
-    return rows.withColumn("key", _partition_key())
-
-
-def _with_listed(
-    events: DataFrame, rows: DataFrame, names: DataFrame, log_gaps: Sequence[LogGap]
-) -> DataFrame:
-    """Add the ends of ephemeral znodes that a closeSession lists (ZooKeeper 3.6+) and whose create
-    is not in the logs. They show members that registered before the logs begin."""
-    listed = rows.where("type = 'closeSession' and deleted is not null").select(
-        F.explode("deleted").alias("path"), "zxid", F.lit(0).alias("idx"), "time", "session",
-        "cxid",
-        F.lit(None).cast("binary").alias("data"), F.lit(True).alias("ephemeral"),
-        F.lit(None).cast("int").alias("version"),
-        F.lit("delete").alias("act"), segment_of(F.col("zxid"), log_gaps).alias("sure"),
-        F.lit(True).alias("listed"),
-    )  # fmt: skip
-    creates = events.where("act = 'create'").select("path", "session").distinct()
-    listed = listed.join(names.select("path"), "path", "left_semi")
-    return events.unionByName(listed.join(creates, ["path", "session"], "left_anti"))
-
-
-def _offsets_at(snapshots: DataFrame, names: DataFrame, log_gaps: Sequence[LogGap]) -> DataFrame:
-    """Offsets that were written before the segment of a snapshot, as rows of ``Stage.writes``. Only
-    those of partitions whose offset is written in the logs: ``names``."""
-    # In one `select` with the new zxid, Spark would take that for the snapshot's.
-    known = snapshots.where(F.col("path").contains("/offsets/")).withColumns(
-        {
-            "segment": segment_of(F.col("zxid") + 1, log_gaps),
-            "written": segment_of(F.col("mzxid"), log_gaps),
-        }
-    )
-    rows = (
-        known.where("written < segment")
-        .join(names.select("path", "key"), "path")
-        .select(
-            "key",
-            F.col("mzxid").alias("zxid"),
-            F.lit(2**31 - 1).alias("idx"),  # after the write itself, if the logs show it
-            F.col("mtime").alias("time"),
-            F.lit(0).cast("bigint").alias("session"),
-            F.lit("known").alias("act"),
-            "data",
-            "segment",
-        )
-    )
-    return rows.dropDuplicates(["key", "segment"])
-
-
-def _with_snapshots(
-    events: DataFrame, snapshots: DataFrame, log_gaps: Sequence[LogGap]
-) -> DataFrame:
-    """Add creates known only from snapshots, and until when each znode certainly existed."""
-    owner = F.col("ephemeral_owner")
-    ephemerals = (
-        snapshots.where(F.col("path").rlike("/consumers/[^/]+/(ids|owners|live/members)/"))
-        .where((owner != 0) & (owner != F.lit(-(2**63))))  # persistent, container
-        .withColumnRenamed("zxid", "taken")
-        .groupBy("path", F.col("czxid").alias("zxid"))
-        .agg(
-            F.max(segment_of(F.col("taken") + 1, log_gaps)).alias("seen_in"),
-            F.min("ctime").alias("time"),
-            F.min("ephemeral_owner").alias("session"),
-            F.min("data").alias("data"),
-        )
-    )
-    creates = events.where("act = 'create'").select("path", "zxid").distinct()
-    added = ephemerals.join(creates, ["path", "zxid"], "left_anti").select(
-        "path",
-        "zxid",
-        F.lit(2**31 - 1).alias("idx"),
-        "time",
-        "session",
-        F.lit(1).alias("cxid"),
-        "data",
-        F.lit(True).alias("ephemeral"),
-        F.lit(None).cast("int").alias("version"),
-        F.lit("create").alias("act"),
-        F.greatest(segment_of(F.col("zxid"), log_gaps), F.col("seen_in")).alias("sure"),
-        F.lit(False).alias("listed"),
-    )
-    shown = ephemerals.select("path", "zxid", "seen_in", F.lit("create").alias("act"))
-    known = events.join(shown, ["path", "zxid", "act"], "left")
-    known = known.withColumn("sure", F.greatest("sure", F.coalesce("seen_in", "sure")))
-    moved = snapshots.where(
-        F.col("path").rlike(r"/consumers/[^/]+/(migration|live/mode)\z")
-    ).groupBy("path", F.col("mzxid").alias("zxid"))
-    moved = moved.agg(
-        F.lit(0).alias("idx"),
-        F.min("mtime").alias("time"),
-        F.lit(0).cast("bigint").alias("session"),
-        F.lit(0).alias("cxid"),
-        F.min("data").alias("data"),
-        F.lit(False).alias("ephemeral"),
-        F.min("version").alias("version"),
-        F.lit("set").alias("act"),
-        segment_of(F.col("zxid"), log_gaps).alias("sure"),
-        F.lit(False).alias("listed"),
-    ).join(events.select("path", "zxid").distinct(), ["path", "zxid"], "left_anti")
-    return known.select(added.columns).unionByName(added).unionByName(moved.select(added.columns))
+    named = named.select("chroot", "group", F.coalesce(tree, alone).alias("tree"))
+    return named.where("tree is not null").distinct()

@@ -25,9 +25,10 @@ from zkaudit.findings.limits import NOT_COVERED, SEVERITIES, Limits
 from zkaudit.findings.ownership import wanted
 from zkaudit.findings.places import located
 from zkaudit.findings.rules import LASTING, findings, parts, union
-from zkaudit.history import committed, doubt, lifetimes
+from zkaudit.group import LogGap
+from zkaudit.history import committed, doubt
 from zkaudit.history.quiet import TimeRange
-from zkaudit.history.staging import LogGap, stage
+from zkaudit.history.staging import stage
 from zkaudit.job import inputs
 from zkaudit.job.coverage import (
     Coverage,
@@ -299,9 +300,10 @@ def _audit(
         options.group,
         rows.where(F.col("kind") == PATH),
         keep,
+        known,
     )
 
-    registrations = lifetimes.registrations(lifetimes.lifetimes(events, "ids"))
+    registrations = build.registrations(events)
     stored = offsets.read(spark, options.bootstrap, options.group, options.command_config)
     groups, moving_groups = store.groups(events)
     if options.group is not None and not options.growing and not groups:
@@ -315,9 +317,9 @@ def _audit(
     else:
         store.shared(catalog.QUIET_GROUPS, shown.quiet)
     addresses = server_logs.addresses(spark, options.server_logs)
-    owned, sessions, partitions, registered, moves = at_once(
+    ownership, sessions, partitions, registered, moves = at_once(
         spark,
-        lambda: keep("owned", lifetimes.owners(lifetimes.lifetimes(events, "owners"))),
+        lambda: table(catalog.OWNERSHIP, events.lifetimes("owners")),
         lambda: store.sessions(build.sessions(events, addresses, store.used(events))),
         lambda: store.shared(catalog.PARTITIONS, build.partitions(events)),
         lambda: table(catalog.REGISTRATIONS, registrations),
@@ -342,21 +344,20 @@ def _audit(
     steps = build.steps(registered, log_gaps, known)
 
     def rebalances() -> tuple[DataFrame, ...]:
-        owners = table(catalog.OWNERSHIP, owned)
         changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))
         refused = table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered))
-        bursts = build.rebalances(owners, changes, refused, QUIET_MS)
-        topics = store.owned_topics(owners)
+        bursts = build.rebalances(ownership, changes, refused, QUIET_MS)
+        topics = store.owned_topics(ownership)
         if shown.quiet is not None:
             others = shown.quiet.select("chroot", F.explode("topics").alias("topic"))
             topics = topics.unionByName(others.distinct())
-        return owners, changes, refused, table(catalog.REBALANCES, bursts), topics
+        return changes, refused, table(catalog.REBALANCES, bursts), topics
 
     written, made, herds, unreadable, delivered, views = at_once(
         spark,
         lambda: table(
             catalog.COMMITS,
-            lifetimes.commits(events, owned, known).unionByName(commits, allowMissingColumns=True),
+            events.commits.unionByName(commits, allowMissingColumns=True),
         ),
         rebalances,
         lambda: table(catalog.HERDS, journals.herds(steps, lines)),
@@ -364,7 +365,7 @@ def _audit(
         lambda: store.shared(catalog.DELIVERIES, journals.deliveries(lines)),
         lambda: store.shared(catalog.VIEWS, journals.views(lines)),
     )
-    ownership, changes, refused, bursts, owned_topics = made
+    changes, refused, bursts, owned_topics = made
     group_ownership = generations = None
     if options.bootstrap is not None:
         generations = timeline.placed(every, chroots).fillna("", "chroot")
@@ -396,7 +397,7 @@ def _audit(
         group_ownership=group_ownership,
         generations=generations,
         owned_topics=owned_topics,
-        foreign=lifetimes.lifetimes(events, "foreign"),
+        foreign=events.lifetimes("foreign"),
     )
     tables = replace(tables, wanted=keep("wanted", wanted(tables)))
     found, later = _found(store, tables, options.limits, keep)

@@ -22,7 +22,6 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from zkaudit import schema
 from zkaudit.history import committed
-from zkaudit.history.lifetimes import closes
 from zkaudit.history.staging import stage
 from zkaudit.job import inputs
 from zkaudit.job.buckets import Batches, read, recorded, runs_of
@@ -170,42 +169,32 @@ def state_at(
     created, written = F.col("act") == "create", F.col("act") != "delete"
     last = F.max_by("act", F.when(F.col("act") != "set", at)).alias("last")
     values = F.max_by(F.struct("zxid", "time", "data"), F.when(written, at)).alias("written")
-    znodes = events.events.groupBy("path").agg(
-        last,
-        values,
-        F.max_by("version", F.when(written, at)).alias("version"),
-        F.max_by(
-            F.struct("zxid", "time", "session", "ephemeral", "sure"), F.when(created, at)
-        ).alias("created"),
+    creation = F.max_by(F.struct("zxid", "time"), F.when(created, at)).alias("created")
+    exists = "written is not null and coalesce(last != 'delete', true)"
+    version = F.max_by("version", F.when(written, at)).alias("version")
+    moved = events.changes.where("tree in ('migration', 'mode')")
+    moved = moved.groupBy("path").agg(last, values, creation, version).where(exists)
+    held = events.folded.where("ended = 'still held' and session is not null")
+    start = F.struct(F.col("start_zxid").alias("zxid"), F.col("start_time").alias("time"))
+    held = held.select(
+        "path",
+        start.alias("created"),
+        start.withField("data", F.col("data")).alias("written"),
+        F.col("session").alias("ephemeral_owner"),
     )
-    znodes = znodes.join(closes(events), F.col("created.session") == F.col("session"), "left")
-    held = F.coalesce(F.col("created.ephemeral"), F.lit(False))
-    ended = F.coalesce(F.col("close_zxid") > F.col("created.zxid"), F.lit(False))
-    sure = F.col("created.sure") >= events.last_segment
-    moved = F.col("path").endswith("/migration") | F.col("path").endswith("/live/mode")
-    exists = F.coalesce(F.col("last") != "delete", F.lit(True)) & F.col("written").isNotNull()
-    owner = F.when(held, F.col("created.session")).otherwise(0).alias("ephemeral_owner")
-    znodes = znodes.where(exists & F.when(held, ~ended & sure).otherwise(moved)).select(
-        "path", "created", "written", "version", owner
-    )
-    made = F.struct(
-        "zxid", "time", F.lit(None).cast("bigint").alias("session"),
-        F.lit(False).alias("ephemeral"), F.lit(0).alias("sure"),
-    )  # fmt: skip
-    topics = events.topics.groupBy("chroot", "topic").agg(
-        last, values, F.max_by(made, F.when(created, at)).alias("created")
-    )
-    topics = topics.where("written is not null and coalesce(last != 'delete', true)").select(
+    topics = events.topics.groupBy("chroot", "topic").agg(last, values, creation)
+    topics = topics.where(exists).select(
         F.concat("chroot", F.lit("/brokers/topics/"), "topic").alias("path"), "written", "created"
     )
-    brokers = events.brokers.join(closes(events), "session", "left_anti").select(
+    closed = events.sessions.where("type = 'closeSession'").select("session")
+    brokers = events.brokers.join(closed, "session", "left_anti").select(
         F.concat("chroot", F.lit("/brokers/ids/"), "broker").alias("path"),
         F.col("session").alias("ephemeral_owner"),
     )
     root = rows.sparkSession.range(1).select(F.lit("/").alias("path"))
-    every = znodes.unionByName(topics, allowMissingColumns=True)
-    every = every.unionByName(root, allowMissingColumns=True)
-    every = every.unionByName(brokers, allowMissingColumns=True)
+    every = held
+    for part in (moved, topics, root, brokers):
+        every = every.unionByName(part, allowMissingColumns=True)
     values_of: dict[str, Column] = {
         "server": F.lit(""),
         "file": F.lit(f"state.{zxid:x}"),

@@ -39,9 +39,10 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit import schema
 from zkaudit.errors import AuditError
+from zkaudit.group import LogGap
 from zkaudit.history import committed
 from zkaudit.history.committed import subtracted
-from zkaudit.history.staging import BUCKETS, LogGap
+from zkaudit.history.staging import BUCKETS
 from zkaudit.job import inputs, retention
 from zkaudit.job.audit import Options, Snapshots, audit, coverage_of
 from zkaudit.job.buckets import (

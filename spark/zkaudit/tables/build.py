@@ -9,9 +9,27 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
-from zkaudit.history.staging import LogGap, Stage, first_of, known_at, segment_of, text_of
+from zkaudit.group import LogGap
+from zkaudit.history.staging import Stage, first_of, known_at, segment_of, text_of
 
 GROUP = ("chroot", "group")
+_REGISTRATION = "version int, subscription map<string,int>, pattern string"
+
+
+def registrations(stage: Stage) -> DataFrame:
+    """Table ``registrations``."""
+    content = F.from_json(text_of(F.col("data")), _REGISTRATION)
+    return (
+        stage.lifetimes("ids")
+        .withColumn("content", content)
+        .withColumns(
+            {
+                "member": F.col("name"),
+                "pattern": F.col("content.pattern"),
+                "subscription": F.col("content.subscription"),
+            }
+        )
+    )
 
 
 def sessions(
@@ -163,7 +181,7 @@ def rebalances(
 def moves(stage: Stage) -> DataFrame:
     """Table ``moves``."""
     moved_to = F.get_json_object(text_of(F.col("data")), "$.moved_to")
-    return stage.events.where("tree = 'migration'").select(
+    return stage.changes.where("tree = 'migration'").select(
         *GROUP,
         "zxid",
         "idx",

@@ -72,7 +72,7 @@ def collect(stage: Stage, registered: DataFrame, sessions: DataFrame, last: Data
     """
     moved = F.broadcast(stage.names.where("tree = 'mode'").select(*GROUP).distinct())
     acts: dict[tuple[str, str], list[Act]] = {}
-    chosen = stage.events.where(F.col("tree").isin("mode", "members", "lock"))
+    chosen = stage.changes.where(F.col("tree").isin("mode", "members", "lock"))
     for row in (
         chosen.join(moved, list(GROUP), "left_semi")
         .select(

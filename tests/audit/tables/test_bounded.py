@@ -12,10 +12,11 @@ from zkaudit import schema
 from zkaudit.findings import load, ownership
 from zkaudit.findings.base import Tables
 from zkaudit.findings.limits import Limits
+from zkaudit.group import znode_of
+from zkaudit.group.znodes import WITH_CHANGES
 from zkaudit.history.staging import (
     first_of,
     known_at,
-    last_of,
     log_gap_between,
     segment_of,
     stage,
@@ -44,7 +45,7 @@ def test_the_place_of_a_zxid_among_log_gaps(spark: SparkSession, count: int) -> 
     segment = segment_of(a, gaps)
     found = given.select(
         "a", "b", segment.alias("segment"), first_of(segment, gaps).alias("first"),
-        last_of(segment, gaps).alias("last"), log_gap_between(a, b, gaps).alias("between"),
+        log_gap_between(a, b, gaps).alias("between"),
         known_at(a, gaps, known).alias("known"),
     ).collect()  # fmt: skip
     assert len(found) == len(rows) + 1
@@ -52,7 +53,6 @@ def test_the_place_of_a_zxid_among_log_gaps(spark: SparkSession, count: int) -> 
         number = 0 if row.a is None else bisect_right(begins, row.a)
         assert row.segment == number
         assert row.first == [0, *begins][number]
-        assert row.last == ([*ends, None][number])
         if row.a is None:
             continue
         assert row.between == (
@@ -63,37 +63,36 @@ def test_the_place_of_a_zxid_among_log_gaps(spark: SparkSession, count: int) -> 
 
 
 @pytest.mark.parametrize("group", [None, "g|offsets"])
-def test_writes_of_offsets_are_neither_shuffled_nor_joined(
-    spark: SparkSession, capsys: pytest.CaptureFixture[str], group: str | None
-) -> None:
-    """Most rows of a log are offset writes, so each row gets its partition key without a shuffle or
-    join. The key is correct for any name of group, topic and chroot. A row that is not the offset
-    of a partition gets no key."""
+def test_spark_and_the_fold_read_paths_alike(spark: SparkSession, group: str | None) -> None:
+    """Spark sends each row to its group by the path, and the fold reads the same path. Both give
+    the same groups and trees, for any name of group, topic and chroot."""
     places = ["", "/kafka", "/consumers/x", "/a/offsets/b"]
     names = ["g", "offsets", "owners", "consumers", "a b", "\u00e4"]
-    tails = ["0", "7", "12", "x", "07", "-1", ""]
+    tails = ["0", "7", "12", "x", "07", "-1", "1-2"]
     paths = [f"{c}/consumers/{g}/{tree}/{t}/{tail}" for c in places for g in names for t in names
              for tree in ("offsets", "owners") for tail in tails]  # fmt: skip
     paths += ["/consumers/g/offsets/t/1/2"]
-    paths += [f"/consumers/{g}/ids/{member}" for g in names for member in ("5", "m")]
+    alone = ("ids/5", "ids/m", "ids/m/n", "ids", "migration", "live/mode", "live/members/m", "live")
+    paths += [f"{c}/consumers/{g}/{znode}" for c in places for g in names for znode in alone]
     columns = [column.name for column in schema.TXNLOG]
     fixed = {"server": "s", "file": "f", "position": 0, "idx": 0, "size": 0, "session": 1,
              "cxid": 1, "type": "setData"}  # fmt: skip
     rows = [fixed | {"zxid": zxid, "path": path} for zxid, path in enumerate(paths, 1)]
     values = [tuple(row.get(name) for name in columns) for row in rows]
-    made = stage(spark.createDataFrame(values, schema.spark_type(schema.TXNLOG)), group=group)
-    made.writes.explain()
-    plan = capsys.readouterr().out
-    assert "Physical Plan" in plan
-    assert "Join" not in plan
-    assert "Exchange" not in plan
-    known = {row.path: row.key for row in made.names.where("tree = 'offsets'").collect()}
-    assert {paths[row.zxid - 1]: row.key for row in made.writes.collect()} == known
-    groups = 2 if group else len(names)
-    assert len(known) == len(places) * groups * len(names) * 3
-    owners = made.names.where("tree = 'owners'").collect()
-    assert {row.path.replace("/owners/", "/offsets/"): row.key for row in owners
-            if "owners" not in (row.group, row.topic)}.items() <= known.items()  # fmt: skip
+    staged = stage(spark.createDataFrame(values, schema.spark_type(schema.TXNLOG)), group=group)
+    znodes = [znode for path in paths if (znode := znode_of(path))]
+    chosen = [z for z in znodes if group is None or z.group in group.split("|")]
+    assert {tuple(row) for row in staged.names.collect()} == {
+        (z.chroot, z.group, z.tree) for z in chosen
+    }
+    commits = staged.commits.select("chroot", "group", "topic", "partition").collect()
+    assert sorted(map(tuple, commits)) == sorted(
+        (z.chroot, z.group, z.topic, z.partition) for z in chosen if z.tree == "offsets"
+    )
+    changes = staged.changes.select("path").collect()
+    assert sorted(row["path"] for row in changes) == sorted(
+        z.path for z in chosen if z.tree in WITH_CHANGES
+    )
 
 
 def of(spark: SparkSession, **rows: list[dict[str, Any]]) -> Tables:

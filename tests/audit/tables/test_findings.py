@@ -17,7 +17,6 @@ from zkaudit.findings.limits import Limits
 from zkaudit.findings.load import storms
 from zkaudit.findings.members import stalled
 from zkaudit.findings.ownership import unclaimed, unowned
-from zkaudit.history import lifetimes
 from zkaudit.job import audit as job
 from zkaudit.sources import selection
 from zkaudit.tables import build as tables_build, catalog as tables, journals
@@ -1020,8 +1019,7 @@ def test_members_are_counted_where_they_are_known(spark: SparkSession, tmp_path:
     h.leave("g", "a", 1)
     h.add("closeSession", 2)
     stage = tables_of(spark, h, ((2, 13),))[1]
-    registered = lifetimes.registrations(lifetimes.lifetimes(stage, "ids"))
-    members = kept(tables.REGISTRATIONS.shape(registered))
+    members = kept(tables.REGISTRATIONS.shape(tables_build.registrations(stage)))
 
     def counts(log_gaps: tuple[tuple[int, int], ...], snapshots: tuple[int, ...]) -> list[Any]:
         known = selection.known(log_gaps, snapshots)

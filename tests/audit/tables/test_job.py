@@ -497,7 +497,7 @@ def test_an_audit_that_fails_leaves_no_summary(
 ) -> None:
     """After a failed audit, readers see the whole previous audit, or none if there was none."""
     out = prepare(str(tmp_path / "out"))
-    monkeypatch.setattr("zkaudit.history.lifetimes.commits", lambda *_: 1 / 0)
+    monkeypatch.setattr("zkaudit.tables.build.moves", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         job.run(spark, job.Options([str(logs)], str(out)))
     with pytest.raises(AuditError, match="the audit did not finish"):

@@ -1,0 +1,85 @@
+"""The fold over Arrow batches: any division into batches, and a group that is never in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from zkaudit.group import ACTS, Act, Coverage, Event, replay
+from zkaudit.history.batches import EVENTS, INPUT, LATER, OUTPUT, SHOWN, fold_batches
+from zkaudit.schema import arrow_schema
+
+from tests.audit.group_histories import RandomGroup
+
+TYPES = {act: kind for kind, act in reversed(ACTS.items())}
+
+
+def row_of(key: int, part: int, event: Event) -> dict[str, Any]:
+    """An event as a row of ``INPUT``."""
+    return event._asdict() | {"key": key, "part": part, "type": TYPES[event.act], "act": None}
+
+
+def batches_of(rows: list[dict[str, Any]], size: int) -> Iterator[pa.RecordBatch]:
+    """Rows of ``INPUT`` in batches."""
+    for begin in range(0, len(rows), size):
+        yield pa.RecordBatch.from_pylist(rows[begin : begin + size], schema=arrow_schema(INPUT))
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_groups_in_batches_of_any_size(size: int) -> None:
+    """Groups begin and end anywhere in a batch. The rows are those of a fold of each group."""
+    rng = random.Random(7)
+    groups = [RandomGroup(rng, f"g{number}", steps=120) for number in range(6)]
+    rows: list[dict[str, Any]] = []
+    expected = 0
+    coverage = Coverage([(0, 20), (50, 60)])
+    for key, group in enumerate(groups):
+        events = [e for e in group.events if e.zxid >= 20 and not 50 < e.zxid < 60]
+        history = replay(events, coverage, group.shown)
+        expected += len(history.lifetimes) + len(history.commits)
+        for shown in group.shown:
+            stat = [shown.czxid, shown.ctime, shown.mzxid, shown.mtime]
+            rows.append(
+                {"key": key, "part": SHOWN, "zxid": shown.zxid, "path": shown.path,
+                 "data": shown.data, "session": shown.session, "stat": stat}
+            )  # fmt: skip
+        rows += (row_of(key, LATER, e) for e in events if "/offsets/" not in (e.path or ""))
+        rows += (row_of(key, EVENTS, event) for event in events)
+    output = fold_batches(arrow_schema(OUTPUT), coverage, batches_of(rows, size))
+    table = pa.Table.from_batches(output, arrow_schema(OUTPUT))
+    tables = table["table"].to_pylist()
+    assert len(tables) - tables.count("used") == expected
+    states = {(row["zxid"], row["idx"], row["group"]): row["owner_state"]
+              for row in table.to_pylist() if row["table"] == "offsets"}  # fmt: skip
+    whole = {
+        (c.zxid, c.idx, c.znode.group): c.owner
+        for group in groups
+        for c in replay(group.events).commits
+    }
+    assert {"owner", "none", "unknown"} == set(states.values())
+    for place, state in states.items():
+        assert state == "unknown" or (state == "none") == (whole[place] is None)
+
+
+def test_a_group_is_a_stream() -> None:
+    """Rows are returned while the group is still being read, so its size does not matter."""
+    read = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        for number in range(10):
+            read += 1
+            rows = [
+                row_of(1, EVENTS, Event(number * 5000 + i, 0, 0, 1, Act.SET,
+                                        "/consumers/g/offsets/t/0", b"%d" % i))
+                for i in range(5000)
+            ]  # fmt: skip
+            yield from batches_of(rows, 5000)
+
+    output = fold_batches(arrow_schema(OUTPUT), Coverage(), batches())
+    assert next(output).num_rows == 10_000
+    assert read == 2
+    assert sum(batch.num_rows for batch in output) == 40_001
