@@ -66,7 +66,7 @@ test: check test-unit ## checks, unit tests, and members and tools on real serve
 test-unit: $(STAMP) ## the tests of functions and classes, of properties and of the project itself (a minute)
 	$(BIN)/pytest $(BY_TEST) tests/unit tests/property tests/repo
 
-test-sim: $(STAMP) ## groups, models and decoders in virtual time, with random faults and inputs (2 minutes)
+test-sim: $(STAMP) ## groups, models and decoders in virtual time, with random faults and inputs (3 minutes)
 	$(BIN)/pytest $(BY_TEST) tests/sim tests/model tests/fuzz
 
 test-faults: setup ## members and tools on servers and connections that fail

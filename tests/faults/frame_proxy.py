@@ -14,7 +14,6 @@ import struct
 import threading
 from collections import Counter
 from enum import Enum
-from types import TracebackType
 from typing import Self
 
 _HOST = "127.0.0.1"
@@ -92,12 +91,7 @@ class FrameProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

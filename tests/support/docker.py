@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.support.docker_engine import (
@@ -121,12 +120,7 @@ class DockerCluster(TopicVerbs):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

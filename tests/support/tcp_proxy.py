@@ -12,7 +12,6 @@ import struct
 import threading
 import time
 from collections import Counter, deque
-from types import TracebackType
 from typing import Final, Literal, Self
 
 from zkconsumer.servers.waiting import free_port
@@ -48,12 +47,7 @@ class TcpProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
