@@ -208,7 +208,8 @@ def test_stop_is_quick_and_final(
         endpoints(cluster), events.append, fetch_wait_max_ms=20_000, num_consumer_fetchers=2
     )
     target = stream(capacity=10_000)
-    infos = {PartitionTopicInfo(topic, p, 0): target for p in range(1000)}
+    queue = target._control.queue
+    infos = {PartitionTopicInfo(topic, p, 0): queue for p in range(1000)}
     tested.start(infos)
     wait_until(
         lambda: sum(e.kind is FetchEventKind.LEADER_FOUND for e in events) == 1000, 10, "leaders"
@@ -220,9 +221,9 @@ def test_stop_is_quick_and_final(
     assert not any(tested.requests_to(broker) for broker in endpoints(cluster))
     send(cluster, topic, [b"late"] * 1000, 1000)
     again = PartitionTopicInfo(topic, 5, 0)
-    tested.start({again: target._control.queue})
+    tested.start({again: queue})
     assert take(target, 1) == [b"late"]
-    assert len(target._control.queue) == 0
+    assert len(queue) == 0
     with pytest.raises(UsageError):
         tested.start({next(iter(infos)): target._control.queue})
 
