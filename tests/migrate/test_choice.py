@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -263,7 +266,7 @@ def test_one_rule_decides_every_exit_status() -> None:
             yield command
 
     every = list(commands(cli))
-    assert len(every) > 5
+    assert 5 < len(every) <= 12
     assert [one.name for one in every if one.epilog != HELP] == []
     assert [exit_status(failed=f, attention=a) for f in (False, True) for a in (False, True)] == [
         0,
@@ -271,3 +274,14 @@ def test_one_rule_decides_every_exit_status() -> None:
         1,
         1,
     ]
+
+
+def test_the_help_of_plan_fits_on_two_screens() -> None:
+    """It has more options than any other command."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "zkmigrate", "plan", "--help"],
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        check=True,
+    )
+    assert shown.stdout.count(b"\n") <= 96

@@ -40,8 +40,9 @@ def _skips(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[S
 def _choice(name: str, values: type[Enum], what: str) -> Callable[[F], F]:
     """Return an option that takes one of the values; the first is the default."""
     every = [one.value for one in values]
+    shown = every[0] != "refuse"
     return click.option(
-        name, type=click.Choice(every), default=every[0], show_default=True, help=what
+        name, type=click.Choice(every), default=every[0], show_default=shown, help=what
     )
 
 
@@ -50,8 +51,7 @@ def decisions_option(command: F) -> F:
     return click.option(
         "--decisions",
         metavar="FILE",
-        help="A TOML file with decisions about single groups and topics, see plan --decisions-out. "
-        "They override other options.",
+        help="A TOML file with decisions about single groups and topics, see plan --decisions-out.",
     )(command)
 
 
@@ -103,7 +103,7 @@ def decisions(command: F) -> F:
             type=click.IntRange(min=0),
             default=Options().max_idle_days,
             show_default=True,
-            help="Groups that have written no offset for this many days need a decision.",
+            help="Groups without a commit for this many days need a decision.",
         ),
         click.option(
             "--skip",
@@ -111,62 +111,54 @@ def decisions(command: F) -> F:
             metavar="GROUP:TOPIC[:PARTITION]",
             multiple=True,
             callback=_skips,
-            help="Leave these offsets as they are in both stores; each part may be a glob such as "
-            "'*'; may be repeated.",
+            help="Leave these offsets as they are. Each part may be a glob such as '*'. May be "
+            "repeated.",
         ),
         _choice(
             "--without-offset",
             WithoutOffset,
-            "Where to start in partitions without an offset in either store; leave: the new "
-            "consumers' auto.offset.reset decides.",
+            "Partitions without any offset; leave: auto.offset.reset decides.",
         ),
         _choice(
             "--other-znodes",
             OtherZnodes,
-            "What to do with groups that have znodes of another kind next to their offsets, such "
-            "as a wrapper's state; ignore: move the group and leave these znodes.",
+            "Groups with other znodes next to their offsets; ignore: leave these znodes.",
         ),
         _choice(
             "--expired-offsets",
             Expired,
-            "What to do with offsets that an earlier move wrote and that are gone since, for "
-            "example because Kafka deletes offsets that are not committed again; moved: the offset "
-            "that was moved, earliest and latest: the log's beginning and end.",
+            "Offsets that an earlier move wrote and that are gone since; moved: write them again.",
         ),
         _choice(
             "--recreated-topics",
             Recreated,
-            "What to do with offsets that were stored before their topic was created; skip: leave "
-            "them behind, earliest: start at the log's beginning.",
+            "Offsets that are older than their topic.",
         ),
         _choice(
             "--unproven-topics",
             Unproven,
-            "What to do with offsets of topics without an id in ZooKeeper, if the cluster has "
-            "left ZooKeeper; trust: assume that it is the same topic, skip: leave them behind, "
-            "earliest: start at the log's beginning.",
+            "Offsets of topics without an id in ZooKeeper, after the change to KRaft; trust: it is "
+            "the same topic.",
         ),
         _choice(
             "--missing-topics",
             MissingTopics,
-            "What to do with offsets of topics and partitions that do not exist; skip: leave them "
-            "behind.",
+            "Offsets of topics and partitions that do not exist.",
         ),
         _choice(
             "--misplaced",
             Misplaced,
-            "What to do with offsets that a 1.1.0 broker stored below 'offset' instead of "
-            "'offsets'.",
+            "Offsets that a 1.1.0 broker stored below 'offset'.",
         ),
         _choice(
             "--out-of-range",
             OutOfRange,
-            "What to do with offsets outside of the log; clamp: use the nearest one in it.",
+            "Offsets outside of the log; clamp: use the nearest one in it.",
         ),
         _choice(
             "--on-conflict",
             OnConflict,
-            "Which offset to use if the stores have different ones.",
+            "Which offset to use if the stores differ.",
         ),
         _choice("--direction", Direction, "Source store and target store."),
     ):

@@ -33,21 +33,19 @@ from zkmigrate.plan.values import Verdict
 @click.option(
     "--at-apply",
     is_flag=True,
-    help="Let the groups run until apply, which reads each group's offsets right before it moves "
-    "them. The plan records only the decisions.",
+    help="Let the groups run until apply, which then reads their offsets. The plan records only "
+    "the decisions.",
 )
-@click.option("--out", metavar="PLAN", help="A new file for the plan; without it, only show it.")
+@click.option("--out", metavar="PLAN", help="A new file for the plan.")
 @click.option(
     "--decisions-out",
     metavar="FILE",
-    help="A new file for --decisions, with a rule for each group that needs a decision. Not with "
-    "--out.",
+    help="Instead of --out: a new file for --decisions, with the questions.",
 )
 @click.option(
     "--from-file",
     metavar="FILE",
-    help="Take the chosen groups' offsets from a CSV, JVM export or JSON file, not from the source "
-    "store.",
+    help="Take the offsets from a CSV, JVM export or JSON file, not from the source store.",
 )
 @rename_option
 @server_options
@@ -71,6 +69,10 @@ def plan(
     With --out, also write a plan to review: each partition with its old and new offset and the
     reason. Groups that are not ready are in the plan with the reason, and apply skips them. Nothing
     else is changed.
+
+    A group that needs a decision is refused, unless an option decides: skip leaves the offsets
+    behind, and earliest and latest are the beginning and the end of the log. Decisions in a file
+    override these options.
     """
     summary = Summary(how, only_problems, options.skips)
     if at_apply:

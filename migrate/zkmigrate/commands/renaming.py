@@ -65,8 +65,8 @@ def rename_option(command: F) -> F:
         metavar="OLD=NEW",
         multiple=True,
         callback=parse_renames,
-        help="Give a group another name in the target store. With a '*' in both parts, rename "
-        "every group that matches, as in 'legacy-*=*'. May be repeated.",
+        help="Give a group another name in the target store, or many groups, as in 'legacy-*=*'. "
+        "May be repeated.",
     )(command)
 
 
