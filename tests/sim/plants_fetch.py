@@ -16,6 +16,7 @@ from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.reader import Reader
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch import worker as worker_module
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
 from zkconsumer.runtime.fetch.requests import LeadersRequest
@@ -244,15 +245,15 @@ def forgets_the_leaderless(patch: Patch) -> None:
 
 def consumes_early(patch: Patch) -> None:
     """A message counts as consumed when it is returned."""
-    right = Reader.try_next
+    right = KafkaStream.try_next
 
-    def try_next(self: Reader) -> MessageAndMetadata | None:
+    def try_next(self: KafkaStream) -> MessageAndMetadata | None:
         message = right(self)
         if message is not None:
-            self._info.consumed_offset = message.offset + 1
+            self._control.reader._info.consumed_offset = message.offset + 1
         return message
 
-    patch.setattr(Reader, "try_next", try_next)
+    patch.setattr(KafkaStream, "try_next", try_next)
 
 
 def revokes_queued_chunks_only(patch: Patch) -> None:

@@ -56,9 +56,9 @@ class Run:
         self.dropped = False
         """Whether those not taken were dropped, because the partition was revoked."""
 
-    def begin(self, *, singly: bool) -> None:
+    def begin(self, singly: bool) -> None:
         """Let messages be taken one at a time, or a list of them."""
-        self.base, self.singly = self.taken, singly
+        self.base, self.singly = len(self.messages) - length_hint(self.rest), singly
 
     @property
     def left(self) -> int:

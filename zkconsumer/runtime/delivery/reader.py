@@ -92,6 +92,7 @@ class Request:
         self.most = most
         self.lists = lists
         self.columns = columns
+        self.singly = not (lists or columns)
         self.timeout = timeout
         self.wait = wait
         self.raises = wait and timeout is None
@@ -142,12 +143,11 @@ class Reader:
         self._ended = False
         self.messages: HandOut[MessageAndMetadata] = self._iterator(Request(_none))
         """The iterator over single messages."""
-        self._polled: HandOut[MessageAndMetadata | None] = self._iterator(
-            Request(_none, wait=False)
-        )
+        self.polled: HandOut[MessageAndMetadata | None] = self._iterator(Request(_none, wait=False))
+        """Those that do not wait: see ``take``."""
         self._list_request = Request(list, lists=True, wait=False)
-        self._polled_lists: HandOut[list[MessageAndMetadata]] = self._iterator(self._list_request)
-        self._polled_columns: HandOut[RecordBatch | None] = self._iterator(
+        self.polled_lists: HandOut[list[MessageAndMetadata]] = self._iterator(self._list_request)
+        self.polled_columns: HandOut[RecordBatch | None] = self._iterator(
             Request(_none, columns=True, wait=False)
         )
 
@@ -203,18 +203,10 @@ class Reader:
         """See ``KafkaStream.arrow_batches``. ``empty`` has no rows."""
         return self._iterator(Request(lambda: empty, columns=True, timeout=timeout))
 
-    def try_next(self) -> MessageAndMetadata | None:
-        """See ``KafkaStream.try_next``."""
-        return _next(self._polled)
-
-    def try_next_list(self, most: int) -> list[MessageAndMetadata]:
-        """See ``KafkaStream.try_next_batch``."""
+    def limited_to(self, most: int) -> HandOut[list[MessageAndMetadata]]:
+        """``polled_lists``, whose lists have at most so many messages from now on."""
         self._list_request.limit(most)
-        return _next(self._polled_lists)
-
-    def try_next_columns(self) -> RecordBatch | None:
-        """See ``KafkaStream.try_next_columns``."""
-        return _next(self._polled_columns)
+        return self.polled_lists
 
     def mark_consumed(self) -> None:
         """See ``KafkaStream.mark_consumed``."""
@@ -269,7 +261,7 @@ class Reader:
     def after_fork(self, error: Exception, lock: Lock) -> None:
         """See ``StreamControl.after_fork``."""
         self._lock, self._fault, self._unlocked, self._searcher = lock, error, _NOTHING, 0
-        for items in (self.messages, self._polled, self._polled_lists, self._polled_columns):
+        for items in (self.messages, self.polled, self.polled_lists, self.polled_columns):
             items.restart()
 
     def drop_chunk(self) -> None:
@@ -340,7 +332,10 @@ class Reader:
             problem.__cause__ = cause
             return Found.END, problem
         try:
-            while (found := self._search_for(request)) is Found.NOTHING and request.wait:
+            while True:
+                found = self._search_columns() if request.columns else self._search(request.most)
+                if found is not Found.NOTHING or not request.wait:
+                    break
                 remaining = None if deadline is None else deadline - monotonic()
                 if remaining is not None and remaining <= 0:
                     break
@@ -348,6 +343,8 @@ class Reader:
                 self._queue.tell_space()
                 self._queue.alarm.wait(remaining)
                 self._lock.acquire()
+            if found is Found.READY:
+                self._unlock(request)
         except _DATA_FAULTS as error:
             self.failure = error
             return Found.END, error
@@ -365,12 +362,6 @@ class Reader:
         left_over = self._run.columns is not None and self._run.left > 0
         if self._decoding or (left_over and not columns):
             self._again()
-
-    def _search_for(self, request: Request) -> Found:
-        found = self._search_columns() if request.columns else self._search(request.most)
-        if found is Found.READY:
-            self._unlock(request)
-        return found
 
     def _search_columns(self) -> Found:
         """Have the rest of a chunk in the run, as columns. Releases the lock to decode."""
@@ -511,7 +502,7 @@ class Reader:
         """Let what the run has be taken without the lock: single messages one after another, or
         one item. Taking an item takes its messages from the run, in one step."""
         run, self._asked = self._run, request
-        run.begin(singly=not (request.lists or request.columns))
+        run.begin(request.singly)
         items: Iterator[Any] = run.rest
         if request.columns:
             items = map(itemgetter(1), zip(run.rest, repeat(run.columns)))
@@ -563,9 +554,12 @@ def _none() -> None:
     return None
 
 
-def _next(items: HandOut[_T]) -> _T:
-    """The next item. A ``for`` statement takes it: a signal handler may raise as soon as a call of
-    ``next`` returns, before the caller has the item."""
+def take(items: HandOut[_T]) -> _T:
+    """The next item. Raises ``StopIteration`` after the end.
+
+    A ``for`` statement takes it: a signal handler may raise as soon as a call of ``next`` returns,
+    before the caller has the item.
+    """
     try:
         for item in items:
             return item

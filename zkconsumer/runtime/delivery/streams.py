@@ -18,7 +18,7 @@ from typing import Any
 from zkconsumer.broker.records import MessageAndMetadata
 from zkconsumer.errors import UsageError
 from zkconsumer.runtime.delivery.control import StreamControl
-from zkconsumer.runtime.delivery.reader import RecordBatch
+from zkconsumer.runtime.delivery.reader import RecordBatch, take
 from zkconsumer.runtime.undisturbed import Undisturbed
 
 
@@ -53,7 +53,7 @@ class KafkaStream:
         Otherwise like ``next`` on the iterator: it counts the current message as consumed, raises
         the same errors, and raises ``StopIteration`` after ``shutdown``.
         """
-        return self._control.reader.try_next()
+        return take(self._control.reader.polled)
 
     def batches(
         self, max_messages: int = 500, timeout: float | None = None
@@ -115,14 +115,14 @@ class KafkaStream:
         Otherwise like ``next`` on ``batches``. Raises ``ValueError`` for ``max_messages`` below 1.
         """
         _check_most(max_messages)
-        return self._control.reader.try_next_list(max_messages)
+        return take(self._control.reader.limited_to(max_messages))
 
     def try_next_columns(self) -> RecordBatch | None:
         """Return the next columns, or ``None`` if there are none now. Never waits.
 
         Otherwise like ``next`` on ``arrow_batches``. Needs the extra ``arrow``.
         """
-        return self._control.reader.try_next_columns()
+        return take(self._control.reader.polled_columns)
 
     def mark_consumed(self) -> None:
         """Count the current message or list as consumed now, without asking for the next one."""
