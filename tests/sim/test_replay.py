@@ -78,18 +78,19 @@ class Lines:
 
 
 class Both:
-    """Two observers of one loop."""
+    """Two observers of one loop. The first one also gets what the coordination reports."""
 
-    def __init__(self, one: Any, other: Recorder) -> None:
-        self._each = (one, other)
+    def __init__(self, first: Any, second: Recorder) -> None:
+        self._each = (first, second)
+        self.op, self.shut = getattr(first, "op", None), getattr(first, "shut", None)
 
-    def event(self, *told: Any) -> None:
-        for one in self._each:
-            one.event(*told)
+    def event(self, *what: Any) -> None:
+        for observer in self._each:
+            observer.event(*what)
 
-    def command(self, *told: Any) -> None:
-        for one in self._each:
-            one.command(*told)
+    def command(self, *what: Any) -> None:
+        for observer in self._each:
+            observer.command(*what)
 
 
 def recorded(patch: pytest.MonkeyPatch, play: Callable[[], object]) -> Lines:
