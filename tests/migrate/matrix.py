@@ -269,10 +269,11 @@ def with_plan(one: Cluster, command: str, *words: str) -> str:
 
 
 def status(one: Cluster) -> str:
-    """Which store is current, whether something needs attention, and the modes of a live move."""
+    """The case, which store is current, whether something needs attention, and the modes."""
     ran = one.run("status", "--group", one.group)
     row = ran.rows[0]
-    found = f"{ran.status} {row['truth']}{'!' if row['attention'] else ''} {row['locked']}"
+    found = f"{ran.status} {row['case']}; {row['truth']}{'!' if row['attention'] else ''}"
+    found += f" {row['locked']}"
     if not row["mode"]:
         return found
     gates = [gate.split(": ") for gate in row["next_modes"].split(" | ")]

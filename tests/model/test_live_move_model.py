@@ -201,7 +201,7 @@ def operator(s: State, d: Design, b: Bounds) -> Iterator[Step]:
     if (s.mode in (ZOOKEEPER, LOCKED) or not s.acl) and d.ids_lock:
         lifting = s.lifting and not d.lift
         yield "lock ids", s._replace(acl=True, sealed=s.mode == LOCKED, lifting=lifting)
-    # ``live unlock`` and ``release`` do the same.
+    # ``unlock`` does the same.
     if (s.mode == ZOOKEEPER or not d.release) and s.acl:
         yield "look before unlocking", s._replace(lifting=True)
     if s.lifting:

@@ -98,6 +98,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         "each group",
         (
             _GROUP,
+            Column("case", "string", "What has happened to the group: see the table of cases."),
             Column("truth", "string", "Store whose offsets are current: `zookeeper` or `kafka`; "
                    "or `both`, `moving`, `nothing`, `unknown`."),
             Column("zookeeper_members", "integer", "Members in ZooKeeper.", True),

@@ -55,10 +55,11 @@ def status(
 ) -> None:
     """Show which store is current for each group, and which groups need attention.
 
-    For each group of either store it shows: which store is current (zookeeper, kafka, both,
-    moving), members on both sides, lag in both stores, partitions of the source store that have
-    changed since the move, whether old consumers are locked out, and days until the broker deletes
-    the offsets. For a group in a live move it shows the mode, and what prevents the next modes.
+    For each group of either store it shows: its case, which store is current (zookeeper, kafka,
+    both, moving), members on both sides, lag in both stores, partitions of the source store that
+    have changed since the move, whether old consumers are locked out, and days until the broker
+    deletes the offsets. For a group in a live move it shows the mode, and what prevents the next
+    modes.
 
     With PLAN, it compares both stores with the plan and shows each difference: behind (the target
     has no offset or a lower one, or perhaps a lower one than consumers had committed),
@@ -103,8 +104,9 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
         live = in_live_move(stores.zk, legal)
         for state in read_states(stores, names, {}, False):
             if isinstance(state, GroupState):
-                row, broken = status_of(state, locked[state.group], now_ms, retention)
-                if state.group in live:
+                prepared = state.group in live
+                row, broken = status_of(state, locked[state.group], now_ms, retention, prepared)
+                if prepared:
                     row, lost = _with_modes(stores, row)
                     broken = broken or lost
             elif state[1].kind is Kind.BAD_NAME and state[0] not in in_zookeeper:

@@ -10,6 +10,7 @@ from zkconsumer.admin.ids_lock import Guard
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import RULES, Follows, Mode
 from zkmigrate.model import GroupState, Retention, Store
+from zkmigrate.plan.cases import Case, case_of, changed_since
 from zkmigrate.text import day, shown
 
 DAY_MS: Final = 86_400_000
@@ -24,13 +25,15 @@ NOTHING: Final = "nothing"
 class Status(NamedTuple):
     """One group. Members are counts, lags are messages. ``None``: not known, or none.
 
-    ``truth``: the store whose offsets are current, or ``both``, ``moving``, ``nothing``.
+    ``case``: see ``cases``. ``truth``: the store whose offsets are current, or ``both``,
+    ``moving``, ``nothing``.
     ``changed``: partitions whose offset in the source store has changed since the move.
     ``days_left``: until the broker deletes the offsets, unless a consumer commits. ``attention``:
     what an operator must do.
     """
 
     group: str
+    case: str
     truth: str
     zookeeper_members: int | None
     kafka_members: int | None
@@ -50,7 +53,11 @@ class Status(NamedTuple):
 
 
 def status_of(
-    state: GroupState, locked: str, now_ms: int, retention: Retention | None
+    state: GroupState,
+    locked: str,
+    now_ms: int,
+    retention: Retention | None,
+    prepared: bool = False,
 ) -> tuple[Status, bool]:
     """Return the status of a group, and whether something of it could not be read."""
     members = [name for name in state.members if not is_migrator(state.group, name)]
@@ -62,13 +69,7 @@ def status_of(
     attention: list[str] = []
     changed: list[TopicPartition] = []
     if marker is not None and moved_to is not None and (marker.in_target or marker.misplaced):
-        source = kafka if moved_to is Store.ZOOKEEPER else zk
-        then = {**marker.left, **marker.values}
-        late = {tp for tp, offset in source.items() if then.get(tp) != offset}
-        if moved_to is Store.KAFKA:
-            once = {**marker.left, **marker.misplaced}
-            late |= {tp for tp, offset in state.misplaced.items() if once.get(tp) != offset}
-        changed = sorted(late)
+        changed = sorted(changed_since(state))
         if changed:
             other = Store.KAFKA if moved_to is Store.ZOOKEEPER else Store.ZOOKEEPER
             attention.append(
@@ -123,6 +124,7 @@ def status_of(
     return (
         Status(
             state.group,
+            case_of(state, prepared).value,
             truth,
             len(members),
             len(state.coordinator_members),
@@ -141,12 +143,16 @@ def status_of(
 
 def unknown(group: str, why: str) -> Status:
     """Return the status of a group that cannot be read."""
-    return Status(group, "unknown", None, None, None, None, 0, "", "", None, why)
+    return Status(
+        group, Case.UNREADABLE.value, "unknown", None, None, None, None, 0, "", "", None, why
+    )
 
 
 def only_in_kafka(group: str) -> Status:
     """Return the status of a group that ZooKeeper cannot hold, because of its name."""
-    return Status(group, Store.KAFKA.value, None, None, None, None, 0, "", "", None, "")
+    return Status(
+        group, Case.IN_KAFKA.value, Store.KAFKA.value, None, None, None, None, 0, "", "", None, ""
+    )
 
 
 def _moved(state: GroupState) -> str:

@@ -1,0 +1,121 @@
+"""The case of a group: what has happened to it, from all that is known about it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.modes import Mode
+from zkmigrate.model import GroupState, Store, number
+
+
+class Case(Enum):
+    """The case of a group. ``status`` prints the value."""
+
+    UNTOUCHED = "untouched"
+    IN_KAFKA = "in kafka"
+    EMPTY = "empty"
+    MISPLACED = "misplaced offsets"
+    HIDDEN = "hidden offsets"
+    MOVED = "moved"
+    USED = "moved and used"
+    LATE_COMMIT = "late commit"
+    EXPIRED_IN_PART = "expired in part"
+    EXPIRED = "expired"
+    ROLLED_BACK = "rolled back"
+    MOVED_BACK = "moved back"
+    PREPARED = "prepared"
+    LOCKED = "live: locked"
+    KAFKA = "live: kafka"
+    OPEN = "live: open"
+    OTHER_LAYOUT = "other layout"
+    UNREADABLE = "unreadable"
+
+
+MEANING: Final[Mapping[Case, str]] = {
+    Case.UNTOUCHED: "Its offsets are in ZooKeeper, and it was never moved.",
+    Case.IN_KAFKA: "Its offsets are in Kafka only, as with `offsets.storage=kafka`.",
+    Case.EMPTY: "No store has an offset.",
+    Case.MISPLACED: "Never moved; a 1.1.0 broker has stored offsets below `offset`.",
+    Case.HIDDEN: "Never moved; the broker's access lists hide the offsets of a topic in Kafka.",
+    Case.MOVED: "Moved to Kafka, and neither store has changed since.",
+    Case.USED: "Moved to Kafka, and new consumers have committed there since.",
+    Case.LATE_COMMIT: "Moved to Kafka, and ZooKeeper has changed since: an old consumer runs.",
+    Case.EXPIRED_IN_PART: "Some of the offsets that were moved are gone from their store.",
+    Case.EXPIRED: "All of the offsets that were moved are gone from their store.",
+    Case.ROLLED_BACK: "A move was rolled back.",
+    Case.MOVED_BACK: "Moved to ZooKeeper by a plan.",
+    Case.PREPARED: "Prepared for a live move; ZooKeeper assigns its partitions.",
+    Case.LOCKED: "In a live move: locked, and ZooKeeper assigns its partitions.",
+    Case.KAFKA: "In a live move: the coordinator assigns its partitions.",
+    Case.OPEN: "In a live move: plain Kafka consumers may join.",
+    Case.OTHER_LAYOUT: "It has znodes that zkmigrate does not understand.",
+    Case.UNREADABLE: "Something of it cannot be read.",
+}
+_LIVE: Final = {Mode.LOCKED: Case.LOCKED, Mode.KAFKA: Case.KAFKA, Mode.OPEN: Case.OPEN}
+
+
+def case_of(state: GroupState, prepared: bool = False) -> Case:
+    """Return the case of a group. ``prepared``: it has a mode, and was not moved.
+
+    What is not understood comes before what is known.
+    """
+    marker = state.marker
+    moved_to = marker.moved_to if marker is not None else None
+    if state.faults or (
+        moved_to is not Store.KAFKA and any(one.fault for one in state.zk.values())
+    ):
+        return Case.UNREADABLE
+    if state.foreign:
+        return Case.OTHER_LAYOUT
+    if state.mode in _LIVE:
+        return _LIVE[state.mode]
+    if marker is not None and moved_to is not None:
+        if state.expired:
+            whole = state.expired >= marker.in_target.keys()
+            return Case.EXPIRED if whole else Case.EXPIRED_IN_PART
+        if moved_to is Store.ZOOKEEPER:
+            return Case.MOVED_BACK
+        if changed_since(state):
+            return Case.LATE_COMMIT
+        now = {tp: number(one) for tp, one in state.kafka.items()}
+        same = all(now.get(tp) == offset for tp, offset in marker.in_target.items())
+        return Case.MOVED if same else Case.USED
+    if prepared:
+        return Case.PREPARED
+    if marker is not None:
+        return Case.ROLLED_BACK
+    zk = {tp for tp, one in state.zk.items() if one.offset is not None}
+    if any(tp.topic in state.hidden for tp in zk):
+        return Case.HIDDEN
+    if state.misplaced:
+        return Case.MISPLACED
+    if zk:
+        return Case.UNTOUCHED
+    return (
+        Case.IN_KAFKA
+        if any(number(one) is not None for one in state.kafka.values())
+        else Case.EMPTY
+    )
+
+
+def changed_since(state: GroupState) -> set[TopicPartition]:
+    """Return the partitions whose offset in the source store has changed since the move.
+
+    None if the marker had no room for the offsets.
+    """
+    marker = state.marker
+    if marker is None or marker.moved_to is None or not (marker.in_target or marker.misplaced):
+        return set()
+    if marker.moved_to is Store.ZOOKEEPER:
+        source = {tp: one.offset for tp, one in state.kafka.items() if one.offset >= 0}
+    else:
+        source = {tp: one.offset for tp, one in state.zk.items() if one.offset is not None}
+    then = {**marker.left, **marker.values}
+    late = {tp for tp, offset in source.items() if then.get(tp) != offset}
+    if marker.moved_to is Store.KAFKA:
+        once = {**marker.left, **marker.misplaced}
+        late |= {tp for tp, offset in state.misplaced.items() if once.get(tp) != offset}
+    return late
