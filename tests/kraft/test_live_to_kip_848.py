@@ -39,7 +39,9 @@ def act(left: LeftBehind, group: str, capsys: pytest.CaptureFixture[str]) -> Act
         (row,) = rows_of(capsys.readouterr().out)
         if stage == "prepare" and status:  # it does not wait until the members have read the mode
             return str(row["why"])
-        assert (row["outcome"], status) == (outcome or "done", outcome == "refused"), row
+        assert (row["outcome"], status) == (outcome or "done", 3 if outcome == "refused" else 0), (
+            row
+        )
         return str(row["why"])
 
     return one
@@ -98,7 +100,7 @@ def test_a_live_move_ends_in_kip_848_and_returns(
             migratable("m1")
             migratable("m2")
             wait_owned(3, 3)
-            wait_until(lambda: not act("prepare", "was done"), SETTLED, "all know the mode")
+            wait_until(lambda: not act("prepare", "was done before"), SETTLED, "all know the mode")
             act("lock")
             act("to-kafka")
             with CoordinatorConsumerConnector(modern) as early:

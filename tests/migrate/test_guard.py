@@ -98,7 +98,7 @@ def test_the_original_consumer_cannot_start_until_the_group_is_released(
 def test_a_guard_can_be_left_out_and_set_later(
     filled: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
 ) -> None:
-    """With ``--no-lock`` nothing is locked. ``guard --all`` locks groups that were moved to Kafka
+    """With ``--no-lock`` nothing is locked. ``lock --all`` locks groups that were moved to Kafka
     and skips the others. A named group that was not moved is an error."""
     other = f"{group}-other"
     filled.set_zk(other, topic, {0: 1})
@@ -299,8 +299,8 @@ def test_groups_are_held_where_access_lists_are_not_enforced(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """apply notices that a lock would have no effect and says so. guard --hold owns all partitions,
-    so an old consumer owns none and fails, even after the session of guard --hold has ended once.
+    """apply notices that a lock would have no effect and says so. lock --hold owns all partitions,
+    so an old consumer owns none and fails, even after the session of lock --hold has ended once.
     Ctrl-C releases the partitions with status 0."""
     cluster = without_access_lists
     bench = bench_on(cluster)

@@ -109,7 +109,9 @@ def test_a_store_that_is_used_after_the_move(
     a group that was moved back, consumers at the broker are."""
     plan, journal = filled.plan([group])
     filled.apply(plan, journal)
-    assert shell("status", "--group", group)[0] == 0
+    status, (row,) = shell.rows("status", "--group", group)
+    assert (status, row["changed"]) == (3, 0)
+    assert row["attention"].startswith("is not locked")
     filled.set_zk(group, topic, {1: 9})
     status, (row,) = shell.rows("status", "--group", group)
     assert (status, row["changed"]) == (3, 1)

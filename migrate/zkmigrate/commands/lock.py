@@ -10,10 +10,12 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import click
 
+from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.admin.text import printable
 from zkconsumer.console.exclusive import no_effect
@@ -94,7 +96,7 @@ def lock(
     from zkmigrate.apply import guard
 
     now_ms = int(time.time() * 1000)
-    stopped = lambda group: guard.lock_moved(group, now_ms, execute)  # noqa: E731
+    stopped = partial(guard.lock_moved, now_ms=now_ms, execute=execute)
     _each_group("locking", LOCK, stopped, which, execute, wait, parallel, servers, only_problems,
                 how)  # fmt: skip
 
@@ -118,7 +120,7 @@ def unlock(
     """
     from zkmigrate.apply import guard
 
-    stopped = lambda group: guard.release(group, execute)  # noqa: E731
+    stopped = partial(guard.release, execute=execute)
     _each_group("unlocking", UNLOCK, stopped, which, execute, wait, parallel, servers,
                 only_problems, how)  # fmt: skip
 
@@ -168,7 +170,7 @@ def _each_group(
 
 
 def in_live_move(zk: BlockingZk, groups: Sequence[str]) -> dict[str, None]:
-    """Return the groups that have a mode and were not moved to Kafka."""
+    """Return the groups that have a mode or migratable members, and were not moved to Kafka."""
     every = zk.run_all(_caught_mode(name) for name in groups)
     return {name: None for name, is_live in zip(groups, every, strict=True) if is_live}
 
@@ -181,9 +183,10 @@ def _caught_mode(group: str) -> Script[bool]:
 
 
 def _is_live(group: str) -> Script[bool]:
-    """Whether the group has a mode, and was not moved to Kafka."""
-    _, version = yield from read_mode(LivePaths.of(group))
-    if version < 0:
+    """Whether the group has a mode or migratable members, and was not moved to Kafka."""
+    paths = LivePaths.of(group)
+    _, version = yield from read_mode(paths)
+    if version < 0 and not (yield from children(paths.members)):
         return False
     marker = yield from migration_marker.read(group)
     return marker is None or marker.moved_to is not Store.KAFKA

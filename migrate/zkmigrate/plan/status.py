@@ -65,7 +65,7 @@ def status_of(
     zk = {tp: one.offset for tp, one in state.zk.items() if one.offset is not None}
     kafka = {tp: one.offset for tp, one in state.kafka.items() if one.offset >= 0}
     moved_to = marker.moved_to if marker else None
-    truth = _truth(state, moved_to, bool(zk), bool(kafka))
+    truth = _truth(state, moved_to, bool(zk), bool(kafka), prepared)
     attention: list[str] = []
     changed: list[TopicPartition] = []
     if marker is not None and moved_to is not None and (marker.in_target or marker.misplaced):
@@ -172,12 +172,14 @@ def is_migrator(group: str, name: str) -> bool:
     return name == head + run and _RUN.fullmatch(run) is not None
 
 
-def _truth(state: GroupState, moved_to: Store | None, in_zk: bool, in_kafka: bool) -> str:
+def _truth(
+    state: GroupState, moved_to: Store | None, in_zk: bool, in_kafka: bool, prepared: bool
+) -> str:
     if any(is_migrator(state.group, name) for name in state.members):
         return MOVING
     if moved_to is not None:
         return moved_to.value
-    if state.mode is not Mode.ZOOKEEPER:
+    if prepared or state.mode is not Mode.ZOOKEEPER:
         follows = RULES[state.mode].follows
         if follows is Follows.COORDINATOR:
             return Store.KAFKA.value
