@@ -14,8 +14,9 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.zookeeper import events
-from zkconsumer.core.zookeeper.machine import RebalanceMachine, owner_of
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import Ok, Reply
+from zkconsumer.core.zookeeper.owners import owner_of
 from zkconsumer.core.zookeeper.states import IDLE, State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
@@ -148,15 +149,19 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         super()._join(subscription, streams)
         self._look_into_kafka()
 
+    @property
+    def _rebalance(self) -> RebalanceMachine | None:
+        """The machine that holds the partitions; ``None`` before there are streams."""
+        return None if self._loop is None else self._loop.machine
+
     def _look_into_kafka(self) -> None:
         """Warn if partitions without an offset in ZooKeeper have one in Kafka."""
-        loop, plane = self._loop, self._plane
-        coordination = self._coordination
-        if self._scala or loop is None or plane is None or coordination is None:
+        machine, plane, coordination = self._rebalance, self._plane, self._coordination
+        if self._scala or machine is None or plane is None or coordination is None:
             return
         if coordination.offsets is not None:
             return
-        held = dict(loop.machine.held)
+        held = dict(machine.held)
         fresh = [tp for tp, claim in held.items() if claim.committed is None]
         group, name = self.config.group_id, f"{self.consumer_id}_kafka_offsets"
 
@@ -269,7 +274,8 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         self._zk.close(timeout)
 
     def _membership(self, loop: MemberLoop[RebalanceMachine]) -> Membership:
-        machine = loop.machine
+        machine = self._rebalance
+        assert machine is not None
         state = machine.state
         return Membership(
             state.name,
@@ -278,7 +284,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             state in IDLE,
             len(machine.decision.mine),
             len(machine.held),
-            tuple(_faults(loop, self._last_fault())),
+            tuple(_faults(loop, machine, self._last_fault())),
         )
 
     def metrics(self) -> Metrics:
@@ -289,17 +295,17 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         """
         from zkconsumer.runtime.observation import snapshot
 
-        loop, plane, coordination = self._loop, self._plane, self._coordination
-        if loop is None or plane is None or coordination is None:
+        loop, machine = self._loop, self._rebalance
+        plane, coordination = self._plane, self._coordination
+        if loop is None or machine is None or plane is None or coordination is None:
             return snapshot.before_streams(self._zk, self._closed)
         return snapshot.of_member(
-            self._zk, self._gate, loop, coordination, plane, self._lasting_faults
+            self._zk, self._gate, loop, machine, coordination, plane, self._lasting_faults
         )
 
 
-def _faults(loop: MemberLoop[RebalanceMachine], of_cluster: str) -> Iterator[Fault]:
+def _faults(loop: MemberLoop[Any], machine: RebalanceMachine, of_cluster: str) -> Iterator[Fault]:
     """The current faults that the machine knows. ``of_cluster``: why the brokers do not answer."""
-    machine = loop.machine
     if loop.failure is not None:
         yield Fault(Trouble.FAILED, str(loop.failure), error=loop.failure)
     for tp, text in sorted(machine.blocked.copy().items()):

@@ -18,13 +18,12 @@ from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import classic_spec, group_clients, make_strategy
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import Subscription
-from zkconsumer.core.migration.group import LiveMembership, OwnStrategy
-from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.member import LiveMember
 from zkconsumer.core.migration.member_scripts import scripts_of
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.rebalance import LiveRebalance
+from zkconsumer.core.migration.strategy import OwnStrategy
 from zkconsumer.core.migration.znodes import LIVE_USER, LivePaths
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.journal.live import LiveRecorder
 from zkconsumer.runtime.connector import Member
 from zkconsumer.runtime.delivery.control import StreamControl
@@ -80,6 +79,11 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
         return None if machine is None else machine.live.mode
 
     @property
+    def _rebalance(self) -> RebalanceMachine | None:
+        machine = self._live_machine
+        return None if machine is None else machine.rebalance
+
+    @property
     def _live_machine(self) -> LiveMember | None:
         return None if self._loop is None else cast(LiveMember, self._loop.machine)
 
@@ -107,18 +111,17 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
             keys, name, subscription, OwnStrategy(config.partition_assignment_strategy, hash_form)
         )
         gate = cast(DualGate, self._gate)
-        live, group, paths = LiveMachine(), LiveMembership(spec), LivePaths.of(config.group_id)
-        rebalance = LiveRebalance(self._member_spec(subscription), live, group)
-        usual = tuple(make_strategy(one, hash_form) for one in keys.strategies)
-        machine = LiveMember(rebalance, group, live, paths.mode, usual)
+        paths = LivePaths.of(config.group_id)
+        usual = tuple(make_strategy(strategy, hash_form) for strategy in keys.strategies)
+        machine = LiveMember(self._member_spec(subscription), spec, paths.mode, usual)
         clients = group_clients(keys, spec, fetchers, self._security, 3)
         requests, heartbeats, offsets = map(
             self._line, clients, ("requests", "heartbeat", "offsets")
         )
         calls = self._listener_calls(newer=False)
-        commits = LiveOffsets(self._host, group, live, offsets, requests)
+        commits = LiveOffsets(self._host, machine.group, machine.live, offsets, requests)
         coordination = LiveCoordination(
-            self._in_zookeeper(offsets=commits, scripts=scripts_of(paths, live)),
+            self._in_zookeeper(offsets=commits, scripts=scripts_of(paths, machine.live)),
             BrokerCoordination(
                 spec, self._host, gate.group, requests, heartbeats, streams, calls, None
             ),
@@ -138,15 +141,15 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
         The call is cheap, and any thread may make it at any time. Before streams are created,
         almost all values are 0. After ``shutdown``, counters keep their last value.
         """
-        found, machine, coordination = super().metrics(), self._live_machine, self._coordination
+        metrics, machine, coordination = super().metrics(), self._live_machine, self._coordination
         if machine is None or coordination is None:
-            return found
+            return metrics
         live, pauses = machine.live, coordination.pauses
         return replace(
-            found,
+            metrics,
             mode="" if live.mode is None else live.mode.value,
             mode_version=live.version,
             mode_acknowledged=int(live.mode is not None and live.acknowledged == live.version),
             moving_partitions=len(live.giving_up),
-            pause_seconds={tp: pauses[tp] for tp in list(machine.held) if tp in pauses},
+            pause_seconds={tp: pauses[tp] for tp in list(machine.rebalance.held) if tp in pauses},
         )

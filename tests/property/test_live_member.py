@@ -35,15 +35,13 @@ from zkconsumer.core.migration.commands import (
     ModeLoaded,
     ReadMode,
     StoreAck,
-    TakenBack,
     ToGroup,
 )
-from zkconsumer.core.migration.group import LiveMembership, OwnStrategy
-from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.member import LiveMember
 from zkconsumer.core.migration.modes import RULES, Follows, Mode, may_deliver, neighbours
-from zkconsumer.core.migration.rebalance import LiveRebalance
+from zkconsumer.core.migration.strategy import OwnStrategy
 from zkconsumer.core.zookeeper import commands as zk_commands, events as zk_events
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 
@@ -53,12 +51,12 @@ SEEDS = 40
 BROKER = (BrokerEndpoint(0, "localhost", 9092),)
 
 
-class Keeping(LiveRebalance):
+class Keeping(RebalanceMachine):
     """Ignores that its partitions were taken back."""
 
     ANYWHERE: ClassVar[Mapping[type, Handler]] = {
-        **LiveRebalance.ANYWHERE,
-        TakenBack: lambda machine, event: None,
+        **RebalanceMachine.ANYWHERE,
+        zk_events.TakenBack: lambda machine, event: None,
     }
 
 
@@ -68,7 +66,6 @@ class World:
     def __init__(self, seed: int, weaker: str = "") -> None:
         self.random = random.Random(seed)
         subscription = Subscription(Pattern.STATIC, {TOPIC: 1})
-        live = LiveMachine()
         spec = classic_spec(
             consumer_id=ME,
             subscription=subscription,
@@ -78,11 +75,11 @@ class World:
             backoff=1,
             reread=9,
         )
-        group = LiveMembership(spec)
-        kind = Keeping if weaker == "keeps what it lost" else LiveRebalance
-        rebalance = kind(MemberSpec(GroupPaths("g"), ME, subscription), live, group)
-        self.member = LiveMember(rebalance, group, live, "/mode", (RangeStrategy(),))
-        if weaker == "gives back at once":
+        in_zookeeper = MemberSpec(GroupPaths("g"), ME, subscription)
+        self.member = LiveMember(in_zookeeper, spec, "/mode", (RangeStrategy(),))
+        if weaker == "keeps what it lost":
+            self.member.rebalance = Keeping(in_zookeeper, self.member.rebalance._rule)
+        elif weaker == "gives back at once":
             self.member._give_back = self._at_once  # type: ignore[method-assign]
         self.mode, self.version = Mode.ZOOKEEPER, 0
         self.session = 0

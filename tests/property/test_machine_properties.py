@@ -47,8 +47,6 @@ from zkconsumer.core.common.types import (
 )
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.kip848 import Kip848Machine
-from zkconsumer.core.migration.group import LiveMembership
-from zkconsumer.core.migration.rebalance import LiveRebalance
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.commands import Command
 from zkconsumer.core.zookeeper.events import Claim, Event
@@ -183,6 +181,8 @@ class Chaos:
             lambda: events.Changed(BROKER_IDS),
             lambda: Dropped(dict.fromkeys(self.some(), 7)),
             lambda: events.OffsetReset(rng.choice(TPS), rng.choice([None, 9])),
+            events.RulesChanged,
+            lambda: events.TakenBack(frozenset(self.some())),
             lambda: TimerFired(rng.randint(0, 60), "backoff"),
             self.request,
             lambda: self.answer(
@@ -347,7 +347,7 @@ def test_a_commit_without_its_claims_is_found(
 
 @pytest.mark.parametrize(
     "machine",
-    [RebalanceMachine, LiveRebalance, ClassicMachine, LiveMembership, Kip848Machine],
+    [RebalanceMachine, ClassicMachine, Kip848Machine],
 )
 def test_the_tables_name_each_machines_own_handlers(machine: type[Machine[Any, Any, Any]]) -> None:
     """A machine that overrides a handler names it in its own table: the table's is what runs."""

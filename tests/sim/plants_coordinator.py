@@ -13,6 +13,7 @@ from zkconsumer.core.common.commit_queue import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import events
 from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.offer import JoinOffer
 from zkconsumer.core.groups.reactions import Reaction, Request, reaction
 from zkconsumer.runtime.membership import classic as coordinator
 
@@ -38,7 +39,7 @@ def without(kind: type, name: str) -> Patch:
 
 def joins_without_stopping(patch: pytest.MonkeyPatch) -> None:
     """An eager member continues reading while it joins."""
-    patch.setattr(ClassicMachine, "_rejoin", ClassicMachine._load)
+    patch.setattr(JoinOffer, "cooperative", True)
 
 
 def has_no_fence(patch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,12 @@ import pytest
 from tests.sim.runs import live_operator
 from tests.sim.runs.live_operator import IdsLock, SimOperator
 from zkconsumer.core.migration import machine, member, member_scripts
+from zkconsumer.core.migration.claims import LiveClaims
 from zkconsumer.core.migration.commands import LiveRegistered
 from zkconsumer.core.migration.gates import Facts, obstacles
 from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.member import LiveMember
 from zkconsumer.core.migration.modes import Mode, Offer
-from zkconsumer.core.migration.rebalance import LiveRebalance
-from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.scripts import ownership
 from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.runtime.membership.live import DualGate
@@ -91,7 +90,7 @@ def delivers_with_one_lock(patch: pytest.MonkeyPatch) -> None:
     """The owner znode is enough, whatever the coordinator assigns."""
     patch.setattr(machine, "may_claim", lambda mode, joined, assigned: True)
     patch.setattr(machine, "may_deliver", lambda mode, joined, assigned, owner: owner)
-    patch.setattr(LiveMachine, "_give_up", lambda self, partitions, commit: None)
+    patch.setattr(LiveMachine, "_give_up", lambda self, partitions: None)
 
 
 def begins_at_zookeepers_offset(patch: pytest.MonkeyPatch) -> None:
@@ -110,7 +109,7 @@ def commits_in_zookeeper_alone(patch: pytest.MonkeyPatch) -> None:
 
 def commits_changes_alone(patch: pytest.MonkeyPatch) -> None:
     """Offsets that ZooKeeper already has are not stored in Kafka."""
-    patch.setattr(LiveRebalance, "_obstacle", RebalanceMachine._obstacle)
+    patch.setattr(LiveClaims, "stores_in_kafka", False)
 
 
 def gives_back_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -138,7 +137,8 @@ def lets_plain_consumers_in_early(patch: pytest.MonkeyPatch) -> None:
 
     def init(self: LiveMember, *args: Any) -> None:
         right(self, *args)
-        self._strategies = dict.fromkeys(Offer, self._strategies[Offer.USUAL])
+        self._offers = dict.fromkeys(Offer, self._offers[Offer.USUAL])
+        self.group.offer = self._offers[Offer.USUAL]
 
     patch.setattr(LiveMember, "__init__", init)
 

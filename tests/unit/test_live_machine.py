@@ -9,10 +9,8 @@ from zkconsumer.core.migration import znodes
 from zkconsumer.core.migration.machine import (
     Acknowledge,
     Acknowledged,
-    Deliver,
+    ChangeClaims,
     Event,
-    Follow,
-    GiveUp,
     Held,
     Join,
     Joined,
@@ -20,8 +18,9 @@ from zkconsumer.core.migration.machine import (
     LiveMachine,
     ModeRead,
     SessionLost,
+    TakeBack,
 )
-from zkconsumer.core.migration.modes import Follows, Mode, Offer, neighbours
+from zkconsumer.core.migration.modes import Mode, Offer, neighbours
 from zkconsumer.errors import ConfigError, ZnodeFormatError
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -59,10 +58,11 @@ def test_a_member_in_zookeeper_keeps_plain_consumers_out() -> None:
     knows."""
     machine = LiveMachine()
     assert machine.on(ModeRead(Mode.ZOOKEEPER, 0)) == [
-        Follow(Follows.ZOOKEEPER, NONE),
+        ChangeClaims(),
         Join(Offer.OWN),
     ]
-    assert machine.on(Held(ONE)) == [Deliver(ONE)]
+    assert machine.on(Held(ONE)) == []
+    assert machine.delivered == ONE
     assert machine.on(Joined(Offer.OWN, BOTH)) == [Acknowledge(0)]
     assert machine.on(Acknowledged(0)) == []
     assert machine.may_claim(P1)
@@ -77,12 +77,9 @@ def test_to_kafka_only_what_moves_is_given_up() -> None:
     machine = member(*IN_ZOOKEEPER, ModeRead(Mode.LOCKED, 1), Joined(Offer.OWN, ONE))
     assert machine.delivered == BOTH
     machine.on(Acknowledged(1))
-    assert machine.on(ModeRead(Mode.KAFKA, 2)) == [
-        Deliver(ONE),
-        GiveUp(TWO, commit=True),
-        Follow(Follows.COORDINATOR, ONE),
-    ]
-    assert machine.on(Held(ONE)) == [Acknowledge(2)]
+    assert machine.on(ModeRead(Mode.KAFKA, 2)) == [ChangeClaims()]
+    assert (machine.delivered, machine.giving_up) == (ONE, TWO)
+    assert machine.on(Held(ONE)) == [ChangeClaims(), Acknowledge(2)]
 
 
 def test_in_kafka_both_locks_are_needed() -> None:
@@ -91,13 +88,14 @@ def test_in_kafka_both_locks_are_needed() -> None:
     assert machine.delivered == NONE
     assert machine.may_claim(P0)
     assert not machine.may_claim(P1)
-    assert machine.on(Held(ONE)) == [Deliver(ONE)]
+    assert machine.on(Held(ONE)) == []
+    assert machine.delivered == ONE
 
 
 def test_open_lets_plain_consumers_join() -> None:
     """The member rejoins with its usual strategies, and then acknowledges."""
     machine = member(*IN_KAFKA)
-    assert machine.on(ModeRead(Mode.OPEN, 3)) == [Join(Offer.USUAL)]
+    assert machine.on(ModeRead(Mode.OPEN, 3)) == [ChangeClaims(), Join(Offer.USUAL)]
     assert machine.on(Joined(Offer.USUAL, BOTH)) == [Acknowledge(3)]
 
 
@@ -105,12 +103,14 @@ def test_a_member_that_does_not_refuse_plain_consumers_does_not_deliver_in_locke
     """Another client may deliver the partitions that the coordinator assigns to it."""
     machine = member(*IN_OPEN)
     assert machine.on(ModeRead(Mode.LOCKED, 5)) == [
-        Deliver(NONE),
-        Follow(Follows.ZOOKEEPER, NONE),
+        TakeBack(BOTH),
+        ChangeClaims(),
         Join(Offer.OWN),
     ]
     assert not machine.may_claim(P0)
-    assert machine.on(Joined(Offer.OWN, NONE)) == [Deliver(BOTH), Acknowledge(5)]
+    assert machine.delivered == NONE
+    assert machine.on(Joined(Offer.OWN, NONE)) == [ChangeClaims(), Acknowledge(5)]
+    assert machine.delivered == BOTH
 
 
 @pytest.mark.parametrize("before", [IN_KAFKA, IN_OPEN], ids=["kafka", "open"])
@@ -121,29 +121,29 @@ def test_an_expelled_member_gives_everything_up_without_a_commit(
     machine = member(*before)
     offer = machine.joined
     assert offer is not None
-    found = machine.on(Left(expelled=True))
-    assert found[:2] == [Deliver(NONE), GiveUp(BOTH, commit=False)]
-    assert machine.on(Joined(offer, BOTH)) == [Follow(Follows.COORDINATOR, BOTH)]
-    assert machine.on(Held(NONE)) == []
-    assert machine.on(Held(ONE)) == [Deliver(ONE)]
+    assert machine.on(Left())[0] == TakeBack(BOTH)
+    assert machine.delivered == NONE
+    assert machine.on(Joined(offer, BOTH)) == [ChangeClaims()]
+    assert not machine.may_claim(P0)
+    assert machine.on(Held(NONE)) == [ChangeClaims()]
+    assert machine.on(Held(ONE)) == []
+    assert machine.delivered == ONE
 
 
 def test_in_zookeeper_the_coordinator_does_not_matter() -> None:
     """A member that the coordinator expels still delivers, and rejoins."""
     machine = member(*IN_ZOOKEEPER)
-    assert machine.on(Left(expelled=True)) == [Join(Offer.OWN)]
+    assert machine.on(Left()) == [Join(Offer.OWN)]
     assert machine.delivered == BOTH
 
 
 def test_a_new_session_reads_the_mode_first() -> None:
     """The session's end removes the owner znodes, the mode and the acknowledgement."""
     machine = member(*IN_KAFKA)
-    assert machine.on(SessionLost()) == [Deliver(NONE)]
+    assert machine.on(SessionLost()) == []
     assert not machine.may_claim(P0)
-    assert machine.on(ModeRead(Mode.KAFKA, 2)) == [
-        Follow(Follows.COORDINATOR, BOTH),
-        Acknowledge(2),
-    ]
+    assert machine.delivered == NONE
+    assert machine.on(ModeRead(Mode.KAFKA, 2)) == [ChangeClaims(), Acknowledge(2)]
 
 
 def test_an_acknowledgement_of_a_lost_session_does_not_count() -> None:

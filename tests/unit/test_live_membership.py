@@ -18,16 +18,17 @@ from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.events import FetchingStarted, ListenerDone, TimerFired
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
     decode_subscription,
     encode_assignment,
 )
+from zkconsumer.core.groups.offer import JoinOffer, OfferChanged
 from zkconsumer.core.groups.sticky import StickyStrategy
 from zkconsumer.core.groups.strategies import MemberState, Strategy
-from zkconsumer.core.migration.commands import OfferChanged
-from zkconsumer.core.migration.group import LiveMembership, OwnStrategy
-from zkconsumer.core.migration.modes import Offer
+from zkconsumer.core.migration.member import KEPT_OUT
+from zkconsumer.core.migration.strategy import OwnStrategy
 
 OWN = OwnStrategy()
 EAGER, COOPERATIVE = StickyStrategy(False), StickyStrategy(True)
@@ -35,15 +36,20 @@ TP = TopicPartition("t", 0)
 BEAT = "heartbeat"
 
 
+def offer_of(*strategies: Strategy) -> JoinOffer:
+    """A migratable member's offer."""
+    return JoinOffer(strategies, KEPT_OUT)
+
+
 class Member:
     """A member that has sent its first JoinGroup with ``strategies``. The test answers."""
 
-    def __init__(self, offer: Offer, *strategies: Strategy) -> None:
+    def __init__(self, *strategies: Strategy) -> None:
         subscription = Subscription(Pattern.STATIC, {"t": 1})
-        self.machine = LiveMembership(
-            classic_spec(subscription=subscription, strategies=(OWN,), rebalance_timeout=12)
+        self.machine = ClassicMachine(
+            classic_spec(subscription=subscription, strategies=(OWN,), rebalance_timeout=12),
+            offer_of(*strategies),
         )
-        self.machine.on(OfferChanged(offer, strategies))
         self.done: list[Any] = []
         self.on(events.Started())
         self.on(events.CoordinatorFound(self.token))
@@ -78,10 +84,10 @@ class Member:
 def test_a_round_is_completed_with_the_strategy_that_was_offered() -> None:
     """The mode changes while JoinGroup is on its way, and the group chooses a strategy that the
     member no longer offers. The member completes this round and then joins again."""
-    member = Member(Offer.USUAL, OWN, EAGER)
-    member.on(OfferChanged(Offer.OWN, (OWN,)))
+    member = Member(OWN, EAGER)
+    member.on(OfferChanged(offer_of(OWN)))
     member.joined("sticky")
-    assert member.machine.offer is Offer.USUAL
+    assert member.machine.joined_offer == offer_of(OWN, EAGER)
     member.loaded()
     names = [name for name, _ in member.last(commands.JoinGroup).protocols]
     assert names == [OWN.name]
@@ -94,7 +100,7 @@ def test_partitions_are_released_before_a_join_with_an_eager_strategy(
 ) -> None:
     """With an eager strategy the leader may assign the member's partition to a plain consumer,
     which delivers at once. With a cooperative one it may not."""
-    member = Member(Offer.OWN, OWN)
+    member = Member(OWN)
     member.joined(OWN.name)
     assert set(member.machine.held) == {TP}
     if loading:  # the member has begun to join again when the offer changes
@@ -103,7 +109,7 @@ def test_partitions_are_released_before_a_join_with_an_eager_strategy(
         beat = member.last(commands.Heartbeat)
         member.on(events.HeartbeatAnswered(beat.token, ErrorCode.REBALANCE_IN_PROGRESS))
     count = sum(isinstance(one, commands.JoinGroup) for one in member.done)
-    member.on(OfferChanged(Offer.USUAL, (OWN, strategy)))
+    member.on(OfferChanged(offer_of(OWN, strategy)))
     if loading or strategy.cooperative:
         member.loaded()
     joins = sum(isinstance(one, commands.JoinGroup) for one in member.done) - count
@@ -114,7 +120,7 @@ def test_partitions_are_released_before_a_join_with_an_eager_strategy(
 def test_a_member_that_is_kept_out_says_so_once() -> None:
     """A plain consumer is in the group. The coordinator refuses each try, and the log names the
     reason once."""
-    member = Member(Offer.OWN, OWN)
+    member = Member(OWN)
     for _ in range(3):
         token = member.last(commands.JoinGroup).token
         member.on(events.RequestFailed(token, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))

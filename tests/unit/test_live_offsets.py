@@ -117,7 +117,7 @@ def test_an_expulsion_while_owners_are_looked_up_ends_the_commit() -> None:
     ctx: Any = SimpleNamespace(spec=SimpleNamespace(paths=paths.group), session_id=1)
     script = scripts_of(paths, live)(command, ctx)
     next(script)
-    live.on(Left(expelled=True))
+    live.on(Left())
     live.on(Joined(Offer.USUAL, frozenset({TP})))
     owner = Node(b"m-0", Stat(1, 1, 0, 1))
     with pytest.raises(StopIteration) as end:

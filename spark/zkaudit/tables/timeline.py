@@ -20,7 +20,7 @@ from zkaudit.tables.migrations import Moving, as_frame
 GROUP = ("chroot", "group")
 OWN_PROTOCOL: Final = "zkconsumer-live-"
 """Prefix of the strategy's name while all members on the coordinator are migratable
-(``zkconsumer.core.migration.group.OWN_PREFIX``)."""
+(``zkconsumer.core.migration.strategy.OWN_PREFIX``)."""
 _LAST: Final = 2**63 - 1
 _PHASES: Final = (
     "chroot string, `group` string, session bigint, coordination string, from_zxid bigint, "

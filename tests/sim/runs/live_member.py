@@ -16,12 +16,9 @@ from zkconsumer.core.groups import events as group_events
 from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
 from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.groups.strategies import Strategy
-from zkconsumer.core.migration.group import LiveMembership
-from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.member import LiveMember
 from zkconsumer.core.migration.member_scripts import scripts_of
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.rebalance import LiveRebalance
 from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.view import MemberSpec
@@ -71,13 +68,11 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
         assert isinstance(gate, DualGate)
         self._server = zk
         self._zk = SimZk(zk, self.host, spec.session_timeout)
-        live, group = LiveMachine(), LiveMembership(group_spec)
         paths = LivePaths.of(spec.paths.group)
-        rebalance = LiveRebalance(spec, live, group)
-        machine = LiveMember(rebalance, group, live, paths.mode, usual)
+        machine = LiveMember(spec, group_spec, paths.mode, usual)
         requests, heartbeats, offsets = self._lines
         self._signals = SessionSignals(self.host, gate.zookeeper)
-        commits = LiveOffsets(self.host, group, live, offsets, requests)
+        commits = LiveOffsets(self.host, machine.group, machine.live, offsets, requests)
         self._coordination = ZooKeeperCoordination(
             self.host,
             gate.zookeeper,
@@ -85,7 +80,7 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
             self._signals,
             spec.session_timeout,
             offsets=commits,
-            scripts=scripts_of(paths, live),
+            scripts=scripts_of(paths, machine.live),
         )
         coordination = LiveCoordination(
             self._coordination,

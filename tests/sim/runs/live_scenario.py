@@ -23,8 +23,8 @@ from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.groups.sticky import StickyStrategy
 from zkconsumer.core.groups.strategies import RangeStrategy, RoundRobinStrategy, Strategy
-from zkconsumer.core.migration.group import OwnStrategy
 from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.strategy import OwnStrategy
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, decode_mode
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.sim.judges.invariants import Observer, Violation

@@ -26,8 +26,8 @@ from zkconsumer.core.groups.spec import ClassicSpec, GroupSpec, Kip848Spec
 from zkconsumer.core.groups.sticky import StickyStrategy
 from zkconsumer.core.groups.strategies import RangeStrategy, RoundRobinStrategy, Strategy
 from zkconsumer.core.migration.commands import FromGroup, ToGroup
-from zkconsumer.core.migration.group import OwnStrategy
 from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.strategy import OwnStrategy
 from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import Create, Delete, Ok, SetData

@@ -103,6 +103,11 @@ class GroupMachine(Machine[State, Any, Any]):
         self._committed_in = -1  # the generation of the commit in progress
         self._stale = -1  # a generation in which no commit is accepted any more
 
+    @property
+    def kept(self) -> frozenset[TopicPartition]:
+        """The partitions that it holds and is not releasing."""
+        return frozenset(self.held) - self._releasing.partitions
+
     # -- what the protocols do differently
 
     @abstractmethod

@@ -17,27 +17,49 @@ from zkconsumer.core.groups import commands, events
 from zkconsumer.core.groups.base import GroupMachine
 from zkconsumer.core.groups.data import Goal, Purpose, Round
 from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
+from zkconsumer.core.groups.offer import JoinOffer, OfferChanged
 from zkconsumer.core.groups.reactions import UNREACHABLE, Reaction, Request, name_of
 from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.groups.states import BETWEEN, JOIN_STATES, State
-from zkconsumer.core.groups.strategies import MemberState, Strategy, assign_to_streams
+from zkconsumer.core.groups.strategies import MemberState, assign_to_streams
 from zkconsumer.errors import ZnodeFormatError
 
 
 class ClassicMachine(GroupMachine):
-    """One member. See ``GroupMachine``."""
+    """One member. See ``GroupMachine``.
+
+    It joins with ``offer``, which may change; without one, with the strategies of ``spec``. While
+    it joins, it keeps its partitions only if all strategies of the offer are cooperative. With any
+    other, the leader may assign them to another member, which delivers at once.
+    """
 
     spec: ClassicSpec
 
-    def __init__(self, spec: ClassicSpec) -> None:
+    def __init__(self, spec: ClassicSpec, offer: JoinOffer | None = None) -> None:
         super().__init__(spec)
+        self.offer = JoinOffer(spec.strategies) if offer is None else offer
+        self._sent_offer = self.offer  # with the last JoinGroup
+        self._accepted_offer: JoinOffer | None = None
+        self._kept_out = False  # its offer is refused, and that is reported
         self._round = Round()
         self._before: tuple[frozenset[TopicPartition], int] = (frozenset(), -1)
         self._topics: dict[str, int] = {}  # streams of each topic that is subscribed to
         self._known: Mapping[str, int] = {}  # partitions of each topic, when it joined
         self._beat: tuple[int, str, int] | None = None
 
+    @property
+    def joined_offer(self) -> JoinOffer | None:
+        """The offer with which it is a member of the current generation; ``None``: it is not."""
+        return self._accepted_offer if self.generation >= 0 else None
+
     # -- joining -----------------------------------------------------------------------------------
+
+    def _offer_changed(self, event: OfferChanged) -> None:
+        if event.offer != self.offer:
+            self.offer = event.offer
+            self._rejoin_wanted = True
+            if self.state is State.STABLE:
+                self._rejoin()
 
     def _load(self) -> None:
         self._emit(commands.LoadTopics(self._await(State.LOADING), self.spec.topics_named))
@@ -74,18 +96,27 @@ class ClassicMachine(GroupMachine):
         return topics
 
     def _join(self) -> None:
+        if self.held and not self.offer.cooperative:
+            self._rejoin()  # the offer has changed since this join began: release first
+            return
         self._rejoin_wanted = False
         self.rejoins += 1
-        owned = frozenset(self.held) if self.spec.cooperative else frozenset()
+        self._sent_offer = self.offer
+        owned = frozenset(self.held) if self.offer.cooperative else frozenset()
         member = MemberState(
             self.spec.consumer_id, self._topics, owned, self.generation, self._before
         )
-        protocols = tuple((one.name, one.subscribe(member)) for one in self.spec.strategies)
+        protocols = tuple((each.name, each.subscribe(member)) for each in self.offer.strategies)
         self._emit(commands.JoinGroup(self._await(State.JOINING), self.member_id, protocols))
 
     def _join_failed(self, event: events.RequestFailed) -> None:
         what = self._reaction(Request.JOIN, event.code)
-        if what is Reaction.TAKE_ID and event.member_id:
+        if event.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL and self._sent_offer.kept_out:
+            if not self._kept_out:
+                self._kept_out = True
+                self._report("refused", self._sent_offer.kept_out)
+            self._back_off(Goal.LOAD)
+        elif what is Reaction.TAKE_ID and event.member_id:
             self.member_id = event.member_id
             self._join()
         else:
@@ -93,9 +124,11 @@ class ClassicMachine(GroupMachine):
 
     def _joined(self, event: events.Joined) -> None:
         self._lookup.unproved = False
+        self._accepted_offer, self._kept_out = self._sent_offer, False
         self.member_id, self.generation = event.member_id, event.generation
         self._round = Round(event.leader == event.member_id, event.protocol, event.members)
-        if self._strategy(event.protocol) is None:
+        # The offer may have changed since. The member completes this round and then joins again.
+        if self._sent_offer.strategy(event.protocol) is None:
             text = f"the group uses the strategy {event.protocol!r}, which is not offered"
             self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)
             return
@@ -110,16 +143,12 @@ class ClassicMachine(GroupMachine):
         else:
             self._emit(commands.LoadTopics(self._await(State.LEADING), tuple(sorted(wanted))))
 
-    def _strategy(self, name: str) -> Strategy | None:
-        """The strategy that this member offered under a name; ``None``: it did not."""
-        return self.spec.strategy(name)
-
     def _group_loaded(self, event: events.TopicsLoaded) -> None:
         self._round.topics = dict(event.partitions)
         self._assign()
 
     def _assign(self) -> None:
-        strategy = self._strategy(self._round.protocol)
+        strategy = self._sent_offer.strategy(self._round.protocol)
         assert strategy is not None
         self._round.assignments = strategy.assign(self._round.members, self._round.topics)
         self._go(Goal.SYNC)
@@ -183,7 +212,7 @@ class ClassicMachine(GroupMachine):
     # -- joining again -----------------------------------------------------------------------------
 
     def _rejoin(self) -> None:
-        if self.held and not self.spec.cooperative:
+        if self.held and not self.offer.cooperative:
             self._release(frozenset(self.held), Purpose.REJOIN)
         else:
             self._go(Goal.LOAD)
@@ -236,6 +265,7 @@ class ClassicMachine(GroupMachine):
     ANYWHERE: ClassVar[Mapping[type, Handler]] = {
         **GroupMachine.ANYWHERE,
         events.HeartbeatAnswered: _heartbeat_answered,
+        OfferChanged: _offer_changed,
     }
     ANSWERS: ClassVar[Mapping[State, Mapping[type, Handler]]] = {
         **GroupMachine.ANSWERS,

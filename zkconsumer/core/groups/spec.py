@@ -53,22 +53,13 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicSpec(GroupSpec):
-    """A member by the classic protocol. ``strategies``: in order of preference."""
+    """A member by the classic protocol. ``strategies``: what it offers, if nothing else is said."""
 
     strategies: tuple[Strategy, ...]
-
-    @property
-    def cooperative(self) -> bool:
-        """Whether partitions are kept while joining: only if all strategies support it."""
-        return all(strategy.cooperative for strategy in self.strategies)
 
     def topics(self, known: Mapping[str, int]) -> dict[str, int]:
         """Topic to number of streams, for the existing topics."""
         return expand("", self.subscription, tuple(known), self.exclude_internal)
-
-    def strategy(self, name: str) -> Strategy | None:
-        """The strategy that the coordinator chose."""
-        return next((strategy for strategy in self.strategies if strategy.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

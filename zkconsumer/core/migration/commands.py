@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.groups.strategies import Strategy
-from zkconsumer.core.migration.modes import Mode, Offer
+from zkconsumer.core.migration.modes import Mode
 
 # -- events ------------------------------------------------------------------------------------
 
@@ -43,26 +41,6 @@ class AckStored:
 
     version: int
     fault: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class OfferChanged:
-    """Join the coordinator's group again, with these strategies."""
-
-    offer: Offer
-    strategies: tuple[Strategy, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RulesChanged:
-    """Different partitions may be claimed now: read the group again."""
-
-
-@dataclass(frozen=True, slots=True)
-class TakenBack:
-    """Stop these immediately and release them without a commit: others may have delivered them."""
-
-    partitions: frozenset[TopicPartition]
 
 
 # -- commands ----------------------------------------------------------------------------------

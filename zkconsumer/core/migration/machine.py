@@ -1,13 +1,15 @@
 """LiveMachine: the decisions of a migratable member in its group's mode. Events in, commands out.
 
 It knows the mode, the member's state on the coordinator, the coordinator's assignment, and the
-owner znodes that the member holds. It decides which assignment is followed, which partitions may be
-delivered, which must be released, and when the mode is acknowledged. Rules:
+owner znodes that the member holds. It decides which partitions may be claimed and delivered, which
+must be released, and when the mode is acknowledged. Rules:
 
 1. Total: any event is legal at any time; nothing raises.
 2. Without a session, or before the mode was read in it, nothing is delivered or claimed.
 3. A mode that is older than the one known is dropped and counted (``stale_modes``).
-4. A command is emitted once for each change. The owner thread is the only caller.
+4. ``TakeBack`` is emitted for as long as it is not done, every other command once for each change.
+
+The owner thread is the only caller.
 """
 
 from __future__ import annotations
@@ -50,9 +52,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The member has left the coordinator's group; ``expelled``: the coordinator removed it."""
-
-    expelled: bool = False
+    """The member is not in the coordinator's group any more: it has left, or was removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +76,15 @@ Event = SessionLost | ModeRead | Joined | Left | Held | Acknowledged
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
-    """Claim by this assignment. ``assigned``: the coordinator's assignment, if followed."""
-
-    follows: Follows
-    assigned: Partitions
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """Deliver these partitions and no others."""
+class TakeBack:
+    """Stop these immediately and release them without a commit: others may have delivered them."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Stop these and release their owner znodes.
-
-    ``commit``: first store their positions in Kafka and then in ZooKeeper. Otherwise other members
-    may have delivered them already.
-    """
-
-    partitions: Partitions
-    commit: bool
+class ChangeClaims:
+    """Other partitions may be claimed now, or another assignment counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +101,7 @@ class Acknowledge:
     version: int
 
 
-Command = Follow | Deliver | GiveUp | Join | Acknowledge
+Command = TakeBack | ChangeClaims | Join | Acknowledge
 
 
 class LiveMachine:
@@ -124,8 +109,9 @@ class LiveMachine:
 
     Readable by the owner thread at any time: ``mode`` (``None``: not read in this session),
     ``version``, ``joined`` (the offer; ``None``: not in the coordinator's group), ``assigned``,
-    ``held``, ``delivered``, ``giving_up``, ``acknowledged``, ``departures`` (how often the member
-    has left the coordinator's group).
+    ``held``, ``delivered`` (the partitions that may be delivered), ``giving_up`` (those that are
+    held and must be released), ``acknowledged``, ``departures`` (how often the member has left the
+    coordinator's group).
     """
 
     def __init__(self) -> None:
@@ -138,7 +124,7 @@ class LiveMachine:
         self.acknowledged: int | None = None
         self.stale_modes = 0
         self.departures = 0
-        self._followed: Follow | None = None
+        self._claimable: tuple[object, ...] | None = None
         self._asked: Offer | None = None
         self._acknowledging: int | None = None
         self.giving_up = NONE
@@ -163,7 +149,7 @@ class LiveMachine:
 
     def _session_lost(self, _event: SessionLost) -> None:
         self.mode, self.held, self.giving_up = None, NONE, NONE
-        self.acknowledged = self._acknowledging = self._followed = None
+        self.acknowledged = self._acknowledging = self._claimable = None
 
     def _mode_read(self, event: ModeRead) -> None:
         if event.version < self.version:
@@ -176,11 +162,12 @@ class LiveMachine:
     def _joined(self, event: Joined) -> None:
         self.joined, self.assigned, self._asked = event.offer, event.assigned, None
 
-    def _left(self, event: Left) -> None:
+    def _left(self, _event: Left) -> None:
         self.departures += 1
         self.joined, self.assigned, self._asked = None, NONE, None
-        if event.expelled and self.mode is not Mode.ZOOKEEPER:
-            self._give_up(self.held, commit=False)
+        if self.mode is not Mode.ZOOKEEPER and self.held:
+            self._give_up(self.held)  # others may have these by now
+            self._commands.append(TakeBack(self.held))
 
     def _held(self, event: Held) -> None:
         self.held = event.partitions
@@ -195,22 +182,23 @@ class LiveMachine:
     def _decide(self) -> None:
         mode = self.mode
         if mode is None:
-            self._deliver(NONE)
+            self.delivered = NONE
             return
         rule = RULES[mode]
-        follows = rule.follows is Follows.COORDINATOR
-        deliverable = frozenset(
+        if rule.follows is Follows.COORDINATOR:
+            self._give_up(self.held - self.assigned)
+        self.delivered = frozenset(
             tp
             for tp in self.held - self.giving_up
             if may_deliver(mode, self.joined, tp in self.assigned, owner=True)
         )
-        self._deliver(deliverable)
-        if follows:
-            self._give_up(self.held - self.assigned, commit=True)
-        following = Follow(rule.follows, self.assigned if follows else NONE)
-        if following != self._followed:
-            self._followed = following
-            self._commands.append(following)
+        forbidden = self.held - self.delivered - self.giving_up
+        if forbidden:
+            self._commands.append(TakeBack(forbidden))
+        claimable = self._claims_depend_on(mode)
+        if claimable != self._claimable:
+            self._claimable = claimable
+            self._commands.append(ChangeClaims())
         if self.joined is not rule.offer and self._asked is not rule.offer:
             self._asked = rule.offer
             self._commands.append(Join(rule.offer))
@@ -219,17 +207,15 @@ class LiveMachine:
             self._acknowledging = self.version
             self._commands.append(Acknowledge(self.version))
 
-    def _deliver(self, partitions: Partitions) -> None:
-        if partitions != self.delivered:
-            self.delivered = partitions
-            self._commands.append(Deliver(partitions))
+    def _give_up(self, partitions: Partitions) -> None:
+        self.giving_up |= partitions
 
-    def _give_up(self, partitions: Partitions, commit: bool) -> None:
-        partitions -= self.giving_up
-        if partitions:
-            self.giving_up |= partitions
-            self._deliver(self.delivered - partitions)
-            self._commands.append(GiveUp(partitions, commit))
+    def _claims_depend_on(self, mode: Mode) -> tuple[object, ...]:
+        """Return what the claims depend on, in addition to the group in ZooKeeper."""
+        rule = RULES[mode]
+        if rule.follows is Follows.COORDINATOR:
+            return mode, self.joined is None, self.assigned, self.giving_up
+        return mode, rule.refusing and self.joined, self.giving_up
 
     ANYWHERE: ClassVar[Mapping[type[Any], Handler]] = {
         SessionLost: _session_lost,

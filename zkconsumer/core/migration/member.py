@@ -22,40 +22,47 @@ from zkconsumer.core.common.events import (
 )
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands as group_commands, events as group_events
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.offer import JoinOffer, OfferChanged
+from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.groups.states import ENDED
 from zkconsumer.core.groups.strategies import Strategy
+from zkconsumer.core.migration.claims import LiveClaims
 from zkconsumer.core.migration.commands import (
     AckStored,
     FromGroup,
     LiveRegistered,
     ModeLoaded,
     NeedGroup,
-    OfferChanged,
     ReadMode,
-    RulesChanged,
     StoreAck,
-    TakenBack,
     ToGroup,
 )
-from zkconsumer.core.migration.group import LiveMembership
 from zkconsumer.core.migration.machine import (
+    NONE,
     Acknowledge,
     Acknowledged,
-    GiveUp,
+    ChangeClaims,
     Held,
     Join,
     Joined,
     Left,
     LiveMachine,
     ModeRead,
+    Partitions,
     SessionLost,
+    TakeBack,
 )
-from zkconsumer.core.migration.modes import RULES, Follows, Mode, Offer, may_give_back
-from zkconsumer.core.migration.rebalance import LiveRebalance
+from zkconsumer.core.migration.modes import Mode, Offer, may_give_back
 from zkconsumer.core.zookeeper import events as zk_events
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.states import State
-from zkconsumer.core.zookeeper.view import Decision, MemberSpec
+from zkconsumer.core.zookeeper.view import MemberSpec
 
+KEPT_OUT: Final = (
+    "the coordinator does not let this member join: a plain Kafka consumer is in the group (stop "
+    "it), or another member has not seen the group's mode yet (this ends by itself)"
+)
 _GROUP: Final = "group:"
 """How the names of the coordinator's side's timers begin."""
 _MODE, _ACK = "live:mode", "live:acknowledge"
@@ -66,108 +73,55 @@ _AGAIN: Final = 1.0
 class LiveMember:
     """One migratable member.
 
+    ``rebalance`` is the ZooKeeper side, ``group`` the coordinator's side; ``live`` decides between
+    them.
+
     Args:
-        rebalance: the ZooKeeper side; it follows ``live``.
-        group: the coordinator's side.
-        live: decides between them.
+        spec: the member in ZooKeeper.
+        group_spec: the member on the coordinator. Its strategies are those that only migratable
+            members know.
         mode_path: the znode whose changes are followed.
         usual: strategies of the configuration, offered where plain consumers may join.
     """
 
     def __init__(
         self,
-        rebalance: LiveRebalance,
-        group: LiveMembership,
-        live: LiveMachine,
+        spec: MemberSpec,
+        group_spec: ClassicSpec,
         mode_path: str,
         usual: tuple[Strategy, ...],
     ) -> None:
-        self.rebalance = rebalance
-        self.group = group
-        self.live = live
-        self._mode_path = mode_path
-        own = group.spec.strategies
-        self._strategies: Mapping[Offer, tuple[Strategy, ...]] = {
+        own = group_spec.strategies
+        self._offers: Mapping[Offer, JoinOffer] = {
             # The own one first: as long as all members know it, the group keeps its split.
-            Offer.OWN: own,
-            Offer.USUAL: own + usual,
+            Offer.OWN: JoinOffer(own, KEPT_OUT),
+            Offer.USUAL: JoinOffer(own + usual, KEPT_OUT),
         }
+        self.live = LiveMachine()
+        self.group = ClassicMachine(group_spec, self._offers[Offer.OWN])
+        self.rebalance = RebalanceMachine(spec, LiveClaims(spec, self.live, self.group))
+        self._mode_path = mode_path
         self._todo: deque[Callable[[], object]] = deque()
         self._out: list[Any] = []
-        self._place: tuple[Offer | None, frozenset[TopicPartition]] = (None, frozenset())
-        self._giving_back: tuple[int, frozenset[TopicPartition]] | None = None
-        self._rules: tuple[Any, ...] = ()
-        self._owned: frozenset[TopicPartition] = frozenset()
+        self._place: tuple[Offer | None, Partitions] = (None, NONE)
+        """The offer and assignment with which it is a member on the coordinator."""
+        self._giving_back: tuple[int, Partitions] | None = None
+        self._owned = NONE
         self._needs_group = False
         self._ack: int | None = None
+        """The mode's version that is to be acknowledged in ZooKeeper."""
         self._noted = ""
+        """The member id on the coordinator that the acknowledgement names."""
         self._timers: dict[str, int] = {}
         self._timer_token = 0
         self._faults: tuple[str, ...] | None = None
-        self._in_listener = False
+        """What the ZooKeeper side could not store before it ended; ``None``: it has not ended."""
         self.closing = False
-
-    # -- what others read of it ------------------------------------------------------------------
 
     @property
     def state(self) -> State:
         """The state of the ZooKeeper side, which holds the partitions."""
         return self.rebalance.state
-
-    @property
-    def spec(self) -> MemberSpec:
-        """The member in ZooKeeper."""
-        return self.rebalance.spec
-
-    @property
-    def attempts(self) -> int:
-        """See ``RebalanceMachine``."""
-        return self.rebalance.attempts
-
-    @property
-    def held(self) -> Mapping[TopicPartition, Any]:
-        """The partitions that this member owns."""
-        return self.rebalance.held
-
-    @property
-    def blocked(self) -> Mapping[TopicPartition, str]:
-        """See ``RebalanceMachine``."""
-        return self.rebalance.blocked
-
-    @property
-    def blockers(self) -> Mapping[TopicPartition, int]:
-        """See ``RebalanceMachine``."""
-        return self.rebalance.blockers
-
-    @property
-    def failed_attempts(self) -> int:
-        """See ``RebalanceMachine``."""
-        return self.rebalance.failed_attempts
-
-    @property
-    def quarantined(self) -> Mapping[str, str]:
-        """See ``RebalanceMachine``."""
-        return self.rebalance.quarantined
-
-    @property
-    def doubtful(self) -> Mapping[str, str]:
-        """See ``RebalanceMachine``."""
-        return self.rebalance.doubtful
-
-    @property
-    def obstacle(self) -> str:
-        """See ``RebalanceMachine``."""
-        return self.rebalance.obstacle
-
-    @property
-    def registered(self) -> bool:
-        """See ``RebalanceMachine``."""
-        return self.rebalance.registered
-
-    @property
-    def decision(self) -> Decision:
-        """See ``RebalanceMachine``."""
-        return self.rebalance.decision
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -205,69 +159,68 @@ class LiveMember:
                 self._read_mode()
             case zk_events.Changed(path) if path == self._mode_path:
                 self._read_mode()
-            case events.CloseRequested(in_listener):
-                self.closing, self._in_listener = True, in_listener
+            case events.CloseRequested():
+                self.closing = True
                 self._to_rebalance(event)
             case _:
                 self._to_rebalance(event)
 
     def _settle(self) -> None:
         """Pass each machine's results to the others until no more follow."""
-        while True:
+        following = True
+        while following:
             while self._todo:
                 self._todo.popleft()()
-            owned = self.rebalance.owned
-            place = (self.group.offer, self.group.given)
-            if place[0] is None:
-                place = (None, frozenset())
-            if owned != self._owned:
-                self._owned = owned
-                self._to_live(Held(owned))
-            elif place != self._place:
-                self._place = place
-                offer, given = place
-                # Whoever has left without releasing may have lost what it holds to others.
-                self._to_live(Left(expelled=True) if offer is None else Joined(offer, given))
-            elif (rules := self._rules_now()) != self._rules:
-                self._rules = rules
-                self._to_rebalance(RulesChanged())
-            elif not self._give_back() and not self._acknowledge():
-                return
+            following = (
+                self._note_owned() or self._note_place() or self._give_back() or self._acknowledge()
+            )
 
-    def _rules_now(self) -> tuple[Any, ...]:
-        """What the ZooKeeper side's decision depends on, in addition to ZooKeeper."""
-        live = self.live
-        if live.mode is None:
-            return ()
-        if RULES[live.mode].follows is Follows.COORDINATOR:
-            return live.mode, live.joined is None, live.assigned, live.giving_up
-        return live.mode, RULES[live.mode].refusing and live.joined, live.giving_up
+    # -- each of these returns whether there was something to do ---------------------------------
+
+    def _note_owned(self) -> bool:
+        """Pass on which owner znodes the member has."""
+        owned = self.rebalance.owned
+        if owned == self._owned:
+            return False
+        self._owned = owned
+        self._to_live(Held(owned))
+        return True
+
+    def _note_place(self) -> bool:
+        """Pass on whether the member is in the coordinator's group, and with which partitions."""
+        joined = self.group.joined_offer
+        offer = next((kind for kind, offer in self._offers.items() if offer == joined), None)
+        place = (offer, NONE if offer is None else self.group.kept)
+        if place == self._place:
+            return False
+        self._place = place
+        self._to_live(Left() if offer is None else Joined(offer, place[1]))
+        return True
 
     def _give_back(self) -> bool:
         """Let the coordinator have partitions whose owner znodes are released."""
         if self._giving_back is None:
             return False
         token, partitions = self._giving_back
-        mode = self.live.mode
-        if partitions & self._owned and (
-            mode is None or not may_give_back(mode, self.group.offer, owner=True)
-        ):
+        mode, offer = self.live.mode, self._place[0]
+        owner = bool(partitions & self._owned)
+        if owner and (mode is None or not may_give_back(mode, offer, owner=True)):
             return False
         self._giving_back = None
-        self._todo.append(lambda: self._to_group(FetchingStopped(token, {})))
+        self._todo.append(partial(self._to_group, FetchingStopped(token, {})))
         return True
 
     def _acknowledge(self) -> bool:
+        """Store that the member acts on the mode."""
         live, group = self.live, self.group
         noted = group.generation < 0 or group.member_id == self._noted
         if self._ack is None and live.acknowledged is not None and not noted:
             self._ack = live.acknowledged  # tools look for the id on the coordinator
-        if self._ack is None or not self.rebalance.registered or self.live.mode is None:
+        if self._ack is None or not self.rebalance.registered or live.mode is None:
             return False
         version, self._ack = self._ack, None
-        epoch = self.rebalance.registered_epoch
         self._noted = group.member_id
-        self._out.append(StoreAck(version, epoch, group.member_id))
+        self._out.append(StoreAck(version, self.rebalance.registered_epoch, group.member_id))
         return True
 
     # -- the mode --------------------------------------------------------------------------------
@@ -308,75 +261,69 @@ class LiveMember:
     def _to_live(self, event: Any) -> None:
         before = self.live.mode
         following = self.live.on(event)
-        needs = self.live.mode not in (None, Mode.ZOOKEEPER)
-        if self.live.mode is not None and needs != self._needs_group:
-            self._needs_group = needs
-            self._out.append(NeedGroup(needs))
-        if self.live.mode is not None and self.live.mode is not before:
-            text = f"mode {self.live.mode.value}, version {self.live.version}"
+        mode = self.live.mode
+        if mode is not None and mode is not before:
+            needs = mode is not Mode.ZOOKEEPER
+            if needs != self._needs_group:
+                self._needs_group = needs
+                self._out.append(NeedGroup(needs))
+            text = f"mode {mode.value}, version {self.live.version}"
             self._out.append(commands.Report("mode", text))
-        taken = frozenset[TopicPartition]()
         for command in following:
             match command:
-                case GiveUp(partitions, commit=False):
-                    taken |= partitions
+                case TakeBack(partitions):
+                    if partitions & self.rebalance.held.keys():
+                        self._later(self._to_rebalance, zk_events.TakenBack(partitions))
+                case ChangeClaims():
+                    self._later(self._to_rebalance, zk_events.RulesChanged())
                 case Join(offer):
-                    changed = OfferChanged(offer, self._strategies[offer])
-                    self._todo.append(partial(self._to_group, changed))
+                    self._later(self._to_group, OfferChanged(self._offers[offer]))
                 case Acknowledge(version):
                     self._ack = version
-        if self.live.mode is not None:
-            # What may not be delivered and is not being given up orderly.
-            taken |= self.live.held - self.live.delivered - self.live.giving_up
-            if isinstance(event, Left) and self.live.mode is not Mode.ZOOKEEPER:
-                taken |= self.live.held  # also what is being given up: others may have that by now
-        if taken & self.rebalance.held.keys():
-            self._todo.append(lambda: self._to_rebalance(TakenBack(taken)))
+
+    def _later(self, machine: Callable[[Any], None], event: Any) -> None:
+        self._todo.append(partial(machine, event))
 
     def _to_rebalance(self, event: Any) -> None:
-        for command in list(self.rebalance.on(event)):
+        for command in self.rebalance.on(event):
             if isinstance(command, commands.Close):
                 self._faults = command.faults
                 if self.group.state in ENDED:
                     self._out.append(command)
                 else:
-                    closing = CloseRequested()
-                    self._todo.append(partial(self._to_group, closing))
+                    self._later(self._to_group, CloseRequested())
             else:
                 self._out.append(command)
 
     def _to_group(self, event: Any) -> None:
-        for command in list(self.group.on(event)):
+        for command in self.group.on(event):
             self._of_group(command)
 
     def _of_group(self, command: Any) -> None:
         """The commands of the coordinator's side: it fetches nothing and calls no listener."""
-        answer: Any = None
         match command:
             case group_commands.FetchOffsets(token, partitions):
-                answer = group_events.OffsetsFetched(token, dict.fromkeys(partitions))
+                offsets: Mapping[TopicPartition, int | None] = dict.fromkeys(partitions)
+                self._later(self._to_group, group_events.OffsetsFetched(token, offsets))
             case commands.StopFetching(token, partitions):
                 self._giving_back = (token, partitions)
             case commands.StartFetching(token, _):
-                answer = FetchingStarted(token)
+                self._later(self._to_group, FetchingStarted(token))
             case (
                 commands.NotifyStarting(token, _)
                 | commands.NotifyLost(token, _)
                 | commands.NotifyReleasing(token, _, _)
             ):
-                answer = ListenerDone(token)
+                self._later(self._to_group, ListenerDone(token))
             case commands.SetTimer(token, name, seconds, jitter):
                 self._out.append(commands.SetTimer(token, _GROUP + name, seconds, jitter))
-            case commands.Fail(code, text):
-                if self.live.mode in (None, Mode.ZOOKEEPER):
-                    text = f"{text}; the group cannot be moved while this member runs"
-                    self._out.append(commands.Report("refused", text))
-                else:
-                    self._out.append(commands.Fail(code, text))
+            case commands.Fail(_, text) if self.live.mode in (None, Mode.ZOOKEEPER):
+                text = f"{text}; the group cannot be moved while this member runs"
+                self._out.append(commands.Report("refused", text))
             case commands.Close():
                 if self._faults is not None:
                     self._out.append(commands.Close(self._faults))
-            case commands.Report():
+            case commands.Report() | commands.Fail():
                 self._out.append(command)
             case (
                 commands.Drop()
@@ -388,5 +335,3 @@ class LiveMember:
                 pass
             case _:
                 self._out.append(ToGroup(command))
-        if answer is not None:
-            self._todo.append(lambda: self._to_group(answer))

@@ -1,4 +1,4 @@
-"""Commits during a rebalance: the member's partitions, and the effect of a commit's result on them.
+"""The member's partitions during a rebalance: claims, commits, and the effect of their results.
 
 The part of the machine between ``Machine`` and ``RebalanceMachine``; run by the same thread.
 """
@@ -12,8 +12,9 @@ from dataclasses import replace
 from zkconsumer.core.common.commands import AnswerCommit, Drop, Report
 from zkconsumer.core.common.events import CommitRequested
 from zkconsumer.core.common.machine import Machine
-from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.claims import ClaimRule
 from zkconsumer.core.zookeeper.commands import Command
 from zkconsumer.core.zookeeper.data import Registration, Remembered
 from zkconsumer.core.zookeeper.events import Claim, Event
@@ -27,11 +28,14 @@ EPOCHS = 64
 class Committing(Machine[State, Event, Command]):
     """A member's claims, the commits of their positions, and the progress of partitions."""
 
-    def __init__(self, spec: MemberSpec) -> None:
+    def __init__(self, spec: MemberSpec, rule: ClaimRule) -> None:
         super().__init__(State.NEW)
         self.spec = spec
+        self._rule = rule
         self.held: dict[TopicPartition, Claim] = {}
         self.fetching: set[TopicPartition] = set()
+        #: Claims with unknown outcome: there may be owner znodes.
+        self._unknown_claims: dict[TopicPartition, ConsumerThreadId] = {}
         self._registration = Registration()
         #: How the rebalance continues when the commit under way is answered.
         self._after_commit: Callable[[], None] | None = None
@@ -66,6 +70,30 @@ class Committing(Machine[State, Event, Command]):
     def registered_epoch(self) -> int:
         """The data version of this member's registration in this session."""
         return 0 if self.spec.scala else (self._registration.number - 1) % EPOCHS
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """Partitions that have or may have an owner znode of this member's."""
+        return frozenset(self.held) | frozenset(self._unknown_claims)
+
+    def _rules_changed(self, _event: events.RulesChanged) -> None:
+        if self._registration.confirmed:
+            self._pull_trigger()
+
+    def _taken_back(self, event: events.TakenBack) -> None:
+        taken = event.partitions & self.held.keys()
+        if taken:
+            self._disown(taken)
+            self.fetching -= taken
+            for tp in taken:
+                self._remembered.pop(tp, None)
+            self._emit(Drop(taken))
+            self._pull_trigger()
+
+    def _disown(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hold these no more. Their owner znodes are released in the next attempt."""
+        for tp in partitions:
+            self._unknown_claims[tp] = self.held.pop(tp).thread
 
     def _take_away(self, partitions: frozenset[TopicPartition], event: str, reason: str) -> None:
         """Partitions that other members have taken without a release by this one."""
@@ -138,7 +166,8 @@ class Committing(Machine[State, Event, Command]):
                 f"{position} is below the committed offset {claim.committed}; commits never go "
                 "backwards"
             )
-        return "" if position == claim.committed and not self.spec.kafka_storage else None
+        stored = position == claim.committed and not self._rule.stores_in_kafka
+        return "" if stored else None
 
     def _commit_answered(self, event: Event) -> None:
         if isinstance(event, events.Committed):

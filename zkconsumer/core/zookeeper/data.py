@@ -60,9 +60,13 @@ class Brokers:
 
 @dataclass(slots=True)
 class Release:
-    """The partitions that were stopped to be released, and their final positions."""
+    """The partitions that were stopped to be released, and their final positions.
+
+    ``unwanted``: claims with unknown outcome that are released with them.
+    """
 
     partitions: frozenset[TopicPartition] = frozenset()
+    unwanted: frozenset[TopicPartition] = frozenset()
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 

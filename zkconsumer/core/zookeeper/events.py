@@ -57,6 +57,18 @@ class SessionLost:
 
 
 @dataclass(frozen=True, slots=True)
+class RulesChanged:
+    """The ``ClaimRule`` would answer differently: read the group again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Stop these immediately and release them without a commit: others may have delivered them."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """A watch on ``path`` fired."""
 
@@ -205,6 +217,8 @@ Event = (
     SessionOpened
     | SessionResumed
     | SessionLost
+    | RulesChanged
+    | TakenBack
     | Changed
     | ScriptFailed
     | Registered

@@ -48,16 +48,18 @@ from zkconsumer.core.common.events import (
     TimerFired,
 )
 from zkconsumer.core.common.machine import Handler
-from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.claims import ClaimRule, GroupRule
 from zkconsumer.core.zookeeper.commands import Scope
 from zkconsumer.core.zookeeper.committing import Committing
 from zkconsumer.core.zookeeper.data import Brokers, Closing, Release, Triggers
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.known import NOTHING, Knowledge
 from zkconsumer.core.zookeeper.ops import Code, session_text
+from zkconsumer.core.zookeeper.owners import consumer_of, owner_of
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, State
-from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, decide, obstacle
+from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, obstacle
 from zkconsumer.core.zookeeper.znodes import BROKER_IDS
 
 #: Seconds between attempts to register while another session holds the consumer id.
@@ -67,6 +69,8 @@ REGISTER_RETRY = 0.5
 class RebalanceMachine(Committing):
     """One member's rebalance. ``on(event)`` returns the commands to carry out, in order.
 
+    ``rule`` decides which partitions the member claims; without it, the group's assignment does.
+
     Readable by the owner thread at any time: ``state``, ``held`` (claims by partition),
     ``fetching`` (partitions being delivered), ``blocked`` (partitions others own, with the owner's
     text), ``blockers`` (their sessions), ``view`` (the last one), ``quarantined`` (registrations
@@ -74,8 +78,8 @@ class RebalanceMachine(Committing):
     ``decision``, ``attempts``, ``failed_attempts``, ``stale_answers``.
     """
 
-    def __init__(self, spec: MemberSpec) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: MemberSpec, rule: ClaimRule | None = None) -> None:
+        super().__init__(spec, GroupRule(spec) if rule is None else rule)
         self.blocked: dict[TopicPartition, str] = {}
         self.blockers: Mapping[TopicPartition, int] = {}
         self.view: GroupView | None = None
@@ -89,8 +93,6 @@ class RebalanceMachine(Committing):
         self._closing = Closing()
         #: What a lost session held, with the offset of a commit that was under way.
         self._lost: dict[TopicPartition, tuple[Claim, int | None]] = {}
-        #: Claims with unknown outcome: there may be owner znodes.
-        self._unknown_claims: dict[TopicPartition, ConsumerThreadId] = {}
         self.quarantined: Mapping[str, str] = {}
         self.doubtful: Mapping[str, str] = {}
         self.obstacle = ""
@@ -301,16 +303,13 @@ class RebalanceMachine(Committing):
         elif self.spec.scala:
             self._stop(frozenset(self.held) | self.fetching)
         else:
-            self.decision = self._decide(view)
+            self.decision = self._rule.decide(view, self.held)
             if self._due.owners and self.held:
                 self._due.owners = False
                 token = self._await(State.CHECKING)
                 self._emit(commands.CheckOwners(token, frozenset(self.held)))
             else:
                 self._stop_what_is_lost()
-
-    def _decide(self, view: GroupView) -> Decision:
-        return decide(view, self.spec.consumer_id, self.spec.assignor)
 
     def _report_faults(self, view: GroupView) -> None:
         for event, before, now in (
@@ -396,6 +395,7 @@ class RebalanceMachine(Committing):
         token = self._await(State.RELEASING)
         claims = {tp: self.held[tp] for tp in self._releasing.partitions if tp in self.held}
         unwanted = self._unwanted_claims(self.decision.mine)
+        self._releasing.unwanted = frozenset(unwanted)
         self._emit(commands.Release(token, self.registered_epoch, unwanted | claims))
 
     def _released(self, event: events.Released) -> None:
@@ -405,8 +405,8 @@ class RebalanceMachine(Committing):
         for tp in self._releasing.partitions:
             self.held.pop(tp, None)
             self._remembered.pop(tp, None)
-        for tp in self._unwanted_claims(self.decision.mine):
-            del self._unknown_claims[tp]
+        for tp in self._releasing.unwanted:
+            self._unknown_claims.pop(tp, None)
         self._releasing.partitions = frozenset()
         if self.spec.scala:
             token = self._await(State.REVIEWING)
@@ -419,7 +419,7 @@ class RebalanceMachine(Committing):
         # would look like that of the first one, which alone calls for a rebalance.
         assert self.view is not None
         self.view = replace(event.view, brokers=self.view.brokers)
-        self.decision = self._decide(event.view)
+        self.decision = self._rule.decide(event.view, self.held)
         if self.spec.consumer_id in event.view.members:
             self._claim()
         else:
@@ -448,6 +448,7 @@ class RebalanceMachine(Committing):
         self._report_blocked()
         for tp in (*event.claims, *event.blocked):
             self._unknown_claims.pop(tp, None)
+        self._release_forbidden()
         for reason in event.broken.values():
             self._emit(Report("broken-offset", reason))
         for tp in sorted(event.outdated):
@@ -463,6 +464,13 @@ class RebalanceMachine(Committing):
             self._attempt_failed()
         else:
             self._start()
+
+    def _release_forbidden(self) -> None:
+        """The rules may have changed since these were claimed: release them in the next attempt."""
+        forbidden = [tp for tp in self.held.keys() - self.fetching if not self._rule.may_claim(tp)]
+        if forbidden:
+            self._disown(forbidden)
+            self._due.group = True
 
     def _report_blocked(self) -> None:
         """Name the owners, once as long as they stay the same."""
@@ -483,6 +491,7 @@ class RebalanceMachine(Committing):
     def _start_announced(self, event: ListenerDone) -> None:
         if self._listener_failed(event):
             return
+        self._release_forbidden()
         starting = {
             tp: (self.held[tp].thread, self._start_offset(tp))
             for tp in sorted(self.held.keys() - self.fetching)
@@ -512,7 +521,7 @@ class RebalanceMachine(Committing):
     def _finish(self) -> None:
         if self.blocked:
             # The last one of each blocker: they are released in order, so all are free by then.
-            one_each = {_consumer_of(text): tp for tp, text in sorted(self.blocked.items())}
+            one_each = {consumer_of(text): tp for tp, text in sorted(self.blocked.items())}
             token = self._await(State.WATCHING)
             self._emit(commands.WatchBlockers(token, frozenset(one_each.values())))
         else:
@@ -643,6 +652,8 @@ class RebalanceMachine(Committing):
         events.SessionOpened: _session_opened,
         events.SessionResumed: _session_resumed,
         events.SessionLost: _session_lost,
+        events.RulesChanged: Committing._rules_changed,
+        events.TakenBack: Committing._taken_back,
         events.Changed: _changed,
         TimerFired: _timer_fired,
         Dropped: _dropped,
@@ -674,19 +685,3 @@ class RebalanceMachine(Committing):
         State.CLOSING_RELEASE: {events.Released: _closing_released},
         State.CLOSING_DEREGISTER: {events.Deregistered: _closing_deregistered},
     }
-
-
-def owner_of(text: str, session: int | None) -> str:
-    """An owner znode's text and session for people."""
-    shown = ascii(text[:60])[1:-1]
-    if session is None:
-        return shown
-    return f"{shown} (session {session_text(session)})" if session else f"{shown} (no session)"
-
-
-def _consumer_of(text: str) -> str:
-    """The member an owner znode's text names, or the text itself."""
-    try:
-        return ConsumerThreadId.parse(text).consumer
-    except ValueError:
-        return text

@@ -22,7 +22,7 @@ from zkconsumer.core.groups.states import ENDED, State
 from zkconsumer.core.zookeeper.ops import Permission, always
 from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
-from zkconsumer.runtime.membership.loop import Host, MemberLoop
+from zkconsumer.runtime.membership.loop import Host, MemberPort
 
 _MEMBER: Final = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
 """Answers to a heartbeat by which the coordinator treats this member as live."""
@@ -119,7 +119,7 @@ class BrokerCoordination:
         self._streams = tuple(streams)
         self._listener = listener
         self.observer = observer
-        self._member: MemberLoop[GroupMachine]
+        self._member: MemberPort[GroupMachine]
         self._settled_at = -math.inf
         """Seconds on the lease's clock when the coordinator was last asked in a settled generation.
         Written by the lines' threads."""
@@ -135,7 +135,7 @@ class BrokerCoordination:
 
     # -- the host's thread ---------------------------------------------------------------------
 
-    def begin(self, member: MemberLoop[GroupMachine]) -> None:
+    def begin(self, member: MemberPort[GroupMachine]) -> None:
         """See ``Coordination``: the member joins."""
         self._member = member
         if self._streams or self._listener is not None:

@@ -11,10 +11,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.reactions import (
     SENT_AGAIN,
     Reaction,
@@ -24,7 +25,6 @@ from zkconsumer.core.groups.reactions import (
     reaction,
 )
 from zkconsumer.core.migration.commands import FromGroup, NeedGroup, ToGroup
-from zkconsumer.core.migration.group import LiveMembership
 from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.member import LiveMember
 from zkconsumer.core.migration.member_scripts import MEMBERSHIP_ENDED
@@ -41,7 +41,7 @@ from zkconsumer.core.zookeeper.ops import (
 )
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination, RequestLine
-from zkconsumer.runtime.membership.loop import Host, MemberLoop
+from zkconsumer.runtime.membership.loop import Host, MemberPort
 from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
 
 
@@ -128,7 +128,7 @@ class LiveOffsets:
     def __init__(
         self,
         host: Host,
-        group: LiveMembership,
+        group: ClassicMachine,
         live: LiveMachine,
         line: RequestLine,
         requests: RequestLine,
@@ -233,19 +233,30 @@ def _passes(code: int) -> bool:
     )
 
 
+class _ZooKeeperSide:
+    """See ``MemberPort``: the member as the ZooKeeper side sees it."""
+
+    def __init__(self, member: MemberPort[LiveMember]) -> None:
+        self.machine = member.machine.rebalance
+        self.data, self.observer = member.data, member.observer
+        self.every, self.take, self.post = member.every, member.take, member.post
+        self.commit_consumed = member.commit_consumed
+
+
 class _GroupSide:
-    """The member as the coordinator's side sees it."""
+    """See ``MemberPort``: the member as the coordinator's side sees it."""
 
-    def __init__(self, member: MemberLoop[LiveMember]) -> None:
+    def __init__(self, member: MemberPort[LiveMember]) -> None:
         self._member = member
+        self.machine = member.machine.group
+        self.data, self.observer = member.data, member.observer
         self.every = member.every
-
-    @property
-    def machine(self) -> LiveMembership:
-        return self._member.machine.group
 
     def take(self, event: Any) -> None:
         self._member.take(FromGroup(event))
+
+    def post(self, event: Any) -> None:
+        self._member.post(FromGroup(event))
 
     def commit_consumed(self) -> None:
         """Commits of a migratable member are carried out by ZooKeeper's side."""
@@ -271,10 +282,10 @@ class LiveCoordination:
         self._offsets = offsets
         self._gate = gate
 
-    def begin(self, member: MemberLoop[LiveMember]) -> None:
-        """See ``Coordination``."""
-        self.zookeeper.begin(cast(Any, member))
-        self.group.begin(cast(Any, _GroupSide(member)))
+    def begin(self, member: MemberPort[LiveMember]) -> None:
+        """See ``Coordination``. Each side gets the member with its own machine."""
+        self.zookeeper.begin(_ZooKeeperSide(member))
+        self.group.begin(_GroupSide(member))
 
     def stamp(self) -> tuple[int, int]:
         """See ``Coordination``."""

@@ -59,6 +59,8 @@ _END_SECONDS = 5.0
 """How long threads and connections may take to end."""
 
 MachineT = TypeVar("MachineT", bound="Machine")
+MachineT_co = TypeVar("MachineT_co", bound="Machine", covariant=True)
+MachineT_contra = TypeVar("MachineT_contra", bound="Machine", contravariant=True)
 Action = Callable[[], object]
 Done = Callable[[str | None], object]
 
@@ -161,10 +163,38 @@ class ListenerPort(Protocol):
         """Fetching will begin next."""
 
 
-class Coordination(Protocol[MachineT]):
+class MemberPort(Protocol[MachineT_co]):
+    """A member as a ``Coordination`` sees it: see ``MemberLoop``."""
+
+    @property
+    def machine(self) -> MachineT_co:
+        """The machine whose commands the coordination carries out."""
+
+    @property
+    def data(self) -> DataPort:
+        """Fetchers and streams."""
+
+    @property
+    def observer(self) -> Observer | None:
+        """Called with every event and command."""
+
+    def take(self, event: Any) -> None:
+        """Give the machine an event and carry out its commands."""
+
+    def post(self, event: Any) -> None:
+        """Hand an event to the machine. Any thread."""
+
+    def every(self, seconds: float, action: Action) -> None:
+        """Run ``action`` regularly."""
+
+    def commit_consumed(self) -> None:
+        """Commit automatically, between two regular times."""
+
+
+class Coordination(Protocol[MachineT_contra]):
     """Carries out a machine's commands at the servers that decide about ownership."""
 
-    def begin(self, member: MemberLoop[MachineT]) -> None:
+    def begin(self, member: MemberPort[MachineT_contra]) -> None:
         """The member begins; answers and timers become actions of its host from now on."""
 
     def carry_out(self, command: Any) -> None:

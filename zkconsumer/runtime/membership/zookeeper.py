@@ -36,7 +36,7 @@ from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
-from zkconsumer.runtime.membership.loop import Host, MemberLoop
+from zkconsumer.runtime.membership.loop import Host, MemberPort
 
 if TYPE_CHECKING:
     from zkconsumer.journal.recorder import MemberObserver
@@ -183,7 +183,7 @@ class ZooKeeperCoordination:
         self._protocol = protocol
         self._observer: MemberObserver | None = None
         """Called with every operation: the member's."""
-        self._member: MemberLoop[RebalanceMachine]
+        self._member: MemberPort[RebalanceMachine]
         self._context: ScriptContext | None = None
         """``None`` while there is no session."""
         self._last: ScriptContext | None = None
@@ -195,7 +195,7 @@ class ZooKeeperCoordination:
 
     # -- the host's thread ---------------------------------------------------------------------
 
-    def begin(self, member: MemberLoop[RebalanceMachine]) -> None:
+    def begin(self, member: MemberPort[RebalanceMachine]) -> None:
         """See ``Coordination``."""
         self._member = member
         self._observer = cast("MemberObserver | None", member.observer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.states import State
@@ -31,13 +31,14 @@ def before_streams(zk: ZkDriver, closed: bool) -> Metrics:
 def of_member(
     zk: ZkDriver,
     gate: DeliveryGate,
-    loop: MemberLoop[RebalanceMachine],
+    loop: MemberLoop[Any],
+    machine: RebalanceMachine,
     coordination: ZooKeeperCoordination,
     plane: DataPlane,
     faults: int,
 ) -> Metrics:
     """The metrics of a connector with streams, also after its shutdown."""
-    machine, reports, stored = loop.machine, loop.reports, coordination.stored
+    reports, stored = loop.reports, coordination.stored
     return replace(
         _of_streams(gate, plane, loop.rebalances, faults),
         owned_partitions=len(machine.held),
