@@ -202,3 +202,43 @@ def test_a_member_loads_what_it_uses() -> None:
     assert "zkconsumer.runtime.membership.zookeeper" in loaded
     unused = tuple(f"zkconsumer.{part}" for part in UNUSED_PARTS)
     assert [name for name in loaded if name.startswith(unused)] == []
+
+
+PROFILE = {
+    "zkconsumer/core/zookeeper/view.py": "the setting",
+    "zkconsumer/core/zookeeper/profiles.py": "the rebalance",
+    "zkconsumer/core/zookeeper/scripts/table.py": "the scripts",
+    "zkconsumer/runtime/fetch/back_pressure.py": "fetching",
+    "zkconsumer/runtime/delivery/control.py": "the choice of the reader",
+    "zkconsumer/runtime/delivery/scala_reader.py": "the reader",
+    "zkconsumer/runtime/connector.py": "streams and the end of a failed start",
+    "zkconsumer/connector.py": "the gate and the member's settings",
+}
+"""The modules of a member that know the profile ``scala``, and for what."""
+
+
+def test_the_scala_profile_is_one_module_for_each_place_where_it_differs() -> None:
+    """No other module of a running member asks for the profile. Comments may name it."""
+    rooms = ("core", "runtime", "journal", "broker", "zk", "admin")
+    paths = [path for room in rooms for path in (ROOT / "zkconsumer" / room).rglob("*.py")]
+    paths += (ROOT / "zkconsumer").glob("*.py")
+    known = {
+        str(path.relative_to(ROOT))
+        for path in paths
+        if _names_of(path) & {"scala", "_scala", "SCALA", "Scala", "ScalaReader"}
+    }
+    assert known == PROFILE.keys()
+
+
+def _names_of(path: Path) -> set[str]:
+    """Return the names and the texts in the code of a module."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Name(name) | ast.Attribute(_, name) | ast.arg(name) | ast.keyword(name):
+                names.add(name or "")
+            case ast.Constant(str(text)):
+                names.add(text)
+            case ast.ClassDef(name):
+                names.add(name)
+    return names

@@ -18,6 +18,7 @@ from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch import worker as worker_module
+from zkconsumer.runtime.fetch.back_pressure import WaitForRoom
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
 from zkconsumer.runtime.fetch.requests import LeadersRequest
 from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
@@ -199,20 +200,20 @@ def stays_with_a_failed_broker(patch: Patch) -> None:
 
 def drops_the_backlog(patch: Patch) -> None:
     """Scala profile: a chunk that does not fit into the queue is lost."""
-    right = FetchWorker._enqueue_backlog
+    right = WaitForRoom.ready
 
-    def enqueue_backlog(self: FetchWorker) -> bool:
+    def ready(self: WaitForRoom) -> bool:
         right(self)
         self._backlog.clear()
         return True
 
-    patch.setattr(FetchWorker, "_enqueue_backlog", enqueue_backlog)
+    patch.setattr(WaitForRoom, "ready", ready)
 
 
 def asks_with_a_backlog(patch: Patch) -> None:
     """Scala profile: more is fetched although the last answer is not enqueued yet."""
-    right = FetchWorker._enqueue_backlog
-    patch.setattr(FetchWorker, "_enqueue_backlog", lambda self: right(self) or True)
+    right = WaitForRoom.ready
+    patch.setattr(WaitForRoom, "ready", lambda self: right(self) or True)
     patch.setattr(ChunkQueue, "offer", ChunkQueue.put)
 
 

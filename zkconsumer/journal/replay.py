@@ -206,7 +206,10 @@ class _Run:
             if others := sorted(str(tp) for tp in uses if tp not in machine.held):
                 faults.append(f"{name}: not held: {', '.join(others)}")
         if isinstance(machine, RebalanceMachine):
-            if not machine.spec.scala and not machine.fetching <= machine.held.keys():
+            if (
+                not machine.profile.forgets_positions
+                and not machine.fetching <= machine.held.keys()
+            ):
                 faults.append("partitions are fetched that are not held")
         elif machine.generation < 0 and machine.held:
             faults.append("partitions are held without a generation")

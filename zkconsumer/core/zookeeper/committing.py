@@ -18,11 +18,9 @@ from zkconsumer.core.zookeeper.claims import ClaimRule
 from zkconsumer.core.zookeeper.commands import Command
 from zkconsumer.core.zookeeper.data import Registration, Remembered
 from zkconsumer.core.zookeeper.events import Claim, Event
+from zkconsumer.core.zookeeper.profiles import profile_of
 from zkconsumer.core.zookeeper.states import CLOSING, COMMIT_STATES, State
 from zkconsumer.core.zookeeper.view import MemberSpec
-
-#: Registration versions start again after this many sessions (see ``commands.Register``).
-EPOCHS = 64
 
 
 class Committing(Machine[State, Event, Command]):
@@ -31,6 +29,7 @@ class Committing(Machine[State, Event, Command]):
     def __init__(self, spec: MemberSpec, rule: ClaimRule) -> None:
         super().__init__(State.NEW)
         self.spec = spec
+        self.profile = profile_of(spec)
         self._rule = rule
         self.held: dict[TopicPartition, Claim] = {}
         self.fetching: set[TopicPartition] = set()
@@ -69,7 +68,7 @@ class Committing(Machine[State, Event, Command]):
     @property
     def registered_epoch(self) -> int:
         """The data version of this member's registration in this session."""
-        return 0 if self.spec.scala else (self._registration.number - 1) % EPOCHS
+        return self.profile.epoch(self._registration.number)
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -157,11 +156,11 @@ class Committing(Machine[State, Event, Command]):
         self._answer_commits()
 
     def _obstacle(self, tp: TopicPartition, position: int) -> str | None:
-        """See ``CommitQueue.next``. The scala profile lowers offsets, as the JVM does."""
+        """See ``CommitQueue.next``."""
         claim = self.held.get(tp)
         if claim is None:
             return "not owned by this member"
-        if claim.would_regress(position) and not self.spec.scala:
+        if claim.would_regress(position) and not self.profile.lowers_offsets:
             return (
                 f"{position} is below the committed offset {claim.committed}; commits never go "
                 "backwards"

@@ -139,8 +139,7 @@ class RebalanceMachine(Committing):
             self._closing.faults.append("the ZooKeeper session was lost before the last commit")
             self._close()
             return
-        # DEVIATION-10: the JVM forgets what it owned and read, and reads on meanwhile.
-        if not self.spec.scala and self.held:
+        if self.held and not self.profile.forgets_positions:
             self._lost = {tp: (claim, sent.get(tp)) for tp, claim in self.held.items()}
             self._emit(Drop(frozenset(self.held)))
             self.fetching.clear()
@@ -166,15 +165,14 @@ class RebalanceMachine(Committing):
 
     def _registered(self, _event: events.Registered) -> None:
         self._registration.confirmed = True
-        if not self.spec.scala:
-            # DEVIATION-14: the JVM trusts its watches alone.
+        if self.profile.rereads:
             self._timer("reread", self.spec.reread, self.spec.reread / 10)
         self._begin_attempts()
 
     def _registration_refused(self, event: events.RegistrationRefused) -> None:
         self._registration.refusals += 1
-        timeout = 0.0 if self.spec.scala else 1.5 * self.spec.session_timeout + 1
-        if self._registration.refusals * REGISTER_RETRY > timeout:
+        wait = self.profile.takeover_wait(self.spec.session_timeout)
+        if self._registration.refusals * REGISTER_RETRY > wait:
             text = (
                 f"{self.spec.paths.member(self.spec.consumer_id)} is registered by another live "
                 f"session ({session_text(event.owner)}); give each member its own "
@@ -229,8 +227,7 @@ class RebalanceMachine(Committing):
 
     def _schedule_attempt(self) -> None:
         if "coalesce" not in self._timers:
-            # DEVIATION-19: the JVM starts at the first event; those that follow cost another.
-            wait = 0.0 if self.spec.scala else self.spec.coalesce
+            wait = self.profile.coalesce(self.spec.coalesce)
             self._timer("coalesce", wait, wait)
 
     def _timer_fired(self, event: TimerFired) -> None:
@@ -265,25 +262,24 @@ class RebalanceMachine(Committing):
     def _view(self) -> None:
         self._attempt += 1
         self.attempts += 1
-        if not self.spec.scala or self._attempt == 1:
-            self._due.group = False  # the JVM forgets it when it begins, not when it tries again
+        if self.profile.recovers or self._attempt == 1:
+            self._due.group = False
         self._due.claims = False
         self._brokers.changed = False
         token = self._await(State.VIEWING)
-        scope = Scope.OWN if self.spec.scala else Scope.ALL
-        # DEVIATION-30: the JVM reads everything at every change.
-        known = NOTHING if self.spec.scala else self._knowledge.ask()
+        scope = Scope.OWN if self.profile.releases_first else Scope.ALL
+        known = NOTHING if self.profile.reads_everything else self._knowledge.ask()
         self._emit(commands.LoadView(token, scope, self.registered_epoch, known))
 
     def _view_loaded(self, event: events.ViewLoaded) -> None:
         self.view = view = event.view
         self._knowledge.learned(event.known)
         if not view.registered:
-            if self.spec.scala:
-                self._attempt_failed()
-            else:
+            if self.profile.recovers:
                 self._emit(Report("registration-gone", "the member's registration is missing"))
                 self._register()
+            else:
+                self._attempt_failed()
             return
         if self._brokers.changed:
             self._load_brokers()  # the view may have been read before the change
@@ -300,7 +296,7 @@ class RebalanceMachine(Committing):
             self._settle()
         elif not view.brokers:
             self._settle()
-        elif self.spec.scala:
+        elif self.profile.releases_first:
             self._stop(frozenset(self.held) | self.fetching)
         else:
             self.decision = self._rule.decide(view, self.held)
@@ -332,7 +328,6 @@ class RebalanceMachine(Committing):
         self._stop_what_is_lost()
 
     def _stop_what_is_lost(self) -> None:
-        # DEVIATION-01: the JVM gives up everything before it reads the group.
         mine = self.decision.mine
         lost = {tp for tp, claim in self.held.items() if mine.get(tp) != claim.thread}
         if lost:
@@ -359,7 +354,7 @@ class RebalanceMachine(Committing):
     def _fetching_stopped(self, event: FetchingStopped) -> None:
         self.fetching -= self._releasing.partitions
         positions = {tp: at for tp, at in event.positions.items() if tp in self.held}
-        if not self.spec.scala or self._closing.wanted:
+        if self._closing.wanted or not self.profile.forgets_positions:
             for tp, position in positions.items():
                 self._remember(tp, position, self.held[tp])
         # Those stopped by an attempt that failed are not among the answer's.
@@ -408,7 +403,7 @@ class RebalanceMachine(Committing):
         for tp in self._releasing.unwanted:
             self._unknown_claims.pop(tp, None)
         self._releasing.partitions = frozenset()
-        if self.spec.scala:
+        if self.profile.releases_first:
             token = self._await(State.REVIEWING)
             self._emit(commands.LoadView(token, Scope.GROUP, self.registered_epoch))
         else:
@@ -431,7 +426,7 @@ class RebalanceMachine(Committing):
         if not wanted:
             self._start()
             return
-        if not self.spec.scala:
+        if self.profile.cleans_up:
             self._unknown_claims.update(wanted)
         token = self._await(State.CLAIMING)
         self._emit(commands.ClaimPartitions(token, self.registered_epoch, wanted))
@@ -460,7 +455,7 @@ class RebalanceMachine(Committing):
             self._emit(Report("outdated-offset", text))
         if event.unregistered:
             self._register()
-        elif self.spec.scala and self.blocked:
+        elif self.blocked and not self.profile.recovers:
             self._attempt_failed()
         else:
             self._start()
@@ -482,7 +477,7 @@ class RebalanceMachine(Committing):
         self._known_blockers = found
 
     def _start(self) -> None:
-        if self.spec.scala or self.held.keys() - self.fetching:
+        if self.profile.releases_first or self.held.keys() - self.fetching:
             token = self._await(State.NOTIFYING_START)
             self._emit(NotifyStarting(token, self.decision.assignment))
         else:
@@ -506,14 +501,13 @@ class RebalanceMachine(Committing):
         return self.held[tp].committed if position is None else position
 
     def _listener_failed(self, event: ListenerDone) -> bool:
-        """A raising listener fails the attempt in the JVM; by default it is reported."""
+        """Report a listener that raises; return whether that fails the attempt."""
         if event.error is None:
             return False
         self._emit(Report("listener-error", event.error))
-        # DEVIATION-17: in the JVM a listener that raises fails the attempt.
-        if self.spec.scala:
+        if self.profile.needs_listener:
             self._attempt_failed()
-        return self.spec.scala
+        return self.profile.needs_listener
 
     def _started(self, _event: FetchingStarted) -> None:
         self._finish()
@@ -551,7 +545,7 @@ class RebalanceMachine(Committing):
             self._closing.faults.append(text)
             self._close()
             return
-        if not self.spec.scala and event.code is not Code.SESSION_EXPIRED:
+        if self.profile.reports_refusals and event.code is not Code.SESSION_EXPIRED:
             self._answer_start(Outcome.REFUSED, text)
         if self.state is State.REGISTERING:
             self._timer("register", REGISTER_RETRY)
@@ -560,8 +554,7 @@ class RebalanceMachine(Committing):
 
     def _attempt_failed(self) -> None:
         self.failed_attempts += 1
-        # DEVIATION-06: the JVM gives up after rebalance.max.retries attempts, yet stays registered.
-        if self.spec.scala and self._attempt >= self.spec.max_attempts:
+        if self.profile.gives_up and self._attempt >= self.spec.max_attempts:
             self.state = State.FAILED
             text = f"{self.spec.consumer_id} can't rebalance after {self._attempt} attempts"
             self._emit(Report("rebalance-failed", text))
@@ -570,7 +563,7 @@ class RebalanceMachine(Committing):
                 self._schedule_attempt()
             return
         self.state = State.BACKING_OFF
-        self._timer("backoff", self.spec.backoff, 0.0 if self.spec.scala else self.spec.backoff / 2)
+        self._timer("backoff", self.spec.backoff, self.profile.jitter(self.spec.backoff))
 
     def _answer_start(self, outcome: Outcome, detail: str = "") -> None:
         if not self._start_answered:
@@ -615,8 +608,7 @@ class RebalanceMachine(Committing):
         self._closing_release()
 
     def _closing_release(self) -> None:
-        # DEVIATION-15: the JVM leaves owner znodes and registration to the session's end.
-        if self.spec.scala:
+        if not self.profile.cleans_up:
             self._close()
             return
         token = self._await(State.CLOSING_RELEASE)

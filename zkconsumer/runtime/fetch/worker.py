@@ -2,17 +2,12 @@
 
 ``choose`` returns the next request to the broker, or how long to wait. The caller sends it, and
 passes the answer to ``take`` or the error to ``fail``. No step blocks. After any error the
-partitions concerned go to the leader finder. One thread at a time.
-
-Back-pressure in the default profile: a partition whose queue is full is left out of the next
-request, so a slow stream does not delay others, and one answer is kept as a whole. In the scala
-profile the worker sends no request until all chunks of the last answer are enqueued: the JVM's
-thread blocks on the full queue meanwhile.
+partitions concerned go to the leader finder. One thread at a time. ``back_pressure`` has what
+happens when a queue is full.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, cast
 
@@ -22,6 +17,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
 from zkconsumer.runtime.delivery.chunk_queue import Chunk
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.fetch.back_pressure import back_pressure_of
 from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent, FetchEventKind, OnEvent
 from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Retire, Wait
 from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
@@ -30,7 +26,6 @@ IDLE_S: Final = 30.0
 """A worker that had no partitions for this time is ended."""
 PAUSE_S: Final = 0.025
 """Shortest time between a request with an empty answer and the same request again."""
-_NO_LIMIT: Final = 0x7FFFFFFF
 
 
 class FetchWorker:
@@ -58,7 +53,7 @@ class FetchWorker:
         self._table = table
         self._key = key
         self._config = config
-        self._scala = config.profile == "scala"
+        self._pressure = back_pressure_of(config)
         self._backoff = config.refresh_leader_backoff_ms / 1000
         self._report = report
         self._clock = clock
@@ -69,15 +64,13 @@ class FetchWorker:
         """The partitions of the last request, if its answer was empty."""
         self._again: FetchRequest | None = None
         """That request: it is repeated while there are no other partitions to request."""
-        self._backlog: deque[tuple[PartitionFetchState, Chunk]] = deque()
-        """Scala profile: chunks of the last answer that found no room yet, in order."""
 
     def choose(self) -> FetchRequest | OffsetsRequest | Wait | Retire:
         """Return the next action."""
         now = self._clock()
-        if not self._enqueue_backlog():
+        if not self._pressure.ready():
             return Wait(None)  # until a queue has room, or a partition is stopped
-        work = self._table.work(self._key, also_full=self._scala)
+        work = self._table.work(self._key, also_full=self._pressure.asks_when_full)
         if work is None:
             if self._idle_since is None:
                 self._idle_since = now
@@ -125,11 +118,6 @@ class FetchWorker:
             assert info.fetched_offset is not None
             wanted.append(Want(info.topic, info.partition, info.fetched_offset, limit))
             states[info.topic_partition] = state
-        if self._scala:
-            max_bytes = _NO_LIMIT
-        else:  # what the streams have room for
-            room = sum(queue.capacity - len(queue) for queue in {s.queue for s in work.states})
-            max_bytes = min(self._config.fetch_max_bytes, max(1, room) * limit, _NO_LIMIT)
         return FetchRequest(
             work.endpoint,
             states,
@@ -138,7 +126,7 @@ class FetchWorker:
             # broker must not hold this request for long.
             0 if work.left_out else self._config.fetch_wait_max_ms,
             self._config.fetch_min_bytes,
-            max_bytes,
+            self._pressure.max_bytes(work.states),
         )
 
     def _take_records(self, request: FetchRequest, answer: Sequence[Got]) -> None:
@@ -192,13 +180,7 @@ class FetchWorker:
         else:
             chunk = Chunk(info, data, offset, max(offset, next_offset), damaged)
         # Only what is in the queue counts as fetched: an error in between loses nothing.
-        if self._scala:
-            self._backlog.append((state, chunk))
-            info.fetched_offset = chunk.next_offset
-            self._enqueue_backlog()
-        else:
-            state.queue.put(chunk)
-            info.fetched_offset = chunk.next_offset
+        self._pressure.put(state, chunk)
         if next_offset is None or damaged:
             self._give_up(state, chunk)
 
@@ -209,15 +191,6 @@ class FetchWorker:
         tp = state.info.topic_partition
         detail = f"{tp}: the message at or after offset {chunk.next_offset} is {what}"
         self._report(FetchEvent(FetchEventKind.PARTITION_FAILED, tp, self._key.broker_id, detail))
-
-    def _enqueue_backlog(self) -> bool:
-        """Enqueue the last answer; false while there is no room for all of it."""
-        while self._backlog:
-            state, chunk = self._backlog[0]
-            if not state.queue.offer(chunk):
-                return False
-            self._backlog.popleft()
-        return True
 
     def _take_offsets(
         self, request: OffsetsRequest, answer: Mapping[TopicPartition, int | BrokerError]
@@ -236,7 +209,7 @@ class FetchWorker:
         old = info.fetched_offset
         state.unresolved = False
         info.resets += 1
-        state.queue.reset(info, offset, at_once=self._scala)
+        state.queue.reset(info, offset, at_once=self._pressure.resets_at_once)
         why = "no offset was committed" if old is None else f"{old} is out of range"
         self._report(
             FetchEvent(

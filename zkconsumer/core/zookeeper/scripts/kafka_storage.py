@@ -17,15 +17,19 @@ from dataclasses import replace
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Code, Failed, FetchOffsets, StoreOffsets
-from zkconsumer.core.zookeeper.scripts import legacy, ownership
+from zkconsumer.core.zookeeper.scripts import ownership
 from zkconsumer.core.zookeeper.scripts.common import MemberScript, Refused, ScriptContext, read_many
 
 
 def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
     """Claim owner znodes, then read the offsets of the claimed partitions."""
     # DEVIATION-03: the JVM reads offsets before it claims.
-    script = legacy.claim if ctx.spec.scala else ownership.claim
-    claimed = yield from script(command, ctx)
+    claimed = yield from ownership.claim(command, ctx)
+    return (yield from with_offsets(claimed, ctx))
+
+
+def with_offsets(claimed: events.Claimed, ctx: ScriptContext) -> MemberScript[events.Claimed]:
+    """Read the offsets of the claimed partitions in Kafka."""
     if claimed.unregistered:
         return replace(claimed, claims={})  # their offsets are not known
     if not claimed.claims:
@@ -59,8 +63,6 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
     All positions are sent to Kafka, also unchanged ones: there an offset that is not written for
     long enough expires (KAFKA-1510).
     """
-    if ctx.spec.scala:
-        return (yield from _commit_as_the_jvm(command, ctx))
     if ctx.spec.dual_commit:
         # DEVIATION-27: the JVM writes to Kafka first, whoever owns the partition by now.
         settled = yield from ownership.commit(command, ctx)
@@ -114,16 +116,3 @@ def store(
             ctx.stored.kafka += 1
             claims[tp] = replace(claims[tp], committed=position, invalidated=False)
     return replace(settled, claims=claims, broken=broken)
-
-
-def _commit_as_the_jvm(
-    command: commands.Commit, ctx: ScriptContext
-) -> MemberScript[events.Committed]:
-    """Kafka first; then, with dual commit, ZooKeeper for what Kafka took."""
-    unlimited = {tp: replace(found, committed=None) for tp, found in command.claims.items()}
-    stored = yield from store(command, ctx, events.Committed(command.token, unlimited))
-    if not ctx.spec.dual_commit:
-        return stored
-    positions = {tp: at for tp, at in command.positions.items() if tp not in stored.broken}
-    written = yield from legacy.commit(replace(command, positions=positions), ctx)
-    return replace(stored, claims=written.claims)

@@ -1,27 +1,40 @@
-"""Scripts of the ``scala`` profile: claims, releases and commits exactly as the JVM does them.
+"""Scripts of the ``scala`` profile, which act exactly as the JVM does.
 
 One round trip for each znode, offsets read before the claim, no fencing, values compared instead
-of sessions. They exist to reproduce the legacy effects; the default profile uses ``ownership``.
+of sessions. They exist to reproduce the legacy effects; the default profile uses the modules
+``membership``, ``view``, ``ownership`` and ``kafka_storage``.
 Source: Scala 1.1.1 ZookeeperConsumerConnector (``fetchOffsets``, ``commitOffsetToZooKeeper``,
 ``reflectPartitionOwnershipDecision``, ``deletePartitionOwnershipFromZK``).
 """
 
 from __future__ import annotations
 
-from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+from dataclasses import replace
+
+from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.commands import Scope
 from zkconsumer.core.zookeeper.events import Claim
-from zkconsumer.core.zookeeper.ops import Code, Create, Delete, GetData, Node, Ok, SetData
+from zkconsumer.core.zookeeper.ops import Code, Create, Delete, Exists, GetData, Node, Ok, SetData
+from zkconsumer.core.zookeeper.scripts import kafka_storage, membership, view
 from zkconsumer.core.zookeeper.scripts.common import (
+    MemberScript,
     Refused,
     Script,
     ScriptContext,
     attempt,
     ensure_path,
     read,
+    read_many,
 )
 from zkconsumer.core.zookeeper.scripts.ownership import stored_offset
-from zkconsumer.core.zookeeper.znodes import encode_offset
+from zkconsumer.core.zookeeper.view import GroupView
+from zkconsumer.core.zookeeper.znodes import (
+    BROKER_IDS,
+    broker_path,
+    encode_offset,
+    encode_registration,
+)
 from zkconsumer.errors import ZnodeFormatError
 
 
@@ -107,3 +120,94 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> Script[events.Commit
         claims[tp] = Claim(claims[tp].thread, None, position)
         ctx.stored.zookeeper += 1
     return events.Committed(command.token, claims)
+
+
+def claim_with_offsets_in_kafka(
+    command: commands.ClaimPartitions, ctx: ScriptContext
+) -> MemberScript[events.Claimed]:
+    """Claim owner znodes, then read the offsets of the claimed partitions."""
+    claimed = yield from claim(command, ctx)
+    return (yield from kafka_storage.with_offsets(claimed, ctx))
+
+
+def commit_in_kafka(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
+    """Kafka first; then, with dual commit, ZooKeeper for what Kafka took."""
+    unlimited = {tp: replace(claim, committed=None) for tp, claim in command.claims.items()}
+    settled = events.Committed(command.token, unlimited)
+    stored = yield from kafka_storage.store(command, ctx, settled)
+    if not ctx.spec.dual_commit:
+        return stored
+    positions = {tp: at for tp, at in command.positions.items() if tp not in stored.broken}
+    written = yield from commit(replace(command, positions=positions), ctx)
+    return replace(stored, claims=written.claims)
+
+
+def register(
+    command: commands.Register, ctx: ScriptContext
+) -> Script[events.Registered | events.RegistrationRefused]:
+    """Create the registration. Its owner is read only if it existed already."""
+    spec = ctx.spec
+    path = spec.paths.member(spec.consumer_id)
+    data = encode_registration(spec.subscription, ctx.now_ms(), ours=False)
+    yield from ensure_path(ctx.known_paths, spec.paths.ids)
+    while True:
+        reply = yield from attempt(Create(path, data, ephemeral=True))
+        if isinstance(reply, Ok):
+            return events.Registered(command.token)
+        if reply.code is Code.NO_NODE:
+            ctx.known_paths.clear()
+            yield from ensure_path(ctx.known_paths, spec.paths.ids)
+        elif reply.code is Code.NODE_EXISTS:
+            found = yield from read(Exists(path))
+            if (answer := (yield from membership.judge(command, ctx, found))) is not None:
+                return answer
+        elif reply.code is not Code.CONNECTION_LOSS:
+            raise Refused(reply.code, path)
+
+
+def _broker_nodes() -> Script[dict[str, Node]]:
+    """Znodes of the brokers, by name, one at a time; their list is watched."""
+    nodes: dict[str, Node] = {}
+    for name in view.broker_names((yield from view.children_of(BROKER_IDS))):
+        (node,) = yield from read_many([broker_path(int(name))])
+        if node is not None:
+            nodes[name] = node
+    return nodes
+
+
+def load_brokers(command: commands.LoadBrokers, ctx: ScriptContext) -> Script[events.BrokersLoaded]:
+    """Read ``/brokers/ids`` and leave a watch on the list."""
+    nodes = yield from _broker_nodes()
+    return events.BrokersLoaded(command.token, view.endpoints_of(nodes, {}, ctx))
+
+
+def load_view(command: commands.LoadView, ctx: ScriptContext) -> Script[events.ViewLoaded]:
+    """Read the group in the order of Scala 1.1.1 ``ZKRebalancerListener.rebalance``, one znode at a
+    time.
+
+    A registration that was deleted after it was listed, or that cannot be used, fails the attempt.
+    """
+    spec, ids = ctx.spec, ctx.spec.paths.ids
+    quarantined: dict[str, str] = {}
+    brokers: tuple[BrokerEndpoint, ...] = ()
+    if command.scope is not Scope.GROUP:
+        own = yield from read(GetData(spec.paths.member(spec.consumer_id)))
+        brokers = view.endpoints_of((yield from _broker_nodes()), quarantined, ctx)
+        if command.scope is Scope.OWN or not isinstance(own, Ok):
+            empty = GroupView(isinstance(own, Ok), brokers, {}, quarantined, {})
+            return events.ViewLoaded(command.token, empty)
+    registrations: dict[str, Node] = {}
+    for member in (yield from view.children_of(ids)):
+        (node,) = yield from read_many([f"{ids}/{member}"])
+        if node is None:
+            raise Refused(Code.NO_NODE, f"{ids}/{member}")
+        registrations[member] = node
+    members = yield from view.expand_all(ctx, registrations, quarantined)
+    # DEVIATION-12: in the JVM one bad registration fails every member's attempt.
+    if bad := [path for path in quarantined if path.startswith(ids + "/")]:
+        raise Refused(Code.OTHER, min(bad))
+    nodes = yield from view.topic_nodes(view.needed_topics(ctx, members), {})
+    partitions = view.partitions_of(nodes, quarantined, ctx)
+    return events.ViewLoaded(
+        command.token, GroupView(True, brokers, members, quarantined, partitions)
+    )

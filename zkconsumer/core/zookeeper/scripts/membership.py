@@ -41,43 +41,44 @@ def register(
     ``registerConsumerInZK``). Then the session that owns the znode decides, also after success. The
     client library may have sent the request in a session that this member does not know yet, and
     the check of the registration would then pass in the wrong session. The read is sent right after
-    the request. (The ``scala`` profile reads only if the znode existed already, as the JVM does.)
+    the request.
     """
     spec = ctx.spec
     path = spec.paths.member(spec.consumer_id)
-    data = encode_registration(spec.subscription, ctx.now_ms(), ours=not spec.scala)
+    data = encode_registration(spec.subscription, ctx.now_ms(), ours=True)
     create = Create(path, data, ephemeral=True)
     # DEVIATION-13: the JVM's registration keeps version 0.
     ops: list[MultiOp] = [create]
     ops += [SetData(path, data, version) for version in range(command.epoch)]
     request = Multi(tuple(ops)) if command.epoch else create
     look = Exists(path)
-    if spec.scala:
-        yield from ensure_path(ctx.known_paths, spec.paths.ids)
     while True:
-        if spec.scala:
-            reply = yield from attempt(request)
-            if isinstance(reply, Ok):
-                return events.Registered(command.token)
-            found: Reply = Failed(Code.CONNECTION_LOSS)  # not looked yet
-        else:
-            reply, found = yield from attempt_all([request, look])
+        reply, found = yield from attempt_all([request, look])
         if isinstance(reply, Failed) and reply.code is Code.NO_NODE:
             ctx.known_paths.clear()
             yield from ensure_path(ctx.known_paths, spec.paths.ids)
         elif isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
             if isinstance(found, Failed):
                 found = yield from read(look)
-            stat = found.value if isinstance(found, Ok) else None
-            if not isinstance(stat, Stat):
-                continue
-            if stat.ephemeral_owner != ctx.session_id:
-                return events.RegistrationRefused(command.token, stat.ephemeral_owner)
-            if stat.version == command.epoch:
-                return events.Registered(command.token)
-            yield from attempt(Delete(path, stat.version))
+            if (answer := (yield from judge(command, ctx, found))) is not None:
+                return answer
         elif reply.code is not Code.CONNECTION_LOSS:
             raise Refused(reply.code, path)
+
+
+def judge(
+    command: commands.Register, ctx: ScriptContext, found: Reply
+) -> Script[events.Registered | events.RegistrationRefused | None]:
+    """Return whose registration was ``found``; ``None``: not this one yet, create it again."""
+    stat = found.value if isinstance(found, Ok) else None
+    if not isinstance(stat, Stat):
+        return None
+    if stat.ephemeral_owner != ctx.session_id:
+        return events.RegistrationRefused(command.token, stat.ephemeral_owner)
+    if stat.version == command.epoch:
+        return events.Registered(command.token)
+    yield from attempt(Delete(ctx.spec.paths.member(ctx.spec.consumer_id), stat.version))
+    return None
 
 
 def deregister(command: commands.Deregister, ctx: ScriptContext) -> Script[events.Deregistered]:

@@ -7,13 +7,10 @@ from dataclasses import dataclass, replace
 
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
 from zkconsumer.core.zookeeper import commands, events
-from zkconsumer.core.zookeeper.commands import Scope
 from zkconsumer.core.zookeeper.known import Known
 from zkconsumer.core.zookeeper.ops import (
-    Code,
     Exists,
     GetChildren,
-    GetData,
     Listing,
     Node,
     Ok,
@@ -22,7 +19,6 @@ from zkconsumer.core.zookeeper.ops import (
 )
 from zkconsumer.core.zookeeper.scripts.common import (
     MemberScript,
-    Refused,
     Script,
     ScriptContext,
     batches,
@@ -66,33 +62,30 @@ def _listed(op: GetChildren, reply: Reply | None = None) -> Script[tuple[str, ..
     return Listing((), 0, 0) if op.counted else ()
 
 
-def _children(path: str) -> Script[tuple[str, ...]]:
-    """Children in ZooKeeper's order, watched."""
+def children_of(path: str) -> Script[tuple[str, ...]]:
+    """Read the children of a path in ZooKeeper's order, and watch them."""
     names = yield from _listed(GetChildren(path, True))
     assert isinstance(names, tuple)
     return names
 
 
-def _broker_names(listed: Iterable[str]) -> list[str]:
+def broker_names(listed: Iterable[str]) -> list[str]:
+    """Return the names that are broker ids, in the order of their texts."""
     return [name for name in sorted(listed) if child_number(name) is not None]
 
 
-def _broker_nodes(ctx: ScriptContext) -> Script[dict[str, Node]]:
+def _broker_nodes() -> Script[dict[str, Node]]:
     """Znodes of the brokers, by name; their list is watched."""
-    names = _broker_names((yield from _children(BROKER_IDS)))
+    names = broker_names((yield from children_of(BROKER_IDS)))
     paths = [broker_path(int(name)) for name in names]
-    nodes: list[Node | None] = []
-    if ctx.spec.scala:
-        for path in paths:
-            nodes += yield from read_many([path])
-    else:
-        nodes = yield from read_many(paths)
+    nodes = yield from read_many(paths)
     return {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
 
 
-def _endpoints(
+def endpoints_of(
     nodes: Mapping[str, Node], quarantined: dict[str, str], ctx: ScriptContext
 ) -> tuple[BrokerEndpoint, ...]:
+    """Return the brokers of these znodes; add those that cannot be used to ``quarantined``."""
     endpoints = []
     for name, node in nodes.items():
         path = broker_path(int(name))
@@ -105,8 +98,8 @@ def _endpoints(
 
 def load_brokers(command: commands.LoadBrokers, ctx: ScriptContext) -> Script[events.BrokersLoaded]:
     """Read ``/brokers/ids`` and leave a watch on the list."""
-    nodes = yield from _broker_nodes(ctx)
-    return events.BrokersLoaded(command.token, _endpoints(nodes, {}, ctx))
+    nodes = yield from _broker_nodes()
+    return events.BrokersLoaded(command.token, endpoints_of(nodes, {}, ctx))
 
 
 def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[events.ViewLoaded]:
@@ -116,13 +109,11 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[ev
     topics, then the listed znodes. A member whose registration was deleted between listing and
     reading has left; the watch on the list reports it.
     """
-    if ctx.spec.scala:
-        return (yield from _load_view_as_the_jvm(command, ctx))
     spec, known = ctx.spec, command.known
     quarantined: dict[str, str] = {}
     first = yield from _lists(known, ctx)
     broker_nodes, registrations = yield from _what_is_listed(known, first, ctx)
-    brokers, listing = _endpoints(broker_nodes, quarantined, ctx), first.listing
+    brokers, listing = endpoints_of(broker_nodes, quarantined, ctx), first.listing
     if not _is_own(registrations.get(spec.consumer_id), ctx, command.epoch):
         known = replace(known, brokers=broker_nodes, listing=listing, registrations=registrations)
         return events.ViewLoaded(
@@ -134,9 +125,9 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[ev
     ours = {
         name: node for name, node in listed.items() if f"{spec.paths.ids}/{name}" not in foreign
     }
-    members = yield from _expanded(ctx, ours, quarantined)
-    nodes = yield from _topic_nodes(_topics(ctx, members), {**known.topics, **first.topics})
-    partitions = _partitions(nodes, quarantined, ctx)
+    members = yield from expand_all(ctx, ours, quarantined)
+    nodes = yield from topic_nodes(needed_topics(ctx, members), {**known.topics, **first.topics})
+    partitions = partitions_of(nodes, quarantined, ctx)
     known = Known(broker_nodes, listing, registrations, nodes)
     doubtful = _doubtful(ctx, ours)
     others = tuple(sorted(foreign))
@@ -216,7 +207,7 @@ def _lists(known: Known, ctx: ScriptContext) -> MemberScript[_First]:
     if not known.brokers:
         listed = yield from _listed(brokers, replies.pop(0))
         assert isinstance(listed, tuple)
-        names = _broker_names(listed)
+        names = broker_names(listed)
     nodes = [node for reply in replies for node in nodes_of(reply)]
     return _First(names, listing, _existing(topics, nodes))
 
@@ -243,43 +234,10 @@ def _existing(names: Iterable[str], nodes: Iterable[Node | None]) -> dict[str, N
     return {name: node for name, node in zip(names, nodes, strict=False) if node is not None}
 
 
-def _load_view_as_the_jvm(
-    command: commands.LoadView, ctx: ScriptContext
-) -> Script[events.ViewLoaded]:
-    """The order of reads in Scala 1.1.1 ``ZKRebalancerListener.rebalance``, one znode at a time.
-
-    A registration that was deleted after it was listed, or that cannot be used, fails the attempt.
-    """
-    spec, ids = ctx.spec, ctx.spec.paths.ids
-    quarantined: dict[str, str] = {}
-    brokers: tuple[BrokerEndpoint, ...] = ()
-    if command.scope is not Scope.GROUP:
-        own = yield from read(GetData(spec.paths.member(spec.consumer_id)))
-        brokers = _endpoints((yield from _broker_nodes(ctx)), quarantined, ctx)
-        if command.scope is Scope.OWN or not isinstance(own, Ok):
-            view = GroupView(isinstance(own, Ok), brokers, {}, quarantined, {})
-            return events.ViewLoaded(command.token, view)
-    registrations: dict[str, Node] = {}
-    for member in (yield from _children(ids)):
-        (node,) = yield from read_many([f"{ids}/{member}"])
-        if node is None:
-            raise Refused(Code.NO_NODE, f"{ids}/{member}")
-        registrations[member] = node
-    members = yield from _expanded(ctx, registrations, quarantined)
-    # DEVIATION-12: in the JVM one bad registration fails every member's attempt.
-    if bad := [path for path in quarantined if path.startswith(ids + "/")]:
-        raise Refused(Code.OTHER, min(bad))
-    nodes = yield from _topic_nodes(_topics(ctx, members), {})
-    partitions = _partitions(nodes, quarantined, ctx)
-    return events.ViewLoaded(
-        command.token, GroupView(True, brokers, members, quarantined, partitions)
-    )
-
-
-def _expanded(
+def expand_all(
     ctx: ScriptContext, registrations: Mapping[str, Node], quarantined: dict[str, str]
 ) -> Script[dict[str, Mapping[str, int]]]:
-    """Each member's topics with their number of streams; filters are applied to all topics."""
+    """Return each member's topics with their streams; filters are applied to all topics."""
     paths = {member: f"{ctx.spec.paths.ids}/{member}" for member in registrations}
     subscriptions: dict[str, Subscription] = {}
     for member, node in registrations.items():
@@ -289,7 +247,7 @@ def _expanded(
             quarantined[paths[member]] = str(fault)
     all_topics: tuple[str, ...] = ()
     if any(found.pattern is not Pattern.STATIC for found in subscriptions.values()):
-        all_topics = yield from _children(BROKER_TOPICS)
+        all_topics = yield from children_of(BROKER_TOPICS)
     members, unusable = ctx.expansions.of(subscriptions, all_topics, ctx.spec.exclude_internal)
     quarantined |= {
         paths[member]: str(ZnodeFormatError(paths[member], why)) for member, why in unusable.items()
@@ -297,16 +255,16 @@ def _expanded(
     return members
 
 
-def _topics(ctx: ScriptContext, members: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Topics that this member's share depends on."""
+def needed_topics(ctx: ScriptContext, members: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return the topics that this member's share depends on."""
     if ctx.spec.assignor.name == "range":
         return sorted(members.get(ctx.spec.consumer_id, {}))
     distinct = {id(expanded): expanded for expanded in members.values()}
     return sorted({topic for expanded in distinct.values() for topic in expanded})
 
 
-def _topic_nodes(topics: list[str], known: Mapping[str, Node]) -> Script[Mapping[str, Node]]:
-    """Znodes of the topics that exist, watched; of the others the creation is watched."""
+def topic_nodes(topics: list[str], known: Mapping[str, Node]) -> Script[Mapping[str, Node]]:
+    """Read the znodes of topics and watch them; of those that do not exist, watch the creation."""
     if all(topic in known for topic in topics):
         return known if len(known) == len(topics) else {topic: known[topic] for topic in topics}
     new = [topic for topic in topics if topic not in known]
@@ -322,10 +280,10 @@ def _topic_nodes(topics: list[str], known: Mapping[str, Node]) -> Script[Mapping
     return {topic: node for topic, node in merged.items() if node is not None}
 
 
-def _partitions(
+def partitions_of(
     nodes: Mapping[str, Node], quarantined: dict[str, str], ctx: ScriptContext
 ) -> dict[str, tuple[int, ...]]:
-    """Partitions of each topic. A znode that was not read again is not decoded again.
+    """Return the partitions of each topic. A znode that was not read again is not decoded again.
 
     A topic whose znode cannot be used any more keeps the partitions that it had.
     """

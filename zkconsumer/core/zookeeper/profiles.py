@@ -1,0 +1,105 @@
+"""The two profiles of a ``RebalanceMachine``: the decisions in which the JVM's consumer differs.
+
+``Modern`` is the default. ``Scala`` repeats Scala 1.1.1 ``ZKRebalancerListener``, faults included.
+Data and pure functions; nothing here keeps state.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from zkconsumer.core.zookeeper.view import MemberSpec
+
+EPOCHS: Final = 64
+"""Registration versions start again after this many sessions (see ``commands.Register``)."""
+
+
+class Modern:
+    """Reads the group, then releases only what it loses. Every write is fenced by the session."""
+
+    # DEVIATION-01: the JVM gives up everything before it reads the group.
+    releases_first = False
+    """Release all partitions, then read members and topics, claim, and start everything again."""
+    # DEVIATION-30: the JVM reads everything at every change.
+    reads_everything = False
+    """Read every znode in every attempt."""
+    # DEVIATION-10: the JVM forgets what it owned and read, and reads on meanwhile.
+    forgets_positions = False
+    """Neither drop partitions when the session is lost, nor remember how far they had got."""
+    # DEVIATION-14: the JVM trusts its watches alone.
+    rereads = True
+    """Read everything again from time to time, in case a watch was lost."""
+    lowers_offsets = False
+    """Commit a position that is below the committed offset."""
+    recovers = True
+    """Register again, and claim later what is blocked. Otherwise each of these fails the attempt,
+    which drops the triggers that came before it, not those of the attempts that follow."""
+    # DEVIATION-17: in the JVM a listener that raises fails the attempt.
+    needs_listener = False
+    """A listener that raises fails the attempt."""
+    # DEVIATION-06: the JVM gives up after rebalance.max.retries attempts, yet stays registered.
+    gives_up = False
+    """Fail after ``rebalance.max.retries`` attempts, until the next change."""
+    reports_refusals = True
+    """What ZooKeeper refuses at the start is an error of the application's call."""
+    # DEVIATION-15: the JVM leaves owner znodes and registration to the session's end.
+    cleans_up = True
+    """Delete owner znodes that a claim with unknown outcome may have left, and, when the member
+    leaves, all its owner znodes and its registration."""
+
+    def epoch(self, sessions: int) -> int:
+        """Return the version of the registration in the member's nth session."""
+        return (sessions - 1) % EPOCHS
+
+    def takeover_wait(self, session_timeout: float) -> float:
+        """Return how long another session's registration may be a former one of this member's."""
+        return 1.5 * session_timeout + 1
+
+    def coalesce(self, wait: float) -> float:
+        """Return how long changes are collected before an attempt begins."""
+        return wait
+
+    def jitter(self, backoff: float) -> float:
+        """Return by how much a pause between attempts may be longer."""
+        return backoff / 2
+
+
+class Scala(Modern):
+    """The JVM's consumer: profile ``scala``."""
+
+    releases_first = True
+    reads_everything = True
+    forgets_positions = True
+    rereads = False
+    lowers_offsets = True
+    recovers = False
+    needs_listener = True
+    gives_up = True
+    reports_refusals = False
+    cleans_up = False
+
+    def epoch(self, sessions: int) -> int:
+        """See ``Modern``: a registration is written once."""
+        return 0
+
+    def takeover_wait(self, session_timeout: float) -> float:
+        """See ``Modern``: the first refusal is final."""
+        return 0.0
+
+    # DEVIATION-19: the JVM starts at the first event; those that follow cost another.
+    def coalesce(self, wait: float) -> float:
+        """See ``Modern``."""
+        return 0.0
+
+    def jitter(self, backoff: float) -> float:
+        """See ``Modern``."""
+        return 0.0
+
+
+MODERN: Final = Modern()
+SCALA: Final = Scala()
+
+
+def profile_of(spec: MemberSpec) -> Modern:
+    """Return the profile of a member."""
+    return SCALA if spec.scala else MODERN
