@@ -105,9 +105,9 @@ def assign_roundrobin(
             hashed = _signed(java_hash_bits(prefix, f"{number}{after}"))
             deck.append((hashed, topic, number))
     deck.sort()
-    if any(one[0] == next_[0] and one[1] != next_[1] for one, next_ in pairwise(deck)):
-        found = _subscriptions(threads) if subscriptions is None else subscriptions
-        order = topic_order(found, own_topics=hash_form is RoundRobinHash.BRACKETS_0_8_2)
+    if any(card[0] == next_[0] and card[1] != next_[1] for card, next_ in pairwise(deck)):
+        topic_lists = _subscriptions(threads) if subscriptions is None else subscriptions
+        order = topic_order(topic_lists, own_topics=hash_form is RoundRobinHash.BRACKETS_0_8_2)
         visited = {topic: place for place, topic in enumerate(order)}
         deck.sort(key=lambda card: (card[0], visited[card[1]], card[2]))
 
@@ -140,11 +140,11 @@ def _subscriptions(
     threads: Mapping[str, Sequence[ConsumerThreadId]],
 ) -> Iterable[Sequence[str]]:
     """Each consumer's topics, both in the order in which they first appear."""
-    found: dict[str, dict[str, None]] = {}
+    topics_of: dict[str, dict[str, None]] = {}
     for topic, ids in threads.items():
         for thread in ids:
-            found.setdefault(thread.consumer, {})[topic] = None
-    return [list(topics) for topics in found.values()]
+            topics_of.setdefault(thread.consumer, {})[topic] = None
+    return [list(topics) for topics in topics_of.values()]
 
 
 def _java_key(text: str) -> bytes:

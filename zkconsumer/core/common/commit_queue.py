@@ -58,7 +58,7 @@ class CommitQueue:
         """
         positions, number = dict(request.positions), request.request
         if number is None:
-            self._waiting = deque(one for one in self._waiting if not one.automatic)
+            self._waiting = deque(commit for commit in self._waiting if not commit.automatic)
         elif not positions:
             self._answers.append(AnswerCommit(number, ()))
             return
@@ -71,24 +71,24 @@ class CommitQueue:
 
     def _same_kind(self, positions: dict[TopicPartition, int], strict: bool) -> _Waiting | None:
         """A waiting commit that these positions may join, without overtaking another one."""
-        for one in reversed(self._waiting):
-            if one.strict == strict and not one.automatic:
+        for waiting in reversed(self._waiting):
+            if waiting.strict == strict and not waiting.automatic:
                 if not strict:
-                    return one
-                higher = all(positions.get(tp, -1) >= at for tp, at in one.positions.items())
-                if higher and one.positions.keys() == positions.keys():
-                    return one
-            if not one.positions.keys().isdisjoint(positions):
+                    return waiting
+                higher = all(positions.get(tp, -1) >= at for tp, at in waiting.positions.items())
+                if higher and waiting.positions.keys() == positions.keys():
+                    return waiting
+            if not waiting.positions.keys().isdisjoint(positions):
                 return None
         return None
 
     def abandon(self, request: int) -> None:
         """The caller does not wait any more: the request is dropped if it was not sent yet."""
-        for one in self._waiting:
-            if request in one.callers:
-                one.callers.remove(request)
-                if not one.callers:
-                    self._waiting.remove(one)
+        for waiting in self._waiting:
+            if request in waiting.callers:
+                waiting.callers.remove(request)
+                if not waiting.callers:
+                    self._waiting.remove(waiting)
                 self._answers.append(AnswerCommit(request, ("the caller does not wait any more",)))
                 return
 
@@ -98,10 +98,10 @@ class CommitQueue:
         Positions that a user has named stay.
         """
 
-        for one in self._waiting:
-            if not one.strict:
+        for waiting in self._waiting:
+            if not waiting.strict:
                 for tp in partitions:
-                    one.positions.pop(tp, None)
+                    waiting.positions.pop(tp, None)
         if self._current is not None and not self._current.strict:
             self.left = {tp: at for tp, at in self.left.items() if tp not in partitions}
 
@@ -140,11 +140,11 @@ class CommitQueue:
 
     def refuse(self, why: str) -> None:
         """No requested offset can be stored any more."""
-        due = [(one, [why] if one.positions else []) for one in self._waiting]
+        due = [(commit, [why] if commit.positions else []) for commit in self._waiting]
         if self._current is not None:
             due.insert(0, (self._current, [*self._faults, why]))
-        for one, faults in due:
-            self._answer(one, faults)
+        for commit, faults in due:
+            self._answer(commit, faults)
         self.token, self.paused = None, False
         self._waiting.clear()
         self._clear()
@@ -160,9 +160,9 @@ class CommitQueue:
         self._answer(self._current, self._faults)
         self._clear()
 
-    def _answer(self, one: _Waiting, faults: Iterable[str]) -> None:
-        told = tuple(faults)
-        self._answers += [AnswerCommit(caller, told) for caller in one.callers]
+    def _answer(self, commit: _Waiting, faults: Iterable[str]) -> None:
+        texts = tuple(faults)
+        self._answers += [AnswerCommit(caller, texts) for caller in commit.callers]
 
     def _clear(self) -> None:
         self._current, self.sent, self.left, self._faults = None, {}, {}, []

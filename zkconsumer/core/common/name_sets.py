@@ -74,20 +74,23 @@ class Names:
 
     def at(self, characters: frozenset[str]) -> int:
         """The positions of these characters."""
-        if (found := self._sets.get(characters)) is None:
-            table = {ord(one): "1" if one in characters else "0" for one in ALPHABET + "\n"}
-            found = int(self._backwards.translate(table) or "0", 2)
-            self._sets[characters] = found
-        return found
+        if (positions := self._sets.get(characters)) is None:
+            table = {
+                ord(character): "1" if character in characters else "0"
+                for character in ALPHABET + "\n"
+            }
+            positions = int(self._backwards.translate(table) or "0", 2)
+            self._sets[characters] = positions
+        return positions
 
     def ending_at(self, ends: int) -> list[bool]:
         """For each name, whether its end is in the set."""
         bits = f"{ends & self.ends:0{self.size}b}"[::-1] if self.size else ""
-        found, end = [], -1
+        inside, end = [], -1
         for name in self.names:
             end += len(name) + 1
-            found.append(bits[end] == "1")
-        return found
+            inside.append(bits[end] == "1")
+        return inside
 
 
 class Program:
@@ -136,19 +139,19 @@ class NameList:
         plain = pattern.replace("[.]", r"\.").replace(r"\-", "-")
         plain = "\n".join(part.replace(".", "?") for part in plain.split(r"\."))
         for name in dict.fromkeys(plain.replace("\n", ".").split("|")):
-            places = tuple(at for at, one in enumerate(name) if one == "?")
+            places = tuple(at for at, character in enumerate(name) if character == "?")
             self._wanted.setdefault(len(name), {}).setdefault(places, set()).add(name)
 
     def matches(self, names: Names) -> list[bool]:
         """For each name, whether it is in the list. Raises TooManyStepsError."""
-        steps, found = 0, []
+        steps, inside = 0, []
         for name in names.names:
             rows = self._wanted.get(len(name), {})
             steps += sum(map(len, rows), len(rows))
             if steps > MAX_LIST_STEPS:
                 return self._program().matches(names)
-            found.append(any(_masked(name, places) in rows[places] for places in rows))
-        return found
+            inside.append(any(_masked(name, places) in rows[places] for places in rows))
+        return inside
 
     def _program(self) -> Program:
         rows = [row for rows in self._wanted.values() for row in rows.values()]
@@ -193,16 +196,16 @@ class _Walk:
                     at = self.go(part, at, back)
                 return at
             case "any", branches:
-                found = 0
+                ends = 0
                 for branch in branches:
-                    found |= self.go(branch, at, back)
-                return found
+                    ends |= self.go(branch, at, back)
+                return ends
             case "times", part, least, most, _:
                 return self._times(part, least, most, at, back)
             case "look", behind, negative, part:
                 if id(node) not in self._looks:
-                    seen = self.go(part, self._names.everywhere, not behind)
-                    self._looks[id(node)] = self._names.everywhere & ~seen if negative else seen
+                    ends = self.go(part, self._names.everywhere, not behind)
+                    self._looks[id(node)] = self._names.everywhere & ~ends if negative else ends
                 return at & self._looks[id(node)]
             case "place", which:
                 return at & self._place(which)
@@ -222,13 +225,13 @@ class _Walk:
         if most is None and part[0] == "char" and not back:
             here = self._names.at(part[1])  # a carry runs through each row of such characters
             return at | ((at & here) + here ^ here)
-        found = new = at
+        ends = new = at
         count = least
         while new and (most is None or count < most):
-            new = self.go(part, new, back) & ~found
-            found |= new
+            new = self.go(part, new, back) & ~ends
+            ends |= new
             count += 1
-        return found
+        return ends
 
 
 def sequence(parts: Sequence[Node]) -> Node:

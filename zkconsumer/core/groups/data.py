@@ -72,7 +72,7 @@ class Round:
     @property
     def wanted(self) -> frozenset[str]:
         """Topics that the members subscribe to."""
-        return frozenset(topic for one in self.members for topic in topics_of(one))
+        return frozenset(topic for member in self.members for topic in topics_of(member))
 
 
 @dataclass(slots=True)

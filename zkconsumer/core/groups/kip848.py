@@ -122,10 +122,14 @@ class Kip848Machine(GroupMachine):
 
     def _owned(self) -> Owned:
         """The partitions that this member has, or may begin to read without asking."""
-        found: dict[str, set[int]] = {one: set(numbers) for one, numbers in self._target.items()}
+        owned: dict[str, set[int]] = {
+            topic: set(numbers) for topic, numbers in self._target.items()
+        }
         for tp in {*self.held, *self._starting}:
-            found.setdefault(self._ids[tp], set()).add(tp.partition)
-        return {one: tuple(sorted(numbers)) for one, numbers in sorted(found.items()) if numbers}
+            owned.setdefault(self._ids[tp], set()).add(tp.partition)
+        return {
+            topic: tuple(sorted(numbers)) for topic, numbers in sorted(owned.items()) if numbers
+        }
 
     def _send_heartbeat(self) -> None:
         joining = self.generation < 0
@@ -203,7 +207,7 @@ class Kip848Machine(GroupMachine):
         self.generation = event.epoch
         if event.assignment is not None:
             self._target = {
-                one: tuple(sorted(numbers)) for one, numbers in event.assignment.items()
+                topic: tuple(sorted(numbers)) for topic, numbers in event.assignment.items()
             }
             self.assigned = sum(map(len, self._target.values()))
             if self.assigned:
@@ -280,10 +284,10 @@ class Kip848Machine(GroupMachine):
             self._go(Goal.NAMES)
             return
         fresh = {
-            TopicPartition(self._names[one], number): one
-            for one, numbers in self._target.items()
+            TopicPartition(self._names[topic], number): topic
+            for topic, numbers in self._target.items()
             for number in numbers
-            if one in self._names
+            if topic in self._names
         }
         topics = self.spec.topics({tp.topic for tp in fresh})
         given = AssignmentData(frozenset(tp for tp in fresh if tp.topic in topics))

@@ -183,26 +183,28 @@ def codes_of(
 
 def worst(codes: Iterable[int], rows: Mapping[int, Row] = _BY_CODE) -> tuple[Reaction, int]:
     """The reaction to a commit whose partitions have different codes, and the deciding code."""
-    found = {reaction(Request.COMMIT, code, rows): code for code in codes}
-    what = next((one for one in _WORST_FIRST if one in found), Reaction.PROCEED)
-    return what, found.get(what, ErrorCode.NONE)
+    deciding = {reaction(Request.COMMIT, code, rows): code for code in codes}
+    what = next((each for each in _WORST_FIRST if each in deciding), Reaction.PROCEED)
+    return what, deciding.get(what, ErrorCode.NONE)
 
 
 def markdown(table: Iterable[Row] = TABLE, names: Mapping[Request, str] | None = None) -> str:
     """A table for the documentation; ``names`` are those of the requests."""
-    called = {one: one.value for one in Request} | dict(names or {})
+    called = {request: request.value for request in Request} | dict(names or {})
     lines = ["| Code | Name | Meaning | What the member does |", "| --- | --- | --- | --- |"]
     for row in table:
-        found: dict[Reaction, list[str]] = {}
+        requests: dict[Reaction, list[str]] = {}
         for request, what in row.reactions.items():
-            found.setdefault(what, []).append(called[request])
-        if len(found) == 1 and len(row.reactions) == len(_ALL):
-            told = next(iter(found)).value
+            requests.setdefault(what, []).append(called[request])
+        if len(requests) == 1 and len(row.reactions) == len(_ALL):
+            text = next(iter(requests)).value
         else:
-            told = "; ".join(f"{', '.join(names)}: {what.value}" for what, names in found.items())
+            text = "; ".join(
+                f"{', '.join(names)}: {what.value}" for what, names in requests.items()
+            )
         code, name = row.code, ErrorCode(row.code).name
         number, name = ("", "(no answer)") if code == UNREACHABLE else (str(code), name)
-        lines.append(f"| {number} | {name} | {row.meaning} | {told} |")
+        lines.append(f"| {number} | {name} | {row.meaning} | {text} |")
     return "\n".join(lines) + "\n"
 
 

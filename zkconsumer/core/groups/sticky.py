@@ -92,9 +92,9 @@ class StickyStrategy:
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
     ) -> dict[str, bytes]:
         """See ``Strategy``."""
-        before = {_Name(one.member_id): _before(one, self.cooperative) for one in members}
-        known = {name: list(one.partitions) for name, one in before.items()}
-        wanted = {name: _wanted(one) for name, one in before.items()}
+        before = {_Name(member.member_id): _before(member, self.cooperative) for member in members}
+        known = {name: list(state.partitions) for name, state in before.items()}
+        wanted = {name: _wanted(state) for name, state in before.items()}
         executor = StickyAssignmentExecutor(_Cluster(partitions), wanted)
         executor.perform_initial_assignment()
         executor.balance()

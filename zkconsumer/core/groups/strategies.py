@@ -223,11 +223,11 @@ def _order(member: GroupMember) -> tuple[bool, str, str]:
 
 
 def _members_by_topic(members: Sequence[GroupMember]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    members_of: dict[str, list[str]] = {}
     for member in sorted(members, key=_order):
         for topic in dict.fromkeys(topics_of(member)):
-            found.setdefault(topic, []).append(member.member_id)
-    return found
+            members_of.setdefault(topic, []).append(member.member_id)
+    return members_of
 
 
 def _encoded(given: Mapping[str, set[TopicPartition]]) -> dict[str, bytes]:
@@ -260,10 +260,10 @@ def _streams_of(member: GroupMember) -> tuple[str, dict[str, int]]:
 
 def _said_streams(user_data: bytes) -> dict[TopicPartition, int]:
     try:
-        found = json.loads(user_data)["streams"]
+        rows = json.loads(user_data)["streams"]
         return {
             TopicPartition(str(topic), int(number)): int(stream)
-            for topic, number, stream in found
+            for topic, number, stream in rows
             if int(stream) >= 0
         }
     except _UNREADABLE:

@@ -62,7 +62,7 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
     if target not in neighbours(facts.mode):
         names = " or ".join(mode.value for mode in neighbours(facts.mode))
         return (f"the group is in mode {facts.mode.value}: the next one is {names}",)
-    found = []
+    reasons = []
     late = {name for name, number in facts.members.items() if number != facts.version}
     # In a group that was never prepared there is no mode to acknowledge.
     if late and facts.version >= 0:
@@ -72,76 +72,76 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
             # them in the group, no member can join that offers only strategies which they do not
             # know.
             wait += f", or stop the plain members on the coordinator ({_named(facts.plain)})"
-        found.append(
+        reasons.append(
             f"mode {facts.mode.value} is not acknowledged by {_named(late)}: {wait}, or look at "
             "the health of these members"
         )
     if target is not Mode.ZOOKEEPER:  # every other mode keeps legacy consumers out
         legacy = facts.registered - facts.members.keys()
         if not facts.ids_locked:
-            found.append("legacy consumers can still register: lock the group's ids first")
+            reasons.append("legacy consumers can still register: lock the group's ids first")
         if legacy:
-            found.append(
+            reasons.append(
                 f"members that are not migratable: {_named(legacy)}: restart these as such"
             )
     if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
-        found += start_obstacles(facts)
+        reasons += start_obstacles(facts)
     elif target is Mode.KAFKA and facts.mode is Mode.OPEN:
-        found += _others(facts)
+        reasons += _others(facts)
     elif target is Mode.OPEN:
-        found += _hidden(facts)
+        reasons += _hidden(facts)
         shown = {tp: n for tp, n in facts.in_zookeeper.items() if tp.topic not in facts.hidden}
         behind = lower(facts.in_kafka, shown)
         if behind:
-            found.append(
+            reasons.append(
                 f"offsets are lower in Kafka than in ZooKeeper: {_named(behind)}: {_until(facts)}"
             )
     elif target is Mode.ZOOKEEPER:
-        found += _others(facts)
-        found += _hidden(facts)
+        reasons += _others(facts)
+        reasons += _hidden(facts)
         behind = lower(facts.in_zookeeper, facts.in_kafka)
         if behind:
-            found.append(
+            reasons.append(
                 f"offsets are lower in ZooKeeper than in Kafka: {_named(behind)}: {_until(facts)}"
             )
-    return tuple(found)
+    return tuple(reasons)
 
 
 def _others(facts: Facts) -> list[str]:
     """Return the obstacles of members of the coordinator's group that are not migratable."""
-    found = []
+    reasons = []
     if facts.plain:
-        found.append(f"plain members on the coordinator: {_named(facts.plain)}: stop these first")
+        reasons.append(f"plain members on the coordinator: {_named(facts.plain)}: stop these first")
     if facts.former:
-        found.append(
+        reasons.append(
             "plain members on the coordinator, or last incarnations of migratable members, whose "
             f"client id they have: {_named(facts.former)}: stop them if they are plain ones; a "
             "last incarnation leaves when its session ends: wait"
         )
-    return found
+    return reasons
 
 
 def start_obstacles(facts: Facts) -> list[str]:
     """Return why a live move must not start from the offsets that members have in ZooKeeper."""
-    found = []
+    reasons = []
     ahead = lower(facts.in_zookeeper, facts.in_kafka)
     if ahead:
-        found.append(ahead_in_kafka(ahead))
-    found += _hidden(facts)
+        reasons.append(ahead_in_kafka(ahead))
+    reasons += _hidden(facts)
     below = lower(facts.in_zookeeper, facts.misplaced)
     if below:
-        found.append(
+        reasons.append(
             "offsets that a 1.1.0 broker has stored below offset are higher than those below "
             f"offsets, where members read: {_named(below)}: if they are right, stop the members "
             "and set them with zkmigrate reset --store zookeeper; if not, delete their znodes"
         )
     if facts.foreign:
-        found.append(
+        reasons.append(
             f"znodes in another client's layout: {_named(facts.foreign)}: a live move leaves their "
             "offsets behind, so move the group with that client's tools; delete these znodes if no "
             "client uses them"
         )
-    return found
+    return reasons
 
 
 def ahead_in_kafka(partitions: Set[str]) -> str:

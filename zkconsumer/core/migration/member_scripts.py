@@ -130,19 +130,19 @@ def _register(
             yield from ensure_path(ctx.known_paths, spec.paths.ids)
             yield from ensure_path(ctx.known_paths, paths.members)
         elif isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
-            found = []
-            for one in (path, mine):
-                seen = yield from read(Exists(one))
-                stat = seen.value if isinstance(seen, Ok) else None
+            znodes = []
+            for znode in (path, mine):
+                lookup = yield from read(Exists(znode))
+                stat = lookup.value if isinstance(lookup, Ok) else None
                 if isinstance(stat, Stat):
-                    found.append((one, stat))
-            for _, stat in found:
+                    znodes.append((znode, stat))
+            for _, stat in znodes:
                 if stat.ephemeral_owner != ctx.session_id:
                     return events.RegistrationRefused(command.token, stat.ephemeral_owner)
-            if len(found) == 2 and found[0][1].version == command.epoch:
+            if len(znodes) == 2 and znodes[0][1].version == command.epoch:
                 return LiveRegistered(command.token, mode, version)
-            for one, stat in found:
-                yield from attempt(Delete(one, stat.version))
+            for znode, stat in znodes:
+                yield from attempt(Delete(znode, stat.version))
         elif reply.code not in (Code.CONNECTION_LOSS, Code.BAD_VERSION):
             raise Refused(reply.code, path)
 
@@ -152,14 +152,14 @@ def _deregister(
 ) -> Script[events.Deregistered]:
     """Delete both registrations, but only those that this session made."""
     path = ctx.spec.paths.member(ctx.spec.consumer_id)
-    for one in (paths.member(ctx.spec.consumer_id), path):
+    for znode in (paths.member(ctx.spec.consumer_id), path):
         while True:
-            found = yield from read(Exists(one))
-            stat = found.value if isinstance(found, Ok) else None
+            lookup = yield from read(Exists(znode))
+            stat = lookup.value if isinstance(lookup, Ok) else None
             if not isinstance(stat, Stat) or stat.ephemeral_owner != ctx.session_id:
                 break
             reply = yield from attempt(
-                Multi((Check(path, command.epoch), Delete(one, stat.version)))
+                Multi((Check(path, command.epoch), Delete(znode, stat.version)))
             )
             if isinstance(reply, Ok) or reply.code is not Code.CONNECTION_LOSS:
                 break
@@ -195,10 +195,10 @@ def _claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScrip
         return claimed
     stored = yield from kafka_storage.fetch(claimed.claims)
     claims = dict(claimed.claims)
-    for tp, found in claimed.claims.items():
+    for tp, claim in claimed.claims.items():
         offset = stored[tp]
-        if offset is not None and (found.committed is None or found.committed < offset):
-            claims[tp] = replace(found, committed=offset, invalidated=True)
+        if offset is not None and (claim.committed is None or claim.committed < offset):
+            claims[tp] = replace(claim, committed=offset, invalidated=True)
             ctx.pauses.pop(tp, None)  # a plain consumer had it, and ZooKeeper does not know when
     return replace(claimed, claims=claims)
 
@@ -217,7 +217,7 @@ def _claim_first(
         return claimed
     stored = yield from kafka_storage.fetch(claimed.claims)
     in_zookeeper = {
-        tp: found.committed for tp, found in claimed.claims.items() if found.committed is not None
+        tp: claim.committed for tp, claim in claimed.claims.items() if claim.committed is not None
     }
     in_kafka = {tp: offset for tp, offset in stored.items() if offset is not None}
     ahead = lower(in_zookeeper, in_kafka)

@@ -43,10 +43,10 @@ def write_mode(paths: LivePaths, target: Mode, version: int) -> Script[bool]:
             return True
         if reply.code is not Code.CONNECTION_LOSS:
             return False
-        found = yield from read_mode(paths)
-        if found == (target, version + 1):
+        current = yield from read_mode(paths)
+        if current == (target, version + 1):
             return True
-        if found[1] != version:
+        if current[1] != version:
             return False
 
 
@@ -60,10 +60,10 @@ def read_members(paths: LivePaths) -> Script[dict[str, int | None]]:
         return {}
     assert isinstance(reply.value, tuple)
     names = sorted(map(str, reply.value))
-    found = [f"{paths.members}/{name}" for name in names]
-    nodes = yield from read_many(found)
+    znodes = [f"{paths.members}/{name}" for name in names]
+    nodes = yield from read_many(znodes)
     return {
         name: decode_member(path, node.data)
-        for name, path, node in zip(names, found, nodes, strict=True)
+        for name, path, node in zip(names, znodes, nodes, strict=True)
         if node is not None
     }

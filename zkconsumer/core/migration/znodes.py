@@ -79,10 +79,10 @@ def encode_member(acknowledged: int | None, member_id: str = "") -> bytes:
 def member_id_of(data: bytes) -> str:
     """Return the id on the coordinator that a member's content names, or an empty text."""
     try:
-        found = json.loads(data.decode())["member_id"]
+        member_id = json.loads(data.decode())["member_id"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return ""
-    return found if isinstance(found, str) else ""
+    return member_id if isinstance(member_id, str) else ""
 
 
 def decode_member(path: str, data: bytes) -> int | None:
@@ -101,14 +101,14 @@ def _object(path: str, data: bytes) -> dict[str, Any]:
     if len(data) > MAX_BYTES:
         _refuse(path, f"holds {len(data)} bytes, more than {MAX_BYTES}")
     try:
-        found = json.loads(data.decode())
+        document = json.loads(data.decode())
     except (ValueError, RecursionError):
         _refuse(path, "is not JSON")
-    if not isinstance(found, dict) or type(found.get("version")) is not int:
+    if not isinstance(document, dict) or type(document.get("version")) is not int:
         _refuse(path, "is not a JSON object with a version")
-    if found["version"] != FORMAT:
-        _refuse(path, f"has format {found['version']}, and this version knows {FORMAT}")
-    return found
+    if document["version"] != FORMAT:
+        _refuse(path, f"has format {document['version']}, and this version knows {FORMAT}")
+    return document
 
 
 def _refuse(path: str, reason: str) -> NoReturn:

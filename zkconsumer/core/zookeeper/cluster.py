@@ -130,8 +130,8 @@ def _children(view: ClusterView, path: str) -> tuple[str, ...] | None:
 
 
 def _node(view: ClusterView, path: str) -> Node | None:
-    found = _document(view, path)
-    return None if found is None else Node(json.dumps(found).encode(), _STAT)
+    document = _document(view, path)
+    return None if document is None else Node(json.dumps(document).encode(), _STAT)
 
 
 def _document(view: ClusterView, path: str) -> Mapping[str, object] | None:
@@ -145,9 +145,9 @@ def _document(view: ClusterView, path: str) -> Mapping[str, object] | None:
                     listener = f"{view.protocol}://{broker.host}:{broker.port}"
                     return {"version": 4, "endpoints": [listener]}
         case ["topics", topic] if topic in view.topics:
-            one = view.topics[topic]
-            replicas = {str(n): list(part.replicas) for n, part in one.partitions.items()}
-            return {"version": 3, "topic_id": one.topic_id, "partitions": replicas}
+            known = view.topics[topic]
+            replicas = {str(n): list(part.replicas) for n, part in known.partitions.items()}
+            return {"version": 3, "topic_id": known.topic_id, "partitions": replicas}
         case ["topics", topic, "partitions", name, "state"] if topic in view.topics:
             partitions = view.topics[topic].partitions
             part = partitions.get(int(name)) if name.isdigit() else None

@@ -125,8 +125,8 @@ class Committing(Machine[State, Event, Command]):
 
     def _resumed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where those that are held had got."""
-        found = {tp: self._resumed_at(tp) for tp in partitions if tp in self.held}
-        return {tp: position for tp, position in found.items() if position is not None}
+        resumed = {tp: self._resumed_at(tp) for tp in partitions if tp in self.held}
+        return {tp: position for tp, position in resumed.items() if position is not None}
 
     def _offset_reset(self, event: events.OffsetReset) -> None:
         claim = self.held.get(event.partition)

@@ -316,10 +316,10 @@ class RebalanceMachine(Committing):
                 if before.get(path) != reason:
                     self._emit(Report(event, reason))
         self.quarantined, self.doubtful = view.quarantined, view.doubtful
-        found = obstacle(view, self.spec)
-        if found and found != self.obstacle:
-            self._emit(Report("unassignable", found))
-        self.obstacle = found
+        text = obstacle(view, self.spec)
+        if text and text != self.obstacle:
+            self._emit(Report("unassignable", text))
+        self.obstacle = text
 
     def _owners_checked(self, event: events.OwnersChecked) -> None:
         self._take_away(
@@ -469,12 +469,12 @@ class RebalanceMachine(Committing):
 
     def _report_blocked(self) -> None:
         """Name the owners, once as long as they stay the same."""
-        found = {tp: owner_of(text, self.blockers.get(tp)) for tp, text in self.blocked.items()}
-        if any(self._known_blockers.get(tp) != owner for tp, owner in found.items()):
-            named = "; ".join(f"{tp}, owned by {owner}" for tp, owner in sorted(found.items())[:3])
-            more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+        owners = {tp: owner_of(text, self.blockers.get(tp)) for tp, text in self.blocked.items()}
+        if any(self._known_blockers.get(tp) != owner for tp, owner in owners.items()):
+            named = "; ".join(f"{tp}, owned by {owner}" for tp, owner in sorted(owners.items())[:3])
+            more = f"; and {len(owners) - 3} more" if len(owners) > 3 else ""
             self._emit(Report("blocked", f"assigned to this member: {named}{more}"))
-        self._known_blockers = found
+        self._known_blockers = owners
 
     def _start(self) -> None:
         if self.profile.releases_first or self.held.keys() - self.fetching:

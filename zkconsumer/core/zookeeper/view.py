@@ -183,12 +183,12 @@ def _threads(
                 readers.setdefault(topic, []).append((kind, streams))
     lists: dict[tuple[tuple[int, int], ...], list[ConsumerThreadId]] = {}
     threads: dict[str, Sequence[ConsumerThreadId]] = {}
-    for topic, found in readers.items():
-        key = tuple(found)
+    for topic, kinds in readers.items():
+        key = tuple(kinds)
         if key not in lists:
             lists[key] = [
                 ConsumerThreadId(member, stream)
-                for kind, streams in found
+                for kind, streams in kinds
                 for member in alike[kind][1]
                 for stream in range(streams)
             ]

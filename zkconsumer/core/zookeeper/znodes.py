@@ -149,16 +149,16 @@ def make_consumer_id(
     tail = consumer_id
     if tail is None:
         tail = f"{hostname}-{now_ms}-{format(uuid_int >> 64, 'x')[:8]}"
-    made = f"{group}_{tail}"
-    if _MEMBER.fullmatch(made) is None:
+    member = f"{group}_{tail}"
+    if _MEMBER.fullmatch(member) is None:
         source = "host name" if consumer_id is None else "consumer.id"
         raise ConfigError(
             [
-                f"consumer.id: the {source} gives the member name {_short(made)}, which cannot be "
-                "part of a ZooKeeper path: set consumer.id to letters, digits, '.', '_' and '-'"
+                f"consumer.id: the {source} gives the member name {_short(member)}, which cannot "
+                "be part of a ZooKeeper path: set consumer.id to letters, digits, '.', '_' and '-'"
             ]
         )
-    return made
+    return member
 
 
 def encode_registration(
@@ -306,7 +306,7 @@ def decode_broker(
         _refuse(path, "has no list of endpoints, or its listener map is not an object")
     offered: list[str] = []
     usable = False
-    found: list[BrokerEndpoint] = []
+    listeners: list[BrokerEndpoint] = []
     for endpoint in endpoints:
         parts = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
         if parts is None:
@@ -318,17 +318,17 @@ def decode_broker(
         protocol = _OLD_PROTOCOLS.get(protocol.upper(), protocol.upper())
         if protocol == wanted:
             try:
-                found.append(_endpoint(path, broker_id, parts[2], int(parts[3])))
+                listeners.append(_endpoint(path, broker_id, parts[2], int(parts[3])))
             except ZnodeFormatError:
-                if not found:
+                if not listeners:
                     raise
             continue
         usable = usable or protocol in _CLIENT_PROTOCOLS
         name = "" if listener == protocol else f" as {_short(parts[1])}"
         offered.append(f"{protocol}{name} at {parts[2]}:{int(parts[3])}")
-    if found:
-        others = tuple((one.host, one.port) for one in found[1 : 1 + _MORE_LISTENERS])
-        return BrokerEndpoint(broker_id, found[0].host, found[0].port, others)
+    if listeners:
+        others = tuple((other.host, other.port) for other in listeners[1 : 1 + _MORE_LISTENERS])
+        return BrokerEndpoint(broker_id, listeners[0].host, listeners[0].port, others)
     text = ", ".join(offered[:4]) + " only" if offered else "no endpoint that can be read"
     raise ZnodeFormatError(
         path,

@@ -82,29 +82,29 @@ class ClusterDirectory:
         if not self._asking:
             self._asking = True
             self._port.submit(
-                None, lambda found, *_sent: self._host.post(partial(self._answered, found))
+                None, lambda view, *_sent: self._host.post(partial(self._answered, view))
             )
 
     def close(self) -> None:
         """Abandon the request in progress."""
         self._port.close()
 
-    def _answered(self, found: ClusterView | str) -> None:
+    def _answered(self, view: ClusterView | str) -> None:
         self._asking = False
-        if isinstance(found, str):
+        if isinstance(view, str):
             if not self.fault:
-                self._host.log(logging.WARNING, f"the cluster cannot be read: {found}")
-            self.fault = found
+                self._host.log(logging.WARNING, f"the cluster cannot be read: {view}")
+            self.fault = view
             if self._waiting:
                 self._host.after(_RETRY, self.refresh)
             return
         self.fault = ""
-        before, self._view = self._view, found
+        before, self._view = self._view, view
         waiting, self._waiting = self._waiting, []
         for op, on_reply in waiting:
-            on_reply(answer(found, op))
+            on_reply(answer(view, op))
         if before is not None:
-            for path in changed_paths(before, found):
+            for path in changed_paths(before, view):
                 if path in self._watched:
                     self._watched.discard(path)
                     self._on_watch(path)

@@ -122,4 +122,4 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, frozenset[int]]
     by_topic: dict[str, set[int]] = {}
     for tp in partitions:
         by_topic.setdefault(tp.topic, set()).add(tp.partition)
-    return {topic: frozenset(found) for topic, found in by_topic.items()}
+    return {topic: frozenset(numbers) for topic, numbers in by_topic.items()}

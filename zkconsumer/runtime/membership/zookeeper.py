@@ -351,8 +351,8 @@ class ZooKeeperCoordination:
             return
         running.ops = op.ops if isinstance(op, Pipelined) else (op,)
         running.replies, running.sent_us = {}, self._host.wall_us()
-        for position, one in enumerate(running.ops):
-            self._submit(number, position, running, one)
+        for position, part in enumerate(running.ops):
+            self._submit(number, position, running, part)
 
     def _submit(self, number: int, position: int, running: Running, op: ZkOp | OffsetOp) -> None:
         def answered(reply: Reply, *_sent: float) -> None:

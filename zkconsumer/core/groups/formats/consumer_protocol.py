@@ -96,10 +96,10 @@ def decode_sticky(raw: bytes) -> tuple[frozenset[TopicPartition], int]:
 
 def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
     """Topic to partition numbers, both sorted."""
-    found: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
-        found.setdefault(topic, []).append(number)
-    return found
+        numbers.setdefault(topic, []).append(number)
+    return numbers
 
 
 def _string(text: str) -> bytes:
@@ -151,11 +151,13 @@ class _Reader:
         return self._take(max(self.take_int(), 0))
 
     def take_partitions(self) -> frozenset[TopicPartition]:
-        found: set[TopicPartition] = set()
+        partitions: set[TopicPartition] = set()
         for _ in range(self.take_count()):
             topic = self.take_string()
-            found.update(TopicPartition(topic, self.take_int()) for _ in range(self.take_count()))
-        return frozenset(found)
+            partitions.update(
+                TopicPartition(topic, self.take_int()) for _ in range(self.take_count())
+            )
+        return frozenset(partitions)
 
     def _number(self, form: Struct) -> int:
         try:
@@ -169,6 +171,6 @@ class _Reader:
         end = self._at + size
         if size < 0 or end > len(self._raw):
             raise ValueError("the bytes end too early")
-        found = self._raw[self._at : end]
+        part = self._raw[self._at : end]
         self._at = end
-        return found
+        return part

@@ -172,10 +172,10 @@ class _Reader:
         return None if size == -1 else self.take(size, what).decode()
 
     def name(self, what: str) -> str:
-        found = self.text(what)
-        if found is None:
+        text = self.text(what)
+        if text is None:
             raise ValueError(f"the key does not have {what}")
-        return found
+        return text
 
     def size(self, what: str) -> int:
         """An unsigned varint."""
@@ -194,10 +194,10 @@ class _Reader:
         return None if size == 0 else self.take(size - 1, what).decode()
 
     def compact_name(self, what: str) -> str:
-        found = self.compact(what)
-        if found is None:
+        text = self.compact(what)
+        if text is None:
             raise ValueError(f"{what} is null")
-        return found
+        return text
 
     def count(self, what: str) -> int:
         """The number of a compact array's elements."""
@@ -207,20 +207,20 @@ class _Reader:
         return size - 1
 
     def partitions(self, what: str) -> list[TopicPartitionId]:
-        found: list[TopicPartitionId] = []
+        partitions: list[TopicPartitionId] = []
         for _ in range(self.count(what)):
             topic = base64.urlsafe_b64encode(self.take(16, "a topic id")).decode().rstrip("=")
-            found += [(topic, self.number(_INT)) for _ in range(self.count("partitions"))]
+            partitions += [(topic, self.number(_INT)) for _ in range(self.count("partitions"))]
             self.tags()  # since 4.1: the epoch of each partition
-        return found
+        return partitions
 
     def tags(self) -> dict[int, bytes]:
         """Tagged fields by their numbers."""
-        found = {}
+        fields = {}
         for _ in range(self.size("tagged fields")):
             tag = self.size("a tag")
-            found[tag] = self.take(self.size("a tagged field"), "a tagged field")
-        return found
+            fields[tag] = self.take(self.size("a tagged field"), "a tagged field")
+        return fields
 
 
 def decode_key(key: bytes | None) -> OffsetKey | GroupKey | ConsumerGroupKey | OtherKey:
@@ -301,7 +301,7 @@ def decode_consumer_group(
     version = values.number(_SHORT)
     if version != 0:
         raise ValueError(f"value version {version} of key {int(part)} is not known")
-    found: EpochValue | MemberValue | TargetValue | CurrentValue
+    content: EpochValue | MemberValue | TargetValue | CurrentValue
     if part is Part.MEMBER:
         member = MemberValue(
             instance=values.compact("the static member id"),
@@ -319,9 +319,9 @@ def decode_consumer_group(
         # a null structure is the byte 0
         return member._replace(classic=values.tags().get(_CLASSIC_TAG, b"\0")[:1] == b"\1")
     if part is Part.TARGET:
-        found = TargetValue(values.partitions("the target"))
+        content = TargetValue(values.partitions("the target"))
     elif part is Part.CURRENT:
-        found = CurrentValue(
+        content = CurrentValue(
             values.number(_INT),
             values.number(_INT),
             values.number(_BYTE),
@@ -329,6 +329,6 @@ def decode_consumer_group(
             values.partitions("the partitions to release"),
         )
     else:
-        found = EpochValue(values.number(_INT))
+        content = EpochValue(values.number(_INT))
     values.tags()
-    return found
+    return content

@@ -133,8 +133,8 @@ def attempt_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
     assert isinstance(reply, Ok)
     assert isinstance(reply.value, tuple)
     replies: list[Reply] = list(reply.value)  # type: ignore[arg-type]
-    for op, one in zip(ops, replies, strict=True):
-        _look_for_refusal(op, one)
+    for op, answer in zip(ops, replies, strict=True):
+        _look_for_refusal(op, answer)
     return replies
 
 

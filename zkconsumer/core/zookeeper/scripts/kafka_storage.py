@@ -36,11 +36,11 @@ def with_offsets(claimed: events.Claimed, ctx: ScriptContext) -> MemberScript[ev
         return claimed
     stored = yield from fetch(claimed.claims)
     claims = {}
-    for tp, found in claimed.claims.items():
+    for tp, claim_ in claimed.claims.items():
         committed = stored[tp]
-        if ctx.spec.dual_commit and found.committed is not None:
-            committed = max(found.committed, -1 if committed is None else committed)
-        claims[tp] = replace(found, committed=committed)
+        if ctx.spec.dual_commit and claim_.committed is not None:
+            committed = max(claim_.committed, -1 if committed is None else committed)
+        claims[tp] = replace(claim_, committed=committed)
     return replace(claimed, claims=claims)
 
 
@@ -82,7 +82,7 @@ def confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScript
         for tp, node in zip(partitions, nodes, strict=True)
         if node is None or node.stat.ephemeral_owner != ctx.session_id
     )
-    claims = {tp: found for tp, found in command.claims.items() if tp not in fenced}
+    claims = {tp: claim_ for tp, claim_ in command.claims.items() if tp not in fenced}
     return events.Committed(command.token, claims, fenced)
 
 

@@ -78,10 +78,10 @@ def _claim_one(
             ctx.known_paths.clear()
             yield from ensure_path(ctx.known_paths, ctx.spec.paths.owners_topic(tp.topic))
         elif reply.code is Code.NODE_EXISTS:
-            found = yield from read(GetData(path))
-            if not (isinstance(found, Ok) and isinstance(found.value, Node)):
+            answer = yield from read(GetData(path))
+            if not (isinstance(answer, Ok) and isinstance(answer.value, Node)):
                 return "an owner that has just left"
-            text = found.value.data.decode(errors="replace")
+            text = answer.value.data.decode(errors="replace")
             return None if text == str(thread) else text
 
 
@@ -158,8 +158,8 @@ def register(
             ctx.known_paths.clear()
             yield from ensure_path(ctx.known_paths, spec.paths.ids)
         elif reply.code is Code.NODE_EXISTS:
-            found = yield from read(Exists(path))
-            if (answer := (yield from membership.judge(command, ctx, found))) is not None:
+            lookup = yield from read(Exists(path))
+            if (answer := (yield from membership.judge(command, ctx, lookup))) is not None:
                 return answer
         elif reply.code is not Code.CONNECTION_LOSS:
             raise Refused(reply.code, path)

@@ -53,24 +53,24 @@ def register(
     request = Multi(tuple(ops)) if command.epoch else create
     look = Exists(path)
     while True:
-        reply, found = yield from attempt_all([request, look])
+        reply, lookup = yield from attempt_all([request, look])
         if isinstance(reply, Failed) and reply.code is Code.NO_NODE:
             ctx.known_paths.clear()
             yield from ensure_path(ctx.known_paths, spec.paths.ids)
         elif isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
-            if isinstance(found, Failed):
-                found = yield from read(look)
-            if (answer := (yield from judge(command, ctx, found))) is not None:
+            if isinstance(lookup, Failed):
+                lookup = yield from read(look)
+            if (answer := (yield from judge(command, ctx, lookup))) is not None:
                 return answer
         elif reply.code is not Code.CONNECTION_LOSS:
             raise Refused(reply.code, path)
 
 
 def judge(
-    command: commands.Register, ctx: ScriptContext, found: Reply
+    command: commands.Register, ctx: ScriptContext, lookup: Reply
 ) -> Script[events.Registered | events.RegistrationRefused | None]:
-    """Return whose registration was ``found``; ``None``: not this one yet, create it again."""
-    stat = found.value if isinstance(found, Ok) else None
+    """Return whose registration ``lookup`` shows; ``None``: none, create it again."""
+    stat = lookup.value if isinstance(lookup, Ok) else None
     if not isinstance(stat, Stat):
         return None
     if stat.ephemeral_owner != ctx.session_id:
@@ -89,8 +89,8 @@ def deregister(command: commands.Deregister, ctx: ScriptContext) -> Script[event
     """
     path = ctx.spec.paths.member(ctx.spec.consumer_id)
     while True:
-        found = yield from read(Exists(path))
-        stat = found.value if isinstance(found, Ok) else None
+        lookup = yield from read(Exists(path))
+        stat = lookup.value if isinstance(lookup, Ok) else None
         if not isinstance(stat, Stat) or stat.ephemeral_owner != ctx.session_id:
             return events.Deregistered(command.token)
         reply = yield from attempt(Multi((Check(path, command.epoch), Delete(path, command.epoch))))

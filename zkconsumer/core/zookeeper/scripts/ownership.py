@@ -148,31 +148,35 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
     state = _Claiming(command, ctx)
     todo = sorted(command.wanted)
     while todo and not state.unregistered:
-        seen = yield from read_owner_and_offset(ctx, todo)
+        znodes = yield from read_owner_and_offset(ctx, todo)
         todo = []
         prepared = []
-        for tp, (owner, offset) in seen.items():
+        for tp, (owner, offset) in znodes.items():
             ops = state.operations(tp, owner, offset)
             if ops == ():
                 state.won(tp, None, None)
             elif ops is not None:
                 prepared.append((tp, ops))
         ctx.known_paths.update(
-            ctx.spec.paths.owners_topic(tp.topic) for tp, (owner, _) in seen.items() if owner
+            ctx.spec.paths.owners_topic(tp.topic) for tp, (owner, _) in znodes.items() if owner
         )
         yield from _ensure_owners(ctx, (tp for tp, _ in prepared))
-        new = [tp for tp, (_, offset) in seen.items() if offset is None and tp not in state.blocked]
+        new = [
+            tp for tp, (_, offset) in znodes.items() if offset is None and tp not in state.blocked
+        ]
         looks = list(batches(state.paths.offset(tp) for tp in new))
         # DEVIATION-02: the JVM creates owner znodes one by one; one conflict undoes them all.
         sent = list(packets(prepared))
-        replies = yield from attempt_all([*(_multi(state.check, one) for one in sent), *looks])
+        replies = yield from attempt_all(
+            [*(_multi(state.check, packet) for packet in sent), *looks]
+        )
         for packet, reply in zip(sent, replies, strict=False):
             if isinstance(reply, Ok):
                 assert isinstance(reply.value, tuple)
                 position = 1
                 for tp, packet_ops in packet.items():
                     position += len(packet_ops)
-                    state.won(tp, seen[tp][1], reply.value[position - 1])
+                    state.won(tp, znodes[tp][1], reply.value[position - 1])
             elif reply.code in (Code.NO_NODE, Code.BAD_VERSION) and reply.index == 0:
                 state.unregistered = True
             else:
@@ -183,8 +187,8 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
         looked = replies[len(sent) :]
         if all(isinstance(reply, Ok) for reply in looked):
             nodes = [node for reply in looked for node in nodes_of(reply)]
-            found = zip(new, nodes, strict=True)
-            state.looked |= {tp: node for tp, node in found if tp in state.claims}
+            pairs = zip(new, nodes, strict=True)
+            state.looked |= {tp: node for tp, node in pairs if tp in state.claims}
     if not state.unregistered:
         yield from _touch_new_offsets(state)
     return events.Claimed(
@@ -217,11 +221,11 @@ def _touch_new_offsets(state: _Claiming) -> Script[None]:
     missing = [tp for tp, claim_ in state.claims.items() if claim_.version is None]
     while missing:
         again = [tp for tp in missing if tp not in state.looked]
-        seen = yield from read_many([state.paths.offset(tp) for tp in again])
-        state.looked.update(zip(again, seen, strict=True))
-        found = {tp: node for tp in missing if (node := state.looked.pop(tp)) is not None}
+        nodes = yield from read_many([state.paths.offset(tp) for tp in again])
+        state.looked.update(zip(again, nodes, strict=True))
+        offsets = {tp: node for tp in missing if (node := state.looked.pop(tp)) is not None}
         missing = []
-        for tp, node in found.items():
+        for tp, node in offsets.items():
             path = state.paths.offset(tp)
             try:
                 committed = stored_offset(path, node)
@@ -339,11 +343,11 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
         untouched = offset.stat.version == claimed.version
         if not untouched and stored != command.positions[tp]:
             foreign.add(tp)
-        found = Claim(
+        current = Claim(
             claimed.thread, offset.stat.version, stored, claimed.invalidated and untouched
         )
-        claims[tp] = found
-        if found.is_behind(command.positions[tp]):
+        claims[tp] = current
+        if current.is_behind(command.positions[tp]):
             todo.append(tp)
 
     while (todo or suspects) and not unregistered:
@@ -369,7 +373,7 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
                         yield from ensure_path(ctx.known_paths, paths.offsets_topic(topic))
                 suspects += packet
         todo.clear()
-    settled = {tp: found for tp, found in claims.items() if tp not in fenced and tp not in broken}
+    settled = {tp: kept for tp, kept in claims.items() if tp not in fenced and tp not in broken}
     return events.Committed(
         command.token, settled, frozenset(fenced), broken, frozenset(foreign), unregistered
     )

@@ -55,8 +55,8 @@ def _listed(op: GetChildren, reply: Reply | None = None) -> Script[tuple[str, ..
             return reply.value  # type: ignore[return-value]
         if not op.watch:
             break
-        found = yield from read(Exists(op.path, watch=True))
-        if isinstance(found, Ok) and found.value is None:
+        created = yield from read(Exists(op.path, watch=True))
+        if isinstance(created, Ok) and created.value is None:
             break
         reply = None
     return Listing((), 0, 0) if op.counted else ()
@@ -141,7 +141,7 @@ def _doubtful(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str
     A white list has one regex. kafka-node lists several topics in one, and the JVM's consumer
     reads the first.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for name, node in registrations.items():
         path = f"{ctx.spec.paths.ids}/{name}"
         if several := other_regexes(path, node.data):
@@ -150,15 +150,15 @@ def _doubtful(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str
                 "consumer has: only the first counts here and in the JVM, but its member (such as "
                 f"kafka-node) reads {several[0]!a} too: give it one topic, or its own group"
             )
-            found[path] = str(ZnodeFormatError(path, reason))
-    return found
+            reasons[path] = str(ZnodeFormatError(path, reason))
+    return reasons
 
 
 def _foreign(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str, str]:
     """Members of other libraries by path, and why they are left out: they look for brokers and
     topics in ZooKeeper, so they would compute other shares. Those without a common topic do no
     harm."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for name, node in registrations.items():
         path = f"{ctx.spec.paths.ids}/{name}"
         try:
@@ -171,14 +171,14 @@ def _foreign(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str,
                 "in ZooKeeper only: all members of a group with zkconsumer.brokers=bootstrap "
                 "must use this release of zkconsumer: stop it"
             )
-            found[path] = str(ZnodeFormatError(path, reason))
-    return found
+            reasons[path] = str(ZnodeFormatError(path, reason))
+    return reasons
 
 
-def _is_own(found: Node | None, ctx: ScriptContext, epoch: int) -> bool:
+def _is_own(node: Node | None, ctx: ScriptContext, epoch: int) -> bool:
     """Whether the registration is there and still as this session made it."""
     expected = (ctx.session_id, epoch)
-    return found is not None and (found.stat.ephemeral_owner, found.stat.version) == expected
+    return node is not None and (node.stat.ephemeral_owner, node.stat.version) == expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ def expand_all(
         except ZkConsumerError as fault:
             quarantined[paths[member]] = str(fault)
     all_topics: tuple[str, ...] = ()
-    if any(found.pattern is not Pattern.STATIC for found in subscriptions.values()):
+    if any(subscription.pattern is not Pattern.STATIC for subscription in subscriptions.values()):
         all_topics = yield from children_of(BROKER_TOPICS)
     members, unusable = ctx.expansions.of(subscriptions, all_topics, ctx.spec.exclude_internal)
     quarantined |= {
@@ -269,14 +269,14 @@ def topic_nodes(topics: list[str], known: Mapping[str, Node]) -> Script[Mapping[
         return known if len(known) == len(topics) else {topic: known[topic] for topic in topics}
     new = [topic for topic in topics if topic not in known]
     nodes = yield from read_many([topic_path(topic) for topic in new], watch=True)
-    found = dict(zip(new, nodes, strict=True))
+    fresh = dict(zip(new, nodes, strict=True))
     for topic in new:
-        while found[topic] is None:
+        while fresh[topic] is None:
             reply = yield from read(Exists(topic_path(topic), watch=True))
             if isinstance(reply, Ok) and reply.value is None:
                 break
-            (found[topic],) = yield from read_many([topic_path(topic)], watch=True)
-    merged = {topic: known.get(topic) or found[topic] for topic in topics}
+            (fresh[topic],) = yield from read_many([topic_path(topic)], watch=True)
+    merged = {topic: known.get(topic) or fresh[topic] for topic in topics}
     return {topic: node for topic, node in merged.items() if node is not None}
 
 
