@@ -17,6 +17,7 @@ from zkconsumer.core.migration.machine import (
     Left,
     LiveMachine,
     ModeRead,
+    Registered,
     SessionLost,
     TakeBack,
 )
@@ -27,6 +28,7 @@ PARTITIONS = st.frozensets(st.sampled_from(ALL))
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.just(SessionLost()),
     st.builds(ModeRead, st.sampled_from(Mode), st.integers(-1, 5)),
+    st.builds(Registered, st.sampled_from(Mode), st.integers(-1, 5)),
     st.builds(Joined, st.sampled_from(Offer), PARTITIONS),
     st.just(Left()),
     st.builds(Held, PARTITIONS),

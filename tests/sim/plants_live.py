@@ -10,6 +10,7 @@ import pytest
 
 from tests.sim.runs import live_operator
 from tests.sim.runs.live_operator import IdsLock, SimOperator
+from tests.support.handlers import replace_handler
 from zkconsumer.core.migration import machine, member, member_scripts
 from zkconsumer.core.migration.claims import LiveClaims
 from zkconsumer.core.migration.commands import LiveRegistered
@@ -128,7 +129,7 @@ def keeps_what_an_expelled_member_has(patch: pytest.MonkeyPatch) -> None:
     def left(self: LiveMachine, event: machine.Left) -> None:
         self._asked = None
 
-    patch.setitem(LiveMachine.ANYWHERE, machine.Left, left)  # type: ignore[arg-type]
+    replace_handler(patch, LiveMachine, "_left", left)
 
 
 def lets_plain_consumers_in_early(patch: pytest.MonkeyPatch) -> None:
@@ -164,7 +165,7 @@ def commits_after_an_expulsion(patch: pytest.MonkeyPatch) -> None:
         right(self, event)
         self.departures = 0
 
-    patch.setitem(LiveMachine.ANYWHERE, machine.Left, left)  # type: ignore[arg-type]
+    replace_handler(patch, LiveMachine, "_left", left)
 
 
 def hears_of_no_mode(patch: pytest.MonkeyPatch) -> None:
@@ -182,4 +183,4 @@ def acknowledges_before_it_acts(patch: pytest.MonkeyPatch) -> None:
             self._acknowledging = self.version
             self._commands.append(machine.Acknowledge(self.version))
 
-    patch.setitem(LiveMachine.ANYWHERE, machine.ModeRead, mode_read)  # type: ignore[arg-type]
+    replace_handler(patch, LiveMachine, "_mode_read", mode_read)

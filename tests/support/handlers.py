@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core.common.machine import Handler, Machine
+from zkconsumer.core.common.machine import Handler
 
 
 def replace_handler(
-    patch: pytest.MonkeyPatch, machine: type[Machine[Any, Any, Any]], name: str, handler: Handler
+    patch: pytest.MonkeyPatch, machine: type[Any], name: str, handler: Handler
 ) -> None:
     """Replace the method ``name`` of ``machine``, also in the tables that name it.
 

@@ -17,6 +17,7 @@ from zkconsumer.core.migration.machine import (
     Left,
     LiveMachine,
     ModeRead,
+    Registered,
     SessionLost,
     TakeBack,
 )
@@ -144,6 +145,14 @@ def test_a_new_session_reads_the_mode_first() -> None:
     assert not machine.may_claim(P0)
     assert machine.delivered == NONE
     assert machine.on(ModeRead(Mode.KAFKA, 2)) == [ChangeClaims(), Acknowledge(2)]
+
+
+def test_a_new_registration_is_acknowledged_again() -> None:
+    """The registration's znode contains the acknowledgement, so a new one has none."""
+    machine = member(*IN_KAFKA)
+    assert machine.acknowledged == 2
+    assert machine.on(Registered(Mode.KAFKA, 2)) == [Acknowledge(2)]
+    assert machine.acknowledged is None
 
 
 def test_an_acknowledgement_of_a_lost_session_does_not_count() -> None:

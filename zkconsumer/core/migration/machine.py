@@ -43,6 +43,15 @@ class ModeRead:
 
 
 @dataclass(frozen=True, slots=True)
+class Registered:
+    """The member has registered, and has read the mode with that. Its acknowledgement, which the
+    registration contains, is not stored yet."""
+
+    mode: Mode
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """The member is in the coordinator's group with this offer and assignment."""
 
@@ -69,7 +78,7 @@ class Acknowledged:
     version: int
 
 
-Event = SessionLost | ModeRead | Joined | Left | Held | Acknowledged
+Event = SessionLost | ModeRead | Registered | Joined | Left | Held | Acknowledged
 
 
 # -- commands ----------------------------------------------------------------------------------
@@ -159,6 +168,10 @@ class LiveMachine:
             self._acknowledging = None
         self.mode, self.version = event.mode, event.version
 
+    def _registered(self, event: Registered) -> None:
+        self.acknowledged = None
+        self._mode_read(ModeRead(event.mode, event.version))
+
     def _joined(self, event: Joined) -> None:
         self.joined, self.assigned, self._asked = event.offer, event.assigned, None
 
@@ -220,6 +233,7 @@ class LiveMachine:
     ANYWHERE: ClassVar[Mapping[type[Any], Handler]] = {
         SessionLost: _session_lost,
         ModeRead: _mode_read,
+        Registered: _registered,
         Joined: _joined,
         Left: _left,
         Held: _held,

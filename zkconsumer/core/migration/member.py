@@ -50,6 +50,7 @@ from zkconsumer.core.migration.machine import (
     LiveMachine,
     ModeRead,
     Partitions,
+    Registered,
     SessionLost,
     TakeBack,
 )
@@ -146,8 +147,7 @@ class LiveMember:
             case AckStored():
                 self._ack_stored(event)
             case LiveRegistered(token, mode, version):
-                self.live.acknowledged = None  # the znode is a new one
-                self._to_live(ModeRead(mode, version))
+                self._to_live(Registered(mode, version))
                 self._read_mode()  # its watch may have fired before this answer
                 self._to_rebalance(zk_events.Registered(token))
             case zk_events.SessionLost():
