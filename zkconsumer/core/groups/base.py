@@ -87,14 +87,14 @@ class GroupMachine(Machine[State, Any, Any]):
         self.obstacle = ""
         self.misread = ""
         self.closing = False
-        self._in_listener = False  # the listener has asked for that, and waits
-        self._faults: list[str] = []  # of what was to be stored while closing
+        self._in_listener = False  # the listener has called ``shutdown``, and waits
+        self._faults: list[str] = []  # offsets that could not be stored while closing
         self._goal = Goal.LOAD
         self._lookup = Lookup()
         self._releasing = Release()
         self._starting: dict[TopicPartition, ConsumerThreadId] = {}
-        self._offsets: Mapping[TopicPartition, int | None] = {}  # of those
-        self._beat: Any = None  # the heartbeat under way
+        self._offsets: Mapping[TopicPartition, int | None] = {}  # committed, of the starting ones
+        self._beat: Any = None  # the heartbeat in flight
         self._rows = self.REACTIONS
         self._reread: int | None = None
         self._answered_start = False
@@ -132,7 +132,7 @@ class GroupMachine(Machine[State, Any, Any]):
 
     @abstractmethod
     def _reread_done(self, event: Any) -> None:
-        """Take in the answer to that."""
+        """Handle the answer to ``_read_again``."""
 
     def _ask_offsets(self, token: int, partitions: frozenset[TopicPartition]) -> None:
         """Read committed offsets."""
@@ -508,7 +508,7 @@ class GroupMachine(Machine[State, Any, Any]):
             self._go(Goal.LOAD)
 
     def _dropped(self, event: Dropped) -> None:
-        pass  # where they stood does not matter: nothing of it may be committed
+        pass  # their positions do not matter: they may not be committed
 
     def _listener_error(self, event: ListenerDone) -> None:
         if event.error is not None:
@@ -539,7 +539,7 @@ class GroupMachine(Machine[State, Any, Any]):
         if self.state is State.OUTSIDE:
             self._go(Goal.LOAD)
 
-    # -- commits that were asked for ---------------------------------------------------------------
+    # -- requested commits ------------------------------------------------------------------------
 
     def _commit_requested(self, event: CommitRequested) -> None:
         if not event.strict:  # positions read before the partitions stopped are out of date

@@ -43,11 +43,11 @@ class Committing(Machine[State, Event, Command]):
 
     @abstractmethod
     def _pull_trigger(self) -> None:
-        """Something may have changed: look at the group again."""
+        """Read the group again, as soon as the member rests: something may have changed."""
 
     @abstractmethod
     def _script_failed(self, event: events.ScriptFailed) -> None:
-        """The command that was awaited could not be carried out."""
+        """Handle that the awaited command could not be carried out."""
 
     # -- see ``Machine``
 
@@ -90,12 +90,12 @@ class Committing(Machine[State, Event, Command]):
             self._pull_trigger()
 
     def _disown(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hold these no more. Their owner znodes are released in the next attempt."""
+        """Stop holding these. The next attempt releases their owner znodes."""
         for tp in partitions:
             self._unknown_claims[tp] = self.held.pop(tp).thread
 
     def _take_away(self, partitions: frozenset[TopicPartition], event: str, reason: str) -> None:
-        """Partitions that other members have taken without a release by this one."""
+        """Stop holding partitions that other members have taken without a release by this one."""
         if not partitions:
             return
         for tp in sorted(partitions):
@@ -111,7 +111,7 @@ class Committing(Machine[State, Event, Command]):
             self._remembered[tp] = Remembered(position, claim, sent)
 
     def _resumed_at(self, tp: TopicPartition) -> int | None:
-        """How far a partition had got, unless another process has stored an offset since."""
+        """Return the remembered position, unless another process has stored an offset since."""
         remembered, claim = self._remembered.get(tp), self.held[tp]
         if remembered is None:
             return None
@@ -124,7 +124,7 @@ class Committing(Machine[State, Event, Command]):
         return remembered.position
 
     def _resumed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where those that are held had got."""
+        """Return the remembered positions of the partitions that are held."""
         resumed = {tp: self._resumed_at(tp) for tp in partitions if tp in self.held}
         return {tp: position for tp, position in resumed.items() if position is not None}
 

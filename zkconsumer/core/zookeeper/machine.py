@@ -338,8 +338,8 @@ class RebalanceMachine(Committing):
             self._claim()
 
     def _unwanted_claims(self, wanted: Container[TopicPartition]) -> dict[TopicPartition, Claim]:
-        """Claims with unknown outcome that are not wanted, but may have an owner znode of this
-        session."""
+        """Return claims with unknown outcome that are not wanted, but may have an owner znode of
+        this session."""
         return {
             tp: Claim(thread, None, None)
             for tp, thread in self._unknown_claims.items()
@@ -461,14 +461,14 @@ class RebalanceMachine(Committing):
             self._start()
 
     def _release_forbidden(self) -> None:
-        """The rules may have changed since these were claimed: release them in the next attempt."""
+        """Stop holding what the rules forbid since it was claimed; the next attempt releases it."""
         forbidden = [tp for tp in self.held.keys() - self.fetching if not self._rule.may_claim(tp)]
         if forbidden:
             self._disown(forbidden)
             self._due.group = True
 
     def _report_blocked(self) -> None:
-        """Name the owners, once as long as they stay the same."""
+        """Report the owners of blocked partitions, once until they change."""
         owners = {tp: owner_of(text, self.blockers.get(tp)) for tp, text in self.blocked.items()}
         if any(self._known_blockers.get(tp) != owner for tp, owner in owners.items()):
             named = "; ".join(f"{tp}, owned by {owner}" for tp, owner in sorted(owners.items())[:3])
