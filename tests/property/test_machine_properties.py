@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -48,12 +48,13 @@ from zkconsumer.core.common.types import (
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.kip848 import Kip848Machine
 from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.claims import GroupRule
 from zkconsumer.core.zookeeper.commands import Command
 from zkconsumer.core.zookeeper.events import Claim, Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import Code
 from zkconsumer.core.zookeeper.states import CLOSING, COMMIT_STATES, IDLE, State
-from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
+from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec
 from zkconsumer.core.zookeeper.znodes import BROKER_IDS, GroupPaths
 
 ONLY = os.environ.get("ZKC_SEED")
@@ -81,6 +82,25 @@ ANSWERED_BY = {
 }
 
 
+@dataclass(frozen=True)
+class ChangingRule:
+    """The group's assignment, without the partitions that are forbidden at the moment."""
+
+    spec: MemberSpec
+    forbidden: set[TopicPartition] = field(default_factory=set)
+    stores_in_kafka: bool = False
+
+    def decide(self, view: GroupView, held: Mapping[TopicPartition, Claim]) -> Decision:
+        """See ``ClaimRule``."""
+        decision = GroupRule(self.spec).decide(view, held)
+        allowed = {tp: of for tp, of in decision.mine.items() if self.may_claim(tp)}
+        return Decision(allowed, decision.assignment)
+
+    def may_claim(self, partition: TopicPartition) -> bool:
+        """See ``ClaimRule``."""
+        return partition not in self.forbidden
+
+
 class Chaos:
     """Feeds random events to a machine, and checks its commands."""
 
@@ -94,7 +114,8 @@ class Chaos:
             scala=self.scala,
             auto_commit=self.rng.random() < 0.8,
         )
-        self.machine = RebalanceMachine(spec)
+        self.rule = ChangingRule(spec)
+        self.machine = RebalanceMachine(spec, self.rule)
         self.pending: list[Any] = []
         self.timers: list[SetTimer] = []
         self.requests = 0
@@ -181,7 +202,7 @@ class Chaos:
             lambda: events.Changed(BROKER_IDS),
             lambda: Dropped(dict.fromkeys(self.some(), 7)),
             lambda: events.OffsetReset(rng.choice(TPS), rng.choice([None, 9])),
-            events.RulesChanged,
+            self.change_rules,
             lambda: events.TakenBack(frozenset(self.some())),
             lambda: TimerFired(rng.randint(0, 60), "backoff"),
             self.request,
@@ -195,6 +216,12 @@ class Chaos:
         if rng.random() < 0.02:
             return CloseRequested()
         return rng.choice(kinds)()
+
+    def change_rules(self) -> Event:
+        self.rule.forbidden.clear()
+        if not self.scala:  # no live move there
+            self.rule.forbidden.update(self.some())
+        return events.RulesChanged()
 
     def request(self) -> Event:
         self.requests += 1
@@ -245,6 +272,7 @@ class Chaos:
             self.answered.append(order.request)
         if isinstance(order, StartFetching):
             assert order.partitions.keys() <= machine.held.keys()
+            assert all(map(self.rule.may_claim, order.partitions)), "the rule forbids it"
         if isinstance(order, COMMIT):
             held = {tp: machine.held.get(tp) for tp in order.positions}
             assert order.claims == held, "a commit that is not fenced by its claims"
@@ -289,6 +317,7 @@ def survive(seed: int) -> None:
         mine = machine.decision.mine
         assert machine.held.keys() | machine.blocked.keys() == mine.keys()
         assert machine.fetching == machine.held.keys()
+        assert all(map(chaos.rule.may_claim, machine.held))
 
 
 def survive_all(seeds: Iterable[int]) -> None:
@@ -303,8 +332,9 @@ def survive_all(seeds: Iterable[int]) -> None:
 
 def test_any_facts_in_any_state() -> None:
     """No sequence of events raises or uses a token twice. The member fetches and commits only its
-    own partitions, acts only with a session, and ignores stale answers. It loses no trigger and
-    answers each commit. Afterwards it becomes stable with its share."""
+    own partitions, acts only with a session, ignores stale answers, and begins only what its rule
+    allows. It loses no trigger and answers each commit. Afterwards it becomes stable with its
+    share."""
     survive_all(SEEDS)
 
 
@@ -322,6 +352,13 @@ def test_an_unchecked_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Machine, "_answer", answer)
     with pytest.raises((AssertionError, KeyError)):
         survive_all(range(50))
+
+
+def test_a_rule_that_is_not_asked_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The property above finds a machine that begins to fetch what it was allowed to claim."""
+    monkeypatch.setattr(RebalanceMachine, "_release_forbidden", lambda self: None)
+    with pytest.raises(AssertionError, match="the rule forbids it"):
+        survive_all(range(300))
 
 
 @pytest.mark.parametrize(
