@@ -12,7 +12,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from zkaudit import schema
 from zkaudit.history import committed
-from zkaudit.history.staging import stage
+from zkaudit.history.staging import Stage, stage
 from zkaudit.job import inputs
 from zkaudit.job.buckets import Batches, read, recorded, runs_of
 from zkaudit.job.output import kept, save
@@ -165,6 +165,36 @@ def state_at(
     found = rows.where(F.col("kind").isNull() & (F.col("zxid") <= zxid))
     paths = rows.where(F.col("kind") == schema.PATH)
     events = stage(committed.apply(found, plan), log_gaps, snapshots, None, paths, keep)
+    every = _existing(events)
+    values_of: dict[str, Column] = {
+        "server": F.lit(""),
+        "file": F.lit(f"state.{zxid:x}"),
+        "zxid": F.lit(zxid),
+        "complete_zxid": F.lit(zxid),
+        "data": F.col("written.data"),
+        "czxid": F.coalesce(
+            "created.zxid",
+            F.when(~F.col("path").contains("/brokers/topics/"), F.col("written.zxid")),
+            F.lit(0),
+        ),
+        "mzxid": F.coalesce("written.zxid", F.lit(0)),
+        "ctime": F.col("created.time"),
+        "mtime": F.col("written.time"),
+    }
+    columns = schema.spark_type(schema.SNAPSHOT)
+    return every.select(
+        *[
+            values_of.get(c.name, F.col(c.name) if c.name in every.columns else F.lit(None))
+            .cast(c.dataType)
+            .alias(c.name)
+            for c in columns
+        ]
+    ).na.fill(0)
+
+
+def _existing(events: Stage) -> DataFrame:
+    """The znodes at the end of a history: path, ``created`` and ``written`` (zxid and time),
+    ``ephemeral_owner``, version."""
     at = F.struct("zxid", "idx")
     created, written = F.col("act") == "create", F.col("act") != "delete"
     last = F.max_by("act", F.when(F.col("act") != "set", at)).alias("last")
@@ -191,31 +221,6 @@ def state_at(
         F.concat("chroot", F.lit("/brokers/ids/"), "broker").alias("path"),
         F.col("session").alias("ephemeral_owner"),
     )
-    root = rows.sparkSession.range(1).select(F.lit("/").alias("path"))
-    every = held
-    for part in (moved, topics, root, brokers):
-        every = every.unionByName(part, allowMissingColumns=True)
-    values_of: dict[str, Column] = {
-        "server": F.lit(""),
-        "file": F.lit(f"state.{zxid:x}"),
-        "zxid": F.lit(zxid),
-        "complete_zxid": F.lit(zxid),
-        "data": F.col("written.data"),
-        "czxid": F.coalesce(
-            "created.zxid",
-            F.when(~F.col("path").contains("/brokers/topics/"), F.col("written.zxid")),
-            F.lit(0),
-        ),
-        "mzxid": F.coalesce("written.zxid", F.lit(0)),
-        "ctime": F.col("created.time"),
-        "mtime": F.col("written.time"),
-    }
-    columns = schema.spark_type(schema.SNAPSHOT)
-    return every.select(
-        *[
-            values_of.get(c.name, F.col(c.name) if c.name in every.columns else F.lit(None))
-            .cast(c.dataType)
-            .alias(c.name)
-            for c in columns
-        ]
-    ).na.fill(0)
+    root = held.sparkSession.range(1).select(F.lit("/").alias("path"))
+    parts = (held, moved, topics, root, brokers)
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
