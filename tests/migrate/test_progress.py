@@ -55,7 +55,7 @@ def test_each_command_shows_how_far_it_is(
         capsys.readouterr()
         run([*words, "--zookeeper", bench.cluster.zookeeper])
         printed = capsys.readouterr()
-        rows_of(printed.out)
+        json.loads(printed.out)
         lines = [json.loads(line) for line in printed.err.splitlines() if line.startswith("{")]
         lines = [line for line in lines if line.get("progress") == verb]
         assert (lines[0]["groups"], lines[0]["of"]) == (1, 3), printed.err

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from zkconsumer.console.tables import How, format_options
+from zkconsumer.console.tables import How
 from zkconsumer.console.times import duration_option
 from zkmigrate.apply.journal import Journal, check_writable, read_records
 from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.running import (
     begin,
     check_cluster,

@@ -8,14 +8,14 @@ from functools import partial
 import click
 
 from zkconsumer.console.collector import no_collector
-from zkconsumer.console.tables import How, format_options, print_notes
+from zkconsumer.console.tables import How, print_notes
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.decisions import decisions_option, rules_in
 from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.rows import print_table
+from zkmigrate.commands.rows import format_options, print_table
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import (
     Servers,

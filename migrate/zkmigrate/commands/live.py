@@ -7,11 +7,12 @@ from typing import Final
 import click
 
 from zkconsumer.admin.snapshot import list_groups
-from zkconsumer.console.tables import How, format_options
+from zkconsumer.console.tables import How
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.running import parallel_option
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options

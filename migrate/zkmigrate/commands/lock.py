@@ -19,7 +19,7 @@ from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.admin.text import printable
 from zkconsumer.console.exclusive import no_effect
-from zkconsumer.console.tables import How, format_options
+from zkconsumer.console.tables import How
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.migration.scripts import read_mode
 from zkconsumer.core.migration.znodes import LivePaths
@@ -30,6 +30,7 @@ from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.running import parallel_option
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, open_zookeeper, server_options

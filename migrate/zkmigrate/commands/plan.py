@@ -9,7 +9,7 @@ import click
 
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import no_effect
-from zkconsumer.console.tables import How, format_options
+from zkconsumer.console.tables import How
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import OffsetsFileError
 from zkmigrate.commands.cells import only_problems_option
@@ -18,6 +18,7 @@ from zkmigrate.commands.files import read_file, write_out
 from zkmigrate.commands.planning import Summary, plan_groups
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.renaming import Rename, choose, rename_option
+from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.exits import HELP

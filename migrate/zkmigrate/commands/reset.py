@@ -14,7 +14,7 @@ import click
 
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one, no_effect
-from zkconsumer.console.tables import How, format_options
+from zkconsumer.console.tables import How
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
@@ -23,7 +23,7 @@ from zkmigrate.apply.outcome import Outcome, Result, status_of_outcomes
 from zkmigrate.apply.records import RESET, outcome_of
 from zkmigrate.commands.files import read_file
 from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.rows import print_table
+from zkmigrate.commands.rows import format_options, print_table
 from zkmigrate.commands.running import begin
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options

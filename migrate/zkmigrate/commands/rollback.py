@@ -6,11 +6,12 @@ import os
 
 import click
 
-from zkconsumer.console.tables import How, format_options
+from zkconsumer.console.tables import How
 from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.running import (
     begin,
     check_cluster,

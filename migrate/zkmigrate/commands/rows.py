@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+from zkconsumer.console.exclusive import flags
 from zkconsumer.console.tables import How, print_rows
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 Type = Literal["string", "integer", "boolean", "array"]
 
@@ -170,6 +173,12 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
 }  # fmt: skip
 """The rows of each kind, by the name of their schema."""
+
+
+def format_options(command: F) -> F:
+    """Add ``--json`` and ``--csv``, given to the command as ``how``."""
+    forms = {"json": "Print a JSON document with the rows.", "csv": "Print CSV with a heading."}
+    return flags("how", "table", forms)(command)
 
 
 def print_table(

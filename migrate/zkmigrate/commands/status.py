@@ -11,7 +11,7 @@ import click
 
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.collector import no_collector
-from zkconsumer.console.tables import How, format_options
+from zkconsumer.console.tables import How
 from zkconsumer.core.migration.modes import neighbours
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError, ZooKeeperError
@@ -20,6 +20,7 @@ from zkmigrate.commands.cells import in_columns, only_problems_option
 from zkmigrate.commands.comparison import look_at_plan
 from zkmigrate.commands.lock import in_live_move
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.running import journal_option, journal_path, load
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
