@@ -47,8 +47,11 @@ def test_a_rehearsal_changes_nothing_and_finds_what_apply_would_find(
     loaded = replace(loaded, groups=tuple(ready(loaded)))
     with bench.stores() as stores:
         copy = copy_groups(stores, list(loaded.groups))
-    with Rehearsal(copy, tmp_path / "copy", lambda _what: None) as rehearsal:
-        results = {one.result.group: one for one in rehearsal.run(loaded, 4, True)}
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    with Rehearsal(copy, folder, lambda _step: None) as rehearsal:
+        every = rehearsal.run(loaded, 4, True, lambda _result: None)
+        results = {one.result.group: one for one in every}
     assert {group: one.result.outcome for group, one in results.items()} == {
         runs: Outcome.DONE,
         conflict: Outcome.DONE,
