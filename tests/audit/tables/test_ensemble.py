@@ -20,6 +20,8 @@ from zkaudit.decode.txnlog import Operation, read_transactions
 from zkaudit.history.committed import Run, plan
 from zkaudit.job import audit as job
 from zkaudit.job.output import load
+from zkaudit.local.history import Question, read
+from zkaudit.local.log import entries
 
 from zkconsumer.servers.jars import JVM_FILES, fetch_jars, java
 from zkconsumer.servers.supervisor import Supervisor
@@ -268,8 +270,12 @@ def test_an_audit_of_the_ensemble(left: Left, spark: SparkSession, tmp_path: Pat
     assert summary["log_gaps"] == []
     assert [z for a, b in summary["dropped"] for z in range(a, b + 1)] == left.phantoms
     owned = load(spark, tmp_path / "out")[1]["ownership"]
-    claimed = [row["partition"] for row in owned.collect()]
+    claimed = [row["partition"] for row in owned.orderBy("start_zxid").collect()]
     assert sorted(claimed) == [*range(20), *range(200, 220), 300]
+    lines = list(entries(read(Question([str(p) for p in logs.values()], "g")), "g"))
+    assert [e.partition for e in lines if e.kind == "claimed"] == claimed
+    (left_out,) = (e for e in lines if e.kind == "rolled back")
+    assert left_out.zxid == left.phantoms[0]
 
 
 def test_a_reconfig_is_what_zookeepers_own_tool_prints(left: Left) -> None:
