@@ -67,7 +67,10 @@ def stores() -> Any:
     for path, data in (("live", b""), ("live/mode", b'{"version":1,"mode":"open"}')):
         zk.zk.do(Create(f"/consumers/e/{path}", data))
     found = SimpleNamespace(
-        zk=zk, group_names=lambda store: list("abcdef" if store is Store.ZOOKEEPER else "xb")
+        zk=zk,
+        group_names=lambda store: (
+            list("abcdef") if store is Store.ZOOKEEPER else ["x", "b", "odd[1]"]
+        ),
     )
     found.moved_groups = lambda: Stores.moved_groups(found)
     return found
@@ -85,6 +88,7 @@ def test_the_groups_that_were_moved(stores: Any) -> None:
         (Selection((), "a|x|d|only", False, ()), (), {"a": "a"}, {"a": "x"}),
         (named("a"), (), {"a": "a"}, {"a": "x"}),
         (named("*"), (), {"a": "a", "b": "b", "e": "e", "f": "f"}, {"a": "x"}),
+        (named("odd[1]"), (), {"odd[1]": "odd[1]"}, {}),
         (named("only", "e*"), (), {"only": "only", "e": "e"}, {}),
         (named("x"), (), {"x": "a"}, {"a": "x"}),
         (named("x"), (Rename("x", "a"),), {"x": "a"}, {"a": "x"}),

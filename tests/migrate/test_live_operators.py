@@ -14,6 +14,8 @@ from zkmigrate.apply import guard, live
 from zkmigrate.apply.guard import LIVE, Guard
 from zkmigrate.apply.live import LiveMove, Step
 from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.model import Store
+from zkmigrate.stores import migration_marker
 
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.broker.coordinator_calls import StoredOffset
@@ -191,6 +193,15 @@ def test_release_leaves_the_lock_of_a_live_move(operators: Operators, mode: Mode
     assert result.outcome is Outcome.REFUSED
     assert f"mode {mode.value}: zkmigrate live to-zookeeper" in result.why
     operators.check()
+
+
+def test_a_live_step_leaves_the_lock_of_a_stopped_move(operators: Operators) -> None:
+    """Another operator has moved the group since ``unlock`` has chosen how to unlock it."""
+    assert operators.zk.run(guard.lock("g", 1)) is None
+    data = migration_marker.encode(Store.KAFKA, 1, {})
+    operators.zk.run(attempt(Create(migration_marker.path("g"), data)))
+    assert "was moved to Kafka already" in operators.move().unlock().why[0]
+    assert operators.zk.run(guard.look("g")).guard is Guard.LOCKED
 
 
 def test_release_asks_for_the_mode_right_before_it_unlocks(operators: Operators) -> None:

@@ -76,8 +76,9 @@ def export(
     with no_collector(), Progress("reading", bad="left out") as progress:
         if store == Store.ZOOKEEPER.value:
             offsets, left_out = _offsets_in_zookeeper(which, servers, progress)
+            away = False
         else:
-            offsets, left_out = _offsets_in_kafka(which, servers, progress)
+            offsets, left_out, away = _offsets_in_kafka(which, servers, progress)
     text = offset_csv.render(offsets, form, one_group=len(which.groups) == 1)
     if out is None:
         sys.stdout.write(text)
@@ -86,7 +87,7 @@ def export(
         click.echo(f"{len(offsets)} offsets are in {out}", err=True)
     if left_out:
         click.echo("the export is not complete: the notes name what is missing", err=True)
-    click.get_current_context().exit(exit_status(attention=left_out > 0))
+    click.get_current_context().exit(exit_status(failed=away, attention=left_out > 0))
 
 
 def _offsets_in_zookeeper(
@@ -148,8 +149,8 @@ def _export(
 
 def _offsets_in_kafka(
     which: Selection, servers: Servers, progress: Progress
-) -> tuple[dict[OffsetKey, int], int]:
-    """Return offsets in Kafka, and how many groups cannot be read.
+) -> tuple[dict[OffsetKey, int], int, bool]:
+    """Return offsets in Kafka, how many groups cannot be read, and whether a coordinator is away.
 
     Groups that ZooKeeper could not hold are left out and noted.
     """
@@ -157,6 +158,7 @@ def _offsets_in_kafka(
 
     offsets: dict[OffsetKey, int] = {}
     left_out = 0
+    away = False
     notes: list[str] = []
     with open_stores(servers, progress) as stores:
         chosen = which.of_store(partial(stores.group_names, Store.KAFKA), Store.KAFKA)
@@ -172,12 +174,14 @@ def _offsets_in_kafka(
                 name, problem = state
                 good = problem.kind is Kind.BAD_NAME
                 left_out += not good
+                away = away or problem.kind is Kind.COORDINATOR_AWAY
                 notes.append(f"{problem.what}; it is left out")
             progress.group(name, good)
         if hidden:
             notes.append(f"the broker's access lists hide offsets of {shown(sorted(hidden))}")
     if stores.unlisted:
         left_out += 1
+        away = True
         notes.append(unlisted_note(stores.unlisted))
     print_notes(notes)
-    return offsets, left_out
+    return offsets, left_out, away

@@ -90,7 +90,7 @@ def live(
         every = which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
         names = list(filter(is_legal_group, every))
         progress.total = len(names)
-        for name, done in carry_out(stage, stores, names, which.names, execute, wait, parallel):
+        for name, done in carry_out(stage, stores, names, which.groups, execute, wait, parallel):
             if done is not None:
                 steps.append(done)
             progress.group(name, done is None or done.result.outcome.good)

@@ -164,7 +164,7 @@ def _each_group(
                         progress.group(name, step.result.outcome.good)
 
     def good(one: Result) -> bool:
-        skipped = one.outcome is Outcome.SKIPPED and one.group not in which.names
+        skipped = one.outcome is Outcome.SKIPPED and one.group not in which.groups
         return one.outcome.good or skipped
 
     print_steps(names, steps, how, good, only_problems)

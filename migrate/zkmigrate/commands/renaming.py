@@ -94,6 +94,9 @@ def choose(
         chosen = list(listed)
     else:
         candidates = list(dict.fromkeys([*sorted(moved), *which.names]))
+        if len(which.names) < len(which.groups):  # a name may look like a glob
+            there = set(stores.group_names(Store.KAFKA)).difference(candidates)
+            candidates += [name for name in which.groups if name in there]
         advice = "name other groups of Kafka with --group"
         chosen = which.among(candidates, "zookeeper that were moved to kafka", advice)
     moved_as = {in_kafka: name for name, in_kafka in moved.items() if in_kafka not in moved}
