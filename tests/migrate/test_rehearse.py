@@ -50,8 +50,8 @@ def test_a_rehearsal_changes_nothing_and_finds_what_apply_would_find(
     folder = tmp_path / "copy"
     folder.mkdir()
     with Rehearsal(copy, folder, lambda _step: None) as rehearsal:
-        every = rehearsal.run(loaded, 4, True, lambda _result: None)
-        results = {one.result.group: one for one in every}
+        rehearsed = rehearsal.run(loaded, 4, True, lambda _result: None)
+        results = {one.result.group: one for one in rehearsed}
     assert {group: one.result.outcome for group, one in results.items()} == {
         runs: Outcome.DONE,
         conflict: Outcome.DONE,
