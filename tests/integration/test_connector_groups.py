@@ -228,12 +228,13 @@ def test_commit_offsets(
     with Producer(cluster.bootstrap, topic, (0,)) as producer:
         producer.send(10)
     with ZookeeperConsumerConnector(settings) as member:
-        iterator = iter(member.create_message_streams({topic: 1})[topic][0])
+        (stream,) = member.create_message_streams({topic: 1})[topic]
+        iterator = iter(stream)
         assert [next(iterator).offset for _ in range(3)] == [0, 1, 2]
         assert watch.client.exists(watch.paths.offsets) is None
         member.commit_offsets()
         assert watch.offsets(topic)[0] == 2
-        iterator.mark_consumed()
+        stream.mark_consumed()
         member.commit_offsets()
         assert watch.offsets(topic)[0] == 3
         data, stat = watch.client.get(watch.paths.offset(TopicPartition(topic, 0)))

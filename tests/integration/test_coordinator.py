@@ -195,13 +195,14 @@ def test_the_slow_one_leaves_and_comes_back(cluster: LocalCluster, make: Make, t
     with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
         producer.send(10)
     slow = make(max_poll_interval_ms=1500)
-    iterator = iter(slow.create_message_streams({topic: 1})[topic][0])
+    (stream,) = slow.create_message_streams({topic: 1})[topic]
+    iterator = iter(stream)
     next(iterator)
     other = make()
     other.create_message_streams({topic: 1})
     wait_until(lambda: len(held(other)) == 2, 15, "the other member gets everything")
     wait_until(lambda: slow.metrics().state == "OUTSIDE", 10, "the slow member has left")
-    iterator.mark_consumed()
+    stream.mark_consumed()
     wait_until(lambda: share([slow, other], 2), 10, "both have a share")
 
 
