@@ -126,6 +126,11 @@ def cut(rng: random.Random, groups: Sequence[RandomGroup]) -> tuple[list[Event],
             begin = rng.randrange(group.events[0].zxid, group.events[-1].zxid)
             log_gaps.append((begin, min(begin + rng.randrange(2, 40), last)))
     log_gaps = [gap for gap in log_gaps if gap[0] == 0 or gap[0] >= first]
+    log_gaps = [
+        gap
+        for number, gap in enumerate(log_gaps)
+        if all(end <= gap[0] for _, end in log_gaps[:number])
+    ]  # as in real logs, gaps do not overlap
     logged = [
         event
         for event in events
