@@ -42,7 +42,7 @@ CHROOT = "/herd"
 _START_SECONDS = 180.0
 _SETTLE_SECONDS = 300.0
 _QUIET_SECONDS = 1.0
-#: Requests of a member that starts, besides those of its scripts: session, chroot, multi-read.
+#: Requests of a member that starts, without those of its scripts: session, chroot, multi-read.
 _START_REQUESTS = 3
 
 

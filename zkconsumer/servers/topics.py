@@ -89,7 +89,7 @@ def delete_topic(zookeeper: str, ports: Sequence[int], name: str) -> None:
         try:
             client.create(order)
         except NodeExistsError:
-            pass  # somebody else asked for it too
+            pass  # another process asked for it too
         wait_until(
             lambda: client.exists(path) is None and client.exists(order) is None,
             _DONE_SECONDS,

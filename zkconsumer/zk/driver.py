@@ -305,7 +305,7 @@ class ZkDriver:
             except (kz.KazooException, KazooTimeoutError):
                 pass  # the connection is away; requests wait for it
         except (kz.KazooException, KazooTimeoutError):
-            pass  # the connection is away; whoever reads many next will see
+            pass  # the connection is away; the next multi-read will see
         finally:
             self._client.remove_listener(listen)
 

@@ -21,7 +21,7 @@ _KAFKA: Final = frozenset(
         "log_dir_event_notification", "migration",
     }
 )  # fmt: skip
-"""What Kafka keeps at its root, besides the groups, and none of it is a consumer's."""
+"""What Kafka keeps at its root in addition to the groups; none of it belongs to a consumer."""
 _ZOOKEEPER: Final = "zookeeper"
 _CLUSTERS: Final = ("consumers", "brokers")
 

@@ -467,7 +467,7 @@ class QuietGroups:
 
 
 def _shared(ids: _Ids) -> Numbers:
-    """Groups of which two members have one session: their commits cannot be told apart."""
+    """Groups of which two members have one session: their commits cannot be distinguished."""
     order = np.lexsort((ids.session, ids.group))
     group, session = ids.group[order], ids.session[order]
     found: Numbers = group[1:][(group[1:] == group[:-1]) & (session[1:] == session[:-1])]

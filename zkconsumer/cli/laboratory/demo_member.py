@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--pace", type=float, default=0.0)
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the demo itself tells its members to leave
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the demo itself asks its members to leave
     pace = Pace(options.pace)
     record = os.open(options.record, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:

@@ -234,7 +234,7 @@ class FakeSession:
 
         A first part (of random length) of the requests in flight still reaches the server. The
         client gets CONNECTION_LOSS for everything unanswered, applied or not. When the session has
-        timed out by the time of the new connection, the client is told LOST.
+        timed out by the time of the new connection, the client gets LOST.
         """
         if self._killed:
             return
@@ -257,7 +257,7 @@ class FakeSession:
         is applied.
 
         A connected client does not notice it for ``unnoticed`` more seconds (and one trip);
-        its requests of that time get CONNECTION_LOSS. Then it is told SUSPENDED, LOST and, with a
+        its requests of that time get CONNECTION_LOSS. Then it gets SUSPENDED, LOST and, with a
         new session, CONNECTED. A disconnected client learns it when it connects.
         """
         if not self._zk.session_alive(self.session_id):
