@@ -65,7 +65,7 @@ def test_a_program_goes_on_after_its_group_was_moved(
         for arguments in (
             ["plan", "--group", group, "--out", "shop.plan"],
             ["apply", "shop.plan", "--execute"],
-            ["verify", "shop.plan"],
+            ["status", "shop.plan"],
         ):
             subprocess.run(
                 [ZKMIGRATE, *arguments, "--zookeeper", cluster.zookeeper],
