@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 from zkaudit.commands.root import cli as audit_cli
+from zkaudit.findings.kinds import page as findings_page
 from zkaudit.sources.reference import pages as sources_pages
 from zkaudit.tables.catalog import page as tables_page
 from zkmigrate.commands.root import cli as migrate_cli
@@ -476,6 +477,7 @@ def journal_page() -> str:
 
 PAGES = {
     "audit-cli.md": audit_cli_page,
+    "audit-findings.md": findings_page,
     "cli.md": cli_page,
     "coordinator-states.md": coordinator_states_page,
     "config.md": markdown,

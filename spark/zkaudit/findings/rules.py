@@ -13,7 +13,6 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame, functions as F
 
-from zkaudit.findings import layouts
 from zkaudit.findings.base import Tables
 from zkaudit.findings.coordinator import coordinator
 from zkaudit.findings.journals import (
@@ -33,16 +32,6 @@ from zkaudit.findings.offsets import offsets
 from zkaudit.findings.ownership import foreign_releases, shares, two_sessions, unclaimed, unowned
 from zkaudit.findings.resets import jumps, recreated
 from zkaudit.tables.catalog import FINDINGS
-
-LASTING = (
-    "orphan partition",
-    "member without its share",
-    "one consumer id on two sessions",
-    "legacy member in a locked group",
-    layouts.KIND,
-    "migration stands still",
-)
-"""Kinds of findings that have no end if they last to the end of the logs."""
 
 PLACE = ("server", "file", "position", "address")
 """Columns that ``places`` fills in later."""

@@ -21,10 +21,11 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from zkaudit.decode.digest import Verified
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.base import Tables
+from zkaudit.findings.kinds import LASTING
 from zkaudit.findings.limits import NOT_COVERED, SEVERITIES, Limits
 from zkaudit.findings.ownership import wanted
 from zkaudit.findings.places import located
-from zkaudit.findings.rules import LASTING, findings, parts, union
+from zkaudit.findings.rules import findings, parts, union
 from zkaudit.group import LogGap
 from zkaudit.history import committed, doubt
 from zkaudit.history.quiet import TimeRange

@@ -11,20 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
+from zkaudit.findings.kinds import KINDS
 from zkaudit.findings.limits import NOT_COVERED, SEVERITIES
 
 _EFFECTS: Final = {
     "lost": "Messages were lost",
     "repeated": "Messages were delivered again",
-}
-_KINDS: Final = {
-    "zombie commit": "Members committed offsets of partitions that other members owned",
-    "foreign release": "Owner znodes were deleted by sessions that did not own them",
-    "tool write": "Tools wrote offsets while members were running",
-    "orphan partition": "Partitions have no owner",
-    "rebalance storm": "Groups rebalanced again and again",
-    "two owners": "Partitions had owners in ZooKeeper and on the coordinator at the same time",
-    "one consumer id on two sessions": "Members used one consumer id in two sessions",
 }
 NOT_SHOWN: Final = (
     "The logs cannot show messages that `auto.offset.reset` skipped slowly, messages that a member "
@@ -67,7 +59,7 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
     bad = [count for count in rest if SEVERITIES.index(count.severity) <= _LEAST]
     for kind in dict.fromkeys(count.kind for count in bad):
         some = [count for count in bad if count.kind == kind]
-        text = _KINDS.get(kind, kind[:1].upper() + kind[1:])
+        text = KINDS[kind].verdict or kind[:1].upper() + kind[1:]
         lines.append(_line(f"{text}: {_where(some)}", some, kind=kind))
     lines.sort(key=lambda line: SEVERITIES.index(line["severity"]))
     minor = sum(count.findings for count in rest) - sum(count.findings for count in bad)

@@ -18,7 +18,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from zkaudit.commands.findings import read
 from zkaudit.decode.batches import LogReader
-from zkaudit.findings.limits import Limits
+from zkaudit.findings.kinds import KINDS
+from zkaudit.findings.limits import SEVERITIES, Limits
 from zkaudit.job.audit import Options, run
 from zkaudit.job.spark import session
 
@@ -119,6 +120,8 @@ def compare(verdict: Verdict, variant: str, rows: list[dict[str, Any]], corpus: 
                 if row["basis"] == "proven":
                     verdict.proven.append(text)
         verdict.missed += [f"{variant} {name}: {label}" for label in labels.elements()]
+    for row in rows:
+        assert is_declared(row), row
     unknown = {str(row["group"]) for row in rows} - corpus.incidents.keys()
     assert not unknown, unknown
 
@@ -127,6 +130,14 @@ def fits(label: str, row: dict[str, Any]) -> bool:
     """Return whether a finding matches a label."""
     parts = label.split("/")
     return label_of(row).split("/")[: len(parts)] == parts
+
+
+def is_declared(row: dict[str, Any]) -> bool:
+    """Return whether the table of kinds has a finding's kind with its severity, or with the next
+    higher one, which a doubt lowers."""
+    severities = KINDS[row["kind"]].severities
+    doubted = SEVERITIES[max(0, SEVERITIES.index(row["severity"]) - 1)]
+    return row["severity"] in severities or (row["basis"] == "inferred" and doubted in severities)
 
 
 def label_of(row: dict[str, Any]) -> str:

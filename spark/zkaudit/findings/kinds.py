@@ -1,0 +1,388 @@
+"""Every kind of finding, declared once: name, severities, meaning, proof, and what to do.
+
+The rules use the names, the verdict and the reference page take their texts from here. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class FindingKind:
+    """One kind of finding.
+
+    Attributes:
+        name: content of the column ``kind``.
+        severities: those that the rule gives, the worst first. A finding that depends on a
+            transaction in doubt has the next lower one.
+        meaning: what happened.
+        proof: what shows it, and which assumption an inferred finding makes.
+        action: what to do.
+        lasts: it has no end while it lasts to the end of the logs.
+        verdict: the sentence for all findings of this kind; empty: the name.
+    """
+
+    name: str
+    severities: tuple[str, ...]
+    meaning: str
+    proof: str
+    action: str
+    lasts: bool = False
+    verdict: str = ""
+
+
+_KINDS: Final = (
+    FindingKind(
+        "not covered",
+        ("high",),
+        "No log covers a part of the time that you asked for, or the logs have a gap. It counts "
+        "for `--fail-on` whatever severity you name, because it may hide anything.",
+        "The first and last transaction of each server's logs.",
+        "Get the missing logs, or those of another server. `zkaudit collect` keeps logs before a "
+        "server purges them.",
+    ),
+    FindingKind(
+        "zombie commit",
+        ("critical", "high", "medium"),
+        "A member wrote the offset of a partition that another session owned. `medium`: both "
+        "sessions belong to one member, or the offset did not change.",
+        "The owner znode and the session that wrote. Inferred if the member is not known by name.",
+        "Look for a long pause of this member (garbage collection, a suspended machine) before the "
+        "write, and compare what both members processed. Members of this library, except in "
+        "profile `scala`, fence each commit by their session.",
+        verdict="Members committed offsets of partitions that other members owned",
+    ),
+    FindingKind(
+        "orphan commit",
+        ("high", "info"),
+        "A member wrote the offset while no member owned the partition. `info`: no member was "
+        "registered.",
+        "The deletion of the owner znode before the write.",
+        "If the next owner began before this offset, messages were delivered twice; see the "
+        "sentence. The auto-commit of a JVM member can run between its release and the next claim.",
+    ),
+    FindingKind(
+        "tool write",
+        ("medium", "info"),
+        "A session that is not a member's wrote the offset, or data that is not an offset, and no "
+        "member started from it. `medium`: the owner may have started from it.",
+        "The writing session never registered a member.",
+        "Ask who ran a tool at that time; `zkaudit show ZXID` has the raw transactions. Stop the "
+        "group before you change its offsets: a running member overwrites them.",
+        verdict="Tools wrote offsets while members were running",
+    ),
+    FindingKind(
+        "lost messages",
+        ("critical",),
+        "A tool raised the offset and a member started from it, so the messages in between were "
+        "not delivered. A log cannot show whether the operator intended that.",
+        "The owner's last offset, the write, the claim after it and its first commit.",
+        "If it was a mistake, stop the group, set the offset back with `zkmigrate reset`, and "
+        "start it again while the topic still has these messages.",
+    ),
+    FindingKind(
+        "offset jump",
+        ("medium", "low"),
+        "An owner's offset rose faster than a consumer can read (`--jump-rate`): probably a reset "
+        "to the end. `low`: it rose by 10,000 or more, and 20 times faster than 99 % of the "
+        "commits of its topic: a reset, or a backlog.",
+        "Inferred from two commits of one owner and the time between them.",
+        "Compare with the member's log at that time (OffsetOutOfRange) and with the topic's "
+        "retention. Set `auto.offset.reset=smallest` if messages must not be skipped.",
+    ),
+    FindingKind(
+        "offset written through a broker",
+        ("medium", "info"),
+        "A broker wrote the offset for a client that commits with OffsetCommit v0, and the log "
+        "does not name the client. `medium`: a member owned the partition that writes its own "
+        "offsets, or messages may have been delivered again. Not a finding for an owner whose "
+        "client always lets brokers write (its owner znode names no stream).",
+        "The writing session holds a broker's registration. Who asked for it is not known.",
+        "Look for a client with the group's id that is not one of its members, in the broker's "
+        "request log.",
+    ),
+    FindingKind(
+        "owner in another layout",
+        ("high", "medium"),
+        "A session claimed partitions in the layout of another client, such as pykafka, which "
+        "members of the JVM and of zkconsumer ignore. `high`: members owned partitions of the "
+        "same topic meanwhile, so both read them.",
+        "The path of the owner znode.",
+        "Give the two kinds of clients different groups.",
+        lasts=True,
+    ),
+    FindingKind(
+        "offset of a deleted topic",
+        ("high", "medium"),
+        "A topic was recreated, and a member started from the old topic's offset.",
+        "The creation of the topic between two commits. Inferred, because its log is not read.",
+        "Delete the group's offsets of a topic before it is recreated: `zkconsumer groups delete "
+        "--topic`.",
+    ),
+    FindingKind(
+        "offset regression",
+        ("high", "medium", "info"),
+        "An owner lowered its offset, or started from an offset that a tool had lowered, so "
+        "messages are delivered again; also a lowered offset in Kafka.",
+        "The lower offset. Inferred if no later write shows that a member continued there.",
+        "Make sure that the application tolerates repeated messages. Look for two threads that "
+        "commit for one member, or for a tool.",
+    ),
+    FindingKind(
+        "commit past the end of a move",
+        ("critical",),
+        "An offset was written to ZooKeeper after `zkmigrate` had moved the group to Kafka.",
+        "The migration marker and the write after it.",
+        "A legacy consumer runs still or again: stop it. `zkmigrate status` shows what it has "
+        "committed since.",
+    ),
+    FindingKind(
+        "foreign release",
+        ("critical", "medium"),
+        "A session deleted the owner znode of another session. `medium`: both belong to one "
+        "member.",
+        "The session of the owner znode and the session that deleted it.",
+        "JVM members delete owner znodes by path: see the member's log for a rebalance after an "
+        "expired session. If no member did it, look for a tool.",
+        verdict="Owner znodes were deleted by sessions that did not own them",
+    ),
+    FindingKind(
+        "one consumer id on two sessions",
+        ("high",),
+        "A member's owner znode belongs to another session than its registration.",
+        "Both znodes.",
+        "Look for two processes with the same `consumer.id`, or for a member that did not notice "
+        "the end of its session.",
+        lasts=True,
+        verdict="Members used one consumer id in two sessions",
+    ),
+    FindingKind(
+        "overlapping delivery",
+        ("critical", "high"),
+        "Two members delivered one partition at the same time. `critical`: both delivered the "
+        "same messages.",
+        "The members' journals.",
+        "See which finding of the owners (zombie commit, foreign release) explains it, and compare "
+        "the clocks of the two hosts.",
+    ),
+    FindingKind(
+        "delivered twice",
+        ("low",),
+        "Two members delivered the same messages, but not at the same time, for example after a "
+        "crash or an expiry.",
+        "The members' journals.",
+        "Expected after a crash: messages since the last commit are repeated. Commit more often "
+        "to repeat fewer.",
+    ),
+    FindingKind(
+        "members whose views disagree",
+        ("high",),
+        "Two members acted on different lists of members for 30 s or more.",
+        "The members' journals.",
+        "A watch was lost or a member read old data: restart the member whose list is wrong.",
+    ),
+    FindingKind(
+        "delivery gap",
+        ("high",),
+        "No member delivered these messages, although a member delivered later ones.",
+        "The members' journals.",
+        "Look for an offset reset, a tool's write, or a member without a journal.",
+    ),
+    FindingKind(
+        "offset reset",
+        ("high", "medium", "info"),
+        "A member's offset was not in the log, and `auto.offset.reset` chose another one. `high`: "
+        "it skipped messages. `medium`: messages are delivered again, or the journal does not "
+        "show the offsets. Not the first position of a group without a stored offset.",
+        "The members' journals.",
+        "The member was away for longer than the topic keeps messages, or the log was truncated. "
+        "Alert on lag and retention.",
+    ),
+    FindingKind(
+        "commit past delivery",
+        ("high",),
+        "A member committed an offset past the last delivered message.",
+        "The member's journal and the offset znode.",
+        "Report it: a member of this library must not do it.",
+    ),
+    FindingKind(
+        "unowned interval",
+        ("medium",),
+        "A partition had no owner for 30 s (`--unowned-seconds`) although a subscribed member was "
+        "registered all that time. A new partition counts from its creation.",
+        "The owner znodes and registrations. Inferred if the leader changed in between.",
+        "Look at the rebalances of that time: refused claims, or a member that did not release.",
+    ),
+    FindingKind(
+        "orphan partition",
+        ("high",),
+        "As *unowned interval*, and still without an owner when the logs end.",
+        "The owner znodes and registrations. Inferred if the leader changed in between.",
+        "Restart the member that should own it (`zkconsumer groups verify` names it). Its messages "
+        "are not read until then.",
+        lasts=True,
+        verdict="Partitions have no owner",
+    ),
+    FindingKind(
+        "member without its share",
+        ("medium",),
+        "At the end of the logs a member owns fewer partitions than any assignment gives it.",
+        "Registrations, owners and the assignment strategies of this release.",
+        "Restart this member. If it happens again, compare the members' lists of members.",
+        lasts=True,
+    ),
+    FindingKind(
+        "rebalance storm",
+        ("high", "medium"),
+        "10 rebalances in 10 minutes, with or without pauses in between. `high`: 6 per minute. On "
+        "the coordinator: 10 generations or epochs, and the client that left most often.",
+        "Registrations and owners. The sentence names the host or member that caused most joins "
+        "and leaves.",
+        "Look at that host or member first. A longer session timeout helps against pauses; a "
+        "rolling restart needs pauses between members.",
+        verdict="Groups rebalanced again and again",
+    ),
+    FindingKind(
+        "claim contention",
+        ("medium",),
+        "20 refused writes in one rebalance.",
+        "Failed transactions in the logs.",
+        "Usual in large groups of JVM members: raise `rebalance.backoff.ms`, so that owners have "
+        "time to release.",
+    ),
+    FindingKind(
+        "flapping member",
+        ("medium",),
+        "A member's sessions expired 3 times within an hour. On the coordinator: a client left "
+        "and returned 3 times within an hour while other members stayed.",
+        "The ends of its sessions.",
+        "Look for garbage collection, an overloaded host, or a network that drops idle "
+        "connections; raise `zookeeper.session.timeout.ms`.",
+    ),
+    FindingKind(
+        "two owners",
+        ("high", "medium"),
+        "The coordinator had assigned a partition to a consumer while a member had its owner "
+        "znode, for more than 1 s (`--skew-seconds`), so both may have delivered. `medium`: the "
+        "logs begin too late to show whether the group was in a live move.",
+        "Owner znodes and the records of `__consumer_offsets`. Inferred: two clocks.",
+        "Stop the last legacy member before the first new consumer starts, or move the group while "
+        "it runs with `zkmigrate live`.",
+        verdict="Partitions had owners in ZooKeeper and on the coordinator at the same time",
+    ),
+    FindingKind(
+        "mode written too early",
+        ("high", "medium"),
+        "A mode was written while a member had not acknowledged the previous one. `medium`: the "
+        "member had registered shortly before.",
+        "The mode znode and the members' acknowledgements.",
+        "Use `zkmigrate live`, which waits; do not write the mode by hand.",
+    ),
+    FindingKind(
+        "mode out of order",
+        ("high",),
+        "A mode that must not follow the previous one, a content that is not a mode, or a mode "
+        "that was deleted while members followed it.",
+        "The mode znode.",
+        "Use `zkmigrate live`; do not write or delete the mode by hand.",
+    ),
+    FindingKind(
+        "mode written by a member",
+        ("high",),
+        "A member wrote a mode: only `zkmigrate live` may.",
+        "The session that wrote it.",
+        "Report it, and check the ACL of the group's `live` znode.",
+    ),
+    FindingKind(
+        "legacy member in a locked group",
+        ("high",),
+        "A member that is not migratable was registered in mode `locked`, `kafka` or `open`.",
+        "The registration and the mode.",
+        "Stop this member. Use ACLs if the lock must hold for all clients.",
+        lasts=True,
+    ),
+    FindingKind(
+        "unlocked during a move",
+        ("high",),
+        "The lock of `ids` was removed in mode `locked`, `kafka` or `open`.",
+        "The change of the ACL and the mode.",
+        "Lock the group again with `zkmigrate lock`, and look for legacy members.",
+    ),
+    FindingKind(
+        "two operators",
+        ("medium",),
+        "A session reverted a mode while the session that had written it was still open.",
+        "The sessions of both writes. Inferred: one operator may have two sessions.",
+        "Agree on one operator for each group.",
+    ),
+    FindingKind(
+        "migration stands still",
+        ("medium", "low"),
+        "A member did not acknowledge a mode for 10 minutes (`--standstill-seconds`). `low`: the "
+        "group was left in mode `locked` or `kafka` for that long.",
+        "The mode znode and the members' acknowledgements.",
+        "`zkmigrate status` names the member and what it waits for. Restart the member, or go "
+        "back with `zkmigrate live to-zookeeper`.",
+        lasts=True,
+    ),
+    FindingKind(
+        "two owners during a move",
+        ("medium",),
+        "The coordinator had assigned a partition to a plain consumer while a member had its "
+        "owner znode, so both may have delivered.",
+        "Owner znodes and the records of `__consumer_offsets`. Inferred: two clocks.",
+        "Start plain consumers only in mode `open`.",
+    ),
+    FindingKind(
+        "stalled owner",
+        ("medium",),
+        "An owner that had committed regularly committed nothing for 5 minutes "
+        "(`--stalled-seconds`) while other members of its group did, even if it continued later.",
+        "Inferred from its commits. The sentence has its longest pause and the number of pauses.",
+        "See whether the topic had messages at that time; then look at the application of this "
+        "member. Partitions of a stalled owner are not given to others.",
+    ),
+    FindingKind(
+        "herd",
+        ("low",),
+        "One change woke 50 members or more.",
+        "Measured from journals if there are any, otherwise modelled as an upper bound.",
+        "Not a fault. The group is large enough that a coordinator's protocol would be cheaper: "
+        "see `zkconsumer simulate`.",
+    ),
+)
+KINDS: Final[Mapping[str, FindingKind]] = {kind.name: kind for kind in _KINDS}
+"""By name, in the order of the reference page."""
+LASTING: Final = tuple(kind.name for kind in _KINDS if kind.lasts)
+"""Names of the kinds that have no end while they last to the end of the logs."""
+
+
+def page() -> str:
+    """Return the reference page of all kinds."""
+    lines = [
+        "# Findings of zkaudit",
+        "",
+        "<!-- Generated: python docs/generate.py -->",
+        "",
+        "Every kind of finding that `zkaudit run`, `zkaudit stream` and `zkaudit findings` report.",
+        "The table [`findings`](audit-tables.md#findings) has the name in its column `kind`. A",
+        "finding that depends on a transaction in doubt is *inferred*, and its severity is one",
+        "level lower than here.",
+        "",
+    ]
+    for kind in _KINDS:
+        lines += [
+            f"## {kind.name}",
+            "",
+            f"- **Severity**: {', '.join(kind.severities)}",
+            f"- **Meaning**: {kind.meaning}",
+            f"- **What shows it**: {kind.proof}",
+            f"- **What to do**: {kind.action}",
+        ]
+        if kind.lasts:
+            lines.append("- **End**: none while it lasts to the end of the logs.")
+        lines.append("")
+    return "\n".join(lines)

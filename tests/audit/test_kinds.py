@@ -1,0 +1,83 @@
+"""The table of kinds of findings agrees with the rules, the corpora and itself. No Spark."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import zkaudit.findings
+from zkaudit.findings.kinds import KINDS, LASTING, page
+from zkaudit.findings.limits import NOT_COVERED, SEVERITIES
+
+from tests.audit.corpus.held_out import HELD_OUT
+from tests.audit.corpus.held_out_late import HELD_OUT_LATE
+from tests.audit.corpus.held_out_ownership import HELD_OUT_OWNERSHIP
+from tests.audit.corpus.held_out_real import HELD_OUT_REAL
+from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES
+
+RULES = [
+    path
+    for path in sorted(Path(zkaudit.findings.__file__).parent.glob("*.py"))
+    if path.name != "kinds.py"
+]
+CORPORA = [WRITTEN_WITH_THE_RULES, HELD_OUT, HELD_OUT_LATE, HELD_OUT_OWNERSHIP, HELD_OUT_REAL]
+_CALLS = {"finding": 2, "Found": 1}
+"""Functions that make a finding, and which of their arguments is the kind."""
+
+
+def _literals(node: ast.AST) -> set[str]:
+    """The texts in an expression, without names of columns."""
+    inside = {
+        arg
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "F.col"
+        for arg in call.args
+    }
+    return {
+        leaf.value
+        for leaf in ast.walk(node)
+        if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str) and leaf not in inside
+    }
+
+
+def _kinds_in(path: Path) -> set[str]:
+    """The kinds that a module of rules gives to findings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kinds = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("kind", "KIND"):
+            kinds |= _literals(node.value)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _CALLS:
+            place = _CALLS[ast.unparse(node.func)]
+            if len(node.args) > place:
+                kinds |= _literals(node.args[place])
+    return kinds
+
+
+def test_every_kind_of_a_rule_is_in_the_table_and_the_other_way_round() -> None:
+    """The table has exactly the kinds that the rules give, and the one for missing logs."""
+    kinds = set[str]().union(*map(_kinds_in, RULES))
+    assert kinds | {NOT_COVERED} == set(KINDS)
+
+
+def test_every_label_of_an_incident_names_a_kind() -> None:
+    """No incident expects a finding whose kind does not exist."""
+    for corpus in CORPORA:
+        for incident in corpus.incidents.values():
+            for label in (*incident.must, *incident.late, *incident.may):
+                assert label.split("/")[0] in KINDS, (corpus.name, incident.name)
+
+
+def test_every_kind_is_explained() -> None:
+    """Each has severities, worst first, and full sentences about meaning, proof and action."""
+    for kind in KINDS.values():
+        places = [SEVERITIES.index(severity) for severity in kind.severities]
+        assert places == sorted(set(places))
+        assert places
+        for text in (kind.meaning, kind.proof, kind.action):
+            assert text.endswith("."), kind.name
+            assert re.match("[A-Z0-9`]", text), kind.name
+        assert not kind.verdict.endswith(".")
+        assert f"## {kind.name}\n" in page()
+    assert set(LASTING) < set(KINDS)
