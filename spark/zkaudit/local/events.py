@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -146,13 +145,3 @@ def _name(sessions: Sessions, path: str, session: int, data: bytes | None = None
         sessions.members[session].add(znode.name)
     elif znode is not None and znode.tree == OWNERS and data:
         sessions.claimants[session].add(member_of(data)[0] or "")
-
-
-def subscription_of(data: bytes | None) -> tuple[str | None, list[str]]:
-    """Return the pattern of a registration (``static``, ``white_list``, ``black_list``) and the
-    topics or expressions that it names."""
-    try:
-        content = json.loads(data or b"")
-        return content.get("pattern"), sorted(content["subscription"])
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None, []

@@ -7,7 +7,6 @@ Spark pipeline uses. Only the operations of one group are decoded.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -42,6 +41,9 @@ from zkaudit.sources.files import Piece
 from zkaudit.sources.options import Settings, parse_options
 from zkaudit.sources.rows import rows_of, snapshot_rows
 from zkaudit.text import printable, regex_of
+from zkconsumer.core.common.types import Pattern
+from zkconsumer.core.zookeeper.znodes import decode_registration, other_regexes
+from zkconsumer.errors import ZnodeFormatError
 
 _LOGGED: Final = {column.name for column in TXNLOG}
 _OPERATION: Final = [column.name for column in TXNLOG_GROUPS if column.name in _LOGGED]
@@ -321,7 +323,8 @@ def _of_group(
     topics = {parts[-2] for path in mine if len(parts := path.split("/")) > _WITH_TOPIC}
     for part in (rows, owned):
         registered = part.filter(pc.match_substring(part["path"], "/ids/"))
-        topics.update(topic for data in registered["data"].to_pylist() for topic in _topics(data))
+        for row in registered.select(["path", "data"]).to_pylist():
+            topics.update(subscription_of(row["path"], row["data"])[1])
     mine.update(path for path in (*logged, *in_nodes) if path and _is_shared(path, topics))
     alone = pc.and_(pc.is_null(paths), _among(table["session"], sessions - {0}))
     return (
@@ -359,12 +362,14 @@ def _is_shared(path: str, topics: set[str]) -> bool:
     return parts[2] == "ids" or (parts[2] == "topics" and parts[3] in topics)
 
 
-def _topics(data: bytes | None) -> Iterator[str]:
-    """The names in the subscription of a registration."""
+def subscription_of(path: str, data: bytes | None) -> tuple[Pattern | None, list[str]]:
+    """Return the pattern of a registration, and the topics or expressions that it names; ``None``
+    and nothing if it is not understood."""
     try:
-        yield from json.loads(data or b"")["subscription"]
-    except (ValueError, TypeError, KeyError):
-        return
+        subscription = decode_registration(path, data or b"")
+    except ZnodeFormatError:
+        return None, []
+    return subscription.pattern, [*sorted(subscription.topics), *other_regexes(path, data or b"")]
 
 
 def _names(logs: Iterable[Piece], settings: Settings, snapshots: Sequence[Piece]) -> set[str]:

@@ -5,7 +5,6 @@ What is not understood is an entry too.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -39,10 +38,13 @@ from zkaudit.local.events import (
     fold_of,
     sessions_of,
     shown_of,
-    subscription_of,
 )
-from zkaudit.local.history import GroupHistory
+from zkaudit.local.history import GroupHistory, subscription_of
 from zkaudit.text import printable
+from zkconsumer.admin.ids_lock import moved_to
+from zkconsumer.core.common.types import Pattern
+from zkconsumer.core.zookeeper.znodes import decode_topic
+from zkconsumer.errors import ZnodeFormatError
 
 _TREES: Final = (IDS, OWNERS, OFFSETS, FOREIGN)
 _PARENTS: Final = ("ids", "owners", "offsets", "live", "live/members")
@@ -171,7 +173,7 @@ class _Topics:
             self._add(row["path"], row["mzxid"], self._segment(row["zxid"] + 1), row["data"])
 
     def _add(self, path: str, zxid: int, segment: int, data: bytes | None) -> int | None:
-        count = partitions_of(data)
+        count = partitions_of(path, data)
         if count is not None:
             self._counts.setdefault(path, []).append((zxid, segment, count))
         return count
@@ -224,13 +226,14 @@ class _Words:
     def _begin(self, event: Event, znode: Znode) -> Entry:
         session = f" (session {_hex(event.session)})"
         if znode.tree == IDS:
-            pattern, names = subscription_of(event.data)
+            pattern, names = subscription_of(znode.path, event.data)
             topics = ", ".join(map(printable, names))
             about = {
-                "static": f"for {topics}",
-                "white_list": f"for topics that match {topics}",
-                "black_list": f"for all topics but {topics}",
-            }.get(pattern or "", f"with content that is not understood: {_text(event.data)}")
+                Pattern.STATIC: f"for {topics}",
+                Pattern.WHITE_LIST: f"for topics that match {topics}",
+                Pattern.BLACK_LIST: f"for all topics but {topics}",
+                None: f"with content that is not understood: {_text(event.data)}",
+            }[pattern]
             text = f"member {printable(znode.name)} registered {about}{session}"
             return self._entry(event, "registered", text, znode, znode.name)
         if znode.tree == FOREIGN:
@@ -486,19 +489,19 @@ def _ended(rows: Iterable[object], event: Event) -> list[Lifetime]:
     return [row for row in lifetimes if row.end is not None and row.end.zxid == event.zxid]
 
 
-def partitions_of(data: bytes | None) -> int | None:
+def partitions_of(path: str, data: bytes | None) -> int | None:
     """Return the number of partitions in a topic's znode; ``None`` if it is not understood."""
     try:
-        return len(json.loads(data or b"")["partitions"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+        return len(decode_topic(path, data or b""))
+    except ZnodeFormatError:
         return None
 
 
 def _moved_to(data: bytes | None) -> str:
-    try:
-        return printable(str(json.loads(data or b"")["moved_to"]))
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return f"somewhere that is not understood ({_text(data)})"
+    store = moved_to(data or b"")
+    return (
+        f"somewhere that is not understood ({_text(data)})" if store is None else printable(store)
+    )
 
 
 def _hex(session: int) -> str:
