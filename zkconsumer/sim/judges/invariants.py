@@ -140,8 +140,8 @@ class Observer:
     #: Partitions whose stored offset a member wrote that had lost them, which nothing refused.
     _foreign: set[TopicPartition] = field(default_factory=set)
     _names: dict[int, str] = field(default_factory=dict)
-    #: Members that a reset has allowed to lower what is stored, once.
-    _may_lower: set[tuple[TopicPartition, str]] = field(default_factory=set)
+    #: How often resets allow a member to lower what is stored: once for each reset.
+    _may_lower: Counter[tuple[TopicPartition, str]] = field(default_factory=Counter)
 
     def note(self, rule: str, at: float, session: int, text: str) -> None:
         """The member in ``session`` has broken ``rule``."""
@@ -209,8 +209,8 @@ class Observer:
         owner = self.owners.get(tp, by if fenced else None)
         if after is None or (before is not None and after < before):
             member = self._names.get(by, "")
-            if (tp, member) in self._may_lower:
-                self._may_lower.discard((tp, member))
+            if self._may_lower[tp, member]:
+                self._may_lower[tp, member] -= 1
             elif fenced or (owner == by and tp not in self._foreign):
                 self.note("offsets_never_lowered", at, by, f"{tp}: {before} -> {after} by {by}")
         if after is None:
@@ -240,7 +240,7 @@ class Observer:
 
     def reset(self, tp: TopicPartition, member: str) -> None:
         """``auto.offset.reset`` chose a position in place of one that is out of range."""
-        self._may_lower.add((tp, member))
+        self._may_lower[tp, member] += 1
         self.resets[tp] += 1
 
     def started(
@@ -249,7 +249,7 @@ class Observer:
         """``member`` begins to deliver ``tp`` at ``position`` in ``session``."""
         self._names[session] = member
         stored = self._by_owner.get(tp, 0)
-        excused = (tp, member) in self._may_lower
+        excused = self._may_lower[tp, member] > 0
         if position < stored and self.owners.get(tp) == session and not excused:
             text = f"{tp}: session {session} starts at {position}, stored is {stored}"
             self.note("starts_at_committed", at, session, text)
