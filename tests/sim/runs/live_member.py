@@ -56,7 +56,7 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
         self.spec = spec
         self.group_spec = group_spec
         self._connect(brokers, 3)  # requests, heartbeats, offsets
-        self.told: frozenset[TopicPartition] = frozenset()
+        self.given: frozenset[TopicPartition] = frozenset()
         """The coordinator's assignment to it, according to its last answer."""
         self.lower: set[TopicPartition] = set()
         """Partitions that it claimed in mode ``zookeeper`` below their offset in Kafka."""
@@ -139,8 +139,9 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
     def heard(self, command: Any, event: Any, sent: float) -> None:
         """See ``Connected``."""
         super().heard(command, event, sent)
-        if isinstance(event, group_events.Synced):
-            self.told = decode_assignment(event.assignment).partitions
+        group = self.machine.group
+        if isinstance(event, group_events.Synced) and command.generation == group.generation:
+            self.given = decode_assignment(event.assignment).partitions
 
     def at_rest(self) -> MemberAtRest:
         """The data that the invariants at rest need."""

@@ -255,8 +255,8 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
         away = self.brokers.down or self.group.loading
         if group.generation < 0 or not (away or group.member_id in self.group.seats):
             self.broken("both_locks", f"{tp}: {member.name} is no member on the coordinator")
-        elif mode is not Mode.LOCKED and tp not in member.told | member.machine.live.giving_up:
-            text = f"{tp}: {member.name} in {self._in(member)} was assigned {sorted(member.told)}"
+        elif mode is not Mode.LOCKED and tp not in member.given | member.machine.live.giving_up:
+            text = f"{tp}: {member.name} in {self._in(member)} was assigned {sorted(member.given)}"
             self.broken("both_locks", text)
 
     def began_lower(self, tp: TopicPartition, name: str) -> bool:

@@ -151,7 +151,7 @@ class Brokers:
         self.group.loading = True
         if dies:
             self.alive.discard(gone)
-            for member in self.members:
+            for member in list(self.members):  # a member that was leaving leaves now
                 member.cut(0.0)
 
         def elected() -> None:
