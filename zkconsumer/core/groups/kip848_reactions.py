@@ -11,7 +11,7 @@ from typing import Final
 
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.groups import reactions
-from zkconsumer.core.groups.reactions import UNREACHABLE, Reaction, Request, Row, by_code
+from zkconsumer.core.groups.reactions import Reaction, Request, Row, by_code
 
 _JOIN, _BEAT, _COMMIT, _FETCH = Request.JOIN, Request.HEARTBEAT, Request.COMMIT, Request.FETCH
 
@@ -21,37 +21,15 @@ NAMES: Final[Mapping[Request, str]] = {
 }
 """The requests in this table."""
 
-
-def _each(reaction: Reaction, **others: Reaction) -> dict[Request, Reaction]:
-    every = (Request.FIND, _JOIN, _BEAT, _COMMIT, _FETCH)
-    return dict.fromkeys(every, reaction) | {Request[name]: what for name, what in others.items()}
+_ALL: Final = (Request.FIND, _JOIN, _BEAT, _COMMIT, _FETCH)
 
 
 TABLE: Final[tuple[Row, ...]] = (
-    Row(
-        UNREACHABLE,
-        "The connection broke, or the coordinator did not answer in time",
-        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
-    ),
-    Row(
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        "The coordinator is still reading the group from `__consumer_offsets`",
-        _each(Reaction.RETRY),
-    ),
-    Row(
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        "The partition of `__consumer_offsets` has no leader, or does not exist yet",
-        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
-    ),
-    Row(
-        ErrorCode.NOT_COORDINATOR,
-        "The group has moved to another broker",
-        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
-    ),
+    *reactions.away(_ALL),
     Row(
         ErrorCode.REQUEST_TIMED_OUT,
         "The coordinator could not store the request's data in time",
-        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
+        reactions.each(_ALL, Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
     ),
     Row(
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -105,13 +83,13 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(
         ErrorCode.FENCED_INSTANCE_ID,
         "Another process has joined with the same `group.instance.id`",
-        _each(Reaction.FATAL),
+        reactions.each(_ALL, Reaction.FATAL),
     ),
     Row(
         ErrorCode.UNSUPPORTED_VERSION,
         "The broker does not offer the protocol. Not fatal after a first heartbeat was accepted: "
         "the cluster has the protocol then, and a broker that is starting does not offer it yet",
-        _each(Reaction.FATAL),
+        reactions.each(_ALL, Reaction.FATAL),
     ),
     Row(
         ErrorCode.UNSUPPORTED_ASSIGNOR,
@@ -131,7 +109,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
         "This principal may not use the group",
-        _each(Reaction.FATAL, COMMIT=Reaction.REFUSE),
+        reactions.each(_ALL, Reaction.FATAL, COMMIT=Reaction.REFUSE),
     ),
     Row(
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -142,7 +120,13 @@ TABLE: Final[tuple[Row, ...]] = (
 
 ROWS: Final = by_code(TABLE)
 ROWS_OF_MEMBERS: Final = ROWS | by_code(
-    [Row(ErrorCode.UNSUPPORTED_VERSION, "", _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY))]
+    [
+        Row(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "",
+            reactions.each(_ALL, Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
+        )
+    ]
 )
 """``ROWS`` once the coordinator has accepted a heartbeat."""
 HINTS: Final[Mapping[int, str]] = {

@@ -67,31 +67,37 @@ class Row:
     reactions: Mapping[Request, Reaction]
 
 
-def _each(reaction: Reaction, **others: Reaction) -> dict[Request, Reaction]:
-    return dict.fromkeys(_ALL, reaction) | {Request[name]: what for name, what in others.items()}
+def each(
+    every: Iterable[Request], reaction: Reaction, **others: Reaction
+) -> dict[Request, Reaction]:
+    """Return the same reaction for every request, but for ``others`` by name."""
+    return dict.fromkeys(every, reaction) | {Request[name]: what for name, what in others.items()}
+
+
+def away(every: Iterable[Request]) -> tuple[Row, ...]:
+    """Return the rows about a coordinator that cannot answer, which are the same in both protocols.
+
+    ``every``: the requests of the protocol.
+    """
+    again = each(every, Reaction.FIND_AGAIN, FIND=Reaction.RETRY)
+    return (
+        Row(UNREACHABLE, "The connection broke, or the coordinator did not answer in time", again),
+        Row(
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            "The coordinator is still reading the group from `__consumer_offsets`",
+            each(every, Reaction.RETRY),
+        ),
+        Row(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            "The partition of `__consumer_offsets` has no leader, or does not exist yet",
+            again,
+        ),
+        Row(ErrorCode.NOT_COORDINATOR, "The group has moved to another broker", again),
+    )
 
 
 TABLE: Final[tuple[Row, ...]] = (
-    Row(
-        UNREACHABLE,
-        "The connection broke, or the coordinator did not answer in time",
-        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
-    ),
-    Row(
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        "The coordinator is still reading the group from `__consumer_offsets`",
-        _each(Reaction.RETRY),
-    ),
-    Row(
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        "The partition of `__consumer_offsets` has no leader, or does not exist yet",
-        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
-    ),
-    Row(
-        ErrorCode.NOT_COORDINATOR,
-        "The group has moved to another broker",
-        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
-    ),
+    *away(_ALL),
     Row(
         ErrorCode.ILLEGAL_GENERATION,
         "The group has a newer generation, without this member",
@@ -135,7 +141,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
         "This principal may not use the group",
-        _each(Reaction.FATAL, COMMIT=Reaction.REFUSE),
+        each(_ALL, Reaction.FATAL, COMMIT=Reaction.REFUSE),
     ),
     Row(
         ErrorCode.MEMBER_ID_REQUIRED,
@@ -150,7 +156,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(
         ErrorCode.FENCED_INSTANCE_ID,
         "Another process has joined with the same `group.instance.id`",
-        _each(Reaction.FATAL),
+        each(_ALL, Reaction.FATAL),
     ),
 )
 
