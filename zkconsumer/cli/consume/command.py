@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -63,6 +64,29 @@ _KRAFT = (
     "If the brokers run without ZooKeeper (KRaft), set bootstrap.servers and "
     "zkconsumer.brokers=bootstrap"
 )
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def consumer_options(*more: str) -> Callable[[Command], Command]:
+    """Options for a member's configuration: ``file`` and ``properties``. ``more``: other names of
+    ``--consumer-config``."""
+    file = click.option(
+        *more,
+        "--consumer-config",
+        "--consumer.config",
+        "file",
+        metavar="FILE",
+        help="Java .properties file with the consumer's configuration.",
+    )
+    properties = click.option(
+        "--consumer-property",
+        "properties",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A key of the consumer's configuration. It overrides the file. May be repeated.",
+    )
+    return lambda command: file(properties(command))
 
 
 @click.command()
@@ -125,20 +149,7 @@ _KRAFT = (
     bare="ms",
     help="Exit if no message arrives for this long. A bare number is milliseconds, as in Kafka.",
 )
-@click.option(
-    "--consumer-config",
-    "--consumer.config",
-    "file",
-    metavar="FILE",
-    help="Java .properties file with the consumer's configuration.",
-)
-@click.option(
-    "--consumer-property",
-    "properties",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A key of the consumer's configuration. It overrides the file. May be repeated.",
-)
+@consumer_options()
 @click.option(
     "--property",
     "formatting",

@@ -18,6 +18,7 @@ import click
 
 from zkconsumer.cli.consume.command import (
     configure,
+    consumer_options,
     delete_generated,
     key_values,
     set_up_logging,
@@ -72,20 +73,7 @@ _AT_ONCE = 1000
     bare="ms",
     help="Exit if no message arrives for this long. A bare number is milliseconds, as in Kafka.",
 )
-@click.option(
-    "--consumer-config",
-    "--consumer.config",
-    "file",
-    metavar="FILE",
-    help="Java .properties file with the consumer's configuration.",
-)
-@click.option(
-    "--consumer-property",
-    "properties",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A key of the consumer's configuration. It overrides the file. May be repeated.",
-)
+@consumer_options()
 @click.option("--hide-header", is_flag=True, help="Print the figures only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("-v", "--verbose", count=True, help="Log what happens; -vv: everything.")

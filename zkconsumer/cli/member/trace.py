@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from zkconsumer.cli.consume.command import key_values
+from zkconsumer.cli.consume.command import consumer_options, key_values
 from zkconsumer.cli.member.trace_format import Diagram, exchange, lines
 from zkconsumer.config.properties import read_properties
 from zkconsumer.console.signals import Stop
@@ -47,21 +47,7 @@ from zkconsumer.runtime.delivery.streams import KafkaStream
 @click.option(
     "--diagram", is_flag=True, help="Print a Mermaid sequence diagram at the end instead of lines."
 )
-@click.option(
-    "--command-config",
-    "--consumer-config",
-    "--consumer.config",
-    "file",
-    metavar="FILE",
-    help="Java .properties file with the consumer's configuration.",
-)
-@click.option(
-    "--consumer-property",
-    "properties",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A key of the consumer's configuration. It overrides the file. May be repeated.",
-)
+@consumer_options("--command-config")
 def trace(
     bootstrap_server: str,
     group: str,
