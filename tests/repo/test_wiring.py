@@ -1,4 +1,4 @@
-"""Objects are complete when they are constructed: nobody sets the attributes of another object."""
+"""Objects are complete when they are constructed: no code sets the attributes of another object."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Reader:
     def _items(self, request: Request, owner: HandOut[Any]) -> Generator[Any, None, None]:
         """Take what ``request`` asks for, item by item: the only way to take anything."""
         # Without the lock: taking is one step of an iterator, which no thread can divide, and how
-        # far the run is tells which message is in hand and which ones are consumed (``_note``).
+        # far the run is shows which message is in hand and which ones are consumed (``_note``).
         # A revoke takes the rest out of the same run, so nothing is left here.
         given: object = None
         gate, fill = self._gate, self._fill
