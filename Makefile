@@ -49,10 +49,10 @@ demo-audit: setup ## members with injected faults on real servers, and the audit
 	$(BIN)/zkaudit demo --out build/demo-audit
 
 demo-migrate: setup ## move legacy groups to Kafka and back on real servers, with a kill in between
-	$(BIN)/python -m zkmigrate.demo
+	$(BIN)/python -m tests.migrate.demo
 
 demo-live: setup ## a running group moves to the coordinator, back and forward again (2 minutes)
-	$(BIN)/python -m zkmigrate.demo_live
+	$(BIN)/python -m tests.migrate.demo_live
 
 live-kills: setup ## 60 live moves in which something is killed in each stage; results in build/live-kills.jsonl (two hours; ARGS='--runs 4')
 	$(BIN)/python -m tests.migrate.live_kills $(ARGS)

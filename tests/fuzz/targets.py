@@ -1000,7 +1000,6 @@ OWN: Final = "reads what it has written itself"
 DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "migrate/zkmigrate/apply/journal.py": ("migration-journal",),
     "migrate/zkmigrate/formats/decisions_file.py": ("decisions",),
-    "migrate/zkmigrate/demo_live.py": OWN,
     "migrate/zkmigrate/formats/offset_csv.py": ("offsets-csv",),
     "migrate/zkmigrate/formats/plan_file.py": ("plan",),
     "migrate/zkmigrate/stores/migration_marker.py": ("migration-marker",),

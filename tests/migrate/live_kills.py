@@ -1,4 +1,4 @@
-"""Run ``zkmigrate.demo_live``, kill a process in each stage, and print a table of the results.
+"""Run ``tests.migrate.demo_live``, kill a process in each stage, and print a table of the results.
 
 ``python -m tests.migrate.live_kills --runs 60 --out build/live-kills.jsonl`` starts a run for each
 seed from ``--first`` on. Each run kills another kind of process. Each result is one line of the
@@ -39,7 +39,7 @@ _COLUMNS: Final = (
 def play(seed: int, members: int, partitions: int, rate: int) -> dict[str, Any]:
     """Do one run and return its result. A failed run has ``error``."""
     kill = KINDS[seed % len(KINDS)]
-    words = [sys.executable, "-m", "zkmigrate.demo_live", "--json", "--kill", kill]
+    words = [sys.executable, "-m", "tests.migrate.demo_live", "--json", "--kill", kill]
     words += ["--seed", str(seed), "--members", str(members)]
     words += ["--partitions", str(partitions), "--rate", str(rate)]
     row: dict[str, Any] = {"seed": seed, "kill": kill, "at": int(time.time())}

@@ -1,4 +1,4 @@
-"""``python -m zkmigrate.demo``: legacy groups moved to Kafka and back on real servers.
+"""``python -m tests.migrate.demo``: legacy groups moved to Kafka and back on real servers.
 
 One thread. It runs the commands that an operator would run, each in its own process. The consumers
 are the old connector and a coordinator-based one. They record every message that they deliver, and

@@ -1,4 +1,4 @@
-"""A rehearsal of a live move on real servers: ``python -m zkmigrate.demo_live``.
+"""A rehearsal of a live move on real servers: ``python -m tests.migrate.demo_live``.
 
 Starts ZooKeeper, a broker, a producer and members, each in its own process. It moves the group
 forward, back and forward with ``zkmigrate live``, and compares the sent messages with the delivered
@@ -56,7 +56,7 @@ class Delivered(NamedTuple):
 
 def main() -> int:
     """Run the demo; the exit status is 0 if nothing was lost or delivered by two members."""
-    parser = argparse.ArgumentParser(prog="zkmigrate.demo_live", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests.migrate.demo_live", description=__doc__)
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--partitions", type=int, default=12)
     parser.add_argument("--rate", type=int, default=200, help="messages a second")
@@ -157,7 +157,9 @@ class _Run:
             "zkconsumer.live.strategies": "cooperative-sticky",
         }
         words = ["--member", json.dumps(config), str(self.folder / name)]
-        self.members[name] = subprocess.Popen([sys.executable, "-m", "zkmigrate.demo_live", *words])
+        self.members[name] = subprocess.Popen(
+            [sys.executable, "-m", "tests.migrate.demo_live", *words]
+        )
 
     def stage(self, name: str) -> None:
         """Run a stage of the tool until it is done, and kill a process during it."""
