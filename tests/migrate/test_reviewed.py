@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,6 +121,24 @@ def test_another_kind_of_problem_in_a_reviewed_topic_is_not_decided(simulated: S
     simulated.topic("t", (10, 100), (0, 100))
     found = applied(simulated, plan)
     assert "changed since review: t-0 (conflict: zookeeper" in found.rows[0]["why"], found
+
+
+def test_only_the_plan_that_was_approved_is_applied(simulated: Simulated) -> None:
+    """``plan`` prints the file's SHA-256, and ``apply --sha256`` refuses any other file, even if it
+    is a valid plan. The journal records the digest."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 5)
+    approved, other = simulated.file("approved"), simulated.file("other")
+    said = simulated.run("plan", "--all", "--out", approved).err
+    digest = sha256(Path(approved).read_bytes()).hexdigest()
+    assert f"SHA-256 {digest}" in said
+    assert simulated.run("plan", "--all", "--out", other).status == 0
+    found = simulated.run("apply", other, "--sha256", digest, "--execute")
+    assert (found.status, simulated.held("g", "t")[1]) == (2, {}), found
+    assert "not the plan that was approved" in found.err
+    found = simulated.run("apply", approved, "--sha256", digest.upper(), "--execute")
+    assert (found.status, simulated.held("g", "t")[1]) == (0, {0: 5}), found
+    assert f'"sha256":"{digest.upper()}"' in Path(f"{approved}.journal").read_text()
 
 
 @pytest.mark.parametrize("how", ["option", "file"])

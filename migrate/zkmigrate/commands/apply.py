@@ -44,6 +44,11 @@ from zkmigrate.exits import HELP
     metavar="N",
     help="Only the first N of the groups that are ready and not moved yet.",
 )
+@click.option(
+    "--sha256",
+    metavar="HEX",
+    help="Do nothing unless this is the SHA-256 of PLAN. plan prints it; reviewers approve it.",
+)
 @duration_option(
     "--wait",
     default=0.0,
@@ -61,6 +66,7 @@ def apply(
     execute: bool,
     lock: bool,
     limit: int | None,
+    sha256: str | None,
     wait: float,
     parallel: int,
     which: Selection,
@@ -75,7 +81,7 @@ def apply(
     a crash, run the same command again, and it resumes. A dry run shows the remaining groups.
     """
     where = journal_path(plan, journal)
-    loaded, passed = load(plan, which, limit, where)
+    loaded, passed = load(plan, which, limit, where, sha256)
     verb = "moving" if execute else "checking"
     done: list[Result] = []
     with (
@@ -87,7 +93,13 @@ def apply(
         migrator = open_migrator(stores, parallel, lock=lock)
         if execute:
             with Journal(where, loaded.digest) as opened:
-                options = {"lock": lock, "limit": limit, "wait": wait, "parallel": parallel}
+                options = {
+                    "lock": lock,
+                    "limit": limit,
+                    "sha256": sha256,
+                    "wait": wait,
+                    "parallel": parallel,
+                }
                 begin(opened, loaded.cluster, options, which)
                 results = migrator.apply(loaded, opened, counted(progress, done), wait=wait)
         else:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from zkconsumer.errors import ConfigError
@@ -19,11 +20,20 @@ def read_file(path: str) -> bytes:
         raise PlanFileError(f"{path}: {error.strerror}") from None
 
 
-def write_out(path: str, lines: Iterable[str], option: str = "--out") -> None:
-    """Write a complete new file, or none. Raises ConfigError."""
+def write_out(path: str, lines: Iterable[str], option: str = "--out") -> str:
+    """Write a complete new file, or none. Return its SHA-256. Raises ConfigError."""
+    digest = hashlib.sha256()
+
+    def chunks() -> Iterator[bytes]:
+        for line in lines:
+            data = line.encode()
+            digest.update(data)
+            yield data
+
     try:
-        whole_file.create(Path(path), (line.encode() for line in lines))
+        whole_file.create(Path(path), chunks())
     except FileExistsError:
         raise ConfigError([f"{option}: {path} exists: name a new file"]) from None
     except OSError as error:
         raise ConfigError([f"{option}: {path}: {error.strerror}"]) from None
+    return digest.hexdigest()

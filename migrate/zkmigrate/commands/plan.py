@@ -101,7 +101,7 @@ def plan(
                 stores.cluster_id(),
                 {"version": version("zkconsumer"), "options": decisions_file.to_json(options)},
             )
-            write_out(out, lines)
+            digest = write_out(out, lines)
         elif decisions_out is not None:
             write_out(decisions_out, decisions_file.template(plans), "--decisions-out")
         for _ in plans:
@@ -111,7 +111,7 @@ def plan(
     if out is not None:
         ready = summary.verdicts[Verdict.READY]
         then = f"carry it out with zkmigrate apply {out} --execute" if ready else "none is ready"
-        click.echo(f"the plan is in {out}; {then}", err=True)
+        click.echo(f"the plan is in {out}, SHA-256 {digest}; {then}", err=True)
     click.get_current_context().exit(summary.status)
 
 

@@ -21,7 +21,7 @@ from zkmigrate.commands.cells import group_cell, problem_cells, stays_cell
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.rows import print_table
 from zkmigrate.commands.selection import Selection
-from zkmigrate.errors import MigrationError
+from zkmigrate.errors import MigrationError, PlanFileError
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import Groups, PlanFile
 from zkmigrate.plan.values import GroupPlan, Problem, StaysBehind, Verdict
@@ -51,13 +51,20 @@ def load(
     which: Selection,
     limit: int | None = None,
     journal: Path | None = None,
+    sha256: str | None = None,
 ) -> tuple[plan_file.PlanFile, PassedGroups]:
     """Return the chosen groups of a plan, and an object that keeps notes on them while they are
     processed.
 
     ``limit``: most groups, of those that are ready and not done according to the ``journal``.
+    ``sha256``: the digest that the file must have. Raises PlanFileError.
     """
     loaded = plan_file.load(path)
+    if sha256 is not None and sha256.lower() != loaded.digest:
+        raise PlanFileError(
+            f"{path}: its SHA-256 is {loaded.digest}, not that of --sha256: it is not the plan "
+            "that was approved"
+        )
     chosen: set[str] | None = None
     if limit is not None or not which.everything or which.excluded:
         verdicts = {group.group: group.verdict for group in loaded.groups}

@@ -26,9 +26,7 @@ from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem, StaysBehind, 
 
 FORMAT: Final = 2
 """Raised whenever a key is added that changes what ``apply`` does, so that no older version applies
-the plan without it. Format 2 has ``decided``, ``misplaced`` and ``ignored``, and its marker names
-offsets that only the target has."""
-READABLE: Final = (1, FORMAT)
+the plan without it, and whenever a key has another meaning."""
 _HEAD: Final = frozenset({"zkmigrate", "direction", "made_ms", "cluster", "made_with", "at_apply"})
 _GROUP: Final = frozenset(
     {"group", "verdict", "partitions", "writes", "problems", "notes", "marker", "topics", "skipped",
@@ -225,12 +223,11 @@ class _Reader:
         version = head.get("zkmigrate")
         if type(version) is not int:
             self.refuse("is not a plan of zkmigrate")
-        if version not in READABLE:
+        if version != FORMAT:
             self.refuse(
                 f"is a plan in format {version}, which this zkmigrate does not know: use the "
                 "version that made it, or make a new plan"
             )
-        self._format = version
         self.known(head, _HEAD)
         try:
             self.direction = Direction(head.get("direction"))
@@ -369,7 +366,6 @@ class _Reader:
             moved=moved,
             kafka_group=renamed,
             ignored=self.text(line, "ignored") if "ignored" in line else "",
-            names_kept=self._format > 1,
         )
         if plan.ignored and (entries or parsed):
             self.refuse(f"group {group!a} is ignored, but has partitions or problems")

@@ -143,6 +143,7 @@ class PartitionRules:
         assert self.state.from_file is not None
         target = kafka if self.direction is Direction.ZK_TO_KAFKA else zk
         if tp in self.state.from_file:
+            self._decided.add(Kind.FROM_FILE)
             return self.state.from_file[tp], "from the file"
         return target, "not in the file: it stays"
 

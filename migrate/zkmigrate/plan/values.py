@@ -49,6 +49,8 @@ class Kind(Enum):
     NO_OFFSET = "no-offset"
     EXPIRED = "expired"
     IDLE = "idle"
+    FROM_FILE = "from-file"
+    """No problem: the operator gave the offset, so it is a decision."""
 
     @property
     def verdict(self) -> Verdict:
@@ -170,8 +172,6 @@ class GroupPlan:
     """The group's name in Kafka, if it differs."""
     ignored: str = ""
     """Why an operator decided to leave the group as it is."""
-    names_kept: bool = True
-    """Whether the marker names the offsets that only the target has. Not in plans of format 1."""
 
     @property
     def in_kafka(self) -> str:
@@ -207,8 +207,6 @@ class GroupPlan:
 
     def kept(self, direction: Direction) -> dict[TopicPartition, int]:
         """Return the offsets that only the target store has, which the migration marker records."""
-        if not self.names_kept:
-            return {}
         source = self.source_offsets(direction)
         to_kafka = direction is Direction.ZK_TO_KAFKA
         held = {entry.tp: number(entry.kafka) if to_kafka else entry.zk for entry in self.entries}

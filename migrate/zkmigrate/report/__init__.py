@@ -42,8 +42,6 @@ COLUMNS: Final = (
 """Of the CSV."""
 GROUP_COLUMNS: Final = ("group", "kafka_group", "state", "offsets", "locked", "ended", "why")
 """Of the JSON rows; ``locked`` is false if old consumers can still start, null if not moved."""
-_PLAIN: Final = ("both hold it", "only ", "no offset: auto.offset.reset decides")
-_UNCHANGED: Final = "has not changed since"
 _VERDICTS: Final = (Verdict.DECIDE.value, Verdict.REFUSED.value)
 _KILLED: Final = "the last run ended before the outcome was recorded: apply or roll back again"
 
@@ -85,13 +83,7 @@ class GroupReport:
     @property
     def decided(self) -> list[Entry]:
         """The partitions where an operator's decision counted."""
-        return [entry for entry in self.plan.entries if _is_decision(entry)]
-
-
-def _is_decision(entry: Entry) -> bool:
-    reason = entry.reason
-    plain = reason.startswith(_PLAIN) or _UNCHANGED in reason
-    return not plain or ";" in reason
+        return [entry for entry in self.plan.entries if entry.decided]
 
 
 def look(
