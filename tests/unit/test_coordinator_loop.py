@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests.support.specs import classic_spec
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.error_codes import ErrorCode
@@ -124,6 +126,7 @@ class Bench:
         subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
         spec = classic_spec(subscription=subscription, strategies=strategies, rebalance_timeout=5)
         self.requests, self.heartbeats, self.taken = Line(), Line(), list[Any]()
+        self.gate = gate
         host = SimHost(kernel, "c", None)
         self.coordination = BrokerCoordination(
             spec, host, gate, self.requests, self.heartbeats, [], listener
@@ -163,6 +166,22 @@ def test_a_commit_does_not_wait_for_join_group() -> None:
     bench.kernel.run(until=1)
     bench.coordination.carry_out(third)
     assert bench.requests.sent[-1] is third
+
+
+@pytest.mark.parametrize(
+    ("leader", "lease", "lapsed"), [("", 0.0, True), ("", 1.0, False), ("m", 0.0, False)]
+)
+def test_a_lease_that_expired_before_the_join_is_reported(
+    leader: str, lease: float, lapsed: bool
+) -> None:
+    """A group of KIP-848, which names no leader, does not refuse a member that it has removed."""
+    bench = Bench()
+    bench.gate.extend(lease)
+    joined = events.Joined(1, "m", 2, leader, "range")
+    bench.coordination.carry_out(commands.JoinGroup(1, "m", ()))
+    bench.requests.answer(commands.JoinGroup, lambda token: joined)
+    bench.kernel.run(until=1)
+    assert bench.taken[1:] == [events.MembershipLapsed()] * lapsed + [joined]
 
 
 def test_offsets_are_committed_before_a_cooperative_member_joins() -> None:

@@ -394,6 +394,28 @@ def test_a_commit_is_refused_if_the_group_has_gone_on_without_the_member() -> No
     assert not machine.held
 
 
+def test_a_member_that_may_have_been_removed_joins_again_without_its_partitions() -> None:
+    """A group of KIP-848 has accepted its JoinGroup, but perhaps as that of a new member. It drops
+    its partitions without a commit, and names none in its next JoinGroup."""
+    machine = stable(cooperative=True)
+    commit_while_joining(machine)
+    token = machine._awaited
+    assert token is not None
+    assert kinds(tell(machine, events.MembershipLapsed())) == [
+        Drop,
+        Report,
+        NotifyLost,
+        AnswerCommit,
+    ]
+    assert tell(machine, events.Joined(token, "m1", 2, "", "range")) == []
+    answer(machine, ListenerDone)
+    given = answer(machine, events.TopicsLoaded, {"a": 2})
+    (join,) = (one for one in given if isinstance(one, commands.JoinGroup))
+    assert join.member_id == "m1"
+    assert decode_subscription(join.protocols[0][1]).owned == frozenset()
+    assert not machine.held
+
+
 @pytest.mark.parametrize(("code", "keeps_id"), [(22, True), (25, False)])
 def test_who_is_expelled_drops_at_once(code: int, keeps_id: bool) -> None:
     """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID: partitions are dropped in the same step without a

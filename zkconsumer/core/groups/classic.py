@@ -228,6 +228,11 @@ class ClassicMachine(GroupMachine):
             return self.generation != self._stale
         return super()._may_commit()
 
+    def _lapsed(self, event: events.MembershipLapsed) -> None:
+        """Join again without the partitions: other members may have had them meanwhile."""
+        if self.state is State.JOINING and self.held:
+            self._lose(expelled=False)
+
     # -- heartbeats --------------------------------------------------------------------------------
 
     def _send_heartbeat(self) -> None:
@@ -265,6 +270,7 @@ class ClassicMachine(GroupMachine):
     ANYWHERE: ClassVar[Mapping[type, Handler]] = {
         **GroupMachine.ANYWHERE,
         events.HeartbeatAnswered: _heartbeat_answered,
+        events.MembershipLapsed: _lapsed,
         OfferChanged: _offer_changed,
     }
     ANSWERS: ClassVar[Mapping[State, Mapping[type, Handler]]] = {

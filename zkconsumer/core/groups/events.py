@@ -117,6 +117,13 @@ class PollExpired:
 
 
 @dataclass(frozen=True, slots=True)
+class MembershipLapsed:
+    """JoinGroup has been answered, but the coordinator may have removed this member before: it had
+    not acknowledged any request for too long. A group of KIP-848 does not refuse such a JoinGroup.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class PollResumed:
     """The application was too slow, and requests messages again."""
 
@@ -133,6 +140,7 @@ Event = (
     | Left
     | RequestFailed
     | PollExpired
+    | MembershipLapsed
     | PollResumed
     | CommonEvent
 )

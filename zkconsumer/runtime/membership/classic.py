@@ -190,6 +190,10 @@ class BrokerCoordination:
             self.observer.request(command, event, sent_us, *self.stamp())
         if isinstance(event, events.OffsetsCommitted):
             self.committed += sum(not code for code in event.codes.values())
+        if isinstance(event, events.Joined) and not event.leader and not self._gate.is_open:
+            # Kafka 4 ``classicGroupJoinToConsumerGroup`` creates a member that it does not know. A
+            # classic group, which names its leader, answers UNKNOWN_MEMBER_ID.
+            self._member.take(events.MembershipLapsed())
         self._member.take(event)
 
     def _watch_progress(self) -> None:
