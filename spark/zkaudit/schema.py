@@ -79,7 +79,12 @@ _PLACE: Final = (
 
 TXNLOG: Final = (
     *_PLACE,
-    _c("position", Kind.LONG, "byte where the transaction's record begins in the file", False),
+    _c(
+        "position",
+        Kind.LONG,
+        "byte where the transaction's record begins in the unpacked file",
+        False,
+    ),
     _c("zxid", Kind.LONG, "the transaction; it defines the order", False),
     _c("idx", Kind.INT, "index in a multi; otherwise 0", False),
     _c(

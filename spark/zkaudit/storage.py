@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
+from zkaudit.compressed import Unpacked, codec_of
 from zkaudit.errors import AuditError
 from zkconsumer.errors import ConfigError
 
@@ -51,7 +52,9 @@ _FIXES: Final = (
 
 
 class File(Protocol):
-    """An open file."""
+    """An open file. ``damage``: why the rest of a compressed file cannot be read."""
+
+    damage: str | None
 
     def read_at(self, size: int, position: int) -> bytes:
         """Return ``size`` bytes from ``position`` on, or fewer at the end of the file."""
@@ -273,9 +276,14 @@ def shown(path: str | Path) -> str:
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[File]:
-    """Open a file to read at any position. Raises FileNotFoundError, OSError, AuditError."""
+    """Open a file to read at any position. ``.gz`` and ``.zst`` are unpacked while they are read.
+    Raises FileNotFoundError, OSError, AuditError."""
     place = place_of(path)
-    file: File = _Local(place) if isinstance(place, Path) else _Ahead(place)
+    file: File
+    if codec := codec_of(place.name):
+        file = Unpacked(lambda: stream(path), codec)
+    else:
+        file = _Local(place) if isinstance(place, Path) else _Ahead(place)
     try:
         yield file
     finally:
@@ -292,7 +300,8 @@ def read_all(path: str | Path) -> bytes:
 
 
 def stream(path: str | Path) -> BinaryIO:
-    """Open a file to read it from its begin to its end. Raises FileNotFoundError, AuditError."""
+    """Open a file to read its bytes from its begin to its end. Raises FileNotFoundError,
+    AuditError."""
     place = place_of(path)
     if isinstance(place, Path):
         return place.open("rb")
@@ -302,9 +311,10 @@ def stream(path: str | Path) -> BinaryIO:
 class _Local:
     """A local file. It may grow while it is read."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "damage")
 
     def __init__(self, path: Path) -> None:
+        self.damage: str | None = None
         self._descriptor = os.open(path, os.O_RDONLY)
 
     def read_at(self, size: int, position: int) -> bytes:
@@ -324,6 +334,7 @@ class _Ahead:
     """
 
     def __init__(self, place: Remote) -> None:
+        self.damage: str | None = None
         self._place = place
         self._file = place.open()
         self._held = b""

@@ -97,7 +97,8 @@ def test_two_different_logs_of_one_name_are_refused(tmp_path: Path) -> None:
     [
         ("log.1", 1), ("log.100000001", 0x100000001), ("log.bad", 0xBAD), ("log.-5", None),
         ("log.+5", None), ("log. 5", None), ("log.1_0", None), ("log.0x5", None), ("log", None),
-        ("log.1.gz", None), ("log.12345678123456781", None), ("log.٣", None),
+        ("log.1.gz", 1), ("log.1f.zst", 0x1F), ("log.1.gz.zst", None), ("log.1.xz", None),
+        ("log.12345678123456781", None), ("log.٣", None),
     ],
 )  # fmt: skip
 def test_the_name_of_a_log(name: str, zxid: int | None) -> None:
@@ -106,19 +107,19 @@ def test_the_name_of_a_log(name: str, zxid: int | None) -> None:
 
 
 def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
-    """Compressed logs, and files that somebody renamed. ``log.bad`` is a log only if it begins with
-    transaction 0xbad."""
+    """Logs in a format that is not read, and files that were renamed. ``log.bad`` is a log only
+    if it begins with transaction 0xbad."""
     place = tmp_path / "zk1"
     first = written(place / "log.1", 1, 4)
-    for name in ("log.bad", "log.5.gz", "log.9.zst", "log.-5"):
+    for name in ("log.bad", "log.5.xz", "log.9.snappy", "log.-5"):
         shutil.copy(first, place / name)
     (place / "snapshot.old").write_bytes(b"")
     (place / "myid").write_text("1")
     assert [piece.name for piece in find([place])[0]] == ["log.1"]
     assert left_out([place]) == [
         f"{place}/log.-5 (not a log's name)",
-        f"{place}/log.5.gz (compressed)",
-        f"{place}/log.9.zst (compressed)",
+        f"{place}/log.5.xz (compressed, but neither .gz nor .zst)",
+        f"{place}/log.9.snappy (compressed, but neither .gz nor .zst)",
         f"{place}/log.bad (not a log's name)",
         f"{place}/snapshot.old (not a snapshot's name)",
     ]
@@ -128,8 +129,8 @@ def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
     assert [piece.name for piece in find([place])[0]] == ["log.1", "log.bad"]
     only = tmp_path / "zk2"
     only.mkdir()
-    shutil.copy(first, only / "log.1.gz")
-    with pytest.raises(InputMissingError, match=r"zk2: no file log.*log\.1\.gz \(compressed\)"):
+    shutil.copy(first, only / "log.1.xz")
+    with pytest.raises(InputMissingError, match=r"zk2: no file log.*log\.1\.xz \(compressed, but"):
         find([place, only])
 
 

@@ -1,4 +1,4 @@
-"""ZooKeeper's snapshots: sessions and znodes, plain, gzip or snappy; every checksum is verified.
+"""ZooKeeper's snapshots: sessions and znodes, also compressed; every checksum is verified.
 
 Formats: ZooKeeper 3.9 ``FileSnap``, ``DataTree.serialize``, ``SnapStream``. A snapshot is read
 into memory, because its checksum covers the whole file. Any thread.
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from zkaudit.compressed import is_zstd, unpack_zstd
 from zkaudit.decode.txnlog import Acl, BodyError, Jute
 from zkaudit.errors import AuditError, LogFormatError
 from zkaudit.storage import name_of, read_all, shown
@@ -102,7 +103,7 @@ def snapshot_zxid(path: str | Path) -> int | None:
     if (
         parts[0] != "snapshot"
         or len(parts) not in (2, 3)
-        or parts[2:] not in ([], ["gz"], ["snappy"])
+        or parts[2:] not in ([], ["gz"], ["snappy"], ["zst"])
     ):
         return None
     try:
@@ -120,7 +121,7 @@ def open_snapshot(path: str | Path) -> Snapshot:
     name = shown(path)
     zxid = snapshot_zxid(path)
     if zxid is None:
-        raise LogFormatError(name, 0, "the name is not snapshot.ZXID[.gz|.snappy]")
+        raise LogFormatError(name, 0, "the name is not snapshot.ZXID[.gz|.snappy|.zst]")
     content = _uncompressed(read_all(path), name)
     if not content.startswith(MAGIC):
         raise LogFormatError(name, 0, f"not a snapshot: it begins with {content[:8]!r}")
@@ -194,6 +195,11 @@ def _uncompressed(content: bytes, name: str) -> bytes:
             return gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise LogFormatError(name, 0, f"gzip: {error}") from None
+    if is_zstd(content):
+        try:
+            return unpack_zstd(content)
+        except OSError as error:
+            raise LogFormatError(name, 0, f"zstd: {error}") from None
     if content.startswith(SNAPPY):
         return _snappy_java(content, name)
     return content

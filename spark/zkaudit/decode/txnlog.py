@@ -275,6 +275,13 @@ def judge(file: File, name: str, position: int) -> LogEnd | None:
     Bytes are written in order into a file of zeros. So a record that is being written is a prefix
     followed only by zeros, or by nothing. Everything else is corruption.
     """
+    end = _judged(file, name, position)
+    if end is not None and file.damage is not None:
+        return LogEnd(position, Stop.CORRUPT, file.damage)
+    return end
+
+
+def _judged(file: File, name: str, position: int) -> LogEnd | None:
     size = file.size()
     if position == 0:
         head = file.read_at(len(FILE_HEADER), 0)

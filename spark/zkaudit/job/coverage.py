@@ -17,6 +17,7 @@ import numpy as np
 
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.history.committed import History, Range, Run, merged, subtracted
+from zkaudit.sources.files import log_zxid
 from zkaudit.sources.rows import sample_of
 from zkaudit.sources.selection import milliseconds
 
@@ -121,7 +122,7 @@ def damages(logged: Iterable[LoggedRun], begin: int | None = None) -> list[Damag
     for run in runs:
         if run.damage is None:
             continue
-        named = int(run.file.rpartition(".")[2], 16)
+        named = log_zxid(run.file) or 0
         mine = [part for part in ends if part[0].server == run.server]
         after = max((last for part, _, last in mine if part.file == run.file), default=named - 1)
         after = max(after, (begin or 0) - 1)

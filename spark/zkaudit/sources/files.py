@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from zkaudit.compressed import CODECS, RATIO, codec_of
 from zkaudit.decode.batches import cuts, end_of_log
 from zkaudit.decode.columns import Filters
 from zkaudit.decode.snapshot import snapshot_zxid
@@ -32,7 +33,8 @@ from zkconsumer.errors import ConfigError
 
 BYTES_PER_TASK: Final = 192 << 20
 """A Python task costs about as much as decoding 10 MB, so small files share one."""
-_LOG: Final = re.compile(r"log\.([0-9a-fA-F]{1,16})")
+_LOG: Final = re.compile(rf"log\.([0-9a-fA-F]{{1,16}})(?:{'|'.join(map(re.escape, CODECS))})?")
+_NOT_READ: Final = (".bz2", ".lz4", ".snappy", ".tgz", ".xz", ".zip")
 _BLOCK: Final = 4 << 20
 
 
@@ -130,14 +132,15 @@ def find(servers: Mapping[str, Sequence[Place]], snapshots: bool = False) -> dic
         for path in (path for place in places for path in _files(place)):
             zxid = snapshot_zxid(path.name) if snapshots else _zxid_of_log(path)
             if zxid is not None and path.is_file():
-                pieces.append(Piece(server, str(path), zxid, written(path)))
+                ratio = 1 if codec_of(path.name) is None else RATIO
+                pieces.append(Piece(server, str(path), zxid, written(path) * ratio))
         found[server] = sorted(pieces, key=lambda piece: (piece.zxid, piece.path))
     return found
 
 
 def unread(servers: Mapping[str, Sequence[Place]]) -> list[str]:
     """Return the names of files that look like logs or snapshots, but have other names than
-    ZooKeeper gives: compressed logs, for example. Each with the reason."""
+    ZooKeeper gives, or are compressed in another way. Each with the reason."""
     found = []
     for path in (path for places in servers.values() for place in places for path in _files(place)):
         kind, dot, _ = path.name.partition(".")
@@ -145,8 +148,9 @@ def unread(servers: Mapping[str, Sequence[Place]]) -> list[str]:
             continue
         zxid = _zxid_of_log(path) if kind == "log" else snapshot_zxid(path.name)
         if zxid is None and path.is_file():
-            packed = kind == "log" and path.name.endswith((".gz", ".zst", ".bz2", ".xz", ".snappy"))
-            reason = "compressed" if packed else f"not a {kind}'s name"
+            reason = f"not a {kind}'s name"
+            if path.name.endswith(_NOT_READ):
+                reason = "compressed, but neither .gz nor .zst"
             found.append(f"{shown(str(path))} ({reason})")
     return sorted(found)
 
@@ -219,10 +223,11 @@ def split(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> Iterator[Piece
     """Split logs that are longer than two tasks into pieces of one task each.
 
     Servers begin a new log about every 100,000 transactions, so such files are rare. Each is
-    scanned once, which takes about one second for a gigabyte on a local disk.
+    scanned once, which takes about one second for a gigabyte on a local disk. A compressed log is
+    not split, because each part would unpack all before it.
     """
     for piece in pieces:
-        if piece.size <= 2 * most:
+        if piece.size <= 2 * most or codec_of(piece.path) is not None:
             yield piece
             continue
         starts = [0, *cuts(piece.path, most)]

@@ -65,7 +65,7 @@ grows.writeStream.format("console").trigger(availableNow=True).start()""",
     ),
     Source(
         "zookeeper_snapshot",
-        "ZooKeeper's snapshots: plain, gzip or snappy.",
+        "ZooKeeper's snapshots: plain, gzip, snappy or zstd.",
         tuple(option for option in OPTIONS if not option.logs_only),
         TABLES["zookeeper_snapshot"],
         """CREATE TEMPORARY VIEW znodes USING zookeeper_snapshot

@@ -20,10 +20,11 @@ from pyspark.sql.datasource import (
 )
 
 from zkaudit import schema
+from zkaudit.compressed import codec_of
 from zkaudit.decode.batches import end_of_log
 from zkaudit.decode.txnlog import Stop
 from zkaudit.errors import AuditError, LogFormatError
-from zkaudit.sources.files import Piece, distinct, find, pack, split, within
+from zkaudit.sources.files import Piece, distinct, find, log_zxid, pack, split, within
 from zkaudit.sources.options import Settings, parse_options
 from zkaudit.sources.rows import rows_of, snapshot_rows
 from zkaudit.storage import shown
@@ -73,7 +74,7 @@ class ZookeeperTxnlog(DataSource):
 
 
 class ZookeeperSnapshot(DataSource):
-    """Snapshots, plain, gzip or snappy: columns of ``schema.SNAPSHOT``."""
+    """Snapshots, plain, gzip, snappy or zstd: columns of ``schema.SNAPSHOT``."""
 
     @classmethod
     def name(cls) -> str:
@@ -175,6 +176,11 @@ class StreamLogReader(DataSourceStreamReader):
 
     def _find(self) -> Mapping[str, list[Piece]]:
         found = find(self.settings.servers)
+        for server, pieces in found.items():  # while a log is compressed, both files exist
+            plain = {piece.zxid for piece in pieces if codec_of(piece.name) is None}
+            found[server] = [
+                piece for piece in pieces if codec_of(piece.name) is None or piece.zxid not in plain
+            ]
         for one, other in (pair for pieces in found.values() for pair in pairwise(pieces)):
             if one.zxid == other.zxid:
                 raise AuditError(
@@ -201,7 +207,7 @@ class StreamLogReader(DataSourceStreamReader):
                 # The list is older than this scan: all files before its last one are finished.
                 last = pieces[-1]
                 name = last.name
-                begin = at["position"] if name == at["file"] else 0
+                begin = at["position"] if last.zxid == _zxid(at["file"]) else 0
                 end = end_of_log(last.path, begin)
                 if end.stop is Stop.CORRUPT and not self.settings.tolerant:
                     raise LogFormatError(shown(last.path), end.position, end.reason)
@@ -219,9 +225,8 @@ class StreamLogReader(DataSourceStreamReader):
             for piece in found.get(server, ()):
                 if not _zxid(at["file"]) <= piece.zxid <= _zxid(to["file"]) or not to["file"]:
                     continue
-                name = piece.name
-                begin = at["position"] if name == at["file"] else 0
-                stop = to["position"] if name == to["file"] else None
+                begin = at["position"] if piece.zxid == _zxid(at["file"]) else 0
+                stop = to["position"] if piece.zxid == _zxid(to["file"]) else None
                 if begin != stop:
                     size = max(0, (stop or piece.size) - begin)
                     pieces.append(replace(piece, start=begin, stop=stop, size=size))
@@ -267,4 +272,5 @@ def _named(settings: Settings, piece: Piece) -> bool:
 
 
 def _zxid(file: str) -> int:
-    return int(file.partition(".")[2], 16) if file else -1
+    found = log_zxid(file)
+    return -1 if found is None else found
