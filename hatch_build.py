@@ -17,7 +17,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 #: The hot path. It is one module, so mypyc needs no shared library outside the package.
-MODULE = "zkconsumer/broker/records.py"
+MODULE = "zkconsumer/broker/fetching/records.py"
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]

@@ -21,11 +21,11 @@ from zkconsumer.core.common.assign import (
     thread_ids,
 )
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.groups.assignors.sticky import StickyStrategy
+from zkconsumer.core.groups.assignors.strategies import MemberState
 from zkconsumer.core.groups.events import GroupMember
 from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
 from zkconsumer.core.groups.states import State
-from zkconsumer.core.groups.sticky import StickyStrategy
-from zkconsumer.core.groups.strategies import MemberState
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.states import State as ZkState
 from zkconsumer.core.zookeeper.znodes import GroupPaths

@@ -30,7 +30,7 @@ from zkconsumer.core.zookeeper import machine, states
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.journal import schema
-from zkconsumer.journal.files import QUEUE_BYTES
+from zkconsumer.journal.json_lines import QUEUE_BYTES
 from zkconsumer.prometheus import LABELS, PREFIX
 from zkconsumer.runtime.faults import Trouble
 from zkconsumer.runtime.observation.health import GAUGES, UNHEALTHY

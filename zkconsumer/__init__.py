@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zkconsumer.broker.records import MessageAndMetadata, TimestampType
+    from zkconsumer.broker.fetching.records import MessageAndMetadata, TimestampType
     from zkconsumer.config import ConsumerConfig
-    from zkconsumer.config.coordinator import CoordinatorConfig
+    from zkconsumer.config.coordinator_keys import CoordinatorConfig
     from zkconsumer.config.migratable import MigratableConfig
     from zkconsumer.connector import ZookeeperConsumerConnector
     from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -128,9 +128,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "zkconsumer.broker.records": ("MessageAndMetadata", "TimestampType"),
+    "zkconsumer.broker.fetching.records": ("MessageAndMetadata", "TimestampType"),
     "zkconsumer.config": ("ConsumerConfig",),
-    "zkconsumer.config.coordinator": ("CoordinatorConfig",),
+    "zkconsumer.config.coordinator_keys": ("CoordinatorConfig",),
     "zkconsumer.config.migratable": ("MigratableConfig",),
     "zkconsumer.connector": ("ZookeeperConsumerConnector",),
     "zkconsumer.coordinator": ("CoordinatorConsumerConnector",),

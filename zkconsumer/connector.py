@@ -40,9 +40,9 @@ from zkconsumer.zk.driver import ZkDriver
 from zkconsumer.zk.security import ZkSecurity
 
 if TYPE_CHECKING:
-    from zkconsumer.broker.offset_client import MemberOffsets
+    from zkconsumer.broker.groups.offset_client import MemberOffsets
     from zkconsumer.journal.recorder import MemberRecorder, Sink
-    from zkconsumer.runtime.membership.cluster import ClusterDirectory
+    from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory
     from zkconsumer.runtime.observation.metrics import Metrics
 
 _CLUSTER_SECONDS = 10.0
@@ -121,8 +121,8 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
 
     def _learn_from_brokers(self) -> ClusterDirectory:
         """What asks brokers for the content of ``/brokers``; without ZooKeeper's, or together."""
-        from zkconsumer.broker.cluster import ClusterReader
-        from zkconsumer.runtime.membership.cluster import ClusterDirectory
+        from zkconsumer.broker.cluster_reader import ClusterReader
+        from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory
 
         config = self.config
         timeout = min(config.socket_timeout_ms / 1000, _CLUSTER_SECONDS)
@@ -247,7 +247,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         return recorder
 
     def _kafka_offsets(self, plane: DataPlane) -> MemberOffsets:
-        from zkconsumer.broker.offset_client import MemberOffsets
+        from zkconsumer.broker.groups.offset_client import MemberOffsets
 
         config = self.config
         return MemberOffsets(
@@ -293,13 +293,13 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         The call is cheap, and any thread may make it at any time. Before streams are created,
         almost all values are 0. After ``shutdown``, counters keep their last value.
         """
-        from zkconsumer.runtime.observation import snapshot
+        from zkconsumer.runtime.observation import metrics_snapshot
 
         loop, machine = self._loop, self._rebalance
         plane, coordination = self._plane, self._coordination
         if loop is None or machine is None or plane is None or coordination is None:
-            return snapshot.before_streams(self._zk, self._closed)
-        return snapshot.of_member(
+            return metrics_snapshot.before_streams(self._zk, self._closed)
+        return metrics_snapshot.of_member(
             self._zk, self._gate, loop, machine, coordination, plane, self._lasting_faults
         )
 

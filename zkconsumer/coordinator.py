@@ -12,25 +12,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
-from zkconsumer.broker.consumer_member import ConsumerGroupClient
-from zkconsumer.broker.group import GroupClient, OnExchange
+from zkconsumer.broker.groups.classic_client import GroupClient, OnExchange
+from zkconsumer.broker.groups.kip848_client import ConsumerGroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.config.coordinator import CoordinatorConfig
+from zkconsumer.config.coordinator_keys import CoordinatorConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
-from zkconsumer.core.groups.base import GroupMachine
-from zkconsumer.core.groups.classic import ClassicMachine
-from zkconsumer.core.groups.kip848 import Kip848Machine
-from zkconsumer.core.groups.spec import ClassicSpec, GroupSpec, Kip848Spec
-from zkconsumer.core.groups.states import ENDED, State
-from zkconsumer.core.groups.sticky import StickyStrategy
-from zkconsumer.core.groups.strategies import (
+from zkconsumer.core.groups.assignors.sticky import StickyStrategy
+from zkconsumer.core.groups.assignors.strategies import (
     LegacyStrategy,
     RangeStrategy,
     RoundRobinStrategy,
     Strategy,
 )
+from zkconsumer.core.groups.base import GroupMachine
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.kip848 import Kip848Machine
+from zkconsumer.core.groups.spec import ClassicSpec, GroupSpec, Kip848Spec
+from zkconsumer.core.groups.states import ENDED, State
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Sink
@@ -44,7 +44,7 @@ from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
 from zkconsumer.runtime.membership.kip848 import ConsumerGroupCoordination
 from zkconsumer.runtime.membership.loop import MemberLoop
-from zkconsumer.runtime.observation import snapshot
+from zkconsumer.runtime.observation import metrics_snapshot
 from zkconsumer.runtime.observation.health import Membership
 from zkconsumer.runtime.observation.metrics import Metrics
 
@@ -192,7 +192,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
             return Metrics(state="CLOSED" if self._closed else "NEW")
-        return snapshot.of_group_member(
+        return metrics_snapshot.of_group_member(
             self._gate, loop, self._coordination.committed, plane, self._lasting_faults
         )
 

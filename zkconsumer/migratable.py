@@ -24,14 +24,14 @@ from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.strategy import OwnStrategy
 from zkconsumer.core.migration.znodes import LIVE_USER, LivePaths
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.journal.live import LiveRecorder
+from zkconsumer.journal.live_move import LiveRecorder
 from zkconsumer.runtime.connector import Member
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
-from zkconsumer.runtime.membership.live import DualGate, LiveCoordination, LiveOffsets
+from zkconsumer.runtime.membership.live_move import DualGate, LiveCoordination, LiveOffsets
 from zkconsumer.runtime.membership.zookeeper import rebalance_counts
 from zkconsumer.runtime.observation.metrics import Metrics
 from zkconsumer.zk.security import ZkSecurity

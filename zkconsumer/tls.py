@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from zkconsumer.config.password import Password
-from zkconsumer.config.security import SecurityKeys
+from zkconsumer.config.security_keys import SecurityKeys
 from zkconsumer.errors import ConfigError
 
 _MAX_BYTES: Final = 16 * 1024 * 1024

@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     import click
 
-    from zkconsumer.admin.text import printable
+    from zkconsumer.admin.printable import printable
     from zkconsumer.errors import ZkConsumerError
 
     received: list[int] = []

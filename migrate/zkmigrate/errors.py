@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from zkconsumer.admin.text import printable
+from zkconsumer.admin.printable import printable
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.exits import ATTENTION, FAILED, USAGE
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Self
 
-from zkconsumer.admin.text import shown
+from zkconsumer.admin.printable import shown
 
 __all__ = ["Note", "day", "show", "shown", "unlisted_note"]
 

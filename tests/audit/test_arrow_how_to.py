@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from zkconsumer.broker.columns import of_records
-from zkconsumer.broker.records import Record, TimestampType
-from zkconsumer.cli.consume.files import FileSink
+from zkconsumer.broker.fetching.columns import of_records
+from zkconsumer.broker.fetching.records import Record, TimestampType
+from zkconsumer.cli.consume.file_sink import FileSink
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "read-with-arrow.md"
 

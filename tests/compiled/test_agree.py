@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from tests.fuzz.mutate import mutate
 from tests.unit.test_records import CASES, ITEMS, batch, build, seal
-from zkconsumer.broker import records
+from zkconsumer.broker.fetching import records
 from zkconsumer.errors import InvalidMessageError
 
 SEED = int(os.environ.get("ZKC_SEED", "1"))

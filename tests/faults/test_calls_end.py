@@ -26,7 +26,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ConsumerTimeoutError, ZkConsumerError, ZkUnavailableError
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.groups import Producer
-from zkconsumer.servers.topics import zookeeper_session
+from zkconsumer.servers.topics.in_zookeeper import zookeeper_session
 from zkconsumer.servers.waiting import free_port
 
 ALL = os.environ.get("CALLS") == "all"

@@ -26,7 +26,7 @@ from tests.faults.coordinated import (
     written,
 )
 from tests.support.endpoints import endpoints
-from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import CommitFailedError

@@ -17,7 +17,7 @@ from zkconsumer.core.groups.states import State
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.groups import Delivery, Producer, Reader
 from zkconsumer.servers.servers import read_metadata
-from zkconsumer.servers.topics import zookeeper_session
+from zkconsumer.servers.topics.in_zookeeper import zookeeper_session
 
 
 def home_of(group: str) -> int:

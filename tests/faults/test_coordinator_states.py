@@ -12,8 +12,8 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from tests.support.endpoints import endpoints
-from zkconsumer.broker.group import GroupClient
-from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.broker.groups.classic_client import GroupClient
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition

@@ -44,16 +44,19 @@ from zkmigrate.model import Store
 from zkmigrate.stores import migration_marker
 
 from tests.audit.quiet_histories import History, found
-from zkconsumer.admin import ids_lock, offset_files, topics, verify
-from zkconsumer.broker import api_versions, codecs, columns, offset_times, security
-from zkconsumer.broker.cluster import read_cluster
+from zkconsumer.admin import ids_lock, offset_files, topics, verifier
+from zkconsumer.broker import api_versions, security
+from zkconsumer.broker.cluster_reader import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.coordinator_calls import fetch_offsets
-from zkconsumer.broker.fetch import BrokerFetcher
-from zkconsumer.broker.group import GroupClient
-from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.broker.fetching import codecs, columns
+from zkconsumer.broker.fetching.fetch import BrokerFetcher
+from zkconsumer.broker.fetching.list_offsets import EARLIEST, list_offsets
+from zkconsumer.broker.fetching.records import PythonDecoder, scan
+from zkconsumer.broker.groups import offset_times
+from zkconsumer.broker.groups.classic_client import GroupClient
+from zkconsumer.broker.groups.coordinator_calls import fetch_offsets
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.broker.list_offsets import EARLIEST, list_offsets
 from zkconsumer.broker.messages import (
     DescribeConfigsResponse,
     DescribeGroupsResponse,
@@ -61,7 +64,6 @@ from zkconsumer.broker.messages import (
     OffsetDeleteResponse,
 )
 from zkconsumer.broker.metadata import fetch_metadata
-from zkconsumer.broker.records import PythonDecoder, scan
 from zkconsumer.broker.types import Want
 from zkconsumer.cli.consume.formatter import _DESERIALIZERS, _deserializer
 from zkconsumer.config.properties import read_properties
@@ -73,10 +75,11 @@ from zkconsumer.core.common.types import (
     Subscription,
     TopicPartition,
 )
-from zkconsumer.core.groups import commands, strategies
+from zkconsumer.core.groups import commands
+from zkconsumer.core.groups.assignors import strategies
+from zkconsumer.core.groups.assignors.sticky import StickyStrategy
 from zkconsumer.core.groups.events import GroupMember
 from zkconsumer.core.groups.formats import consumer_protocol as wire
-from zkconsumer.core.groups.sticky import StickyStrategy
 from zkconsumer.core.migration import znodes as live_znodes
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper import events as zk_events, znodes
@@ -91,7 +94,7 @@ from zkconsumer.errors import (
     OffsetsFileError,
     ZnodeFormatError,
 )
-from zkconsumer.journal.files import read_journal
+from zkconsumer.journal.json_lines import read_journal
 from zkconsumer.journal.recorder import Recorder, run_entry
 from zkconsumer.journal.replay import replay
 from zkconsumer.zk.multiread import MultiRead
@@ -675,7 +678,7 @@ TARGETS: Final[dict[str, Target]] = {
         (b"g_host-1500000000000-abcd1234-0",),
     ),
     "registration-writer": Target(
-        verify._registration_writer, (), ZNODE_S, (_REGISTRATION, _FILTER, b"{}")
+        verifier._registration_writer, (), ZNODE_S, (_REGISTRATION, _FILTER, b"{}")
     ),
     "replicas": Target(
         lambda data: topics._decode_replicas("/z", _node(data)),
@@ -1018,22 +1021,22 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "spark/zkaudit/sources/journal.py": ("journal-rows",),
     "zkconsumer/admin/ids_lock.py": ("group-lock", "moved-to"),
     "zkconsumer/admin/reads.py": ("replicas", "partition-state"),
-    "zkconsumer/broker/codecs.py": ("gzip", "snappy", "lz4", "lz4-old", "zstd"),
+    "zkconsumer/broker/fetching/codecs.py": ("gzip", "snappy", "lz4", "lz4-old", "zstd"),
     "zkconsumer/broker/connection.py": ("api-versions", "metadata"),
-    "zkconsumer/broker/fetch.py": ("fetch-0", "fetch-2", "fetch-4", "fetch-10"),
-    "zkconsumer/broker/columns.py": ("columns",),
-    "zkconsumer/broker/records.py": ("records", "records-sealed"),
+    "zkconsumer/broker/fetching/fetch.py": ("fetch-0", "fetch-2", "fetch-4", "fetch-10"),
+    "zkconsumer/broker/fetching/columns.py": ("columns",),
+    "zkconsumer/broker/fetching/records.py": ("records", "records-sealed"),
     "zkconsumer/broker/security.py": ("sasl-handshake", "sasl-answer"),
     "zkconsumer/cli/consume/formatter.py": ("deserializers",),
     "zkconsumer/cli/laboratory/demo_verdict.py": OWN,
     "zkconsumer/core/common/scala_maps.py": "hashes text, decodes nothing",
     "zkconsumer/core/groups/formats/offset_records.py": ("commit-times", "offsets-record"),
-    "zkconsumer/core/groups/sticky.py": (
+    "zkconsumer/core/groups/assignors/sticky.py": (
         "sticky",
         "assign-sticky",
         "assign-cooperative-sticky",
     ),
-    "zkconsumer/core/groups/strategies.py": ("assign-legacy-range", "streams"),
+    "zkconsumer/core/groups/assignors/strategies.py": ("assign-legacy-range", "streams"),
     "zkconsumer/core/groups/formats/consumer_protocol.py": ("subscription", "assignment"),
     "zkconsumer/core/migration/znodes.py": ("live-mode", "live-member"),
     "zkconsumer/core/zookeeper/znodes.py": (
@@ -1042,7 +1045,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
         "broker-znode",
         "topic-znode",
     ),
-    "zkconsumer/journal/files.py": ("journal", "replay"),
+    "zkconsumer/journal/json_lines.py": ("journal", "replay"),
     "zkconsumer/runtime/delivery/messages.py": "a decoder for applications, which raises to them",
     "zkconsumer/zk/multiread.py": ("multi-read",),
 }

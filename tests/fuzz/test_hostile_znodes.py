@@ -29,8 +29,8 @@ from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Code, Create, Delete, Failed, Multi, Ok, Reply, SetData
+from zkconsumer.core.zookeeper.scripts.by_command import script_for
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
-from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.view import Assignor, GroupView, MemberSpec, decide
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from zkconsumer.broker.coordinator_calls import StoredOffset
-from zkconsumer.broker.offset_client import OffsetClient
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.offset_client import OffsetClient
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
 from zkconsumer.servers import LocalCluster

@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 from zkconsumer.admin.change import delete, write_offsets
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.tools import GroupTools
-from zkconsumer.admin.verify import Kind
+from zkconsumer.admin.verifier import Kind
 from zkconsumer.cli.main import run
 from zkconsumer.core.zookeeper.ops import (
     Code,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.broker.records import MessageAndMetadata
+from zkconsumer.broker.fetching.records import MessageAndMetadata
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import ConsumerTimeoutError, StreamsAlreadyCreatedError
-from zkconsumer.journal.files import read_journal
+from zkconsumer.journal.json_lines import read_journal
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.groups import GroupWatch, Producer, Reader

@@ -19,7 +19,7 @@ from kafka.admin import (
 )
 
 from tests.support.members import keys
-from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.groups.classic_client import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition

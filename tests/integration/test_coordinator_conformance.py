@@ -17,7 +17,7 @@ from kafka.protocol.admin import DescribeGroupsRequest, DescribeGroupsResponse
 
 from tests.support.specs import classic_spec
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.groups.classic_client import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups import commands, events

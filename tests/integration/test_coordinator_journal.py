@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.sized import SizedConnector
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.group import OnExchange
+from zkconsumer.broker.groups.classic_client import OnExchange
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import JournalWriter, read_journal

@@ -22,8 +22,14 @@ from tests.integration.group_members import (
     Ours,
 )
 from tests.support.endpoints import endpoints
-from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.groups.assignors.sticky import StickyStrategy
+from zkconsumer.core.groups.assignors.strategies import (
+    MemberState,
+    RangeStrategy,
+    RoundRobinStrategy,
+)
 from zkconsumer.core.groups.events import GroupMember
 from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
@@ -36,8 +42,6 @@ from zkconsumer.core.groups.formats.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.core.groups.states import State
-from zkconsumer.core.groups.sticky import StickyStrategy
-from zkconsumer.core.groups.strategies import MemberState, RangeStrategy, RoundRobinStrategy
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.groups import Producer

@@ -10,8 +10,8 @@ from kafka import KafkaProducer
 
 from zkconsumer.broker.api_versions import FETCH, METADATA, supported_versions
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.fetch import BrokerFetcher, FetchSession
-from zkconsumer.broker.records import TimestampType
+from zkconsumer.broker.fetching.fetch import BrokerFetcher, FetchSession
+from zkconsumer.broker.fetching.records import TimestampType
 from zkconsumer.broker.types import Want
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint

@@ -16,7 +16,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.support.tcp_proxy import TcpProxy
-from zkconsumer.admin.verify import Finding, Kind
+from zkconsumer.admin.verifier import Finding, Kind
 from zkconsumer.cli.watch import Change, Watch
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import Pattern, Subscription

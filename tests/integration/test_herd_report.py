@@ -13,7 +13,7 @@ from typing import Any
 
 from zkconsumer.journal import read_journal
 from zkconsumer.report import herd_report
-from zkconsumer.report.herd import COLUMNS, figure
+from zkconsumer.report.herd_page import COLUMNS, figure
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

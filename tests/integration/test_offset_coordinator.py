@@ -11,8 +11,8 @@ import pytest
 from tests.integration.kafka_offsets import KafkaOffsets, kafka_offsets
 from zkconsumer.broker.api_versions import OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.coordinator_calls import FetchedOffsets, StoredOffset, fetch_offsets
-from zkconsumer.broker.offset_client import MemberOffsets
+from zkconsumer.broker.groups.coordinator_calls import FetchedOffsets, StoredOffset, fetch_offsets
+from zkconsumer.broker.groups.offset_client import MemberOffsets
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.ops import Failed, FetchOffsets, Reply, always
 from zkconsumer.errors import BrokerError, LeaderUnavailableError

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.groups.classic_client import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.cli.main import cli
 from zkconsumer.connector import ZookeeperConsumerConnector

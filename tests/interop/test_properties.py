@@ -12,7 +12,7 @@ import pytest
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.keys import KEYS
 from zkconsumer.config.properties import read_properties
-from zkconsumer.config.security import is_security
+from zkconsumer.config.security_keys import is_security
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import wait_until
 from zkconsumer.servers.groups import Delivery, GroupWatch

@@ -10,9 +10,9 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kazoo.client import KazooClient
 
-from zkconsumer.broker.cluster import ClusterReader
-from zkconsumer.broker.group_coordinators import GroupCoordinators
-from zkconsumer.core.zookeeper.cluster import ClusterView
+from zkconsumer.broker.cluster_reader import ClusterReader
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
+from zkconsumer.core.zookeeper.cluster_view import ClusterView
 from zkconsumer.servers import LocalCluster, LocalZooKeeper
 from zkconsumer.servers.produce import send
 

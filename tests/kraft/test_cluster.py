@@ -71,6 +71,6 @@ def test_cluster_commands_work_without_zookeeper(tmp_path: Path) -> None:
 
 def test_an_id_of_a_cluster_that_begins_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers with ZooKeeper chose such ids, and a change to KRaft keeps the id."""
-    monkeypatch.setattr("zkconsumer.servers.cluster.new_cluster_id", lambda: "-" + "A" * 21)
+    monkeypatch.setattr("zkconsumer.servers.local_cluster.new_cluster_id", lambda: "-" + "A" * 21)
     with LocalCluster("4") as running:
         assert running.bootstrap

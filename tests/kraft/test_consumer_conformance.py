@@ -20,9 +20,16 @@ import pytest
 
 from tests.sim.runs.either_group import EitherGroup
 from tests.support.specs import classic_spec, kip848_spec
-from zkconsumer.broker.cluster import read_cluster
+from zkconsumer.broker.cluster_reader import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.consumer_group import (
+from zkconsumer.broker.groups.classic_client import GroupClient
+from zkconsumer.broker.groups.coordinator_calls import (
+    StoredOffset,
+    TryAgainError,
+    commit,
+    find_coordinator,
+)
+from zkconsumer.broker.groups.kip848_requests import (
     LEAVE,
     LEAVE_STATIC,
     WITH_EPOCH,
@@ -30,13 +37,6 @@ from zkconsumer.broker.consumer_group import (
     fetch_as_member,
     heartbeat,
 )
-from zkconsumer.broker.coordinator_calls import (
-    StoredOffset,
-    TryAgainError,
-    commit,
-    find_coordinator,
-)
-from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer
 
 from tests.support.members import started
 from zkconsumer import Trouble
-from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition

@@ -8,9 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from zkconsumer.broker.cluster import read_cluster
+from zkconsumer.broker.cluster_reader import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.consumer_group import (
+from zkconsumer.broker.groups.classic_client import GroupClient
+from zkconsumer.broker.groups.coordinator_calls import (
+    StoredOffset,
+    TryAgainError,
+    commit,
+    find_coordinator,
+)
+from zkconsumer.broker.groups.kip848_requests import (
     JOIN,
     LEAVE,
     LEAVE_STATIC,
@@ -21,18 +28,11 @@ from zkconsumer.broker.consumer_group import (
     fetch_as_member,
     heartbeat,
 )
-from zkconsumer.broker.coordinator_calls import (
-    StoredOffset,
-    TryAgainError,
-    commit,
-    find_coordinator,
-)
-from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.groups import commands, events
-from zkconsumer.core.groups.strategies import (
+from zkconsumer.core.groups.assignors.strategies import (
     LegacyStrategy,
     MemberState,
     RangeStrategy,

@@ -18,7 +18,7 @@ from zkmigrate.cli import run
 
 from tests.migrate.rows import rows_of
 from tests.support.migrating import MigratingCluster
-from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint

@@ -27,8 +27,8 @@ from zkmigrate.stores.sessions import Stores
 
 from tests.migrate.rows import rows_of
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.coordinator_calls import StoredOffset
-from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.servers import LocalCluster
 

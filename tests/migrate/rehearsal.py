@@ -28,7 +28,7 @@ from zkmigrate.stores.group_states import read_offsets
 from zkmigrate.stores.sessions import Stores
 
 from zkconsumer.admin.snapshot import MISPLACED, MOVED, GroupSnapshot, read_group
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import AclEntry, Create, Exists, Multi, MultiOp, Ok, SetAcl, Stat
 from zkconsumer.core.zookeeper.scripts.common import (

@@ -24,10 +24,10 @@ from zkmigrate.stores import logs, sessions, surroundings
 from tests.migrate.rows import rows_of
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.admin import tools
-from zkconsumer.broker.coordinator_calls import StoredOffset
-from zkconsumer.broker.list_offsets import EARLIEST, LATEST, NONE
+from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, NONE
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.zookeeper.cluster import (
+from zkconsumer.core.zookeeper.cluster_view import (
     ClusterView,
     PartitionView,
     TopicView,

@@ -23,7 +23,7 @@ from zkmigrate.formats.plan_file import PlanFile, render
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import OnConflict, Options
 
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.migrate.simulated import Ran, Simulated, simulated
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 

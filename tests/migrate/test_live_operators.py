@@ -18,7 +18,7 @@ from zkmigrate.model import Store
 from zkmigrate.stores import migration_marker
 
 from tests.unit.tool_zk import ToolZk
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.scripts import read_mode, write_mode

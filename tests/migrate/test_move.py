@@ -16,7 +16,7 @@ from zkmigrate.plan.options import OnConflict, Options, Skip
 from zkmigrate.plan.values import Kind, Verdict
 from zkmigrate.stores.group_states import Held, read_offsets
 
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.cli.main import run as run_tools
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.servers import wait_until

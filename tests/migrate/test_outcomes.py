@@ -28,7 +28,7 @@ from zkmigrate.stores import group_states
 from tests.migrate.rows import rows_of
 from tests.migrate.simulated import Simulated, simulated
 from tests.migrate.test_simulated import T0, T1, Stores, at
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.zookeeper.ops import Delete
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import BrokerError

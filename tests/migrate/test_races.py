@@ -12,7 +12,7 @@ from zkmigrate.plan.options import Options, Skip
 from zkmigrate.stores.group_states import Held, read_offsets
 from zkmigrate.verify import AHEAD, NOT_MOVED, SOURCE, compare
 
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 
 if TYPE_CHECKING:

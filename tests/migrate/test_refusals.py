@@ -31,7 +31,7 @@ from zkmigrate.plan.values import Kind, Verdict
 
 from tests.migrate.rows import rows_of
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.groups import GroupWatch
 

@@ -18,7 +18,7 @@ from zkmigrate.model import Direction
 from zkmigrate.plan.options import OnConflict, Options
 from zkmigrate.plan.values import Kind, Verdict
 
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

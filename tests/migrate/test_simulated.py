@@ -23,7 +23,7 @@ from zkmigrate.stores import migration_marker
 from zkmigrate.verify import AHEAD, BEHIND, NOT_MOVED, SOURCE, compare
 
 from tests.unit.tool_zk import ToolZk
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
     Code,

@@ -24,7 +24,7 @@ from zkmigrate.verify import BEHIND, doubtful
 
 from tests.migrate.test_simulated import PATHS, T0, T1, Journal, Stores
 from tests.unit.tool_zk import ToolZk
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import SessionExpiredError, ZkConsumerError
 

@@ -11,7 +11,7 @@ from zkmigrate.apply.journal import Journal, parse
 from zkmigrate.apply.outcome import Outcome
 
 from tests.migrate.test_simulated import T0, T1, Stores, at, marks
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Delete
 from zkconsumer.core.zookeeper.znodes import GroupPaths

@@ -16,7 +16,7 @@ from tests.migrate.simulated import Simulated, simulated
 from zkconsumer.admin import cluster_zk
 from zkconsumer.admin.cluster_zk import ClusterZk
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.core.zookeeper.cluster import ClusterView, PartitionView, TopicView
+from zkconsumer.core.zookeeper.cluster_view import ClusterView, PartitionView, TopicView
 from zkconsumer.core.zookeeper.ops import ZkOp
 from zkconsumer.zk.blocking import BlockingZk
 
@@ -109,9 +109,9 @@ class Reader:
 @contextmanager
 def joined(here: Simulated, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterZk]:
     """The product's session with this ZooKeeper and with brokers of ``there``."""
-    import zkconsumer.broker.cluster
+    import zkconsumer.broker.cluster_reader
 
-    monkeypatch.setattr(zkconsumer.broker.cluster, "ClusterReader", Reader)
+    monkeypatch.setattr(zkconsumer.broker.cluster_reader, "ClusterReader", Reader)
     monkeypatch.setattr(BlockingZk, "__enter__", lambda self: self)
     monkeypatch.setattr(BlockingZk, "__exit__", lambda *_: None)
 

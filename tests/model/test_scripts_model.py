@@ -38,8 +38,8 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.core.zookeeper.scripts import ownership
+from zkconsumer.core.zookeeper.scripts.by_command import script_for
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
-from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset, encode_offset
 from zkconsumer.sim.servers.zk_tree import Change, Tree, prepare

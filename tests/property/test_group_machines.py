@@ -21,12 +21,12 @@ from zkconsumer.core.groups import (
     kip848_reactions,
     reactions,
 )
+from zkconsumer.core.groups.assignors.strategies import MemberState, RangeStrategy
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.events import GroupMember
 from zkconsumer.core.groups.formats.consumer_protocol import AssignmentData, encode_assignment
 from zkconsumer.core.groups.kip848 import Kip848Machine
 from zkconsumer.core.groups.states import State
-from zkconsumer.core.groups.strategies import MemberState, RangeStrategy
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 T, U = "id-t", "id-u"

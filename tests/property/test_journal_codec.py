@@ -13,15 +13,15 @@ from hypothesis import Phase, given, settings, strategies as st
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.groups import commands as group_commands, events as group_events
-from zkconsumer.core.groups.classic import ClassicMachine
-from zkconsumer.core.groups.spec import ClassicSpec
-from zkconsumer.core.groups.sticky import StickyStrategy
-from zkconsumer.core.groups.strategies import (
+from zkconsumer.core.groups.assignors.sticky import StickyStrategy
+from zkconsumer.core.groups.assignors.strategies import (
     LegacyStrategy,
     RangeStrategy,
     RoundRobinStrategy,
     Strategy,
 )
+from zkconsumer.core.groups.classic import ClassicMachine
+from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.zookeeper import commands as zk_commands, events as zk_events
 from zkconsumer.core.zookeeper.known import Known
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
@@ -29,8 +29,8 @@ from zkconsumer.core.zookeeper.ops import Stat
 from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.journal.codec import Codec
-from zkconsumer.journal.files import check_entry
 from zkconsumer.journal.group import GroupRecorder
+from zkconsumer.journal.json_lines import check_entry
 from zkconsumer.journal.recorder import Entry, MemberRecorder, Recorder
 
 STRATEGIES = (RangeStrategy, RoundRobinStrategy, LegacyStrategy, StickyStrategy)

@@ -26,8 +26,8 @@ from zkconsumer.core.common.types import (
     TopicPartition,
 )
 from zkconsumer.core.groups import commands as group_commands, events as group_events
+from zkconsumer.core.groups.assignors.strategies import RangeStrategy
 from zkconsumer.core.groups.formats.consumer_protocol import AssignmentData, encode_assignment
-from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.core.migration.commands import (
     AckStored,
     FromGroup,

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Mapping, Set
 from pathlib import Path
 
@@ -175,11 +176,54 @@ def test_every_module_stays_readable() -> None:
     assert not {path: count for path, count in lines.items() if count > limit}
 
 
+FULL_FOLDERS = {
+    "migrate/zkmigrate/commands": "a module for each command",
+    "spark/zkaudit/findings": "a module for each family of findings",
+}
+"""Folders of more than 15 modules, and why they are not divided."""
+
+
+def test_a_folder_has_15_modules_at_most() -> None:
+    """A reader can keep the names in a folder in mind; what is more gets folders of its own."""
+    modules = _modules()
+    assert len(modules) > 300
+    counts = Counter(str(path.parent.relative_to(ROOT)) for path in modules)
+    assert {folder for folder, count in counts.items() if count > 15} <= FULL_FOLDERS.keys()
+
+
+SHARED_NAMES = {
+    "zookeeper classic kip848": "where a group is coordinated; a layer has a module for each",
+    "machine events commands znodes": "parts of each protocol in the core, and of zkaudit's fold",
+    "ownership offsets modes": "a family of findings, and what reads or changes its subject",
+    "errors": "the errors of each package",
+    "demo export": "a command, and what carries it out",
+}
+"""Names that more than two modules have, and why another name would be worse."""
+
+
+def test_a_file_name_is_used_twice_at_most() -> None:
+    """The name of a file tells a reader which one it is, without its folder."""
+    counts = Counter(path.stem for path in _modules())
+    names = {name for names in SHARED_NAMES for name in names.split()}
+    assert {name for name, count in counts.items() if count > 2} <= names
+
+
+def _modules() -> list[Path]:
+    """Return the modules of the three packages, except those that Python names."""
+    parts = ("zkconsumer", "migrate/zkmigrate", "spark/zkaudit")
+    paths = [path for part in parts for path in (ROOT / part).rglob("*.py")]
+    return [path for path in paths if not path.stem.startswith("__")]
+
+
 UNUSED_PARTS = (
     *("journal", "core.groups", "core.migration", "tls", "sim", "servers", "cli", "admin"),
-    *("broker.offset_client", "broker.coordinator_calls", "broker.cluster", "broker.columns"),
-    *("runtime.membership.cluster", "runtime.membership.listener", "runtime.membership.classic"),
-    *("runtime.observation.snapshot", "runtime.observation.metrics"),
+    *("broker.groups", "broker.cluster_reader", "broker.fetching.columns"),
+    *(
+        "runtime.membership.cluster_directory",
+        "runtime.membership.listener",
+        "runtime.membership.classic",
+    ),
+    *("runtime.observation.metrics_snapshot", "runtime.observation.metrics"),
 )
 """Parts that a plain member in ZooKeeper does not use."""
 
@@ -207,7 +251,7 @@ def test_a_member_loads_what_it_uses() -> None:
 PROFILE = {
     "zkconsumer/core/zookeeper/view.py": "the setting",
     "zkconsumer/core/zookeeper/profiles.py": "the rebalance",
-    "zkconsumer/core/zookeeper/scripts/table.py": "the scripts",
+    "zkconsumer/core/zookeeper/scripts/by_command.py": "the scripts",
     "zkconsumer/runtime/fetch/back_pressure.py": "fetching",
     "zkconsumer/runtime/delivery/control.py": "the choice of the reader",
     "zkconsumer/runtime/delivery/scala_reader.py": "the reader",

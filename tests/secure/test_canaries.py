@@ -33,7 +33,7 @@ from tests.secure.stage import (
 from tests.support.secured import USER
 from zkconsumer.broker.security import KafkaSecurity, unsecured_token
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.servers import wait_until
 from zkconsumer.zk.security import ZkSecurity

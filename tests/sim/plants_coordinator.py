@@ -12,8 +12,8 @@ from zkconsumer.core.common.commands import Drop
 from zkconsumer.core.common.commit_queue import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import events
+from zkconsumer.core.groups.assignors.offer import JoinOffer
 from zkconsumer.core.groups.classic import ClassicMachine
-from zkconsumer.core.groups.offer import JoinOffer
 from zkconsumer.core.groups.reactions import Reaction, Request, reaction
 from zkconsumer.runtime.membership import classic as coordinator
 

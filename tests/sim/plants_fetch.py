@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record, Scan, scan
+from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record, Scan, scan
 from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue

@@ -20,7 +20,7 @@ from zkconsumer.core.migration.member import LiveMember
 from zkconsumer.core.migration.modes import Mode, Offer
 from zkconsumer.core.zookeeper.scripts import ownership
 from zkconsumer.core.zookeeper.scripts.common import read_many
-from zkconsumer.runtime.membership.live import DualGate
+from zkconsumer.runtime.membership.live_move import DualGate
 
 
 def waits_for_no_member(patch: pytest.MonkeyPatch) -> None:

@@ -23,14 +23,14 @@ from tests.support.specs import classic_spec, kip848_spec
 from zkconsumer.core.common.commands import Outcome
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups import kip848_commands as commands
+from zkconsumer.core.groups.assignors.strategies import RangeStrategy
 from zkconsumer.core.groups.commands import CommitOffsets, LeaveGroup
 from zkconsumer.core.groups.spec import Kip848Spec
 from zkconsumer.core.groups.states import State
-from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.errors import ConnectorClosedError
-from zkconsumer.runtime.membership import cluster
+from zkconsumer.runtime.membership import cluster_directory
 from zkconsumer.sim.judges.group_judge import GroupJudge
 from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
@@ -181,7 +181,7 @@ def test_same_seed_same_history_in_every_process() -> None:
     Sets are printed in any order, so each line's characters are compared sorted.
     """
     code = (
-        "from zkconsumer.core.groups.sticky import StickyStrategy\n"
+        "from zkconsumer.core.groups.assignors.sticky import StickyStrategy\n"
         "from tests.sim.runs.run import run\n"
         "for seed in range(60):\n"
         "    for cooperative in (False, True):\n"
@@ -223,7 +223,7 @@ def test_changes_that_nobody_notices_are_found(monkeypatch: pytest.MonkeyPatch) 
     def nothing(*_views: object) -> Iterator[str]:
         return iter(())
 
-    monkeypatch.setattr(cluster, "changed_paths", nothing)
+    monkeypatch.setattr(cluster_directory, "changed_paths", nothing)
     rules = {
         violation.rule
         for seed in range(40)

@@ -29,9 +29,9 @@ from zkconsumer.core.common.types import (
     Subscription,
     TopicPartition,
 )
+from zkconsumer.core.groups.assignors.sticky import StickyStrategy
+from zkconsumer.core.groups.assignors.strategies import LegacyStrategy
 from zkconsumer.core.groups.classic import ClassicMachine
-from zkconsumer.core.groups.sticky import StickyStrategy
-from zkconsumer.core.groups.strategies import LegacyStrategy
 from zkconsumer.core.zookeeper.commands import Commit
 from zkconsumer.core.zookeeper.events import (
     Claim,

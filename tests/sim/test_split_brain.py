@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.journal.files import check_entry
+from zkconsumer.journal.json_lines import check_entry
 from zkconsumer.sim.runs.split_brain import SCENARIOS, SEEDS, play, story
 
 

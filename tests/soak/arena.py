@@ -29,8 +29,8 @@ from tests.soak.history import FaultRecord, Life
 from tests.soak.kinds import KINDS
 from tests.support.specs import kip848_spec
 from tests.support.tcp_proxy import TcpProxy
-from zkconsumer.broker.consumer_member import ConsumerGroupClient
-from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.groups.classic_client import GroupClient
+from zkconsumer.broker.groups.kip848_client import ConsumerGroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
 from zkconsumer.core.groups import commands, events

@@ -23,7 +23,7 @@ from tests.support.docker_engine import (
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers.jars import KAFKA_LINES, KRAFT_LINES
 from zkconsumer.servers.servers import READY_SECONDS, is_registered, read_metadata
-from zkconsumer.servers.topic_verbs import TopicVerbs
+from zkconsumer.servers.topics.verbs import TopicVerbs
 from zkconsumer.servers.waiting import free_port, wait_until
 
 IMAGE: Final = "zkconsumer"

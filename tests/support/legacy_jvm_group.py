@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from kafka import KafkaProducer
 from kazoo.exceptions import NoNodeError
 
-from zkconsumer.broker.offset_client import OffsetClient
+from zkconsumer.broker.groups.offset_client import OffsetClient
 from zkconsumer.core.common.assign import (
     RoundRobinHash,
     assign_range,
@@ -26,9 +26,9 @@ from zkconsumer.core.common.assign import (
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.znodes import decode_registration, decode_topic, topic_path
-from zkconsumer.servers.cluster import LocalCluster
 from zkconsumer.servers.groups import Delivery, GroupWatch
 from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
+from zkconsumer.servers.local_cluster import LocalCluster
 from zkconsumer.servers.waiting import wait_until
 
 SETTLE_SECONDS: Final = 30.0

@@ -25,8 +25,8 @@ from zkconsumer.servers.servers import (
     zookeeper_spec,
 )
 from zkconsumer.servers.supervisor import Supervisor
-from zkconsumer.servers.topic_verbs import TopicVerbs
-from zkconsumer.servers.topics import zookeeper_session
+from zkconsumer.servers.topics.in_zookeeper import zookeeper_session
+from zkconsumer.servers.topics.verbs import TopicVerbs
 from zkconsumer.servers.waiting import free_port, wait_until
 
 _LINE: Final = "3.9"

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from zkconsumer.servers.cluster import LocalCluster
 from zkconsumer.servers.kraft import Voter, format_storage, kraft_spec, new_cluster_id
+from zkconsumer.servers.local_cluster import LocalCluster
 from zkconsumer.servers.servers import STOP_SECONDS, Server, ServerSpec, broker_spec, zookeeper_spec
 from zkconsumer.servers.supervisor import Supervisor
 from zkconsumer.servers.waiting import free_port

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.groups.assignors.strategies import RangeStrategy
 from zkconsumer.core.groups.spec import ClassicSpec, Kip848Spec
-from zkconsumer.core.groups.strategies import RangeStrategy
 
 
 def classic_spec(**changes: Any) -> ClassicSpec:

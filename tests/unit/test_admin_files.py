@@ -10,7 +10,7 @@ import random
 import pytest
 
 from zkconsumer.admin.offset_files import MAX_FAULTS, OffsetKey, parse, render
-from zkconsumer.admin.text import printable
+from zkconsumer.admin.printable import printable
 from zkconsumer.console.tables import print_rows
 from zkconsumer.errors import OffsetsFileError
 

@@ -14,7 +14,7 @@ from zkconsumer.admin.topics import (
     partition_rows,
     topic_row,
 )
-from zkconsumer.admin.verify import Finding, Kind, verify
+from zkconsumer.admin.verifier import Finding, Kind, verify
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node, Stat

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.broker import connection as module
-from zkconsumer.broker.cluster import read_cluster
+from zkconsumer.broker.cluster_reader import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.core.common.types import BrokerEndpoint

@@ -16,7 +16,7 @@ from tests.unit.test_health import Made
 from zkconsumer.broker import connection as connections, security as module
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import AuthenticationError, BrokerUnavailableError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.core.zookeeper.cluster import (
+from zkconsumer.core.zookeeper.cluster_view import (
     ClusterView,
     PartitionView,
     TopicView,

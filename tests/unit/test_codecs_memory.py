@@ -11,7 +11,7 @@ import lz4.frame
 import pytest
 import zstandard
 
-from zkconsumer.broker import codecs
+from zkconsumer.broker.fetching import codecs
 from zkconsumer.errors import InvalidMessageError
 
 PACK = {1: gzip.compress, 3: lz4.frame.compress, 4: zstandard.ZstdCompressor().compress}
@@ -20,7 +20,7 @@ PACK = {1: gzip.compress, 3: lz4.frame.compress, 4: zstandard.ZstdCompressor().c
 LIMITED = """
 import resource, sys
 import lz4.frame, zstandard
-from zkconsumer.broker.codecs import decompress
+from zkconsumer.broker.fetching.codecs import decompress
 data = sys.stdin.buffer.read()
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + (128 << 20)

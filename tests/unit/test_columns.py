@@ -12,8 +12,8 @@ import pytest
 
 from tests.fuzz.mutate import mutate
 from tests.unit.test_records import CASES, ITEMS, batch, build, seal
-from zkconsumer.broker import columns
-from zkconsumer.broker.records import PythonDecoder, Record
+from zkconsumer.broker.fetching import columns
+from zkconsumer.broker.fetching.records import PythonDecoder, Record
 from zkconsumer.errors import InvalidMessageError
 
 SEED = int(os.environ.get("ZKC_SEED", "1"))

@@ -19,7 +19,7 @@ from zkaudit.commands.root import cli as audit_cli
 from zkmigrate.commands.root import cli as migrate_cli
 
 from zkconsumer.admin.describe import GroupRow
-from zkconsumer.broker.records import MessageAndMetadata, TimestampType
+from zkconsumer.broker.fetching.records import MessageAndMetadata, TimestampType
 from zkconsumer.cli.config import config
 from zkconsumer.cli.consume.command import consume, coordinator_config
 from zkconsumer.cli.consume.formatter import message_format

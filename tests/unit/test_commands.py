@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from zkconsumer.admin.change import Deletion
 from zkconsumer.admin.tools import ImportPlan
-from zkconsumer.admin.verify import Finding, Kind
+from zkconsumer.admin.verifier import Finding, Kind
 from zkconsumer.cli.consume import command as consume
 from zkconsumer.cli.groups import groups
 from zkconsumer.cli.offsets import offsets

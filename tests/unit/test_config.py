@@ -12,7 +12,7 @@ import pytest
 import zkconsumer
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_consumer
-from zkconsumer.config.coordinator import CoordinatorConfig
+from zkconsumer.config.coordinator_keys import CoordinatorConfig
 from zkconsumer.config.keys import KEYS, SECURITY
 from zkconsumer.config.migratable import MigratableConfig
 from zkconsumer.config.rules import RENAMED, RULES

@@ -12,7 +12,7 @@ import pytest
 
 import zkconsumer
 from zkconsumer.broker.messages import FindCoordinatorRequest
-from zkconsumer.config.coordinator import (
+from zkconsumer.config.coordinator_keys import (
     ALIASES,
     KEYS,
     RULES,
@@ -22,8 +22,8 @@ from zkconsumer.config.coordinator import (
 from zkconsumer.config.keys import KEYS as CONSUMER_KEYS, SECURITY
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.groups.assignors.strategies import LegacyStrategy, MemberState
 from zkconsumer.core.groups.formats.consumer_protocol import decode_subscription
-from zkconsumer.core.groups.strategies import LegacyStrategy, MemberState
 from zkconsumer.errors import ConfigError
 
 NEEDED = {"group.id": "g", "bootstrap.servers": "h:1"}

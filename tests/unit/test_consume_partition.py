@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.list_offsets import EARLIEST
+from zkconsumer.broker.fetching.list_offsets import EARLIEST
 from zkconsumer.cli.consume import partition as consume_partition
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ConfigError

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.consumer_group import (
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset, commit
+from zkconsumer.broker.groups.kip848_requests import (
     JOIN,
     LEAVE,
     WITH_EPOCH,
@@ -18,7 +19,6 @@ from zkconsumer.broker.consumer_group import (
     fetch_as_member,
     heartbeat,
 )
-from zkconsumer.broker.coordinator_calls import StoredOffset, commit
 from zkconsumer.broker.messages import (
     ConsumerGroupHeartbeatResponse,
     OffsetCommitResponse,

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.broker.coordinator_calls import (
+from zkconsumer.broker.groups.classic_client import GroupClient
+from zkconsumer.broker.groups.coordinator_calls import (
     StoredOffset,
     TryAgainError,
     commit,
     fetch_offsets,
     until,
 )
-from zkconsumer.broker.describe_groups import DescribedGroup
-from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.groups.describe_groups import DescribedGroup
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
@@ -144,7 +144,7 @@ def test_a_group_with_another_strategy_is_explained(
             raise BrokerError("away")
         return {"g": DescribedGroup(HERE, "Stable", "RoundRobinAssigner", ())}
 
-    monkeypatch.setattr("zkconsumer.broker.group.describe_groups", describe)
+    monkeypatch.setattr("zkconsumer.broker.groups.classic_client.describe_groups", describe)
     bench = Bench(SimpleNamespace(error_code=23, member_id=""))
     failed = bench.execute(commands.JoinGroup(1, "", (("range", b""), ("roundrobin", b""))))
     used = "'RoundRobinAssigner'" if known else "another strategy"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.support.specs import classic_spec
-from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.groups.classic_client import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.commands import NotifyStarting, StartFetching, StopFetching
 from zkconsumer.core.common.events import (

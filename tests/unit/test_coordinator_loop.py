@@ -14,9 +14,9 @@ from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.assignors.strategies import RangeStrategy
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.states import State
-from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.errors import ConnectorClosedError
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.gate import DeliveryGate

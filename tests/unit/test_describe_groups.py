@@ -10,7 +10,7 @@ import pytest
 
 from zkconsumer.broker.api_versions import CONSUMER_GROUP_DESCRIBE
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.describe_groups import (
+from zkconsumer.broker.groups.describe_groups import (
     DescribedGroup,
     DescribedMember,
     describe_groups,

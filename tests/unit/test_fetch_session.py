@@ -9,7 +9,7 @@ from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
-from zkconsumer.broker.fetch import BrokerFetcher, FetchSession
+from zkconsumer.broker.fetching.fetch import BrokerFetcher, FetchSession
 from zkconsumer.broker.types import Want
 from zkconsumer.core.common.types import BrokerEndpoint
 

@@ -11,7 +11,7 @@ import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from zkconsumer.broker.connection import error_from_code, mapped_errors
-from zkconsumer.broker.fetch import VERSIONS, BrokerFetcher, _decode, _encode
+from zkconsumer.broker.fetching.fetch import VERSIONS, BrokerFetcher, _decode, _encode
 from zkconsumer.broker.types import Got, Want
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (

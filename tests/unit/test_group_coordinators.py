@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.broker import offset_client
-from zkconsumer.broker.coordinator_calls import TryAgainError
-from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.broker.groups import offset_client
+from zkconsumer.broker.groups.coordinator_calls import TryAgainError
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
     BrokerUnavailableError,

@@ -14,7 +14,7 @@ import pytest
 from tests.sim.runs.zookeeper_scenario import JVM_REGISTRATION
 from tests.support.specs import classic_spec
 from zkconsumer import Trouble
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common import name_sets
@@ -27,8 +27,8 @@ from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.states import State as GroupState
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
+from zkconsumer.core.zookeeper.scripts.by_command import script_for
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
-from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.view import GroupView, MemberSpec, decide, obstacle
 from zkconsumer.core.zookeeper.znodes import (
     MAX_TOPIC_ZNODE_BYTES,
@@ -318,7 +318,7 @@ def test_offsets_in_the_other_store_are_named_at_the_start(
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr("zkconsumer.broker.offset_client.MemberOffsets", Coordinator)
+    monkeypatch.setattr("zkconsumer.broker.groups.offset_client.MemberOffsets", Coordinator)
     with caplog.at_level(logging.WARNING, "zkconsumer.member"):
         member = ZookeeperConsumerConnector({"group.id": "g", "zookeeper.connect": "nowhere:1"})
         if has_topic:

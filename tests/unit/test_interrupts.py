@@ -31,8 +31,8 @@ import pytest
 
 from tests.unit.conftest import Switch, new_member
 from tests.unit.test_streams import GZIP, batch, open_gate
-from zkconsumer.broker.codecs import decompress
-from zkconsumer.broker.records import MessageAndMetadata, MessageDecoder
+from zkconsumer.broker.fetching.codecs import decompress
+from zkconsumer.broker.fetching.records import MessageAndMetadata, MessageDecoder
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.runtime.delivery.chunk_queue import Chunk
 from zkconsumer.runtime.delivery.control import StreamControl

@@ -35,13 +35,13 @@ from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import JournalFormatError
 from zkconsumer.herd.deliveries import consumed_twice
-from zkconsumer.herd.ownership import Ownership
+from zkconsumer.herd.owner_spans import Ownership
 from zkconsumer.herd.recorders import SizedRecorder
 from zkconsumer.herd.wire import cost
 from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.counts import kind_of
-from zkconsumer.journal.files import MemberJournal, check_entry
 from zkconsumer.journal.group import GroupRecorder
+from zkconsumer.journal.json_lines import MemberJournal, check_entry
 from zkconsumer.journal.recorder import Entry, MemberRecorder, event_entry, run_entry
 from zkconsumer.journal.replay import replay
 from zkconsumer.servers import wait_until
@@ -248,7 +248,7 @@ def test_a_disk_that_hangs_costs_entries_and_no_time(
 ) -> None:
     """While the disk hangs, entries wait. Those beyond the limit are dropped and counted where they
     are missing. The rest is written in order. Both are logged."""
-    monkeypatch.setattr("zkconsumer.journal.files.QUEUE_BYTES", 100_000)
+    monkeypatch.setattr("zkconsumer.journal.json_lines.QUEUE_BYTES", 100_000)
     go, right = threading.Event(), Path.open
     slow: list[SlowFile] = []
 

@@ -16,9 +16,9 @@ from tests.support.specs import classic_spec
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.groups import commands
+from zkconsumer.core.groups.assignors.strategies import RangeStrategy
 from zkconsumer.core.groups.events import HeartbeatAnswered, RequestFailed, Synced
 from zkconsumer.core.groups.reactions import UNREACHABLE
-from zkconsumer.core.groups.strategies import RangeStrategy
 from zkconsumer.core.zookeeper import commands as zookeeper, events
 from zkconsumer.core.zookeeper.ops import Ok, SessionEvent
 from zkconsumer.core.zookeeper.view import MemberSpec
@@ -26,7 +26,7 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.runtime.gate import CLOCK, LEASE, DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
 from zkconsumer.runtime.membership.line import ServerLine
-from zkconsumer.runtime.membership.live import DualGate, Lease
+from zkconsumer.runtime.membership.live_move import DualGate, Lease
 from zkconsumer.runtime.membership.zookeeper import SessionSignals, ZooKeeperCoordination
 
 SESSION = 6.0

@@ -16,7 +16,7 @@ from zkconsumer.core.migration.commands import (
     ToGroup,
 )
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.journal.live import LiveRecorder
+from zkconsumer.journal.live_move import LiveRecorder
 from zkconsumer.journal.schema import Kind, fields_of
 from zkconsumer.journal.sequence import sequence
 

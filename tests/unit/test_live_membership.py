@@ -18,15 +18,15 @@ from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.events import FetchingStarted, ListenerDone, TimerFired
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.assignors.offer import JoinOffer, OfferChanged
+from zkconsumer.core.groups.assignors.sticky import StickyStrategy
+from zkconsumer.core.groups.assignors.strategies import MemberState, Strategy
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
     decode_subscription,
     encode_assignment,
 )
-from zkconsumer.core.groups.offer import JoinOffer, OfferChanged
-from zkconsumer.core.groups.sticky import StickyStrategy
-from zkconsumer.core.groups.strategies import MemberState, Strategy
 from zkconsumer.core.migration.member import KEPT_OUT
 from zkconsumer.core.migration.strategy import OwnStrategy
 

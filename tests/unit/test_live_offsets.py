@@ -26,7 +26,7 @@ from zkconsumer.core.zookeeper.ops import (
     Stat,
     StoreOffsets,
 )
-from zkconsumer.runtime.membership.live import LiveOffsets
+from zkconsumer.runtime.membership.live_move import LiveOffsets
 
 TP = TopicPartition("t", 0)
 

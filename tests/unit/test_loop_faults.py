@@ -16,7 +16,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from zkconsumer.broker.offset_client import MemberOffsets
+from zkconsumer.broker.groups.offset_client import MemberOffsets
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.error_codes import ErrorCode

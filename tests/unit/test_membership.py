@@ -40,6 +40,14 @@ from zkconsumer.core.common.events import (
 )
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.assignors.sticky import StickyStrategy
+from zkconsumer.core.groups.assignors.strategies import (
+    LegacyStrategy,
+    MemberState,
+    RangeStrategy,
+    RoundRobinStrategy,
+    assign_to_streams,
+)
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.events import GroupMember
 from zkconsumer.core.groups.formats.consumer_protocol import (
@@ -54,14 +62,6 @@ from zkconsumer.core.groups.formats.consumer_protocol import (
 )
 from zkconsumer.core.groups.reactions import TABLE, Reaction, Request, markdown, reaction
 from zkconsumer.core.groups.states import State
-from zkconsumer.core.groups.sticky import StickyStrategy
-from zkconsumer.core.groups.strategies import (
-    LegacyStrategy,
-    MemberState,
-    RangeStrategy,
-    RoundRobinStrategy,
-    assign_to_streams,
-)
 
 ROOT = Path(__file__).parents[2]
 A = [TopicPartition("a", n) for n in range(7)]

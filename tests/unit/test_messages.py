@@ -10,7 +10,12 @@ import struct
 import pytest
 
 from zkconsumer import TimestampType
-from zkconsumer.broker.records import COMPILED, DecodedMessage, MessageAndMetadata, MessageDecoder
+from zkconsumer.broker.fetching.records import (
+    COMPILED,
+    DecodedMessage,
+    MessageAndMetadata,
+    MessageDecoder,
+)
 from zkconsumer.runtime.delivery.messages import integer_decoder, long_decoder, message_decoder
 
 RECORD = ("t", 3, 1 << 40, b"k", b"v", 77, TimestampType.CREATE_TIME, (("h", b"x"), ("n", None)))

@@ -17,7 +17,7 @@ import pytest
 
 from tests.unit.test_leases import SESSION, HandHost, LateZk
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.offset_client import MemberOffsets
+from zkconsumer.broker.groups.offset_client import MemberOffsets
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import (
     BrokerEndpoint,

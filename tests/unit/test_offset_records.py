@@ -7,7 +7,7 @@ import struct
 import pytest
 from zkaudit.decode.offsets_topic import decode
 
-from zkconsumer.broker import offset_times
+from zkconsumer.broker.groups import offset_times
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups.formats.offset_records import (
     CurrentValue,

@@ -16,8 +16,8 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
-from zkconsumer.broker import codecs
-from zkconsumer.broker.records import PythonDecoder, Record, TimestampType, scan
+from zkconsumer.broker.fetching import codecs
+from zkconsumer.broker.fetching.records import PythonDecoder, Record, TimestampType, scan
 from zkconsumer.errors import BrokerError, CodecUnavailableError, InvalidMessageError
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)

@@ -33,6 +33,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.core.zookeeper.scripts import common, view
+from zkconsumer.core.zookeeper.scripts.by_command import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.scripts.common import (
     MemberScript,
     ScriptContext,
@@ -40,7 +41,6 @@ from zkconsumer.core.zookeeper.scripts.common import (
     op_bytes,
     packets,
 )
-from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_topic
 from zkconsumer.sim.kernel import Kernel

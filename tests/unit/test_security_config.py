@@ -9,7 +9,7 @@ import pytest
 from zkconsumer import ConsumerConfig
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.jaas import parse_jaas
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.errors import AuthenticationError, ConfigError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

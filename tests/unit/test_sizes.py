@@ -14,16 +14,12 @@ import pytest
 from tests.unit.test_scripts import MINE, PATHS, registered
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.admin import change, log_ends
-from zkconsumer.broker import (
-    connection as connections,
-    group_coordinators,
-    offset_client,
-    offset_times,
-)
+from zkconsumer.broker import connection as connections
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.coordinator_calls import StoredOffset
-from zkconsumer.broker.group_coordinators import GroupCoordinators
-from zkconsumer.broker.offset_client import MemberOffsets
+from zkconsumer.broker.groups import group_coordinators, offset_client, offset_times
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
+from zkconsumer.broker.groups.offset_client import MemberOffsets
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper import commands, events

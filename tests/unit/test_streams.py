@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record
+from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.errors import (
     ConsumerTimeoutError,
     InvalidMessageError,

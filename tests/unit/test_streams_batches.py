@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.unit.test_streams import batch, chunk, open_gate, stream
-from zkconsumer.broker import columns
-from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record
+from zkconsumer.broker.fetching import columns
+from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.errors import ConsumerTimeoutError, InvalidMessageError, UsageError
 from zkconsumer.runtime.delivery.chunk_queue import Chunk
 from zkconsumer.runtime.delivery.control import StreamControl
@@ -298,7 +298,7 @@ def test_columns_end_before_damage(info: PartitionTopicInfo) -> None:
 def test_columns_need_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names it."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "zkconsumer.broker.columns")
+    monkeypatch.delitem(sys.modules, "zkconsumer.broker.fetching.columns")
     with pytest.raises(UsageError, match="the extra 'arrow'"):
         stream().arrow_batches()
 

@@ -35,7 +35,7 @@ for words in ("zkconsumer simulate --members 2 --partitions 2", "zkmigrate --hel
     subprocess.run([sys.executable, "-m", module, *rest], check=True)
 """,
     "codecs": """
-from zkconsumer.broker.codecs import decompress
+from zkconsumer.broker.fetching.codecs import decompress
 snappy = "0308616263"
 lz4 = "04224d1868400300000000000000870300008061626300000000"
 zstd = "28b52ffd2003190000616263"

@@ -18,10 +18,10 @@ from typing import Final
 from zkconsumer.admin import takeover
 from zkconsumer.admin.ids_lock import Guard, look, protection
 from zkconsumer.admin.offset_files import OffsetKey
+from zkconsumer.admin.printable import printable, shown
 from zkconsumer.admin.reads import children, children_of
 from zkconsumer.admin.snapshot import list_members
 from zkconsumer.admin.takeover import Hold
-from zkconsumer.admin.text import printable, shown
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
     Code,

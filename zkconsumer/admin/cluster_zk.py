@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from zkconsumer.admin.reads import children, json_object
-from zkconsumer.config.security import SecurityKeys
-from zkconsumer.core.zookeeper.cluster import CLUSTER_ID, ClusterView, answer, is_of_cluster
+from zkconsumer.config.security_keys import SecurityKeys
+from zkconsumer.core.zookeeper.cluster_view import CLUSTER_ID, ClusterView, answer, is_of_cluster
 from zkconsumer.core.zookeeper.ops import Reply, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import BROKER_IDS
@@ -19,7 +19,7 @@ from zkconsumer.errors import ZnodeFormatError
 from zkconsumer.zk.blocking import BlockingZk
 
 if TYPE_CHECKING:
-    from zkconsumer.broker.cluster import ClusterReader
+    from zkconsumer.broker.cluster_reader import ClusterReader
 
 _FRESH: Final = 1.0
 """How long an answer of the brokers is used, in seconds."""
@@ -57,7 +57,7 @@ class ClusterZk(BlockingZk):
         self._reader: ClusterReader | None = None
         if bootstrap is not None:
             # Not above: loading kafka-python takes longer than most commands.
-            from zkconsumer.broker.cluster import ClusterReader
+            from zkconsumer.broker.cluster_reader import ClusterReader
             from zkconsumer.broker.security import KafkaSecurity
 
             self._reader = ClusterReader(bootstrap, client_id, timeout, KafkaSecurity(security))

@@ -12,11 +12,11 @@ from typing import NamedTuple, Self
 
 from zkconsumer.admin.describe import GroupRow
 from zkconsumer.admin.log_ends import CLIENT_ID, fetch_log_ends
-from zkconsumer.broker.cluster import ClusterReader
-from zkconsumer.broker.describe_groups import DEAD, DescribedGroup, DescribedMember
-from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.broker.cluster_reader import ClusterReader
+from zkconsumer.broker.groups.describe_groups import DEAD, DescribedGroup, DescribedMember
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.config.security import NO_SECURITY, SecurityConfig
+from zkconsumer.config.security_keys import NO_SECURITY, SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, UnknownGroupError
 

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final
 
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.list_offsets import LATEST, list_offsets
+from zkconsumer.broker.fetching.list_offsets import LATEST, list_offsets
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError

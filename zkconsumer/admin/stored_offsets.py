@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from zkconsumer.admin.log_ends import CLIENT_ID
-from zkconsumer.broker.offset_client import OffsetClient
+from zkconsumer.broker.groups.offset_client import OffsetClient
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from zkconsumer.admin.printable import printable, shown
 from zkconsumer.admin.reads import children, children_of
 from zkconsumer.admin.snapshot import CONSUMERS, list_members
-from zkconsumer.admin.text import printable, shown
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.ops import (
     Check,

@@ -59,8 +59,8 @@ from zkconsumer.admin.topics import (
     topic_row,
     unusable,
 )
-from zkconsumer.admin.verify import Finding, Kind, verify
-from zkconsumer.config.security import NO_SECURITY, SecurityConfig
+from zkconsumer.admin.verifier import Finding, Kind, verify
+from zkconsumer.config.security_keys import NO_SECURITY, SecurityConfig
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script

@@ -16,7 +16,7 @@ SUPPORTED: Final = ">=3.0,<3.1"
 """As in ``pyproject.toml``."""
 
 try:
-    # Used by zkconsumer.core.groups.sticky, which knows nothing of this package.
+    # Used by zkconsumer.core.groups.assignors.sticky, which knows nothing of this package.
     from kafka.coordinator.assignors.sticky.sticky_assignor import (
         StickyAssignmentExecutor as _StickyAssignmentExecutor,  # noqa: F401
         StickyAssignorMemberMetadataV1 as _StickyAssignorMemberMetadataV1,  # noqa: F401

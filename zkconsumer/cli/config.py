@@ -12,10 +12,10 @@ from rich.text import Text
 
 from zkconsumer.config import render
 from zkconsumer.config.consumer import examine_consumer
+from zkconsumer.config.key_table import Row
 from zkconsumer.config.keys import KEYS
 from zkconsumer.config.parse import nearest_key
 from zkconsumer.config.rules import RENAMED
-from zkconsumer.config.table import Row
 from zkconsumer.console.exclusive import no_effect, only_with
 from zkconsumer.errors import ConfigError, ZkConsumerError
 

@@ -12,11 +12,11 @@ from typing import Any, Protocol, TypeVar
 import click
 
 from zkconsumer.admin.describe import GroupMemberRow, GroupRow, GroupStateRow
-from zkconsumer.admin.text import printable
+from zkconsumer.admin.printable import printable
 from zkconsumer.admin.tools import GroupSummary, GroupTools
-from zkconsumer.admin.verify import Finding
+from zkconsumer.admin.verifier import Finding
 from zkconsumer.cli.watch import watch
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.console.bootstrap import bootstrap_option, chosen, either_option
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one, flags, no_effect, only_with

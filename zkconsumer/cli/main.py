@@ -109,7 +109,7 @@ def cli(context: click.Context, show_version: bool, verbose: bool) -> None:
 
 
 def _echo_build() -> None:
-    from zkconsumer.broker.records import COMPILED
+    from zkconsumer.broker.fetching.records import COMPILED
 
     click.echo(f"{'python':16}{platform.python_implementation()} {platform.python_version()}")
     for library in _LIBRARIES:

@@ -13,9 +13,9 @@ from pathlib import Path
 import click
 
 from zkconsumer.admin.offset_files import MAX_FILE_BYTES, parse, render
-from zkconsumer.admin.text import printable
+from zkconsumer.admin.printable import printable
 from zkconsumer.admin.tools import Change, GroupTools
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.lazy import LazyGroup
 from zkconsumer.console.tables import (

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import click
 
 from zkconsumer.admin.describe import GroupRow
-from zkconsumer.admin.text import printable
+from zkconsumer.admin.printable import printable
 from zkconsumer.admin.tools import GroupTools
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.console.bootstrap import chosen, either_option
 from zkconsumer.console.tables import command_config, print_rows, timeout_option
 from zkconsumer.console.times import duration_option

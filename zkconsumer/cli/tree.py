@@ -10,9 +10,9 @@ from typing import Final
 
 import click
 
-from zkconsumer.admin.text import printable
+from zkconsumer.admin.printable import printable
 from zkconsumer.admin.tools import GroupTools
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.console.exclusive import only_with
 from zkconsumer.console.tables import zookeeper_options
 from zkconsumer.console.times import duration_option

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import click
 
-from zkconsumer.admin.text import printable
-from zkconsumer.admin.verify import Finding
+from zkconsumer.admin.printable import printable
+from zkconsumer.admin.verifier import Finding
 from zkconsumer.errors import ZkConsumerError
 
 Look = Callable[[], Sequence[Finding]]

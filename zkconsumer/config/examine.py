@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any, NamedTuple
 
+from zkconsumer.config.key_table import Row
 from zkconsumer.config.parse import parse
 from zkconsumer.config.properties import read_properties
 from zkconsumer.config.rules import Rule, check_rules
-from zkconsumer.config.table import Row
 from zkconsumer.errors import ConfigError
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.config.addresses import split_connect, split_servers
-from zkconsumer.config.security import SecurityKeys
-from zkconsumer.config.table import (
+from zkconsumer.config.key_table import (
     REQUIRED,
     Check,
     Derivation,
@@ -24,6 +23,7 @@ from zkconsumer.config.table import (
     rows_of,
     word,
 )
+from zkconsumer.config.security_keys import SecurityKeys
 
 
 def _connect_fault(value: str) -> str | None:

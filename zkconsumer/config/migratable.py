@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.config.consumer import ConsumerConfig
-from zkconsumer.config.coordinator import KEYS as COORDINATOR_KEYS, CoordinatorConfig, translated
+from zkconsumer.config.coordinator_keys import (
+    KEYS as COORDINATOR_KEYS,
+    CoordinatorConfig,
+    translated,
+)
 from zkconsumer.config.examine import Given, Source, given_in
 from zkconsumer.config.keys import KEYS
 from zkconsumer.errors import ConfigError

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from zkconsumer.config.coordinator import (
+from zkconsumer.config.coordinator_keys import (
     ALIASES,
     KEYS as COORDINATOR_KEYS,
     PROTOCOLS,
@@ -15,10 +15,10 @@ from zkconsumer.config.coordinator import (
     VALUES,
     ZOOKEEPER_ONLY,
 )
+from zkconsumer.config.key_table import REQUIRED, Row
 from zkconsumer.config.keys import KEYS, SECURITY
 from zkconsumer.config.rules import RULES, Rule
-from zkconsumer.config.security import RULES as SECURITY_RULES
-from zkconsumer.config.table import REQUIRED, Row
+from zkconsumer.config.security_keys import RULES as SECURITY_RULES
 
 _INTRODUCTION = """\
 # Configuration

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, TypeVar
 
 import click
 
-from zkconsumer.admin.text import printable
-from zkconsumer.config.security import NO_SECURITY, SecurityConfig
+from zkconsumer.admin.printable import printable
+from zkconsumer.config.security_keys import NO_SECURITY, SecurityConfig
 from zkconsumer.console.exclusive import flags
 from zkconsumer.console.times import duration_option
 

@@ -15,7 +15,7 @@ from zkconsumer.core.zookeeper.commands import Command, Scope
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.ops import Multi, OffsetOp, Reply, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import path_of
-from zkconsumer.herd.ownership import Ownership
+from zkconsumer.herd.owner_spans import Ownership
 from zkconsumer.herd.wire import Cost, cost, watch_event_bytes
 from zkconsumer.journal.counts import GROUP_KINDS, kind_of
 from zkconsumer.journal.recorder import Entry

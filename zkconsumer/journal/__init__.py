@@ -8,7 +8,7 @@ loop and the simulator write the same entries.
 
 from __future__ import annotations
 
-from zkconsumer.journal.files import JournalWriter, read_journal
+from zkconsumer.journal.json_lines import JournalWriter, read_journal
 from zkconsumer.journal.recorder import MemberObserver, MemberRecorder, Sink
 from zkconsumer.journal.schema import FIELDS, SCHEMA_VERSION, Field, Kind
 

@@ -5,6 +5,6 @@ Jinja2 and this package escape all text from a group (names of topics, members).
 
 from __future__ import annotations
 
-from zkconsumer.report.herd import herd_report
+from zkconsumer.report.herd_page import herd_report
 
 __all__ = ["herd_report"]

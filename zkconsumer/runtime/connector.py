@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self
 from urllib.parse import quote
 
-from zkconsumer.broker.records import Decode
+from zkconsumer.broker.fetching.records import Decode
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common import events
@@ -69,7 +69,7 @@ from zkconsumer.runtime.observation.watchdog import PERIOD as WATCHDOG_PERIOD, C
 from zkconsumer.runtime.undisturbed import Undisturbed, lend
 
 if TYPE_CHECKING:
-    from zkconsumer.journal.files import MemberJournal
+    from zkconsumer.journal.json_lines import MemberJournal
     from zkconsumer.journal.recorder import Sink
     from zkconsumer.runtime.membership.listener import GroupListener, ListenerCalls
     from zkconsumer.runtime.observation.metrics import Metrics
@@ -252,7 +252,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         directory = self.config.journal_dir
         if self._journal is not None or directory is None:
             return
-        from zkconsumer.journal.files import MemberJournal
+        from zkconsumer.journal.json_lines import MemberJournal
 
         try:
             journal = MemberJournal(directory, self.consumer_id, self._journal_settings())

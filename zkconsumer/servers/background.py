@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from zkconsumer.errors import ClusterError
-from zkconsumer.servers.cluster import LocalCluster
+from zkconsumer.servers.local_cluster import LocalCluster
 from zkconsumer.servers.waiting import process_started, wait_until
 
 _STATE: Final = "cluster.json"

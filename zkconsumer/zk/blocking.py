@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from zkconsumer.config.addresses import split_connect
-from zkconsumer.config.security import SecurityKeys
+from zkconsumer.config.security_keys import SecurityKeys
 from zkconsumer.core.zookeeper.ops import Code, Failed, Reply, SessionEvent, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import Refused, Script, SessionGone, attempt
 from zkconsumer.errors import ConfigError, SessionExpiredError, ZkUnavailableError, ZooKeeperError

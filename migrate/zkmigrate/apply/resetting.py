@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Exists, Node, Ok
 from zkconsumer.core.zookeeper.scripts.common import Script, read

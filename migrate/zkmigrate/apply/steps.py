@@ -16,7 +16,7 @@ from dataclasses import replace
 from threading import Event
 from typing import Any, Final
 
-from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import Script, T
 from zkconsumer.core.zookeeper.znodes import GroupPaths

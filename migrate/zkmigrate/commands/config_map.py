@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from zkconsumer.admin.text import printable
+from zkconsumer.admin.printable import printable
 from zkmigrate.exits import HELP
 from zkmigrate.formats.config_map import CLIENTS, map_file
 

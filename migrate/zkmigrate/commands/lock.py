@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import click
 
+from zkconsumer.admin.printable import printable
 from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import list_groups
-from zkconsumer.admin.text import printable
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How
 from zkconsumer.console.times import duration_option

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import click
 
-from zkconsumer.admin.text import printable
+from zkconsumer.admin.printable import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
+from zkconsumer.admin.printable import printable
 from zkconsumer.admin.snapshot import list_groups
-from zkconsumer.admin.text import printable
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.console.bootstrap import bootstrap_option
 from zkconsumer.console.tables import print_notes, zookeeper_options
 from zkconsumer.console.times import duration_option

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from zkconsumer.admin.text import printable
+from zkconsumer.admin.printable import printable
 from zkconsumer.console.tables import How
 from zkconsumer.core.migration.modes import Mode, has_reached
 from zkconsumer.errors import ZkConsumerError

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from zkconsumer.admin.text import printable
+from zkconsumer.admin.printable import printable
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How, print_rows
 from zkconsumer.console.times import duration_option

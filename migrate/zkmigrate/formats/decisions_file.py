@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from enum import Enum
 from typing import Any, Final
 
-from zkconsumer.admin.text import printable
+from zkconsumer.admin.printable import printable
 from zkmigrate.errors import PlanFileError
 from zkmigrate.plan.options import (
     DECIDED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from zkconsumer.admin.text import printable
+from zkconsumer.admin.printable import printable
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.plan.values import Kind, Problem
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zkconsumer.admin.reads import json_object
-from zkconsumer.core.zookeeper.cluster import CLUSTER_ID
+from zkconsumer.core.zookeeper.cluster_view import CLUSTER_ID
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.errors import MigrationError

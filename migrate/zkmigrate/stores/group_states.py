@@ -11,10 +11,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple
 
+from zkconsumer.admin.printable import printable
 from zkconsumer.admin.snapshot import GroupSnapshot, interpret, read_group
-from zkconsumer.admin.text import printable
-from zkconsumer.admin.verify import Kind as Finding, verify
-from zkconsumer.broker.coordinator_calls import PendingOffsetsError
+from zkconsumer.admin.verifier import Kind as Finding, verify
+from zkconsumer.broker.groups.coordinator_calls import PendingOffsetsError
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_mode

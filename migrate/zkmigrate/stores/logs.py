@@ -15,7 +15,7 @@ from typing import Final
 from zkconsumer.admin.cluster_zk import ClusterZk
 from zkconsumer.admin.reads import json_object
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
+from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition

@@ -16,11 +16,11 @@ from zkconsumer.admin.cluster_zk import ClusterZk
 from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.admin.topics import read_brokers, read_topic
-from zkconsumer.broker import offset_times
-from zkconsumer.broker.coordinator_calls import StoredOffset
-from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.broker.groups import offset_times
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.core.zookeeper.znodes import (

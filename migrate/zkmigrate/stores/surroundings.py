@@ -6,7 +6,7 @@ from typing import Final
 
 from zkconsumer.admin.reads import children, children_of
 from zkconsumer.config.addresses import split_connect
-from zkconsumer.config.security import SecurityKeys
+from zkconsumer.config.security_keys import SecurityKeys
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZooKeeperError

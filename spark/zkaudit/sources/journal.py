@@ -20,7 +20,7 @@ from zkaudit import schema
 from zkaudit.errors import InputMissingError
 from zkaudit.sources.files import Piece, pack
 from zkaudit.storage import Place, missing, place_of, shown, stream, written
-from zkconsumer.journal.files import check_entry
+from zkconsumer.journal.json_lines import check_entry
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,7 +21,7 @@ from zkaudit import schema
 from zkaudit.decode.offsets_topic import decode
 from zkaudit.errors import AuditError
 from zkaudit.sources import direct
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, ConfigError
 
@@ -251,7 +251,7 @@ class _TopicNames:
 
     def __call__(self, topic_id: str) -> str:
         if self._names is None:
-            from zkconsumer.broker.cluster import read_cluster
+            from zkconsumer.broker.cluster_reader import read_cluster
 
             topics = _ask(*self._where, read_cluster).topics
             self._names = {topic.topic_id: name for name, topic in topics.items()}

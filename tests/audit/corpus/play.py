@@ -13,7 +13,7 @@ from zkaudit.decode.batches import LogReader
 
 from tests.audit.corpus.incidents import SETTLED, Corpus, Incident, Scene, wait
 from tests.audit.corpus.wire import Session
-from zkconsumer.servers.cluster import LocalZooKeeper
+from zkconsumer.servers.local_cluster import LocalZooKeeper
 
 RECORDED = Path(__file__).with_name("recorded")
 """Has a directory for each corpus."""

@@ -286,7 +286,7 @@ def floor(meter: Meter, order: dict[str, Any]) -> None:
     from crc32c import crc32c
 
     from zkconsumer.broker.connection import BrokerConnection
-    from zkconsumer.broker.fetch import BrokerFetcher
+    from zkconsumer.broker.fetching.fetch import BrokerFetcher
     from zkconsumer.broker.types import Want
     from zkconsumer.core.common.types import BrokerEndpoint
 
@@ -335,7 +335,7 @@ def main() -> None:
     READERS[order["reader"]](meter, order)
     report = meter.report()
     if order["reader"] == "ours":
-        from zkconsumer.broker.records import COMPILED
+        from zkconsumer.broker.fetching.records import COMPILED
 
         report["compiled"] = COMPILED
     sys.stdout.write(json.dumps(report) + "\n")

@@ -12,15 +12,15 @@ from tests.sim.runs.either_group import EitherGroup
 from tests.sim.runs.scenario import CoordinatorScenario
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.groups.spec import GroupSpec, Kip848Spec
-from zkconsumer.core.groups.states import State
-from zkconsumer.core.groups.sticky import StickyStrategy
-from zkconsumer.core.groups.strategies import (
+from zkconsumer.core.groups.assignors.sticky import StickyStrategy
+from zkconsumer.core.groups.assignors.strategies import (
     LegacyStrategy,
     RangeStrategy,
     RoundRobinStrategy,
     Strategy,
 )
+from zkconsumer.core.groups.spec import GroupSpec, Kip848Spec
+from zkconsumer.core.groups.states import State
 from zkconsumer.sim.judges.group_judge import GroupJudge
 from zkconsumer.sim.judges.invariants import Observer, Violation
 from zkconsumer.sim.members.group_member import Brokers, SimGroupMember

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zkconsumer.core.zookeeper.cluster import ClusterView, PartitionView, TopicView
+from zkconsumer.core.zookeeper.cluster_view import ClusterView, PartitionView, TopicView
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,

@@ -18,7 +18,7 @@ from tests.sim.runs.broker_log import SimBrokers
 from tests.sim.runs.fetch_judge import Claim, Judge
 from tests.sim.runs.fetching import SimConfig, SimFetching
 from tests.sim.runs.scenario import Scenario
-from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record
+from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import MessageSizeTooLargeError
 from zkconsumer.runtime.delivery.control import StreamControl

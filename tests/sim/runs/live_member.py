@@ -13,9 +13,9 @@ from typing import Any
 from tests.sim.runs.whole import WholePlane
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import events as group_events
+from zkconsumer.core.groups.assignors.strategies import Strategy
 from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
 from zkconsumer.core.groups.spec import ClassicSpec
-from zkconsumer.core.groups.strategies import Strategy
 from zkconsumer.core.migration.member import LiveMember
 from zkconsumer.core.migration.member_scripts import scripts_of
 from zkconsumer.core.migration.modes import Mode
@@ -24,7 +24,7 @@ from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
-from zkconsumer.runtime.membership.live import DualGate, LiveCoordination, LiveOffsets
+from zkconsumer.runtime.membership.live_move import DualGate, LiveCoordination, LiveOffsets
 from zkconsumer.runtime.membership.zookeeper import SessionSignals, ZooKeeperCoordination
 from zkconsumer.sim.judges.invariants import MemberAtRest, Observer
 from zkconsumer.sim.members.group_member import Brokers, LinesProcess

@@ -20,9 +20,9 @@ from tests.sim.runs.whole import hurry
 from tests.sim.runs.world import World
 from tests.sim.runs.zk_member import WholeMember
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.groups.assignors.sticky import StickyStrategy
+from zkconsumer.core.groups.assignors.strategies import RangeStrategy, RoundRobinStrategy, Strategy
 from zkconsumer.core.groups.spec import ClassicSpec
-from zkconsumer.core.groups.sticky import StickyStrategy
-from zkconsumer.core.groups.strategies import RangeStrategy, RoundRobinStrategy, Strategy
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.strategy import OwnStrategy
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, decode_mode

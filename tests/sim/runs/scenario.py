@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from tests.sim.runs.cluster import SimCluster
 from tests.sim.runs.whole import deliver_all, hurry, uncommitted
 from zkconsumer.core.common.types import Subscription
+from zkconsumer.core.groups.assignors.strategies import Strategy
 from zkconsumer.core.groups.spec import ClassicSpec
-from zkconsumer.core.groups.strategies import Strategy
 from zkconsumer.sim.judges.invariants import Observer, Violation
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.group_member import Brokers

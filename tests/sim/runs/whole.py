@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests.sim.runs.broker_log import STAMP
 from tests.sim.runs.fetch_judge import Claim, Judge
 from tests.sim.runs.fetching import SimFetching
-from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, Record
+from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
     ConsumerThreadId,

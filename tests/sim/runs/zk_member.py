@@ -13,10 +13,10 @@ from tests.sim.runs.offset_store import SimOffsets
 from tests.sim.runs.whole import WholePlane
 from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.events import Event
+from zkconsumer.core.zookeeper.scripts.by_command import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
-from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
-from zkconsumer.runtime.membership.cluster import ClusterDirectory
+from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory
 from zkconsumer.runtime.membership.zookeeper import OffsetPort
 from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.members.bulk import read_now

@@ -20,11 +20,11 @@ from zkconsumer.core.common.types import (
     Subscription,
     TopicPartition,
 )
+from zkconsumer.core.groups.assignors.sticky import StickyStrategy
+from zkconsumer.core.groups.assignors.strategies import RangeStrategy, RoundRobinStrategy, Strategy
 from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
 from zkconsumer.core.groups.reactions import name_of
 from zkconsumer.core.groups.spec import ClassicSpec, GroupSpec, Kip848Spec
-from zkconsumer.core.groups.sticky import StickyStrategy
-from zkconsumer.core.groups.strategies import RangeStrategy, RoundRobinStrategy, Strategy
 from zkconsumer.core.migration.commands import FromGroup, ToGroup
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.strategy import OwnStrategy

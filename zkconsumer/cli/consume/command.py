@@ -22,15 +22,15 @@ import click
 
 from zkconsumer.admin.change import delete
 from zkconsumer.admin.reads import children
-from zkconsumer.cli.consume.files import FORMATS, FileSink, FlushBeforeRelease
+from zkconsumer.cli.consume.file_sink import FORMATS, FileSink, FlushBeforeRelease
 from zkconsumer.cli.consume.formatter import message_format
 from zkconsumer.cli.consume.output import Printer
 from zkconsumer.cli.consume.partition import messages_of
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_consumer
-from zkconsumer.config.coordinator import CoordinatorConfig
+from zkconsumer.config.coordinator_keys import CoordinatorConfig
 from zkconsumer.config.properties import read_properties
-from zkconsumer.config.security import SECRETS
+from zkconsumer.config.security_keys import SECRETS
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.console.bootstrap import chosen
 from zkconsumer.console.exclusive import at_most_one, no_effect, only_with

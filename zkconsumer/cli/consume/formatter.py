@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Final
 
-from zkconsumer.broker.records import Decode, MessageAndMetadata
+from zkconsumer.broker.fetching.records import Decode, MessageAndMetadata
 from zkconsumer.cli.consume.output import Format, as_json, as_value
 from zkconsumer.cli.consume.properties import line_format
 from zkconsumer.errors import ConfigError

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import BinaryIO
 
-from zkconsumer.broker.records import MessageAndMetadata
+from zkconsumer.broker.fetching.records import MessageAndMetadata
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.runtime.delivery.streams import KafkaStream
 

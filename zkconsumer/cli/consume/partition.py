@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from zkconsumer.broker.cluster import ClusterReader
+from zkconsumer.broker.cluster_reader import ClusterReader
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.fetch import BrokerFetcher
-from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
-from zkconsumer.broker.records import MessageAndMetadata, PythonDecoder, scan
+from zkconsumer.broker.fetching.fetch import BrokerFetcher
+from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, list_offsets
+from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, scan
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import Want
-from zkconsumer.config.coordinator import CoordinatorConfig
+from zkconsumer.config.coordinator_keys import CoordinatorConfig
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import (
     BrokerError,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from zkconsumer.broker.records import MessageAndMetadata, TimestampType
+from zkconsumer.broker.fetching.records import MessageAndMetadata, TimestampType
 from zkconsumer.errors import ConfigError
 
 _FLAGS: Final = {

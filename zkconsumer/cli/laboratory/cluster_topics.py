@@ -9,8 +9,9 @@ from typing import BinaryIO
 import click
 
 from zkconsumer.errors import ClusterError
-from zkconsumer.servers import background, broker_topics, topics
+from zkconsumer.servers import background
 from zkconsumer.servers.produce import send
+from zkconsumer.servers.topics import at_brokers, in_zookeeper
 
 dir_option = click.option(
     "--dir",
@@ -64,9 +65,9 @@ def create_topic(name: str, partitions: int, replication: int, directory: Path) 
             "with more: cluster up --brokers N"
         )
     if state.zookeeper:
-        topics.create_topic(state.zookeeper, ports, name, partitions, replication, {})
+        in_zookeeper.create_topic(state.zookeeper, ports, name, partitions, replication, {})
     else:
-        broker_topics.create_topic(ports, name, partitions, replication, {})
+        at_brokers.create_topic(ports, name, partitions, replication, {})
     click.echo(f"created topic {name} with {partitions} partitions", err=True)
 
 

@@ -29,8 +29,8 @@ from zkconsumer.console.times import Duration
 from zkconsumer.errors import ConfigError
 from zkconsumer.herd.measures import Measures
 from zkconsumer.servers import LocalZooKeeper
-from zkconsumer.servers.herd import RealHerd, run_herd
-from zkconsumer.servers.herd_jvm import JvmHerd
+from zkconsumer.servers.herd.jvm_members import JvmHerd
+from zkconsumer.servers.herd.membership_change import RealHerd, run_herd
 from zkconsumer.sim.runs.herd import BOUNCE_SECONDS, RESTART_SECONDS, Herd
 from zkconsumer.sim.runs.herd_coordinator import simulate_any
 

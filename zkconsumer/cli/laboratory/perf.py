@@ -24,7 +24,7 @@ from zkconsumer.cli.consume.command import (
     set_up_logging,
 )
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.coordinator import CoordinatorConfig
+from zkconsumer.config.coordinator_keys import CoordinatorConfig
 from zkconsumer.config.properties import read_properties
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.console.exclusive import no_effect

@@ -29,7 +29,7 @@ from zkconsumer.console.tables import print_rows
 from zkconsumer.console.times import Duration, duration_option
 from zkconsumer.errors import ConfigError
 from zkconsumer.herd.measures import Measures
-from zkconsumer.journal.files import JournalWriter
+from zkconsumer.journal.json_lines import JournalWriter
 from zkconsumer.journal.recorder import run_entry
 from zkconsumer.sim.runs.herd import PROFILES, Herd
 from zkconsumer.sim.runs.herd_coordinator import simulate_any

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from zkconsumer.errors import ConfigError
-from zkconsumer.journal.files import read_journal
+from zkconsumer.journal.json_lines import read_journal
 from zkconsumer.journal.sequence import members_of, sequence
 
 

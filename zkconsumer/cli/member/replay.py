@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import click
 
-from zkconsumer.admin.text import printable
-from zkconsumer.core.groups.sticky import StickyStrategy
-from zkconsumer.core.groups.strategies import (
+from zkconsumer.admin.printable import printable
+from zkconsumer.core.groups.assignors.sticky import StickyStrategy
+from zkconsumer.core.groups.assignors.strategies import (
     LegacyStrategy,
     RangeStrategy,
     RoundRobinStrategy,
 )
 from zkconsumer.errors import ConfigError
-from zkconsumer.journal.files import read_journal
+from zkconsumer.journal.json_lines import read_journal
 from zkconsumer.journal.recorder import RELEASE
 from zkconsumer.journal.replay import Did, Difference, Replayed, replay as replay_entries
 from zkconsumer.journal.sequence import sequence

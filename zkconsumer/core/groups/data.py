@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.groups.assignors.strategies import topics_of
 from zkconsumer.core.groups.events import GroupMember
-from zkconsumer.core.groups.strategies import topics_of
 
 
 class Goal(Enum):

@@ -26,6 +26,7 @@ from zkconsumer.core.common.events import TimerFired
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import kip848_commands as commands, kip848_events as events
+from zkconsumer.core.groups.assignors.strategies import assign_to_streams
 from zkconsumer.core.groups.base import GroupMachine
 from zkconsumer.core.groups.commands import LeaveGroup, LoadTopics
 from zkconsumer.core.groups.data import Goal, Purpose
@@ -35,7 +36,6 @@ from zkconsumer.core.groups.kip848_reactions import HINTS, ROWS, ROWS_OF_MEMBERS
 from zkconsumer.core.groups.reactions import Reaction, Request, Row, name_of
 from zkconsumer.core.groups.spec import Kip848Spec
 from zkconsumer.core.groups.states import State
-from zkconsumer.core.groups.strategies import assign_to_streams
 
 Owned = Mapping[str, tuple[int, ...]]
 """Partition numbers, sorted, by topic id."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS, expand
 from zkconsumer.core.common.types import Pattern, Subscription
-from zkconsumer.core.groups.strategies import Strategy
+from zkconsumer.core.groups.assignors.strategies import Strategy
 
 _INTERNAL: Final = INTERNAL_TOPICS | {"__share_group_state"}
 

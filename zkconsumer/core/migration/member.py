@@ -22,11 +22,11 @@ from zkconsumer.core.common.events import (
 )
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands as group_commands, events as group_events
+from zkconsumer.core.groups.assignors.offer import JoinOffer, OfferChanged
+from zkconsumer.core.groups.assignors.strategies import Strategy
 from zkconsumer.core.groups.classic import ClassicMachine
-from zkconsumer.core.groups.offer import JoinOffer, OfferChanged
 from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.groups.states import ENDED
-from zkconsumer.core.groups.strategies import Strategy
 from zkconsumer.core.migration.claims import LiveClaims
 from zkconsumer.core.migration.commands import (
     AckStored,

@@ -32,6 +32,7 @@ from zkconsumer.core.zookeeper.ops import (
     Stat,
 )
 from zkconsumer.core.zookeeper.scripts import kafka_storage, ownership
+from zkconsumer.core.zookeeper.scripts.by_command import script_for
 from zkconsumer.core.zookeeper.scripts.common import (
     MemberScript,
     Refused,
@@ -43,7 +44,6 @@ from zkconsumer.core.zookeeper.scripts.common import (
     read,
     read_many,
 )
-from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.znodes import encode_registration
 from zkconsumer.errors import ZnodeFormatError
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.groups.assignors.strategies import LegacyStrategy, MemberState
 from zkconsumer.core.groups.events import GroupMember
 from zkconsumer.core.groups.formats.consumer_protocol import (
     decode_subscription,
     encode_subscription,
 )
-from zkconsumer.core.groups.strategies import LegacyStrategy, MemberState
 
 OWN_PREFIX: Final = "zkconsumer-live-"
 """Prefix of the names of strategies that only migratable members know."""

@@ -17,7 +17,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Final
 
-from zkconsumer.broker.records import Decode, Decoder, MessageAndMetadata
+from zkconsumer.broker.fetching.records import Decode, Decoder, MessageAndMetadata
 from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
 from zkconsumer.runtime.delivery.messages import bytes_decoder, message_decoder
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from zkconsumer.broker.records import Decode, Decoder, MessageDecoder
+from zkconsumer.broker.fetching.records import Decode, Decoder, MessageDecoder
 
 
 def bytes_decoder(data: bytes) -> bytes:

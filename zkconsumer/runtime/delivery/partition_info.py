@@ -14,7 +14,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.runtime.faults import Fault, Trouble
 
 if TYPE_CHECKING:
-    from zkconsumer.broker.records import MessageAndMetadata
+    from zkconsumer.broker.fetching.records import MessageAndMetadata
 
 
 class Reset(Protocol):

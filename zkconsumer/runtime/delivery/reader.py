@@ -31,7 +31,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-from zkconsumer.broker.records import MessageAndMetadata, MessageDecoder
+from zkconsumer.broker.fetching.records import MessageAndMetadata, MessageDecoder
 from zkconsumer.errors import (
     CodecUnavailableError,
     ConsumerTimeoutError,
@@ -365,7 +365,7 @@ class Reader:
 
     def _search_columns(self) -> Found:
         """Have the rest of a chunk in the run, as columns. Releases the lock to decode."""
-        from zkconsumer.broker import columns
+        from zkconsumer.broker.fetching import columns
 
         while (found := self._search()) is Found.READY:
             if self._run.columns is None:

@@ -15,7 +15,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from zkconsumer.broker.records import MessageAndMetadata
+from zkconsumer.broker.fetching.records import MessageAndMetadata
 from zkconsumer.errors import UsageError
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.reader import RecordBatch, take
@@ -98,7 +98,7 @@ class KafkaStream:
         """
         _check_timeout(timeout)
         # An import that a signal handler ends cannot be repeated: numpy refuses.
-        importing = Undisturbed(partial(import_module, "zkconsumer.broker.columns"))
+        importing = Undisturbed(partial(import_module, "zkconsumer.broker.fetching.columns"))
         importing.start()
         importing.wait()
         try:

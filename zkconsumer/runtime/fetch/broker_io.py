@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.fetch import BrokerFetcher, FetchSession
-from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
+from zkconsumer.broker.fetching.fetch import BrokerFetcher, FetchSession
+from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import ClusterMetadata, Got, Want

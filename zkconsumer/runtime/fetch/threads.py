@@ -24,9 +24,9 @@ from zkconsumer.runtime.counters import FetchCounts
 from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.fetch.broker_io import BrokerIO
+from zkconsumer.runtime.fetch.error_log import FetchLog
 from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent, OnEvent
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
-from zkconsumer.runtime.fetch.log import FetchLog
 from zkconsumer.runtime.fetch.requests import (
     FetchRequest,
     LeadersRequest,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, cast
 
-from zkconsumer.broker.records import scan
+from zkconsumer.broker.fetching.records import scan
 from zkconsumer.broker.types import Got, Want
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError, OffsetOutOfRangeError

@@ -17,7 +17,7 @@ from zkconsumer.core.zookeeper.znodes import BROKER_TOPICS
 from zkconsumer.errors import ZkConsumerError
 
 if TYPE_CHECKING:
-    from zkconsumer.broker.offset_client import OffsetClient
+    from zkconsumer.broker.groups.offset_client import OffsetClient
 
 logger = logging.getLogger("zkconsumer.member")
 

@@ -31,8 +31,8 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
     session_text,
 )
+from zkconsumer.core.zookeeper.scripts.by_command import script_for
 from zkconsumer.core.zookeeper.scripts.common import CommitCounts, MemberScript, ScriptContext
-from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
@@ -40,7 +40,7 @@ from zkconsumer.runtime.membership.loop import Host, MemberPort
 
 if TYPE_CHECKING:
     from zkconsumer.journal.recorder import MemberObserver
-    from zkconsumer.runtime.membership.cluster import ClusterDirectory
+    from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory
 
 HOLD: Final = 1.0
 """Seconds without delivery after the connection is lost, unless a server answers: another client

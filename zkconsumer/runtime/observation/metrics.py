@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from zkconsumer.broker.records import COMPILED
+from zkconsumer.broker.fetching.records import COMPILED
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.runtime.counters import FETCH_SECONDS, Histogram, HistogramValue
 

@@ -34,8 +34,8 @@ from zkconsumer.core.zookeeper.ops import (
     Reply,
     ZkOp,
 )
+from zkconsumer.core.zookeeper.scripts.by_command import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext
-from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.herd.wire import Cost, cost

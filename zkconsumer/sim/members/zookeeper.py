@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from zkconsumer.core.zookeeper import commands
-from zkconsumer.core.zookeeper.cluster import is_of_cluster
+from zkconsumer.core.zookeeper.cluster_view import is_of_cluster
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import Reply, SessionEvent, ZkOp
@@ -22,7 +22,7 @@ from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.herd.wire import Cost
 from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.membership.cluster import ClusterDirectory
+from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory
 from zkconsumer.runtime.membership.loop import MachineT
 from zkconsumer.runtime.membership.zookeeper import (
     OffsetPort,

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.groups.assignors.strategies import RangeStrategy, Strategy
 from zkconsumer.core.groups.spec import ClassicSpec, Kip848Spec
 from zkconsumer.core.groups.states import State
-from zkconsumer.core.groups.strategies import RangeStrategy, Strategy
 from zkconsumer.herd.counters import GroupCounter
 from zkconsumer.herd.measures import Measures, measure
 from zkconsumer.herd.recorders import SizedGroupRecorder

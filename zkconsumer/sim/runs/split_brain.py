@@ -17,7 +17,7 @@ from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.ops import session_text
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.herd.counters import MemberCounter
-from zkconsumer.herd.ownership import Ownership
+from zkconsumer.herd.owner_spans import Ownership
 from zkconsumer.herd.tally import Tally, owner_partition
 from zkconsumer.journal.recorder import (
     Entry,

@@ -13,14 +13,14 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
-from zkconsumer.broker.coordinator_calls import (
+from zkconsumer.broker.groups.coordinator_calls import (
     FetchedOffsets,
     StoredOffset,
     ask_coordinator,
     commit,
     fetch_offsets,
 )
-from zkconsumer.broker.describe_groups import describe_groups
+from zkconsumer.broker.groups.describe_groups import describe_groups
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.messages import (
     HeartbeatRequest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zkconsumer.core.groups.strategies import Strategy
+from zkconsumer.core.groups.assignors.strategies import Strategy
 
 
 @dataclass(frozen=True, slots=True)

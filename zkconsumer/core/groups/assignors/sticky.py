@@ -17,6 +17,7 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import (
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.groups.assignors.strategies import MemberState
 from zkconsumer.core.groups.events import GroupMember
 from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
@@ -27,7 +28,6 @@ from zkconsumer.core.groups.formats.consumer_protocol import (
     encode_sticky,
     encode_subscription,
 )
-from zkconsumer.core.groups.strategies import MemberState
 
 
 class _Name(str):

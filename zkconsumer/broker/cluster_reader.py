@@ -16,7 +16,7 @@ from zkconsumer.broker.metadata import ask_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.addresses import split_servers
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.core.zookeeper.cluster import ClusterView, PartitionView, TopicView
+from zkconsumer.core.zookeeper.cluster_view import ClusterView, PartitionView, TopicView
 from zkconsumer.core.zookeeper.ops import Permission
 from zkconsumer.errors import BrokerError, BrokerUnavailableError, ConfigError
 

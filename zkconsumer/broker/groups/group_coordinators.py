@@ -16,16 +16,17 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from zkconsumer.broker import offset_times
 from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
-from zkconsumer.broker.coordinator_calls import (
+from zkconsumer.broker.groups import offset_times
+from zkconsumer.broker.groups.coordinator_calls import (
     PendingOffsetsError,
     StoredOffset,
     TryAgainError,
     check,
 )
-from zkconsumer.broker.describe_groups import DescribedGroup, describe_groups, undeletable
+from zkconsumer.broker.groups.describe_groups import DescribedGroup, describe_groups, undeletable
+from zkconsumer.broker.groups.offset_client import BATCH, OffsetClient, fetch_stored, name_of
 from zkconsumer.broker.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
@@ -35,7 +36,6 @@ from zkconsumer.broker.messages import (
     OffsetDeleteResponse,
 )
 from zkconsumer.broker.metadata import fetch_metadata
-from zkconsumer.broker.offset_client import BATCH, OffsetClient, fetch_stored, name_of
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.error_codes import ErrorCode

@@ -12,7 +12,8 @@ from typing import Any
 
 from zkconsumer.broker.api_versions import CONSUMER_GROUP_HEARTBEAT
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.consumer_group import (
+from zkconsumer.broker.groups.classic_client import GroupClient, OnExchange
+from zkconsumer.broker.groups.kip848_requests import (
     LEAVE,
     LEAVE_STATIC,
     WITH_EPOCH,
@@ -21,7 +22,6 @@ from zkconsumer.broker.consumer_group import (
     heartbeat,
     topic_names,
 )
-from zkconsumer.broker.group import GroupClient, OnExchange
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.groups import kip848_commands as commands, kip848_events as events

@@ -30,10 +30,10 @@ from zkconsumer.errors import ClusterError
 from zkconsumer.herd.deliveries import consumed_twice
 from zkconsumer.herd.measures import Measures, measure
 from zkconsumer.herd.tally import Tally
-from zkconsumer.journal.files import JournalWriter, read_journal
+from zkconsumer.journal.json_lines import JournalWriter, read_journal
 from zkconsumer.journal.recorder import Entry, event_entry, run_entry
-from zkconsumer.servers.herd_jvm import JvmHerd
-from zkconsumer.servers.herd_members import HerdSettings
+from zkconsumer.servers.herd.jvm_members import JvmHerd
+from zkconsumer.servers.herd.members import HerdSettings
 from zkconsumer.servers.servers import four_letters
 from zkconsumer.servers.waiting import wait_until
 
@@ -89,7 +89,7 @@ class Pack:
             [
                 sys.executable,
                 "-m",
-                "zkconsumer.servers.herd_members",
+                "zkconsumer.servers.herd.members",
                 json.dumps(asdict(settings)),
                 str(journal),
             ],

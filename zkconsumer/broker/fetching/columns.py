@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from zkconsumer.broker.records import (
+from zkconsumer.broker.fetching.records import (
     Headers,
     OpenBatch,
     PythonDecoder,

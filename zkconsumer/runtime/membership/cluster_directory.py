@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from zkconsumer.core.zookeeper.cluster import (
+from zkconsumer.core.zookeeper.cluster_view import (
     ClusterView,
     answer,
     changed_paths,

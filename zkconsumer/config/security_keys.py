@@ -17,9 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 from zkconsumer.config.examine import Given, examine, given_in
 from zkconsumer.config.jaas import DIGEST, OAUTH, PLAIN, SCRAM, JaasEntry, parse_jaas
+from zkconsumer.config.key_table import Check, Row, key, one_of, rows_of
 from zkconsumer.config.password import Password
 from zkconsumer.config.rules import Rule
-from zkconsumer.config.table import Check, Row, key, one_of, rows_of
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final[Mapping[str, str]] = {

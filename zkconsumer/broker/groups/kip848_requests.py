@@ -19,7 +19,7 @@ from zkconsumer.broker.api_versions import (
     OFFSET_FETCH,
 )
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
-from zkconsumer.broker.coordinator_calls import Ask, FetchedOffsets, offsets_in
+from zkconsumer.broker.groups.coordinator_calls import Ask, FetchedOffsets, offsets_in
 from zkconsumer.broker.messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

@@ -13,7 +13,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
 from zkconsumer.errors import ClusterError
-from zkconsumer.servers.topics import wait_for_leaders, wait_until_unknown
+from zkconsumer.servers.topics.in_zookeeper import wait_for_leaders, wait_until_unknown
 
 
 def create_topic(

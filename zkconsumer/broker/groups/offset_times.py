@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.fetch import BrokerFetcher
-from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
+from zkconsumer.broker.fetching.fetch import BrokerFetcher
+from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, list_offsets
+from zkconsumer.broker.fetching.records import PythonDecoder, scan
 from zkconsumer.broker.metadata import fetch_metadata
-from zkconsumer.broker.records import PythonDecoder, scan
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import Want
 from zkconsumer.core.common.assign import java_hash

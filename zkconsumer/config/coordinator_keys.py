@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from zkconsumer.config.addresses import split_servers
 from zkconsumer.config.examine import Given, Source, examine, given_in
+from zkconsumer.config.key_table import REQUIRED, Check, Row, at_least, key, rows_of
 from zkconsumer.config.keys import SECURITY, ConsumerKeys, servers_fault
 from zkconsumer.config.rules import FETCH_WAIT, Rule
-from zkconsumer.config.security import RENAMED as SECURITY_NAMES, RULES as SECURITY_RULES
-from zkconsumer.config.table import REQUIRED, Check, Row, at_least, key, rows_of
+from zkconsumer.config.security_keys import RENAMED as SECURITY_NAMES, RULES as SECURITY_RULES
 
 STRATEGIES: Final = (
     "range",

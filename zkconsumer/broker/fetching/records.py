@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
-from zkconsumer.broker.codecs import decompress
-from zkconsumer.broker.compiling import mypyc_attr
+from zkconsumer.broker.fetching.codecs import decompress
+from zkconsumer.broker.fetching.compiling import mypyc_attr
 from zkconsumer.errors import InvalidMessageError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from zkconsumer.broker.api_versions import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
-from zkconsumer.broker.coordinator_calls import check
+from zkconsumer.broker.groups.coordinator_calls import check
 from zkconsumer.broker.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,

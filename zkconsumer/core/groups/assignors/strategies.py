@@ -3,7 +3,7 @@
 ``range`` and ``roundrobin`` are those of the Java and Python consumers; ``legacy-range`` and
 ``legacy-roundrobin`` assign by stream, exactly as ``zkconsumer.core.common.assign`` does for groups
 in ZooKeeper, so that a group keeps its assignment when it moves. Sticky ones are in
-``zkconsumer.core.groups.sticky``. Pure; any thread.
+``zkconsumer.core.groups.assignors.sticky``. Pure; any thread.
 """
 
 from __future__ import annotations

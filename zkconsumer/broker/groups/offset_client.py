@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.coordinator_calls import (
+from zkconsumer.broker.groups.coordinator_calls import (
     StoredOffset,
     check,
     check_permission,

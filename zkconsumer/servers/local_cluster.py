@@ -31,7 +31,7 @@ from zkconsumer.servers.servers import (
     zookeeper_spec,
 )
 from zkconsumer.servers.supervisor import Supervisor
-from zkconsumer.servers.topic_verbs import TopicVerbs
+from zkconsumer.servers.topics.verbs import TopicVerbs
 from zkconsumer.servers.waiting import free_port
 
 

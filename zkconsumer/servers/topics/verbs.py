@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from zkconsumer.servers import broker_topics, topics
+from zkconsumer.servers.topics import at_brokers, in_zookeeper
 
 
 class _Broker(Protocol):
@@ -56,25 +56,25 @@ class TopicVerbs(ABC):
         """
         if self.kraft:
             ports = self._live_ports()
-            broker_topics.create_topic(ports, name, partitions, replication, config or {})
+            at_brokers.create_topic(ports, name, partitions, replication, config or {})
             return
-        topics.create_topic(
+        in_zookeeper.create_topic(
             self.zookeeper, self._live_ports(), name, partitions, replication, config or {}
         )
 
     def add_partitions(self, name: str, total: int) -> None:
         """Increase a topic's partitions to ``total``, and return when each has a leader."""
         if self.kraft:
-            broker_topics.add_partitions(self._live_ports(), name, total)
+            at_brokers.add_partitions(self._live_ports(), name, total)
             return
-        topics.add_partitions(self.zookeeper, self._live_ports(), name, total)
+        in_zookeeper.add_partitions(self.zookeeper, self._live_ports(), name, total)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and return when no broker knows it any more."""
         if self.kraft:
-            broker_topics.delete_topic(self._live_ports(), name)
+            at_brokers.delete_topic(self._live_ports(), name)
             return
-        topics.delete_topic(self.zookeeper, self._live_ports(), name)
+        in_zookeeper.delete_topic(self.zookeeper, self._live_ports(), name)
 
     def _live_ports(self) -> list[int]:
         return [server.port for server in self.broker_servers if server.running]

@@ -1,6 +1,6 @@
 """Many members of one group in a process, which fetch nothing: the members of a herd.
 
-It is its own process (``python -m zkconsumer.servers.herd_members``). It reads commands as JSON
+It is its own process (``python -m zkconsumer.servers.herd.members``). It reads commands as JSON
 lines from stdin and answers each with a line on stdout: ``{"start": [name, ..]}``, ``{"stop":
 [name, ..]}``, ``{"status": true}``. The end of stdin ends the process. Each member is the real
 connector loop on the real ZooKeeper driver; only fetching is left out.
@@ -34,7 +34,7 @@ from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.herd.recorders import SizedRecorder
-from zkconsumer.journal.files import JournalWriter
+from zkconsumer.journal.json_lines import JournalWriter
 from zkconsumer.journal.recorder import run_entry
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.loop import MemberLoop

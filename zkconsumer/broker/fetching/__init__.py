@@ -1,0 +1,1 @@
+"""Messages of partitions: the requests for them, and their decoding."""

@@ -1,0 +1,1 @@
+"""Groups at their coordinators: members of both protocols, offsets, descriptions."""

@@ -1,0 +1,1 @@
+"""Real members and their cost, for `zkconsumer herd`."""

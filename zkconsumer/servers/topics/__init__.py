@@ -1,0 +1,1 @@
+"""Topics of a local cluster, through ZooKeeper or through its brokers."""
