@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "zkconsumer"
 PLACES = (
-    *("runtime/**/*.py", "broker/*.py", "zk/*.py"),
+    *("runtime/**/*.py", "broker/**/*.py", "zk/*.py"),
     *("connector.py", "coordinator.py", "migratable.py"),
 )
 EXCEPTIONS = {
