@@ -155,9 +155,9 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_HOME_OF.get(name, "zkconsumer.errors")), name)
-    globals()[name] = found
-    return found
+    value: object = getattr(import_module(_HOME_OF.get(name, "zkconsumer.errors")), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

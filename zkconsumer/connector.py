@@ -167,8 +167,8 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
 
         def answered(reply: Reply) -> None:
             if isinstance(reply, Ok) and reply.value is not None:
-                found = self._kafka_offsets(plane)
-                start_new(name, lambda: warn_of_offsets_in_kafka(group, found, fresh))
+                stored = self._kafka_offsets(plane)
+                start_new(name, lambda: warn_of_offsets_in_kafka(group, stored, fresh))
 
         if fresh:
             self._zk.submit(OFFSETS_TOPIC, coordination.session_id, answered)

@@ -67,9 +67,9 @@ class ConnectorCollector:
     def collect(self) -> Iterator[Metric]:
         """All families with the current values."""
         with self._lock:
-            self._connectors = [found for found in self._connectors if not found.closed]
+            self._connectors = [connector for connector in self._connectors if not connector.closed]
             connectors = list(self._connectors)
-        read = [(found, found.metrics()) for found in connectors]
+        read = [(connector, connector.metrics()) for connector in connectors]
         for metric in declared():
             family = _family(metric)
             for connector, values in read:
@@ -167,9 +167,11 @@ def _family(metric: Declared) -> Any:
 def _health_families() -> list[Any]:
     from prometheus_client.core import GaugeMetricFamily
 
-    found = [GaugeMetricFamily(PREFIX + one.name, one.help, labels=LABELS) for one in GAUGES]
+    families = [
+        GaugeMetricFamily(PREFIX + gauge.name, gauge.help, labels=LABELS) for gauge in GAUGES
+    ]
     name, text = UNHEALTHY
-    return [*found, GaugeMetricFamily(PREFIX + name, text, labels=(*LABELS, "reason"))]
+    return [*families, GaugeMetricFamily(PREFIX + name, text, labels=(*LABELS, "reason"))]
 
 
 def _health_of(connectors: Iterable[AnyConnector], min_seconds: float) -> list[Any]:
@@ -195,8 +197,8 @@ def _add(family: Any, metric: Declared, connector: AnyConnector, value: Any) -> 
         buckets = [(str(bound), count) for bound, count in value.buckets.items()]
         family.add_metric(labels, [*buckets, ("+Inf", value.count)], value.sum)
     elif isinstance(value, Mapping):
-        for tp, one in value.items():
-            family.add_metric((*labels, tp.topic, str(tp.partition)), one)
+        for tp, number in value.items():
+            family.add_metric((*labels, tp.topic, str(tp.partition)), number)
     elif metric.kind is Kind.STATE:
         modes = [mode.value for mode in Mode] if value else []
         names = modes if metric.name == "mode" else [state.name for state in connector.states]

@@ -204,9 +204,9 @@ def _read(name: str, where: str, kind: str | None, command: str) -> str:
         raise ConfigError([f"{name}={where}: cannot be read: {reason}"]) from None
     binary = "JKS" if data.startswith(_JKS) else "PKCS12" if data.startswith(b"\x30") else None
     if binary is not None or (kind or "PEM").upper() != "PEM":
-        found = binary or (kind or "").upper()
+        form = binary or (kind or "").upper()
         type_name = name.replace(".location", ".type")
-        fault = f"{name}={where}: is a {found} store, which cannot be used here; convert it with: "
+        fault = f"{name}={where}: is a {form} store, which cannot be used here; convert it with: "
         raise ConfigError([f"{fault}{command} (and set {type_name}=PEM)"])
     return data.decode("utf-8", "replace")
 
@@ -229,11 +229,11 @@ def _pem(where: str) -> str:
 
 def _blocks(text: str) -> list[tuple[str, str]]:
     """Type and text of each PEM block; as in Kafka, line breaks do not count."""
-    found = []
+    blocks = []
     for match in _BLOCK.finditer(text.replace("\\n", "\n")):
         kind, body = match[1], match[2]
         if ":" not in body:  # an old encrypted key has headers, which need their lines
             body = "".join(body.split())
             body = "\n" + "\n".join(body[at : at + 64] for at in range(0, len(body), 64)) + "\n"
-        found.append((kind, f"-----BEGIN {kind}-----{body}-----END {kind}-----"))
-    return found
+        blocks.append((kind, f"-----BEGIN {kind}-----{body}-----END {kind}-----"))
+    return blocks

@@ -131,10 +131,18 @@ class CoordinatorGroups:
                 rows.append(GroupRow(group, *tp, offset, end, behind, _id(owner), *_place(owner)))
             rows += [
                 GroupRow(
-                    group, None, None, None, None, None, one.member_id, one.host, one.client_id
+                    group,
+                    None,
+                    None,
+                    None,
+                    None,
+                    None,
+                    member.member_id,
+                    member.host,
+                    member.client_id,
                 )
-                for one in description.members
-                if not one.partitions
+                for member in description.members
+                if not member.partitions
             ]
         return rows
 

@@ -107,7 +107,7 @@ def state_row(
 ) -> GroupStateRow:
     """Return the group's state."""
     subscribed = [topics[name] for name in sorted(registrations.subscribed) if name in topics]
-    wanted = {(one.topic, str(number)) for one in subscribed for number in one.replicas}
+    wanted = {(topic.topic, str(number)) for topic in subscribed for number in topic.replicas}
     owned = {(topic, name) for topic, nodes in snapshot.owners.items() for name in nodes}
     unowned = len(wanted - owned)
     state = "Rebalancing" if unowned else "Stable"

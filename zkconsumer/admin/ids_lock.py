@@ -88,8 +88,8 @@ class Found:
         if entries is None:
             return True  # there is no such znode yet
         return any(
-            one.perms & perms and one.scheme == scheme and is_of(one.who, who)
-            for one in entries
+            entry.perms & perms and entry.scheme == scheme and is_of(entry.who, who)
+            for entry in entries
             for scheme, who in identities
         )
 

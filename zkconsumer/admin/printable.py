@@ -25,7 +25,8 @@ def printable(text: str, everywhere: bool = True) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        one if _is_safe(one, everywhere) else one.encode("unicode_escape").decode() for one in text
+        char if _is_safe(char, everywhere) else char.encode("unicode_escape").decode()
+        for char in text
     )
 
 
@@ -36,7 +37,7 @@ def shown(texts: Iterable[str]) -> str:
     return ", ".join(every[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _is_safe(one: str, everywhere: bool) -> bool:
-    if one.isascii() or everywhere:
-        return one.isascii() and one.isprintable()
-    return one.isprintable() and unicodedata.bidirectional(one) in _LEFT_TO_RIGHT
+def _is_safe(char: str, everywhere: bool) -> bool:
+    if char.isascii() or everywhere:
+        return char.isascii() and char.isprintable()
+    return char.isprintable() and unicodedata.bidirectional(char) in _LEFT_TO_RIGHT

@@ -121,7 +121,9 @@ class _Verifier:
         self.threads: dict[str, dict[str, str]] = {}  # topic -> thread id -> consumer id
         for member, counts in registrations.topics.items():
             for topic, ids in thread_ids(member, counts).items():
-                self.threads.setdefault(topic, {}).update({str(one): member for one in ids})
+                self.threads.setdefault(topic, {}).update(
+                    {str(thread_id): member for thread_id in ids}
+                )
 
     def findings(self, assignor: Assignor | None, idle: bool) -> Iterator[Finding]:
         yield from self._members()

@@ -40,14 +40,14 @@ class ClusterReader:
         self, servers: str, client_id: str, timeout: float, security: KafkaSecurity | None = None
     ) -> None:
         try:
-            found = split_servers(servers)
+            addresses = split_servers(servers)
         except ValueError as error:
             raise ConfigError([f"bootstrap.servers: {error}"]) from None
         self._servers = servers
         self._client_id = client_id
         self._timeout = timeout
         self._security = KafkaSecurity() if security is None else security
-        bootstrap = [BrokerEndpoint(-1 - n, *one) for n, one in enumerate(found)]
+        bootstrap = [BrokerEndpoint(-1 - n, *address) for n, address in enumerate(addresses)]
         self._known = KnownBrokers(bootstrap, lambda _broker: 0)
         self._connection: BrokerConnection | None = None
         self._closed = False
@@ -106,7 +106,7 @@ class ClusterReader:
     def _order(self) -> Sequence[BrokerEndpoint]:
         order = self._known.least_loaded()
         if self._connection is not None:  # the one that answered last
-            order.sort(key=lambda one: one != self._connection.endpoint)  # type: ignore[union-attr]
+            order.sort(key=lambda broker: broker != self._connection.endpoint)  # type: ignore[union-attr]
         return order
 
     def _connect(self, endpoint: BrokerEndpoint) -> BrokerConnection:
@@ -123,8 +123,8 @@ def read_cluster(connection: BrokerConnection) -> ClusterView:
 
     Raises the errors of ``BrokerConnection.exchange``.
     """
-    found = ask_metadata(connection, None, versions=(_TAGGED, 4, 0))
-    tagged = found.version >= _TAGGED
+    metadata = ask_metadata(connection, None, versions=(_TAGGED, 4, 0))
+    tagged = metadata.version >= _TAGGED
     with mapped_errors(connection.endpoint):
         topics = {
             topic.name: TopicView(
@@ -136,13 +136,13 @@ def read_cluster(connection: BrokerConnection) -> ClusterView:
                         tuple(part.replica_nodes),
                         tuple(part.isr_nodes),
                     )
-                    for part in sorted(topic.partitions, key=lambda one: one.partition_index)
+                    for part in sorted(topic.partitions, key=lambda part: part.partition_index)
                 },
             )
-            for topic in sorted(found.topics, key=lambda one: one.name)
+            for topic in sorted(metadata.topics, key=lambda topic: topic.name)
             if topic.error_code == 0 or topic.partitions
         }
-        return ClusterView(found.cluster_id, found.brokers, topics)
+        return ClusterView(metadata.cluster_id, metadata.brokers, topics)
 
 
 def _id_text(topic_id: object) -> str:

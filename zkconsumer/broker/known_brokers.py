@@ -47,7 +47,9 @@ class KnownBrokers:
         moment ago.
         """
         brokers = list(
-            {(one.host, one.port): one for one in (*self._bootstrap, *self._learnt)}.values()
+            {
+                (broker.host, broker.port): broker for broker in (*self._bootstrap, *self._learnt)
+            }.values()
         )
         random.shuffle(brokers)
 

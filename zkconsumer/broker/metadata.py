@@ -46,10 +46,10 @@ def ask_metadata(
     version = connection.version(METADATA, *versions)
     topic = MetadataRequest.MetadataRequestTopic
     wanted = [
-        topic(name=one, version=version)
-        if isinstance(one, str)
-        else topic(topic_id=one, name=None, version=version)
-        for one in sorted(topics or ())
+        topic(name=wanted, version=version)
+        if isinstance(wanted, str)
+        else topic(topic_id=wanted, name=None, version=version)
+        for wanted in sorted(topics or ())
         if version
     ]
     request = MetadataRequest(
@@ -62,8 +62,8 @@ def ask_metadata(
             f"broker {at.broker_id} at {at.host}:{at.port} does not know its cluster yet"
         )
     with mapped_errors(at):
-        nodes = sorted(answer.brokers, key=lambda one: one.node_id)
-        brokers = tuple(BrokerEndpoint(one.node_id, one.host, one.port) for one in nodes)
+        nodes = sorted(answer.brokers, key=lambda broker: broker.node_id)
+        brokers = tuple(BrokerEndpoint(node.node_id, node.host, node.port) for node in nodes)
         return Metadata(version, answer.cluster_id if version else None, brokers, answer.topics)
 
 

@@ -263,7 +263,7 @@ class KafkaSecurity:
         """
         for name in _LOGGERS:
             logger = logging.getLogger(name)
-            if not any(isinstance(one, _HideSasl) for one in logger.filters):
+            if not any(isinstance(known, _HideSasl) for known in logger.filters):
                 logger.addFilter(_HideSasl())
         arguments: dict[str, Any] = {"security_protocol": self.protocol}
         if self._context is not None:
@@ -384,13 +384,13 @@ def _handshake(connection: OpenConnection, name: str) -> tuple[tuple[str, ...], 
     with _readable(connection.endpoint):
         (code,) = _SHORT.unpack_from(answer)
         (count,) = _INT.unpack_from(answer, 2)
-        at, found = 6, []
+        at, mechanisms = 6, []
         for _ in range(min(max(count, 0), 64)):
             (size,) = _SHORT.unpack_from(answer, at)
             text = answer[at + 2 : at + 2 + max(size, 0)].decode("utf-8", "replace")
-            found.append(ascii(text)[1:-1])
+            mechanisms.append(ascii(text)[1:-1])
             at += 2 + max(size, 0)
-    return tuple(found), code
+    return tuple(mechanisms), code
 
 
 def authenticated(

@@ -110,10 +110,10 @@ def _list_on_brokers(
     # Not above: loading kafka-python takes longer than most of the other commands.
     from zkconsumer.admin.coordinator_groups import CoordinatorGroups, StateRow
 
-    with CoordinatorGroups(bootstrap, timeout, security) as found:
-        names = found.group_names()
+    with CoordinatorGroups(bootstrap, timeout, security) as groups:
+        names = groups.group_names()
         if state:
-            print_rows(StateRow._fields, found.states(names), how)
+            print_rows(StateRow._fields, groups.states(names), how)
         else:
             print_rows(("group",), [(name,) for name in names], how)
 

@@ -62,7 +62,11 @@ class _Root(LazyGroup):
             commands = [(name, self.get_command(ctx, name)) for name in names if name in there]
             with formatter.section(heading):
                 formatter.write_dl(
-                    [(name, one.get_short_help_str(width)) for name, one in commands if one]
+                    [
+                        (name, command.get_short_help_str(width))
+                        for name, command in commands
+                        if command
+                    ]
                 )
 
     def invoke(self, ctx: click.Context) -> object:

@@ -168,8 +168,8 @@ def _looker(
             for row in tools.describe(groups):
                 rows[row.group].append(row)
             return {
-                one.group: Seen(one.state, one.members, rows[one.group])
-                for one in tools.states(groups)
+                row.group: Seen(row.state, row.members, rows[row.group])
+                for row in tools.states(groups)
             }
 
         return in_zookeeper
@@ -187,7 +187,7 @@ def _looker(
         for row in brokers.describe(groups):
             rows[row.group].append(row)
         states = brokers.states(groups)
-        return {one.group: Seen(one.state, one.members, rows[one.group]) for one in states}
+        return {row.group: Seen(row.state, row.members, rows[row.group]) for row in states}
 
     return on_brokers
 

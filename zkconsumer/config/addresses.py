@@ -44,7 +44,7 @@ def split_connect(connect: str) -> tuple[str, str]:
 def split_servers(text: str) -> list[tuple[str, int]]:
     """Return host and port of each server. Raises ValueError, whose text says what to do."""
     servers = []
-    for part in (one.strip() for one in text.split(",")):
+    for part in map(str.strip, text.split(",")):
         host, colon, port = part.rpartition(":")
         if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
             raise ValueError(f"{part!r} is not host:port; write host:port,host:port")

@@ -41,10 +41,10 @@ def only_with(other: str, *parameters: str) -> None:
 
 
 def _typed(parameters: Iterable[str]) -> Iterable[str]:
-    for one in click.get_current_context().command.params:
-        if one.name in parameters and was_typed(one.name):
-            is_option = isinstance(one, click.Option)
-            yield one.opts[0] if is_option else one.human_readable_name.strip("[].")
+    for parameter in click.get_current_context().command.params:
+        if parameter.name in parameters and was_typed(parameter.name):
+            is_option = isinstance(parameter, click.Option)
+            yield parameter.opts[0] if is_option else parameter.human_readable_name.strip("[].")
 
 
 def flags(parameter: str, default: str | None, helps: Mapping[str, str]) -> Callable[[F], F]:

@@ -81,8 +81,12 @@ def _in(command: Any, answer: Any) -> int:
         case events.Joined(_, name, _, leader, protocol, members):
             size = 4 + 2 + 4 + _text(protocol) + _text(leader) + _text(name) + 4
             return size + sum(
-                _text(one.member_id) + 2 + len(one.instance_id or "") + 4 + len(one.metadata)
-                for one in members
+                _text(member.member_id)
+                + 2
+                + len(member.instance_id or "")
+                + 4
+                + len(member.metadata)
+                for member in members
             )
         case events.Synced(_, assignment):
             return 4 + 2 + 4 + len(assignment)

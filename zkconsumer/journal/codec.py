@@ -54,7 +54,7 @@ class Codec:
     """Encodes and decodes; ``classes`` are those that may be used where a protocol is annotated."""
 
     def __init__(self, classes: Iterable[type] = ()) -> None:
-        self._classes = {one.__name__: one for one in classes}
+        self._classes = {kind.__name__: kind for kind in classes}
         self._forms: dict[Any, _Form] = {}
 
     def encode(self, value: Any) -> Any:
@@ -77,7 +77,7 @@ class Codec:
     def _make(self, kind: Any) -> _Form:
         origin, inner = get_origin(kind), get_args(kind)
         if origin in (Union, types.UnionType):
-            return self._union(tuple(one for one in inner if one is not types.NoneType))
+            return self._union(tuple(member for member in inner if member is not types.NoneType))
         if origin is tuple:
             if inner[1:] == (...,):
                 return _each(self._form(inner[0]), tuple)
@@ -101,7 +101,7 @@ class Codec:
     def _union(self, kinds: tuple[Any, ...]) -> _Form:
         form = self._form(kinds[0])
         if len(kinds) > 1:
-            form = self._tagged({one.__name__: one for one in kinds})
+            form = self._tagged({member.__name__: member for member in kinds})
         return _Form(
             lambda value: None if value is None else form.encode(value),
             lambda encoded: None if encoded is None else form.decode(encoded),
@@ -122,11 +122,13 @@ class Codec:
 
     def _dataclass(self, kind: type) -> _Form:
         hints = get_type_hints(kind)
-        fields = [one for one in dataclasses.fields(kind) if not one.name.startswith("_")]
-        names = [one.name for one in fields]
+        fields = [field for field in dataclasses.fields(kind) if not field.name.startswith("_")]
+        names = [field.name for field in fields]
         # A journal of an earlier release lacks the fields that were added since.
         required = {
-            one.name for one in fields if one.default is one.default_factory is dataclasses.MISSING
+            field.name
+            for field in fields
+            if field.default is field.default_factory is dataclasses.MISSING
         }
         forms = {name: self._form(hints[name]) for name in names}
         encoders = [(name, form.encode) for name, form in forms.items()]
@@ -197,10 +199,10 @@ def _pair(forms: tuple[_Form, ...]) -> _Form:
     def decode(encoded: Any) -> Any:
         if len(_listed(encoded)) != len(forms):
             raise CodecError(f": {len(encoded)} values instead of {len(forms)}")
-        return tuple(form.decode(one) for form, one in zip(forms, encoded, strict=True))
+        return tuple(form.decode(part) for form, part in zip(forms, encoded, strict=True))
 
     return _Form(
-        lambda value: [form.encode(one) for form, one in zip(forms, value, strict=True)], decode
+        lambda value: [form.encode(part) for form, part in zip(forms, value, strict=True)], decode
     )
 
 
@@ -211,8 +213,8 @@ def _mapping(key_kind: Any, keys: _Form, values: _Form) -> _Form:
     def decode(encoded: Any) -> Any:
         if not isinstance(encoded, dict):
             raise CodecError(f": {encoded!r:.60} is not an object")
-        return {keys.decode(key): values.decode(one) for key, one in encoded.items()}
+        return {keys.decode(key): values.decode(part) for key, part in encoded.items()}
 
     return _Form(
-        lambda value: {keys.encode(key): values.encode(one) for key, one in value.items()}, decode
+        lambda value: {keys.encode(key): values.encode(part) for key, part in value.items()}, decode
     )

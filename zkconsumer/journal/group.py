@@ -86,7 +86,7 @@ def _given(assignment: bytes) -> list[str]:
 def _listed(partitions: Mapping[str, tuple[int, ...]] | None) -> list[str]:
     """Partitions as ``topic id-number``."""
     pairs = (partitions or {}).items()
-    return [f"{one}-{number}" for one, numbers in sorted(pairs) for number in numbers]
+    return [f"{topic_id}-{number}" for topic_id, numbers in sorted(pairs) for number in numbers]
 
 
 def _describe(what: Any, entry: Entry) -> None:
@@ -111,7 +111,9 @@ def _describe(what: Any, entry: Entry) -> None:
             more["detail"] = f"epoch {epoch}{', whole' if full else ''}"
             more["partitions"] = _listed(owned)
         case member_events.TopicNamesRead(_, names):
-            more["detail"] = " ".join(f"{one}:{name}" for one, name in sorted(names.items()))
+            more["detail"] = " ".join(
+                f"{topic_id}:{name}" for topic_id, name in sorted(names.items())
+            )
         case events.RequestFailed(_, code, detail):
             more |= {"result": name_of(code), "detail": detail}
         case (

@@ -140,11 +140,11 @@ class _Run:
         """All fields of an event or command, also those that are as in an earlier line."""
         name = entry["name"]
         fields = dict(entry["fields"])
-        for one, digest in entry.get("unchanged", {}).items():
-            value = self._last.get(name, {}).get(one)
+        for key, digest in entry.get("unchanged", {}).items():
+            value = self._last.get(name, {}).get(key)
             if digest_of(json.dumps(value)) != digest:
-                raise CodecError(f"{name}: the line before does not have the unchanged field {one}")
-            fields[one] = value
+                raise CodecError(f"{name}: the line before does not have the unchanged field {key}")
+            fields[key] = value
         self._last[name] = fields
         return fields
 
@@ -163,7 +163,7 @@ class _Run:
         except Exception as error:  # noqa: BLE001 - it is what a replay is there to find
             broken.append(f"the machine raises {error!r}")
         broken += self._broken(step.event, commands)
-        actual = [Did(type(one).__name__, self._codec.encode(one)) for one in commands]
+        actual = [Did(type(command).__name__, self._codec.encode(command)) for command in commands]
         state = self._machine.state.name
         result = self.result
         result.events += 1
@@ -179,12 +179,12 @@ class _Run:
             line, step.line, step.entry["at"], event, step.state, state, step.done, actual, broken
         )
 
-    def _broken(self, event: Any, found: Sequence[Any]) -> list[str]:
+    def _broken(self, event: Any, commands: Sequence[Any]) -> list[str]:
         """What does not hold after ``event``, of what holds of every machine."""
         machine, faults = self._machine, []
         if isinstance(event, CommitRequested) and event.request is not None:
             self._asked.add(event.request)
-        for command in found:
+        for command in commands:
             name = type(command).__name__
             token = getattr(command, "token", None)
             if token is not None and token in self._tokens:
@@ -216,9 +216,9 @@ class _Run:
         return faults
 
 
-def _alike(one: Sequence[Did], other: Sequence[Did]) -> int:
+def _alike(actual: Sequence[Did], expected: Sequence[Did]) -> int:
     """How many commands are the same before the first that are not."""
-    pairs = zip(one, other, strict=False)
+    pairs = zip(actual, expected, strict=False)
     return sum(1 for _ in takewhile(lambda p: _content(p[0]) == _content(p[1]), pairs))
 
 

@@ -351,7 +351,9 @@ class Producer:
         """Return the partitions with an acknowledged message after the first ``since`` sent."""
         with self._lock:
             pending = [(json.loads(value), future) for value, future in self._pending]
-        return {one["p"] for one, future in pending if one["n"] >= since and future.succeeded()}
+        return {
+            record["p"] for record, future in pending if record["n"] >= since and future.succeeded()
+        }
 
     def settle(self) -> None:
         """Wait until every message that was sent has been acknowledged or abandoned."""
@@ -359,10 +361,10 @@ class Producer:
             pending, self._pending = self._pending, []
         for value, future in pending:
             try:
-                found = future.get(timeout=70.0)
+                stored = future.get(timeout=70.0)
             except KafkaError:
                 continue
-            self.acked[found.partition, found.offset] = value
+            self.acked[stored.partition, stored.offset] = value
 
     def stop(self) -> dict[tuple[int, int], bytes]:
         """Send no more messages; return everything acknowledged."""

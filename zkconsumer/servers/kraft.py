@@ -52,7 +52,7 @@ def new_cluster_id() -> str:
 
 def quorum_settings(quorum: Sequence[Voter]) -> dict[str, object]:
     """Return the settings with which a server finds the controllers."""
-    voters = ",".join(f"{one.node}@{HOST}:{one.port}" for one in quorum)
+    voters = ",".join(f"{controller.node}@{HOST}:{controller.port}" for controller in quorum)
     return {
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": voters,
@@ -74,7 +74,7 @@ def kraft_spec(
 
     ``properties`` take precedence over these settings.
     """
-    own = next((one for one in quorum if one.node == node), None)
+    own = next((controller for controller in quorum if controller.node == node), None)
     listeners = [f"PLAINTEXT://{HOST}:{port}"]
     if own is not None:
         listeners.append(f"CONTROLLER://{HOST}:{own.port}")
@@ -115,7 +115,7 @@ def controller_spec(
     properties: Mapping[str, str],
 ) -> ServerSpec:
     """Write the configuration of a controller that is not a broker."""
-    port = next(one.port for one in quorum if one.node == node)
+    port = next(controller.port for controller in quorum if controller.node == node)
     settings: dict[str, object] = {
         **quorum_settings(quorum),
         "process.roles": "controller",

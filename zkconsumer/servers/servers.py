@@ -308,7 +308,7 @@ def wait_unregistered(zookeeper_ports: Sequence[int], broker_id: int) -> None:
     def forgotten() -> bool:
         shown = [four_letters(port, "dump") for port in zookeeper_ports]
         shown = [sessions for sessions in shown if "Sessions" in sessions]
-        return bool(shown) and not any(f"\t/brokers/ids/{broker_id}\n" in one for one in shown)
+        return bool(shown) and not any(f"\t/brokers/ids/{broker_id}\n" in text for text in shown)
 
     timeout = BROKER_SESSION_MS / 1000 + 15
     wait_until(forgotten, timeout, f"ZooKeeper has forgotten the last run of broker {broker_id}")

@@ -190,7 +190,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         if timeout is None or left < timeout:
             timeout = None if left == math.inf else left
         ready = self._select(reading, writing, timeout)
-        if connection.patience() <= 0 and not any(one is not waker for one in ready[0]):
+        if connection.patience() <= 0 and not any(socket is not waker for socket in ready[0]):
             raise ConnectionDropped(
                 f"no answer for {connection.silence:g} s, a third of the session timeout"
             )
@@ -205,9 +205,13 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         timeout: float | None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
         # What TLS has decrypted is no longer in the socket, and kazoo's loop waits for the socket.
-        decrypted = [one for one in reading if isinstance(one, ssl.SSLSocket) and one.pending()]
+        decrypted = [
+            connected
+            for connected in reading
+            if isinstance(connected, ssl.SSLSocket) and connected.pending()
+        ]
         ready = _poll(reading, writing, 0 if decrypted else timeout)
-        ready[0].extend(one for one in decrypted if one not in ready[0])
+        ready[0].extend(connected for connected in decrypted if connected not in ready[0])
         return ready
 
 
@@ -221,15 +225,15 @@ def _poll(
     poll = select.poll()
     events: dict[int, int] = {}
     for sockets, event in ((reading, select.POLLIN), (writing, select.POLLOUT)):
-        for one in sockets:
-            number = one.fileno()
+        for connected in sockets:
+            number = connected.fileno()
             events[number] = events.get(number, 0) | event
     for number, wanted in events.items():
         poll.register(number, wanted)
     ready = dict(poll.poll(None if timeout is None else math.ceil(timeout * 1000)))
     return (  # an error or the connection's end shows at the next read or write
-        [one for one in reading if ready.get(one.fileno(), 0) & ~select.POLLOUT],
-        [one for one in writing if ready.get(one.fileno(), 0) & ~select.POLLIN],
+        [connected for connected in reading if ready.get(connected.fileno(), 0) & ~select.POLLOUT],
+        [connected for connected in writing if ready.get(connected.fileno(), 0) & ~select.POLLIN],
         [],
     )
 

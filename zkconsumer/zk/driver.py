@@ -77,7 +77,7 @@ _CODES: dict[type[kz.KazooException], Code] = {
 
 def _kazoo_logger() -> logging.Logger:
     logger = logging.getLogger("zkconsumer.zk.kazoo")
-    if not any(isinstance(one, HideSecrets) for one in logger.filters):
+    if not any(isinstance(known, HideSecrets) for known in logger.filters):
         logger.addFilter(HideSecrets())
     return logger
 
@@ -423,7 +423,7 @@ class ZkDriver:
             case GetAcl(path):
                 return client.get_acls_async(path), _acl
             case SetAcl(path, entries, version):
-                every = [ACL(one.perms, Id(one.scheme, one.who)) for one in entries]
+                every = [ACL(entry.perms, Id(entry.scheme, entry.who)) for entry in entries]
                 return client.set_acls_async(path, every, version), _nothing
         raise TypeError(f"not a single operation: {op!r}")
 
@@ -517,7 +517,7 @@ def _optional_stat(value: Any) -> Stat | None:
 
 def _acl(value: Any) -> Acl:
     entries, stat = value
-    every = (AclEntry(one.perms, one.id.scheme, one.id.id) for one in entries)
+    every = (AclEntry(entry.perms, entry.id.scheme, entry.id.id) for entry in entries)
     return Acl(tuple(every), stat.aversion)
 
 

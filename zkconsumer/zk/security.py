@@ -106,7 +106,10 @@ class ZkSecurity:
         """kazoo's ``auth_data``."""
         digest = self._keys.zookeeper_digest
         credentials = [] if digest is None else [digest.value]
-        return [("digest", one) for one in (*credentials, *([self._also] if self._also else []))]
+        return [
+            ("digest", credential)
+            for credential in (*credentials, *([self._also] if self._also else []))
+        ]
 
     def sasl_refused(self) -> str:
         """The error message if SASL has failed."""
@@ -132,7 +135,7 @@ class HideSecrets(logging.Filter):
         if "passwd" in str(record.msg):
             return False
         if isinstance(record.args, tuple):
-            record.args = tuple(_hidden(one) for one in record.args)
+            record.args = tuple(_hidden(value) for value in record.args)
         return True
 
 

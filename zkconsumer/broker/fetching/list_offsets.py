@@ -60,19 +60,19 @@ def list_offsets(
         ],
     )
     response = connection.call(request, ListOffsetsResponse, version)
-    found: dict[TopicPartition, int | BrokerError] = {}
+    offsets: dict[TopicPartition, int | BrokerError] = {}
     with mapped_errors(connection.endpoint):
         for entry in response.topics:
             for part in entry.partitions:
                 key = TopicPartition(entry.name, part.partition_index)
                 if part.error_code:
-                    found[key] = error_from_code(part.error_code, f"offsets of {key}")
+                    offsets[key] = error_from_code(part.error_code, f"offsets of {key}")
                     continue
                 offset = part.offset if version else next(iter(part.old_style_offsets), -1)
-                found[key] = (
+                offsets[key] = (
                     offset
                     if offset >= 0 or (which >= 0 and offset == NONE)
                     else BrokerError(f"offsets of {key}: the broker has none")
                 )
     missing = BrokerError("the broker left the partition out of its answer")
-    return {key: found.get(key, missing) for key in partitions}
+    return {key: offsets.get(key, missing) for key in partitions}

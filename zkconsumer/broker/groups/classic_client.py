@@ -156,21 +156,21 @@ class GroupClient:
             asked = broker
             try:
                 connection = self._connection(broker)
-                code, found = ask_coordinator(
+                code, coordinator = ask_coordinator(
                     connection, self._group, partial(self._call, connection)
                 )
                 if code:
                     failed = self._failed(command.token, code, "coordinator")
                     continue
-                asked = found
-                self._check_protocol(self._connection(found))
+                asked = coordinator
+                self._check_protocol(self._connection(coordinator))
             except UnsupportedBrokerError:
                 raise
             except BrokerError as error:
                 self._brokers.failed(asked)
                 failed = events.RequestFailed(command.token, UNREACHABLE, str(error))
                 continue
-            self.coordinator = found
+            self.coordinator = coordinator
             return events.CoordinatorFound(command.token)
         return failed
 
@@ -218,7 +218,9 @@ class GroupClient:
                 if topic.partitions and (command.topics is None or topic.name in command.topics)
             }
             wanted = command.topics or ()
-            errors = {one.name: one.error_code for one in answer.topics if one.name in wanted}
+            errors = {
+                topic.name: topic.error_code for topic in answer.topics if topic.name in wanted
+            }
         self._brokers.learn(answer.brokers)
         refused = {topic: code for topic, code in errors.items() if code}
         return events.TopicsLoaded(command.token, partitions, answer.brokers, refused)
@@ -251,11 +253,11 @@ class GroupClient:
         with mapped_errors(connection.endpoint):
             members = tuple(
                 GroupMember(
-                    one.member_id,
-                    one.group_instance_id if version == 5 else None,
-                    _raw(one.metadata),
+                    member.member_id,
+                    member.group_instance_id if version == 5 else None,
+                    _raw(member.metadata),
                 )
-                for one in answer.members
+                for member in answer.members
             )
         return events.Joined(
             command.token,
@@ -269,11 +271,11 @@ class GroupClient:
     def _strategies(self, connection: BrokerConnection, offered: Sequence[str]) -> str:
         """What the group uses and what this member offers, for an error."""
         try:
-            found = describe_groups([self._group], connection, partitions=False)[self._group]
+            described = describe_groups([self._group], connection, partitions=False)[self._group]
         except BrokerError:
             used = "another strategy"
         else:
-            used = repr(found.strategy) if found.strategy else "another strategy"
+            used = repr(described.strategy) if described.strategy else "another strategy"
         return (
             f": the group's members use {used}, and this member offers {', '.join(offered)}: set "
             "partition.assignment.strategy to one that all members have"
@@ -320,13 +322,13 @@ class GroupClient:
 
     def _fetch(self, command: commands.FetchOffsets) -> Event:
         connection = self._to_coordinator()
-        found = fetch_offsets(
+        fetched = fetch_offsets(
             connection, self._group, command.partitions, ask=partial(self._call, connection)
         )
-        return self._fetched(command, found)
+        return self._fetched(command, fetched)
 
-    def _fetched(self, command: Any, found: FetchedOffsets) -> Event:
-        code, what, stored = found
+    def _fetched(self, command: Any, fetched: FetchedOffsets) -> Event:
+        code, what, stored = fetched
         if code:
             return events.RequestFailed(command.token, code, str(error_from_code(code, what)))
         offsets = {tp: stored[tp].offset if tp in stored else None for tp in command.partitions}

@@ -137,9 +137,9 @@ def ask_coordinator(
 
 def find_coordinator(connection: BrokerConnection, group: str) -> BrokerEndpoint:
     """Ask any broker for a group's coordinator. Raises TryAgainError, BrokerError."""
-    code, found = ask_coordinator(connection, group)
+    code, coordinator = ask_coordinator(connection, group)
     check(code, f"coordinator of group {group}")
-    return found
+    return coordinator
 
 
 def fetch_offsets(
@@ -259,9 +259,9 @@ def commit(
     answer = (ask or connection.call)(request, OffsetCommitResponse, version)
     with mapped_errors(connection.endpoint):
         codes = {
-            TopicPartition(entry.name, one.partition_index): one.error_code
+            TopicPartition(entry.name, part.partition_index): part.error_code
             for entry in answer.topics
-            for one in entry.partitions
+            for part in entry.partitions
         }
     return {tp: codes.get(tp, ErrorCode.COORDINATOR_NOT_AVAILABLE) for tp in offsets}
 

@@ -67,21 +67,23 @@ def describe_groups(
     request = DescribeGroupsRequest(groups=list(groups))
     answer = connection.call(request, DescribeGroupsResponse, version)
     with mapped_errors(connection.endpoint):
-        found: dict[str, DescribedGroup] = {}
-        for one in answer.groups:
-            check(one.error_code, f"members of group {one.group_id}")
-            readable = partitions and one.protocol_type in ("consumer", "")
+        descriptions: dict[str, DescribedGroup] = {}
+        for group in answer.groups:
+            check(group.error_code, f"members of group {group.group_id}")
+            readable = partitions and group.protocol_type in ("consumer", "")
             members = tuple(
                 _member(member, _given(member.member_assignment) if readable else ())
-                for member in one.members
+                for member in group.members
             )
-            found[one.group_id] = DescribedGroup(
-                connection.endpoint, one.group_state, one.protocol_data, members
+            descriptions[group.group_id] = DescribedGroup(
+                connection.endpoint, group.group_state, group.protocol_data, members
             )
-        if found.keys() != set(groups):
+        if descriptions.keys() != set(groups):
             raise ValueError("not the groups that were asked for")
-    dead = [name for name, one in found.items() if one.state == DEAD and not one.members]
-    return found | _by_kip_848(dead, connection)
+    dead = [
+        name for name, group in descriptions.items() if group.state == DEAD and not group.members
+    ]
+    return descriptions | _by_kip_848(dead, connection)
 
 
 def undeletable(groups: Sequence[str], connection: BrokerConnection) -> frozenset[str]:
@@ -97,11 +99,11 @@ def undeletable(groups: Sequence[str], connection: BrokerConnection) -> frozense
     answer = connection.call(request, DescribeGroupsResponse, version)
     with mapped_errors(connection.endpoint):
         return frozenset(
-            one.group_id
-            for one in answer.groups
-            if not one.error_code
-            and one.authorized_operations is not None
-            and _DELETE not in one.authorized_operations
+            group.group_id
+            for group in answer.groups
+            if not group.error_code
+            and group.authorized_operations is not None
+            and _DELETE not in group.authorized_operations
         )
 
 
@@ -119,11 +121,11 @@ def _by_kip_848(groups: Sequence[str], connection: BrokerConnection) -> dict[str
     answer = connection.call(request, ConsumerGroupDescribeResponse, version)
     unknown = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
     with mapped_errors(connection.endpoint):
-        found: dict[str, DescribedGroup] = {}
-        for one in answer.groups:
-            if one.error_code in unknown:  # or the protocol is disabled
+        descriptions: dict[str, DescribedGroup] = {}
+        for group in answer.groups:
+            if group.error_code in unknown:  # or the protocol is disabled
                 continue
-            check(one.error_code, f"members of group {one.group_id}")
+            check(group.error_code, f"members of group {group.group_id}")
             members = tuple(
                 _member(
                     member,
@@ -133,12 +135,12 @@ def _by_kip_848(groups: Sequence[str], connection: BrokerConnection) -> dict[str
                         for number in topic.partitions
                     ),
                 )
-                for member in one.members
+                for member in group.members
             )
-            found[one.group_id] = DescribedGroup(
-                connection.endpoint, one.group_state, one.assignor_name, members
+            descriptions[group.group_id] = DescribedGroup(
+                connection.endpoint, group.group_state, group.assignor_name, members
             )
-        return found
+        return descriptions
 
 
 def _given(assignment: Any) -> Iterable[TopicPartition]:

@@ -122,10 +122,10 @@ class GroupCoordinators(OffsetClient):
                 check(answer.error_code, f"groups of broker {endpoint.broker_id}")
                 return [group.group_id for group in answer.groups]
 
-        found: set[str] = set()
+        names: set[str] = set()
         for broker in self._brokers():
-            found.update(self._until(partial(ask, broker), f"broker {broker.broker_id}"))
-        return sorted(found)
+            names.update(self._until(partial(ask, broker), f"broker {broker.broker_id}"))
+        return sorted(names)
 
     def members(self, group: str) -> tuple[str, ...]:
         """Return the group's members, as ``<client id> at <host> (<member id>)``.
@@ -144,20 +144,20 @@ class GroupCoordinators(OffsetClient):
 
     def members_of(self, groups: Iterable[str]) -> dict[str, tuple[str, ...] | BrokerError]:
         """Return the result of ``members`` for many groups, or the reason why it is unknown."""
-        found: dict[str, tuple[str, ...] | BrokerError] = {}
+        members: dict[str, tuple[str, ...] | BrokerError] = {}
         together: defaultdict[Hashable, list[str]] = defaultdict(list)
         for group in groups:
             together[self._place(group)].append(group)
         for some in together.values():
             try:
-                found.update(self._at_coordinator(some[0], partial(_members, some)))
+                members.update(self._at_coordinator(some[0], partial(_members, some)))
             except BrokerError:  # whose groups, the next attempt says of each
                 for group in some:
                     try:
-                        found[group] = self.members(group)
+                        members[group] = self.members(group)
                     except BrokerError as error:
-                        found[group] = error
-        return found
+                        members[group] = error
+        return members
 
     def undeletable(self, groups: Iterable[str]) -> frozenset[str]:
         """Return the groups whose offsets may not be deleted, as far as coordinators say it.
@@ -167,11 +167,11 @@ class GroupCoordinators(OffsetClient):
         together: defaultdict[Hashable, list[str]] = defaultdict(list)
         for group in groups:
             together[self._place(group)].append(group)
-        found: set[str] = set()
+        groups_kept: set[str] = set()
         for some in together.values():
             with suppress(BrokerError, TryAgainError):
-                found |= undeletable(some, self._connection(self._find(some[0])))
-        return frozenset(found)
+                groups_kept |= undeletable(some, self._connection(self._find(some[0])))
+        return frozenset(groups_kept)
 
     # -- offsets -------------------------------------------------------------------------------
 
@@ -191,14 +191,14 @@ class GroupCoordinators(OffsetClient):
 
         Brokers before 1.0 do not report them.
         """
-        return frozenset().union(*(one.hidden for one in self._describe(topics)))
+        return frozenset().union(*(metadata.hidden for metadata in self._describe(topics)))
 
     def absent(self, topics: Iterable[str]) -> frozenset[str]:
         """Return the topics of which a broker that is asked for the name says that there is none.
 
         A list of all topics proves nothing: brokers leave out those that may not be described.
         """
-        return frozenset().union(*(one.absent for one in self._describe(topics)))
+        return frozenset().union(*(metadata.absent for metadata in self._describe(topics)))
 
     def _describe(self, topics: Iterable[str]) -> list[ClusterMetadata]:
         wanted = sorted(topics)
@@ -268,12 +268,12 @@ class GroupCoordinators(OffsetClient):
                     return {}
                 check(answer.error_code, f"deletion of offsets of group {group}")
                 return {
-                    TopicPartition(entry.name, one.partition_index): error_from_code(
-                        one.error_code, f"deletion of the offset of {entry.name}"
+                    TopicPartition(entry.name, part.partition_index): error_from_code(
+                        part.error_code, f"deletion of the offset of {entry.name}"
                     )
                     for entry in answer.topics
-                    for one in entry.partitions
-                    if one.error_code
+                    for part in entry.partitions
+                    if part.error_code
                 }
 
         if not wanted:
@@ -326,7 +326,9 @@ class GroupCoordinators(OffsetClient):
     # -- connections ---------------------------------------------------------------------------
 
     def _order(self, brokers: Sequence[BrokerEndpoint]) -> list[BrokerEndpoint]:
-        return sorted(super()._order(brokers), key=lambda one: self._why_given_up(one) is not None)
+        return sorted(
+            super()._order(brokers), key=lambda broker: self._why_given_up(broker) is not None
+        )
 
     def _at_coordinator(self, group: str, once: Callable[[BrokerConnection], T]) -> T:
         what = name_of(group)
@@ -391,12 +393,13 @@ class _GivenUpError(CommitFailedError):
 def _members(groups: list[str], connection: BrokerConnection) -> dict[str, tuple[str, ...]]:
     """Return the members of groups that have the same coordinator."""
     try:
-        found = describe_groups(groups, connection, partitions=False)
+        descriptions = describe_groups(groups, connection, partitions=False)
     except UnsupportedBrokerError:
         return dict.fromkeys(groups, ())
     return {
         group: tuple(
-            f"{one.client_id} at {one.host} ({one.member_id})" for one in described.members
+            f"{member.client_id} at {member.host} ({member.member_id})"
+            for member in described.members
         )
-        for group, described in found.items()
+        for group, described in descriptions.items()
     }

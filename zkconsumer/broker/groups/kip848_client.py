@@ -97,7 +97,9 @@ class ConsumerGroupClient(GroupClient):
             command.epoch,
             instance_id=self._instance_id,
             subscription=self._subscription if command.full else None,
-            owned=None if owned is None else {uuid.UUID(one): n for one, n in owned.items()},
+            owned=None
+            if owned is None
+            else {uuid.UUID(topic_id): n for topic_id, n in owned.items()},
             ask=partial(self._call, connection),
         )
         given = answer.assignment
@@ -107,7 +109,9 @@ class ConsumerGroupClient(GroupClient):
             answer.detail,
             answer.epoch,
             answer.interval,
-            None if given is None else {str(one): numbers for one, numbers in given.items()},
+            None
+            if given is None
+            else {str(topic_id): numbers for topic_id, numbers in given.items()},
         )
 
     def _read_names(self, command: commands.ReadTopicNames) -> events.TopicNamesRead:
@@ -115,12 +119,12 @@ class ConsumerGroupClient(GroupClient):
         ids = map(uuid.UUID, command.ids)
         names, brokers = topic_names(connection, ids, partial(self._call, connection))
         self._brokers.learn(brokers)
-        found = {str(one): name for one, name in names.items()}
-        return events.TopicNamesRead(command.token, found, brokers)
+        by_id = {str(topic_id): name for topic_id, name in names.items()}
+        return events.TopicNamesRead(command.token, by_id, brokers)
 
     def _fetch_as_member(self, command: commands.FetchMemberOffsets) -> Any:
         connection = self._to_coordinator()
-        found = fetch_as_member(
+        fetched = fetch_as_member(
             connection,
             self._group,
             command.member_id,
@@ -128,7 +132,7 @@ class ConsumerGroupClient(GroupClient):
             command.partitions,
             partial(self._call, connection),
         )
-        return self._fetched(command, found)
+        return self._fetched(command, fetched)
 
     def _leave_as_member(self, command: LeaveGroup) -> Left:
         connection = self._to_coordinator()

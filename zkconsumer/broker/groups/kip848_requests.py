@@ -145,8 +145,8 @@ def heartbeat(
             None
             if assigned is None
             else {
-                uuid.UUID(str(one.topic_id)): tuple(one.partitions)
-                for one in assigned.topic_partitions
+                uuid.UUID(str(topic.topic_id)): tuple(topic.partitions)
+                for topic in assigned.topic_partitions
             },
         )
 
@@ -205,7 +205,7 @@ def fetch_as_member(
     )
     answer = (ask or connection.call)(request, OffsetFetchResponse, WITH_EPOCH)
     with mapped_errors(connection.endpoint):
-        (found,) = answer.groups
-        if found.error_code:
+        (entry,) = answer.groups
+        if entry.error_code:
             left.clear()
-        return offsets_in(found.topics, left, WITH_EPOCH, found.error_code, what)
+        return offsets_in(entry.topics, left, WITH_EPOCH, entry.error_code, what)

@@ -191,9 +191,9 @@ class OffsetClient:
         known = self._coordinators.get(place)
         if known is not None:
             return known
-        found = find_coordinator(self._connection(self._any_broker()), group)
-        self._coordinators[place] = found
-        return found
+        coordinator = find_coordinator(self._connection(self._any_broker()), group)
+        self._coordinators[place] = coordinator
+        return coordinator
 
     def _at_coordinator(self, group: str, once: Callable[[BrokerConnection], T]) -> T:
         return self._until(lambda: once(self._connection(self._find(group))), name_of(group))
@@ -225,8 +225,10 @@ class MemberOffsets(OffsetClient):
         self._permit = partial(check_permission, permission)
         try:
             if isinstance(op, FetchOffsets):
-                found = self.stored(self._group, op.partitions)
-                return Ok(tuple(found[tp].offset if tp in found else None for tp in op.partitions))
+                stored = self.stored(self._group, op.partitions)
+                return Ok(
+                    tuple(stored[tp].offset if tp in stored else None for tp in op.partitions)
+                )
             refused = self._store(op.positions)
             return Ok(tuple(str(refused[tp]) if tp in refused else None for tp, _ in op.positions))
         except ZkConsumerError as error:

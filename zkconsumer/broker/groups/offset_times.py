@@ -63,12 +63,12 @@ def commit_times(
                 continue
             known: dict[tuple[str, TopicPartition], int] = {}
             try:
-                for one in _whole_log(connections[leaders[tp]], tp):
-                    if one.group in by_partition[tp]:
-                        if one.at_ms is None:
-                            known.pop((one.group, one.tp), None)
+                for record in _whole_log(connections[leaders[tp]], tp):
+                    if record.group in by_partition[tp]:
+                        if record.at_ms is None:
+                            known.pop((record.group, record.tp), None)
                         else:
-                            known[(one.group, one.tp)] = one.at_ms
+                            known[(record.group, record.tp)] = record.at_ms
             except BrokerError:
                 continue  # what was read is not the last word
             times.update(known)
@@ -81,10 +81,10 @@ def commit_times(
 def log_end(connection: BrokerConnection, partition: int) -> int:
     """Return where the next commit goes in a partition of the log. Raises BrokerError."""
     tp = TopicPartition(OFFSETS_TOPIC, partition)
-    found = list_offsets(connection, [tp], LATEST)[tp]
-    if isinstance(found, BrokerError):
-        raise found
-    return found
+    end = list_offsets(connection, [tp], LATEST)[tp]
+    if isinstance(end, BrokerError):
+        raise end
+    return end
 
 
 def commits_since(
@@ -97,9 +97,9 @@ def commits_since(
     tp = TopicPartition(OFFSETS_TOPIC, partition)
     end = log_end(connection, partition)
     return [
-        (found.tp, found.offset)
-        for found in _commits(connection, tp, position, end)
-        if found.group == group
+        (commit.tp, commit.offset)
+        for commit in _commits(connection, tp, position, end)
+        if commit.group == group
     ]
 
 
@@ -136,10 +136,10 @@ def _whole_log(connection: BrokerConnection, tp: TopicPartition) -> Iterator[_Co
     """Yield each commit in a log."""
     bounds = []
     for which in (EARLIEST, LATEST):
-        found = list_offsets(connection, [tp], which)[tp]
-        if isinstance(found, BrokerError):
-            raise found
-        bounds.append(found)
+        offset = list_offsets(connection, [tp], which)[tp]
+        if isinstance(offset, BrokerError):
+            raise offset
+        bounds.append(offset)
     yield from _commits(connection, tp, *bounds)
 
 
@@ -184,7 +184,7 @@ def _commit(key: bytes | None, value: bytes | None) -> _Commit | None:
     if value is None:
         return _Commit(about.group, tp, None, None)
     try:
-        found = decode_offset(value)
+        stored = decode_offset(value)
     except ValueError:
         return _Commit(about.group, tp, None, None)
-    return _Commit(about.group, tp, found.offset, found.commit_ms)
+    return _Commit(about.group, tp, stored.offset, stored.commit_ms)

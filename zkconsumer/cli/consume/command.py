@@ -261,7 +261,7 @@ def consume(
     stdout exited.
     """
     zookeeper, bootstrap = chosen(zookeeper, bootstrap)
-    if sum(one is not None for one in (topic, whitelist, blacklist)) != 1:
+    if sum(choice is not None for choice in (topic, whitelist, blacklist)) != 1:
         raise click.UsageError("give exactly one of --topic, --whitelist and --blacklist")
     if (form in FORMATS) != (out is not None):
         raise click.UsageError("--format arrow, --format parquet and --out DIR go together")

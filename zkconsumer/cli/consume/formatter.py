@@ -27,7 +27,7 @@ def _number(form: str) -> Decode:
 def _escaped(data: bytes) -> str:
     """As Kafka's ``Bytes.toString``: escape everything that is not printable ASCII."""
     return "".join(
-        chr(one) if 0x20 <= one <= 0x7E and one != 0x5C else f"\\x{one:02X}" for one in data
+        chr(byte) if 0x20 <= byte <= 0x7E and byte != 0x5C else f"\\x{byte:02X}" for byte in data
     )
 
 

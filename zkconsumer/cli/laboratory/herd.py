@@ -232,10 +232,10 @@ def _agreement(runs: list[Measures], figures: Sequence[str]) -> None:
         if mode != "real" or simulated is None:
             continue
         for name in figures:
-            one, other = values(some, name), values(simulated, name)
-            if one and other:
-                rows.append([profile, members, name, *spread(one), *spread(other)])
-                rows[-1].append(_difference(fmean(one), fmean(other), name))
+            real, model = values(some, name), values(simulated, name)
+            if real and model:
+                rows.append([profile, members, name, *spread(real), *spread(model)])
+                rows[-1].append(_difference(fmean(real), fmean(model), name))
     if rows:
         click.echo("\nMeans and ranges of real and of simulated runs:")
         head = ["profile", "members", "figure", "real", "range", "simulated", "range", "differs"]

@@ -72,11 +72,11 @@ def values(runs: Sequence[Measures], name: str) -> list[float]:
     return sorted(value for run in runs if (value := getattr(run, name)) is not None)
 
 
-def spread(found: Sequence[float]) -> tuple[float, str]:
+def spread(numbers: Sequence[float]) -> tuple[float, str]:
     """Mean, and range as text, of sorted figures. The range of equal figures is empty."""
-    mean = round(fmean(found), 2)
+    mean = round(fmean(numbers), 2)
     whole = mean == int(mean)
-    return int(mean) if whole else mean, f"{found[0]:g}-{found[-1]:g}" if found[0] < found[
+    return int(mean) if whole else mean, f"{numbers[0]:g}-{numbers[-1]:g}" if numbers[0] < numbers[
         -1
     ] else ""
 

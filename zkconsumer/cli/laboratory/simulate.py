@@ -166,7 +166,7 @@ def simulate(
             topics,
             event,
             name,
-            one,
+            run_seed,
             latency=latency,
             service=service,
             session_timeout=session_timeout,
@@ -179,7 +179,7 @@ def simulate(
         )
         for name in profiles
         for size in members
-        for one in range(seed, seed + seeds)
+        for run_seed in range(seed, seed + seeds)
     ]
     check_herds(herds, _MOST, journal)
     runs = _runs(herds, jobs, journal)
@@ -256,7 +256,7 @@ def _scenario(
     name: str, profile: str | None, seed: int, as_json: bool, journal: Path | None
 ) -> None:
     wanted = ("scala", "default") if profile is None else (profile,)
-    results = [play(name, one, seed) for one in wanted if one in ("scala", "default")]
+    results = [play(name, each, seed) for each in wanted if each in ("scala", "default")]
     if not results:
         raise ConfigError(["--scenario: only for the profiles scala and default"])
     if journal is not None:

@@ -68,7 +68,7 @@ def _diagram(journal: Path, run: Replayed) -> str:
     """The member's steps up to the difference, and a note there."""
     there = run.difference
     assert there is not None
-    last = max([there.event_line, *(one.line for one in there.expected)])
+    last = max([there.event_line, *(command.line for command in there.expected)])
     first = max(run.line, there.event_line - _AROUND)
     note = f"    Note over M: line {there.line}: differs after {there.event.name}\n"
     return sequence(islice(read_journal(journal), first - 1, last), run.member) + note
@@ -99,8 +99,8 @@ def _lines(journal: Path, run: Replayed) -> Iterator[str]:
     yield f"    actual    {there.actual_state}"
     yield "  commands"
     for title, done in (("expected", there.expected), ("actual  ", there.actual)):
-        for one in done or [Did("none", {})]:
-            yield f"    {title}  {_shown(one)}"
+        for command in done or [Did("none", {})]:
+            yield f"    {title}  {_shown(command)}"
     for rule in there.broken:
         yield f"  broken rule: {printable(rule)}"
 
@@ -113,10 +113,10 @@ def _what(there: Difference) -> str:
 
 
 def _plain(done: Sequence[Did]) -> list[tuple[str, Any]]:
-    return [(one.name, one.fields) for one in done]
+    return [(command.name, command.fields) for command in done]
 
 
-def _shown(one: Did) -> str:
-    text = f"{one.name} {json.dumps(one.fields)}" if one.fields else one.name
+def _shown(command: Did) -> str:
+    text = f"{command.name} {json.dumps(command.fields)}" if command.fields else command.name
     text = printable(text if len(text) <= _SHOWN else text[:_SHOWN] + " ...")
-    return f"line {one.line}: {text}" if one.line else text
+    return f"line {command.line}: {text}" if command.line else text

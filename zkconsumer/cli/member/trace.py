@@ -91,7 +91,7 @@ def trace(
             try:
                 streams = member.create_message_streams(dict.fromkeys(topics, 1))
                 if read:
-                    for stream in (one for group_ in streams.values() for one in group_):
+                    for stream in (stream for some in streams.values() for stream in some):
                         threading.Thread(target=_drain, args=(stream,), daemon=True).start()
                 joining.set_result(None)
             except BaseException as error:  # noqa: BLE001 - the main thread raises it again

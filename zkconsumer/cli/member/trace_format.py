@@ -43,33 +43,39 @@ def exchange(at: float, broker: BrokerEndpoint, request: Any, answer: Any) -> Ex
     name = type(request).__name__.removesuffix("Request")
     sent, got = dict(request.to_dict()), dict(answer.to_dict())
     if name == "JoinGroup":
-        sent["protocols"] = {one.name: _subscription(one.metadata) for one in request.protocols}
-        got["members"] = {one.member_id: _subscription(one.metadata) for one in answer.members}
+        sent["protocols"] = {
+            protocol.name: _subscription(protocol.metadata) for protocol in request.protocols
+        }
+        got["members"] = {
+            member.member_id: _subscription(member.metadata) for member in answer.members
+        }
     elif name == "SyncGroup":
         sent["assignments"] = {
-            one.member_id: _assignment(one.assignment) for one in request.assignments
+            given.member_id: _assignment(given.assignment) for given in request.assignments
         }
         got["assignment"] = _assignment(answer.assignment)
     elif name == "Metadata":
-        sent = {"topics": None if request.topics is None else [one.name for one in request.topics]}
-        got = {"partitions": {one.name: len(one.partitions) for one in answer.topics}}
+        sent = {
+            "topics": None if request.topics is None else [topic.name for topic in request.topics]
+        }
+        got = {"partitions": {topic.name: len(topic.partitions) for topic in answer.topics}}
     elif name == "OffsetCommit":
         sent["topics"] = _each(request.topics, "committed_offset")
         got = {"error_codes": _each(answer.topics, "error_code")}
     elif name == "OffsetFetch":
-        sent["topics"] = {one.name: list(one.partition_indexes) for one in request.topics}
+        sent["topics"] = {topic.name: list(topic.partition_indexes) for topic in request.topics}
         got = {"committed_offsets": _each(answer.topics, "committed_offset")}
     return Exchange(at, broker, name, _plain(sent), _plain(got))
 
 
-def lines(found: Exchange) -> list[str]:
+def lines(exchanged: Exchange) -> list[str]:
     """Three lines: the receiver, the request and the answer."""
-    where = f"{found.broker.host}:{found.broker.port}"
-    outcome = f"  {found.outcome}" if found.outcome else ""
+    where = f"{exchanged.broker.host}:{exchanged.broker.port}"
+    outcome = f"  {exchanged.outcome}" if exchanged.outcome else ""
     return [
-        f"{found.at:9.3f} {found.name} -> {where}{outcome}",
-        f"          sent {_fields(found.sent)}",
-        f"          got  {_fields(found.got)}",
+        f"{exchanged.at:9.3f} {exchanged.name} -> {where}{outcome}",
+        f"          sent {_fields(exchanged.sent)}",
+        f"          got  {_fields(exchanged.got)}",
     ]
 
 
@@ -80,11 +86,11 @@ class Diagram:
     _rows: list[tuple[str, str, str]] = field(default_factory=list)
     _times: list[int] = field(default_factory=list)
 
-    def add(self, found: Exchange) -> None:
+    def add(self, exchanged: Exchange) -> None:
         """Take one exchange in."""
-        row = (found.name, _asked(found), found.outcome or _told(found))
+        row = (exchanged.name, _asked(exchanged), exchanged.outcome or _told(exchanged))
         same = self._rows and self._rows[-1] == row
-        if same and found.name in ("Heartbeat", "Metadata", "OffsetCommit"):
+        if same and exchanged.name in ("Heartbeat", "Metadata", "OffsetCommit"):
             self._times[-1] += 1
         else:
             self._rows.append(row)
@@ -100,9 +106,9 @@ class Diagram:
         return "\n".join(parts) + "\n"
 
 
-def _asked(found: Exchange) -> str:
-    sent = found.sent
-    match found.name:
+def _asked(exchanged: Exchange) -> str:
+    sent = exchanged.sent
+    match exchanged.name:
         case "JoinGroup":
             protocols = sent["protocols"]
             names = ", ".join(protocols) if isinstance(protocols, Mapping) else ""
@@ -119,9 +125,9 @@ def _asked(found: Exchange) -> str:
             return ""
 
 
-def _told(found: Exchange) -> str:
-    got = found.got
-    match found.name:
+def _told(exchanged: Exchange) -> str:
+    got = exchanged.got
+    match exchanged.name:
         case "FindCoordinator":
             return f"broker {got['node_id']}"
         case "JoinGroup":
@@ -145,9 +151,9 @@ def _fields(fields: Mapping[str, object]) -> str:
 
 def _each(topics: Iterable[Any], name: str) -> dict[str, object]:
     return {
-        str(TopicPartition(topic.name, one.partition_index)): getattr(one, name)
+        str(TopicPartition(topic.name, part.partition_index)): getattr(part, name)
         for topic in topics
-        for one in topic.partitions
+        for part in topic.partitions
     }
 
 

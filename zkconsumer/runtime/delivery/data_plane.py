@@ -155,11 +155,11 @@ class DataPlane:
             wanted = [tp for tp in partitions if tp in self._held]
             if keep:
                 self._stopped.update((tp, self._held[tp][0]) for tp in wanted)
-            found = [self._held.pop(tp) for tp in wanted]
-        for stream, infos in _by_stream(found).items():
+            revoked = [self._held.pop(tp) for tp in wanted]
+        for stream, infos in _by_stream(revoked).items():
             stream.revoke(infos)
-        self._manager.stop([info for info, _ in found])
-        return found
+        self._manager.stop([info for info, _ in revoked])
+        return revoked
 
     def fail(self, error: Exception) -> None:
         """All streams raise ``error``, also when they are closed afterwards."""
@@ -244,10 +244,10 @@ class Stopping:
 
 
 def _by_stream(
-    found: Iterable[tuple[PartitionTopicInfo, StreamControl]],
+    revoked: Iterable[tuple[PartitionTopicInfo, StreamControl]],
 ) -> dict[StreamControl, set[PartitionTopicInfo]]:
     groups: dict[StreamControl, set[PartitionTopicInfo]] = {}
-    for info, stream in found:
+    for info, stream in revoked:
         groups.setdefault(stream, set()).add(info)
     return groups
 

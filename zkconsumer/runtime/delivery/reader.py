@@ -176,12 +176,12 @@ class Reader:
                         given = item
                         break
                     else:
-                        if (found := fill(request, owner)) is not Found.READY:
-                            if found is Found.END:
+                        if (result := fill(request, owner)) is not Found.READY:
+                            if result is Found.END:
                                 break
                             yield request.nothing()
-                elif (found := fill(request, owner)) is not Found.READY:
-                    if found is Found.END:
+                elif (result := fill(request, owner)) is not Found.READY:
+                    if result is Found.END:
                         break
                     yield request.nothing()
             owner.__next__ = owner.spare or owner.ready()  # type: ignore[method-assign]
@@ -300,7 +300,7 @@ class Reader:
             ready = owner.__next__
             owner.__next__ = refuse  # type: ignore[method-assign]
             self._begin_search(columns=request.columns)
-            found, problem = self._result_of(request, deadline)
+            result, problem = self._result_of(request, deadline)
             owner.__next__ = ready  # type: ignore[method-assign]
             self._searcher = 0
             lock.release()
@@ -312,11 +312,11 @@ class Reader:
             raise
         if problem is not None:
             raise problem
-        if found is Found.NOTHING and request.raises:
+        if result is Found.NOTHING and request.raises:
             raise ConsumerTimeoutError(
                 f"no message within consumer.timeout.ms = {round((limit or 0) * 1000)}"
             )
-        return found
+        return result
 
     def _result_of(
         self, request: Request, deadline: float | None
@@ -333,8 +333,8 @@ class Reader:
             return Found.END, problem
         try:
             while True:
-                found = self._search_columns() if request.columns else self._search(request.most)
-                if found is not Found.NOTHING or not request.wait:
+                result = self._search_columns() if request.columns else self._search(request.most)
+                if result is not Found.NOTHING or not request.wait:
                     break
                 remaining = None if deadline is None else deadline - monotonic()
                 if remaining is not None and remaining <= 0:
@@ -343,17 +343,17 @@ class Reader:
                 self._queue.tell_space()
                 self._queue.alarm.wait(remaining)
                 self._lock.acquire()
-            if found is Found.READY:
+            if result is Found.READY:
                 self._unlock(request)
         except _DATA_FAULTS as error:
             self.failure = error
             return Found.END, error
-        if found is not Found.END:
-            return found, None
+        if result is not Found.END:
+            return result, None
         self._queue.alarm.set()  # for any other thread that waits
         # Also after the end: it did not end as it should.
         self.failure = self._fault
-        return found, self._fault
+        return result, self._fault
 
     def _begin_search(self, *, columns: bool) -> None:
         self._let_go()
@@ -367,7 +367,7 @@ class Reader:
         """Have the rest of a chunk in the run, as columns. Releases the lock to decode."""
         from zkconsumer.broker.fetching import columns
 
-        while (found := self._search()) is Found.READY:
+        while (result := self._search()) is Found.READY:
             if self._run.columns is None:
                 chunk, run, rest = self._queue.current, self._run, self._lists
                 first = next(iter(run.messages[run.taken : run.taken + 1]), None)
@@ -393,8 +393,8 @@ class Reader:
                 self._run = Run([marker], self._run.delivered, batch)
                 self._decoding = False
                 continue  # the lease may have run out meanwhile
-            return found
-        return found
+            return result
+        return result
 
     def _search(self, wanted: int = 1) -> Found:
         """Have at least one message in the run. Releases the lock to decode.

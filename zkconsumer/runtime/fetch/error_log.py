@@ -119,7 +119,7 @@ class FetchLog:
 
     def _level_of_error(self, state: _State, detail: str) -> int | None:
         now = self._clock()
-        over = [text for text, one in state.errors.items() if now - one.seen >= REMINDER_S]
+        over = [text for text, error in state.errors.items() if now - error.seen >= REMINDER_S]
         for text in over:
             del state.errors[text]
         if detail not in state.errors and len(state.errors) == _KEPT:

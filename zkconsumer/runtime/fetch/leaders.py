@@ -79,7 +79,7 @@ class LeaderFinder:
         self._failed.clear()
         self._answered_last = request.endpoint
         brokers = self._table.brokers
-        found: dict[PartitionTopicInfo, BrokerEndpoint] = {}
+        leaders: dict[PartitionTopicInfo, BrokerEndpoint] = {}
         lacking: list[PartitionTopicInfo] = []
         for info in request.infos:
             info.leader_from = request.endpoint
@@ -89,7 +89,7 @@ class LeaderFinder:
             if endpoint is None:
                 lacking.append(info)
             else:
-                found[info] = endpoint
+                leaders[info] = endpoint
         self._postpone(lacking)
         for info in lacking:
             tp = info.topic_partition
@@ -97,8 +97,8 @@ class LeaderFinder:
             info.failed(why)
             broker = request.endpoint.broker_id
             self._report(FetchEvent(FetchEventKind.METADATA_FAILED, tp, broker, why))
-        for info in self._table.assign(found):
-            tp, broker = info.topic_partition, found[info].broker_id
+        for info in self._table.assign(leaders):
+            tp, broker = info.topic_partition, leaders[info].broker_id
             detail = f"{tp} is fetched from broker {broker}"
             self._report(FetchEvent(FetchEventKind.LEADER_FOUND, tp, broker, detail))
 

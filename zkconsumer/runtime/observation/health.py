@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
@@ -103,11 +104,11 @@ class Gauge:
 
 
 GAUGES: Final = (
-    Gauge("healthy", "1 if the member has no problem, otherwise 0.", lambda found: found.ok),
+    Gauge("healthy", "1 if the member has no problem, otherwise 0.", lambda health: health.ok),
     Gauge(
         "alive",
         "1 if the member works or can recover by itself. 0 if only a new connector helps.",
-        lambda found: found.alive,
+        lambda health: health.alive,
     ),
     Gauge("registered", "1 if the member is in its group, otherwise 0.", lambda f: f.registered),
     Gauge(
@@ -116,13 +117,13 @@ GAUGES: Final = (
     Gauge(
         "delivering",
         "1 if the member owns partitions and delivery is not paused, otherwise 0.",
-        lambda found: found.delivering,
+        lambda health: health.delivering,
     ),
     Gauge(
         "seconds_since_progress",
         "Seconds since a message was consumed, or a broker answered that there is none, for "
         "the owned partition for which this was longest ago.",
-        lambda found: found.seconds_since_progress or 0.0,
+        lambda health: health.seconds_since_progress or 0.0,
     ),
 )
 UNHEALTHY: Final = (
@@ -203,13 +204,13 @@ class HealthMonitor:
 
     def look(self) -> None:
         """Take a sample, and log what has changed. Called once a second."""
-        reasons = {one.trouble: one for one in self.read(MIN_SECONDS).reasons}
+        reasons = {reason.trouble: reason for reason in self.read(MIN_SECONDS).reasons}
         self.lasting = sum(reason.count for reason in reasons.values())
         for trouble, reason in reasons.items():
             if trouble not in self._logged and trouble not in _LOGGED_ELSEWHERE:
                 text = f"not healthy for {reason.seconds:.0f} s: {reason.text}"
                 self._from.log(logging.WARNING, text)
-        for trouble in sorted(self._logged - reasons.keys(), key=lambda one: one.label):
+        for trouble in sorted(self._logged - reasons.keys(), key=attrgetter("label")):
             self._from.log(logging.INFO, f"healthy again: {trouble.label} is over")
         self._logged = frozenset(reasons)
 
@@ -228,8 +229,8 @@ class HealthMonitor:
             since = self._faults.since
             kinds = {kind: self._faults.of(kind) for kind in since}
         reasons = [
-            Reason(kind, _in_words(kind, found, now), now - since[kind], len(found))
-            for kind, found in kinds.items()
+            Reason(kind, _in_words(kind, faults, now), now - since[kind], len(faults))
+            for kind, faults in kinds.items()
             if kind in _AT_ONCE or now - since[kind] >= min_seconds
         ]
         if is_open and member.failure is None:
@@ -255,8 +256,8 @@ class HealthMonitor:
         self._looked = now
         if pause > _PAUSE:
             self._faults.leave_out(pause)
-            for one in self._seen.values():
-                one.at += pause
+            for progress in self._seen.values():
+                progress.at += pause
 
     def _progress(
         self, partitions: Iterable[tuple[PartitionTopicInfo, StreamControl]], now: float
@@ -270,7 +271,7 @@ class HealthMonitor:
                 before = _Seen(position, answers, now)
             seen[info] = before
         self._seen = seen
-        return {info: now - one.at for info, one in seen.items()}
+        return {info: now - progress.at for info, progress in seen.items()}
 
     def _current(self, member: Membership, is_open: bool) -> Iterator[Fault]:
         """All faults at this moment, however new they are; the worst kind first."""
@@ -308,10 +309,10 @@ class HealthMonitor:
             yield Fault(Trouble.SECURITY, text, text)
 
 
-def _in_words(trouble: Trouble, found: list[tuple[Fault, float]], now: float) -> str:
+def _in_words(trouble: Trouble, faults: list[tuple[Fault, float]], now: float) -> str:
     """The faults of one kind in one line, the oldest first."""
-    fault, since = found[0]
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    fault, since = faults[0]
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     match trouble:
         case Trouble.BLOCKED:
             return (
@@ -322,7 +323,7 @@ def _in_words(trouble: Trouble, found: list[tuple[Fault, float]], now: float) ->
         case Trouble.MISREAD:
             return f"{fault}{more}"
         case Trouble.SECURITY:
-            return "; ".join(str(fault) for fault, _ in found[:3])
+            return "; ".join(str(fault) for fault, _ in faults[:3])
         case _:
             return str(fault)
 
@@ -333,14 +334,14 @@ def _stalled(
     """Why these partitions make no progress."""
     waiting = [info for info, stream in slow if stream.in_hand or len(stream.queue)]
     silent = [info for info, stream in slow if not (stream.in_hand or len(stream.queue))]
-    found = []
+    reasons = []
     if waiting:
         text = (
             f"the application consumes nothing of {_names(waiting)}: look at what it does with "
             "the last message"
         )
         seconds = max(idle[info] for info in waiting)
-        found.append(Reason(Trouble.APPLICATION, text, seconds, len(waiting)))
+        reasons.append(Reason(Trouble.APPLICATION, text, seconds, len(waiting)))
     if silent:
         faults = sorted({str(info.fault) for info in silent if info.fault})
         text = f"no broker answers for {_names(silent)}: check the brokers and their leaders"
@@ -348,8 +349,8 @@ def _stalled(
             more = f" (and {len(faults) - 1} other errors)" if len(faults) > 1 else ""
             text = f"{_names(silent)}: {faults[0]}{more}{_advice(faults[0])}"
         seconds = max(idle[info] for info in silent)
-        found.append(Reason(Trouble.FETCHING, text, seconds, len(silent)))
-    return found
+        reasons.append(Reason(Trouble.FETCHING, text, seconds, len(silent)))
+    return reasons
 
 
 def _advice(fault: str) -> str:

@@ -331,5 +331,5 @@ class Metrics:
 def declared() -> Sequence[Declared]:
     """All metrics, in the order of the fields of ``Metrics``."""
     return [
-        Declared(found.name, *found.metadata["declared"]) for found in dataclasses.fields(Metrics)
+        Declared(field.name, *field.metadata["declared"]) for field in dataclasses.fields(Metrics)
     ]

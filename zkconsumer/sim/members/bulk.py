@@ -325,8 +325,8 @@ class BulkViews:
             return False
         spec = loading.member.spec
         own = self._zk.get(spec.paths.member(spec.consumer_id))
-        found = own and (own.stat.ephemeral_owner, own.stat.version)
-        return spec.scala or found == (loading.session, loading.command.epoch)
+        owner = own and (own.stat.ephemeral_owner, own.stat.version)
+        return spec.scala or owner == (loading.session, loading.command.epoch)
 
     def _memo(self, loading: _Loading) -> _Memo | None:
         """Run the script once on the committed state; ``None`` when it does not end well."""
@@ -429,12 +429,12 @@ class BulkViews:
             assert not isinstance(op, OffsetOp)
             sent = chain.began_us + round(served * chain.cycle_us * self.load.slowdown)
             parts = op.ops if isinstance(op, Pipelined) else (op,)
-            found: dict[int, Reply] = {}
+            replies: dict[int, Reply] = {}
 
             def answered(place: int, reply: Reply) -> None:
-                found[place] = reply
-                if len(found) == len(parts):
-                    whole = _whole([found[place] for place in range(len(parts))])
+                replies[place] = reply
+                if len(replies) == len(parts):
+                    whole = _whole([replies[place] for place in range(len(parts))])
                     member.step(loading.session, loading.script, whole)
 
             for place, part in enumerate(parts):

@@ -312,7 +312,7 @@ class BulkCoordination(ZooKeeperCoordination):
         self._member.post(event)
 
     def _number_of(self, script: MemberScript[Event]) -> int | None:
-        return next((n for n, one in self._scripts.items() if one.script is script), None)
+        return next((n for n, running in self._scripts.items() if running.script is script), None)
 
 
 __all__ = ["SimMember", "ZkProcess"]

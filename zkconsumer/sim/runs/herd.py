@@ -201,15 +201,15 @@ class HerdRun:
     def _add_topic(self, topic: str) -> None:
         numbers = range(self.herd.partitions)
         document = {"version": 1, "partitions": {str(n): [0] for n in numbers}}
-        found = [TopicPartition(topic, number) for number in numbers]
-        self._partitions += found
+        partitions = [TopicPartition(topic, number) for number in numbers]
+        self._partitions += partitions
         if self._log is not None:
-            self._log.add(found)
+            self._log.add(partitions)
         if self.herd.event == "topic-create" and topic == "t-new":
             self.tally.ownership.changed_at = self.kernel.now_us
         for parent in (self._paths.owners_topic(topic), self._paths.offsets_topic(topic)):
             self.zk.do(Create(parent))
-        for tp in found:
+        for tp in partitions:
             self.zk.do(Create(self._paths.offset(tp), b"0"))
         self.zk.do(Create(topic_path(topic), json.dumps(document).encode()))
 

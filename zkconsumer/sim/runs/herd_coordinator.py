@@ -208,7 +208,9 @@ class CoordinatorRun:
             return False
         if isinstance(group, ConsumerGroupCoordinator):
             seats = group.seats.values()
-            if any((one.state, one.epoch) != (SeatState.STABLE, group.generation) for one in seats):
+            if any(
+                (seat.state, seat.epoch) != (SeatState.STABLE, group.generation) for seat in seats
+            ):
                 return False
         elif group.state is not GroupState.STABLE:
             return False

@@ -218,8 +218,8 @@ def _two(profile: str, seed: int) -> Stage:
 
 def _double_delivery(stage: Stage) -> str:
     """Who delivered what another member owned, in a few words; empty when at most one message."""
-    found = [text for text in stage.broken() if " single_delivery: " in text]
-    if not found:
+    violations = [text for text in stage.broken() if " single_delivery: " in text]
+    if not violations:
         return ""
     late = [entry for entry in stage.entries if entry.get("name") == "deliver"]
     seconds = (late[-1]["at"] - late[0]["at"]) / 1e6
@@ -303,15 +303,15 @@ def play(name: str, profile: str, seed: int = 0) -> Played:
     showed, played = 0, 0
     kept: Stage | None = None
     finding = ""
-    for one in range(seed, seed + SEEDS):
-        stage = scenario.act(profile, one)
+    for run_seed in range(seed, seed + SEEDS):
+        stage = scenario.act(profile, run_seed)
         played += 1
-        found = scenario.shows(stage)
-        if found:
+        shown = scenario.shows(stage)
+        if shown:
             showed += 1
-        if kept is None or (found and not finding):
-            kept, finding = stage, found
-        if found and profile == "scala":
+        if kept is None or (shown and not finding):
+            kept, finding = stage, shown
+        if shown and profile == "scala":
             break
     assert kept is not None
     first = run_entry(0, "virtual", {"scenario": name, "profile": profile, "seed": kept.seed})
@@ -417,8 +417,8 @@ def draw(stage: Stage) -> list[str]:
         lines.append(f"{tp!s:9} owner znode  {''.join(row)}")
         for name in sorted({member for _, member, at, _, _ in stage.delivered if at == tp}):
             marks = [" "] * _WIDTH
-            for at, member, found, _, _ in stage.delivered:
-                if found == tp and member == name and start <= at < end:
+            for at, member, partition, _, _ in stage.delivered:
+                if partition == tp and member == name and start <= at < end:
                     marks[int((at - start) / step)] = _short(name)
             if any(mark != " " for mark in marks):
                 lines.append(f"{'':9} {_short(name)} delivers   {''.join(marks)}")

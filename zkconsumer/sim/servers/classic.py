@@ -159,8 +159,8 @@ class GroupCoordinator:
             case commands.LoadTopics(token, wanted):
                 known = self._topics()
                 names = known if wanted is None else [name for name in wanted if name in known]
-                found = {name: known[name] for name in names}
-                answer(events.TopicsLoaded(token, found, self._brokers()))
+                counts = {name: known[name] for name in names}
+                answer(events.TopicsLoaded(token, counts, self._brokers()))
             case commands.JoinGroup():
                 self._join(command, spec, answer)
             case commands.SyncGroup():
@@ -299,8 +299,8 @@ class GroupCoordinator:
         members: tuple[GroupMember, ...] = ()
         if name == self._leader:
             members = tuple(
-                GroupMember(one, seat.spec.instance_id, dict(seat.protocols)[self._protocol])
-                for one, seat in self.seats.items()
+                GroupMember(member_id, seat.spec.instance_id, dict(seat.protocols)[self._protocol])
+                for member_id, seat in self.seats.items()
             )
         return events.Joined(token, name, self.generation, self._leader, self._protocol, members)
 
@@ -417,10 +417,10 @@ class GroupCoordinator:
         elif self.state is GroupState.STABLE:  # it has missed the answer before
             self._tell_assigned({command.member_id: self._parts.get(command.member_id, b"")})
         if self.state is GroupState.STABLE:
-            for name, one in self.seats.items():
-                waiting, one.syncing = one.syncing, None
+            for name, other in self.seats.items():
+                waiting, other.syncing = other.syncing, None
                 if waiting is not None:
-                    one.heard_us = self.kernel.now_us
+                    other.heard_us = self.kernel.now_us
                     waiting(events.Synced(0, self._parts.get(name, b"")))
         if not self._unsynced:
             self._phase += 1
@@ -525,7 +525,7 @@ class GroupCoordinator:
         for name, (spec, protocols) in stored.seats.items():
             self._add(name, spec, protocols, new=False)
         after = self.roster.instances
-        self.misfenced |= {one for one in after if one in before and after[one] != before[one]}
+        self.misfenced |= {name for name in after if name in before and after[name] != before[name]}
         if self.seats:
             self.state = GroupState.STABLE
         else:

@@ -122,7 +122,7 @@ class ConsumerGroupCoordinator:
         self._look_at_topics()
         match command:
             case commands.ReadTopicNames(_, ids):
-                names = {one: name for name, one in self._ids.items() if one in ids}
+                names = {topic_id: name for name, topic_id in self._ids.items() if topic_id in ids}
                 reply(events.TopicNamesRead(token, names, self._brokers()))
             case LoadTopics(_, wanted):
                 topics = self._topics()
@@ -135,8 +135,10 @@ class ConsumerGroupCoordinator:
                 reply(group_events.Left(token))
             case commands.FetchMemberOffsets(_, name, epoch, wanted):
                 code = self._may_fetch(name, epoch)
-                found = {tp: self.offsets.get(tp) for tp in wanted}
-                reply(refusal(command, code) if code else group_events.OffsetsFetched(token, found))
+                stored = {tp: self.offsets.get(tp) for tp in wanted}
+                reply(
+                    refusal(command, code) if code else group_events.OffsetsFetched(token, stored)
+                )
             case CommitOffsets(_, name, epoch, positions):
                 code = self._may_commit(name, epoch, positions)
                 if not code:
@@ -229,8 +231,8 @@ class ConsumerGroupCoordinator:
         """The member that has the instance id of ``spec``."""
         if spec.instance_id is None:
             return None
-        found = (n for n, one in self.seats.items() if one.spec.instance_id == spec.instance_id)
-        return next(found, None)
+        names = (n for n, seat in self.seats.items() if seat.spec.instance_id == spec.instance_id)
+        return next(names, None)
 
     def _leave(self, name: str, spec: Kip848Spec) -> None:
         seat = self.seats.get(name)
@@ -269,7 +271,7 @@ class ConsumerGroupCoordinator:
         if self._uniform:
             self._balance(frozenset().union(*given.values()))
             return
-        self._target = {name: frozenset(found) for name, found in given.items()}
+        self._target = {name: frozenset(partitions) for name, partitions in given.items()}
 
     def _balance(self, partitions: frozenset[TopicPartition]) -> None:
         """Give each member its share, and let it keep as much of that as it has.
@@ -284,13 +286,13 @@ class ConsumerGroupCoordinator:
             kept[name] = had[: share + (extras > 0)]
             extras -= len(kept[name]) > share
         free = iter(sorted(partitions.difference(*kept.values())))
-        for name, found in kept.items():
-            while len(found) < share:
-                found.append(next(free))
-            if extras and len(found) == share:
+        for name, own in kept.items():
+            while len(own) < share:
+                own.append(next(free))
+            if extras and len(own) == share:
                 extras -= 1
-                found.append(next(free))
-            self._target[name] = frozenset(found)
+                own.append(next(free))
+            self._target[name] = frozenset(own)
 
     def _place(self, name: str) -> tuple[bool, str]:
         """Static members are first, by instance id. Source: Kafka 4 ``RangeAssignor``."""
@@ -317,8 +319,8 @@ class ConsumerGroupCoordinator:
             return
         fresh = lacks = target - kept
         if lacks:
-            others = (one for other, one in self.seats.items() if other != name)
-            fresh = lacks.difference(*(one.assigned | one.revoking for one in others))
+            others = (owner for other, owner in self.seats.items() if other != name)
+            fresh = lacks.difference(*(other.assigned | other.revoking for other in others))
         waits = fresh != lacks
         seat.previous, seat.epoch = seat.epoch, self._target_epoch
         seat.state = SeatState.UNRELEASED if waits else SeatState.STABLE
@@ -359,19 +361,19 @@ class ConsumerGroupCoordinator:
 
     def _wanted(self, seat: MemberSeat) -> list[str]:
         topics = tuple(sorted(self._topics()))
-        found = expand("", seat.spec.subscription, topics, False)
-        return [one for one in found if one in topics]
+        names = expand("", seat.spec.subscription, topics, False)
+        return [name for name in names if name in topics]
 
     def _by_id(self, partitions: frozenset[TopicPartition]) -> dict[str, tuple[int, ...]]:
-        found: dict[str, list[int]] = {}
+        by_name: dict[str, list[int]] = {}
         for topic, number in sorted(partitions):
-            found.setdefault(self._ids.get(topic, f"{topic}#gone"), []).append(number)
-        return {one: tuple(numbers) for one, numbers in found.items()}
+            by_name.setdefault(self._ids.get(topic, f"{topic}#gone"), []).append(number)
+        return {name: tuple(numbers) for name, numbers in by_name.items()}
 
     def _partitions(self, owned: Mapping[str, tuple[int, ...]]) -> frozenset[TopicPartition]:
         return frozenset(
-            TopicPartition(one.partition("#")[0], number)
-            for one, numbers in owned.items()
+            TopicPartition(name.partition("#")[0], number)
+            for name, numbers in owned.items()
             for number in numbers
         )
 

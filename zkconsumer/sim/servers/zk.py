@@ -123,8 +123,8 @@ class FakeZk:
 
     def listing(self, path: str) -> Listing | None:
         """Children as committed, sorted, and the count of their changes."""
-        found = self._leader.tree.listing(path)
-        return found and replace(found, names=tuple(sorted(found.names)))
+        listed = self._leader.tree.listing(path)
+        return listed and replace(listed, names=tuple(sorted(listed.names)))
 
     def paths(self) -> tuple[str, ...]:
         """All paths as committed, sorted."""
