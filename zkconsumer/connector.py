@@ -14,9 +14,9 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.zookeeper import events
+from zkconsumer.core.zookeeper.claims import owner_of
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import Ok, Reply
-from zkconsumer.core.zookeeper.owners import owner_of
 from zkconsumer.core.zookeeper.states import IDLE, State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
@@ -28,7 +28,6 @@ from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.loop import MemberLoop
-from zkconsumer.runtime.membership.other_store import OFFSETS_TOPIC, warn_of_offsets_in_kafka
 from zkconsumer.runtime.membership.threads import start_new
 from zkconsumer.runtime.membership.zookeeper import (
     SessionSignals,
@@ -163,6 +162,13 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             return
         held = dict(machine.held)
         fresh = [tp for tp, claim in held.items() if claim.committed is None]
+        if not fresh:
+            return
+        from zkconsumer.runtime.membership.other_store import (
+            OFFSETS_TOPIC,
+            warn_of_offsets_in_kafka,
+        )
+
         group, name = self.config.group_id, f"{self.consumer_id}_kafka_offsets"
 
         def answered(reply: Reply) -> None:
@@ -170,8 +176,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
                 stored = self._kafka_offsets(plane)
                 start_new(name, lambda: warn_of_offsets_in_kafka(group, stored, fresh))
 
-        if fresh:
-            self._zk.submit(OFFSETS_TOPIC, coordination.session_id, answered)
+        self._zk.submit(OFFSETS_TOPIC, coordination.session_id, answered)
 
     def _member(
         self,

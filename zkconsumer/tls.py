@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from zkconsumer.config.password import Password
 from zkconsumer.config.security_keys import SecurityKeys
+from zkconsumer.config.values import Password
 from zkconsumer.errors import ConfigError
 
 _MAX_BYTES: Final = 16 * 1024 * 1024

@@ -67,7 +67,7 @@ from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.types import Want
 from zkconsumer.cli.consume.formatter import _DESERIALIZERS, _deserializer
 from zkconsumer.config.properties import read_properties
-from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.expansion import expand
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
     ConsumerThreadId,

@@ -24,8 +24,8 @@ from tests.fuzz.catastrophic import CATASTROPHIC
 from tests.fuzz.mutate import mutate
 from tests.sim.runs.zk_member import run_now
 from zkconsumer.admin.topics import BrokersSnapshot, read_brokers
+from zkconsumer.core.common.expansion import expand
 from zkconsumer.core.common.java_regex import compile_java
-from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Code, Create, Delete, Failed, Multi, Ok, Reply, SetData

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from tests.property import java_regexes
+from zkconsumer.core.common.expansion import expand
 from zkconsumer.core.common.java_regex import InvalidRegexError, compile_java
 from zkconsumer.core.common.name_sets import Names
-from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.errors import ZnodeFormatError
 

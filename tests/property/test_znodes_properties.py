@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.expansion import expand
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.zookeeper.znodes import (
     MAX_STREAMS,

@@ -23,7 +23,7 @@ from zkconsumer.core.common.assign import (
     java_hash,
     thread_ids,
 )
-from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.expansion import expand
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.znodes import decode_registration, decode_topic, topic_path
 from zkconsumer.servers.groups import Delivery, GroupWatch

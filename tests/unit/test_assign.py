@@ -15,7 +15,7 @@ from zkconsumer.core.common.assign import (
     java_hash,
     thread_ids,
 )
-from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.expansion import expand
 from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 
 Members = dict[str, dict[str, int]]

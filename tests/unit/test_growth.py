@@ -20,7 +20,7 @@ from zkconsumer.core.common.assign import (
     assign_roundrobin,
     thread_ids,
 )
-from zkconsumer.core.common.topic_filter import Expansions
+from zkconsumer.core.common.expansion import Expansions
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
     ConsumerThreadId,

@@ -20,7 +20,8 @@ from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common import name_sets
 from zkconsumer.core.common.commands import Fail, Report, SetBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.common.topic_filter import Expansions, Whitelist, expand
+from zkconsumer.core.common.expansion import Expansions, expand
+from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups import commands as group_commands, events as group_events
 from zkconsumer.core.groups.classic import ClassicMachine

@@ -11,9 +11,9 @@ import pytest
 
 from tests.sim.runs.zk_member import run_now
 from zkconsumer.core.common import topic_filter
+from zkconsumer.core.common.expansion import Expansions, expand
 from zkconsumer.core.common.java_regex import compile_java
 from zkconsumer.core.common.name_sets import Names
-from zkconsumer.core.common.topic_filter import Expansions, expand
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.known import NOTHING, Known

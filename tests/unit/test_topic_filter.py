@@ -7,13 +7,8 @@ import time
 
 import pytest
 
-from zkconsumer.core.common.topic_filter import (
-    Blacklist,
-    TopicFilter,
-    Whitelist,
-    clean_regex,
-    expand,
-)
+from zkconsumer.core.common.expansion import expand
+from zkconsumer.core.common.topic_filter import Blacklist, TopicFilter, Whitelist, clean_regex
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.zookeeper.znodes import decode_registration, encode_registration
 from zkconsumer.errors import ConfigError, ZnodeFormatError

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from zkconsumer.admin.reads import children, children_of, listing
-from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS, expand
-from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.common.expansion import expand
+from zkconsumer.core.common.types import INTERNAL_TOPICS, Pattern, Subscription
 from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many

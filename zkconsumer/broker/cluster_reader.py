@@ -14,7 +14,7 @@ from zkconsumer.broker.connection import BrokerConnection, mapped_errors
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.metadata import ask_metadata
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.config.addresses import split_servers
+from zkconsumer.config.values import split_servers
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.zookeeper.cluster_view import ClusterView, PartitionView, TopicView
 from zkconsumer.core.zookeeper.ops import Permission

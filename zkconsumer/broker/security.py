@@ -23,8 +23,8 @@ from typing import Any, Final, NoReturn
 
 from zkconsumer.broker.messages import AbstractTokenProvider, get_sasl_mechanism
 from zkconsumer.broker.types import OpenConnection
-from zkconsumer.config.password import HIDDEN
 from zkconsumer.config.security_keys import NO_SECURITY, SecurityKeys
+from zkconsumer.config.values import HIDDEN
 from zkconsumer.core.common.error_codes import ErrorCode, name_of
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 
-from zkconsumer.config.addresses import split_connect
 from zkconsumer.config.examine import Examined, Source, examine, given_in
 from zkconsumer.config.keys import KEYS, ConsumerKeys
 from zkconsumer.config.rules import RENAMED, RULES
 from zkconsumer.config.security_keys import RENAMED as SECURITY_NAMES, RULES as SECURITY_RULES
+from zkconsumer.config.values import split_connect
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from zkconsumer.config.key_table import Row
 from zkconsumer.config.parse import parse
-from zkconsumer.config.properties import read_properties
 from zkconsumer.config.rules import Rule, check_rules
 from zkconsumer.errors import ConfigError
 
@@ -54,6 +53,8 @@ def given_in(source: Source, overrides: Mapping[str, object] | None = None) -> G
     if isinstance(source, Mapping):
         every = {**source, **changes}
         return Given({name: value for name, value in every.items() if value is not None})
+    from zkconsumer.config.properties import read_properties
+
     file, values, lines, notes = fspath(source), dict[str, object](), dict[str, int](), list[str]()
     entries, malformed = read_properties(source)
     for name, value, line in entries:

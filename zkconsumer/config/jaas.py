@@ -5,16 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from zkconsumer.config.password import Password
+from zkconsumer.config.values import DIGEST, OAUTH, PLAIN, SCRAM, Password
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<sign>[=;])|(?P<word>[^\s=;"']+))"""
 )
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
-PLAIN: Final = "PlainLoginModule"
-SCRAM: Final = "ScramLoginModule"
-OAUTH: Final = "OAuthBearerLoginModule"
-DIGEST: Final = "DigestLoginModule"
 
 _NAMES: Final = {
     "org.apache.kafka.common.security.plain.PlainLoginModule": PLAIN,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from zkconsumer.config.addresses import split_connect, split_servers
 from zkconsumer.config.key_table import (
     REQUIRED,
     Check,
@@ -24,6 +23,7 @@ from zkconsumer.config.key_table import (
     word,
 )
 from zkconsumer.config.security_keys import SecurityKeys
+from zkconsumer.config.values import split_connect, split_servers
 
 
 def _connect_fault(value: str) -> str | None:

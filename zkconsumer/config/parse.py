@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from zkconsumer.config.key_table import REQUIRED, Row, text_of
-from zkconsumer.config.password import HIDDEN, Password
+from zkconsumer.config.values import HIDDEN, Password
 
 _INT32 = range(-(2**31), 2**31)
 

@@ -12,14 +12,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from zkconsumer.config.examine import Given, examine, given_in
-from zkconsumer.config.jaas import DIGEST, OAUTH, PLAIN, SCRAM, JaasEntry, parse_jaas
 from zkconsumer.config.key_table import Check, Row, key, one_of, rows_of
-from zkconsumer.config.password import Password
 from zkconsumer.config.rules import Rule
+from zkconsumer.config.values import DIGEST, OAUTH, PLAIN, SCRAM, Password
+
+if TYPE_CHECKING:
+    from zkconsumer.config.jaas import JaasEntry
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final[Mapping[str, str]] = {
@@ -34,10 +36,16 @@ _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _SPOKEN: Final = "the newest version that both sides speak is used; see ssl.enabled.protocols"
 
 
+def _parsed(line: str) -> JaasEntry:
+    from zkconsumer.config.jaas import parse_jaas
+
+    return parse_jaas(line)
+
+
 def _jaas_fault(*modules: str) -> Check:
     def fault(value: Password) -> str | None:
         try:
-            entry = parse_jaas(value.value)
+            entry = _parsed(value.value)
         except ValueError as error:
             return str(error)
         if entry.module not in modules:
@@ -349,7 +357,7 @@ class SecurityKeys:
     @property
     def login(self) -> JaasEntry | None:
         """User and password of ``sasl.jaas.config``."""
-        return None if self.sasl_jaas_config is None else parse_jaas(self.sasl_jaas_config.value)
+        return None if self.sasl_jaas_config is None else _parsed(self.sasl_jaas_config.value)
 
     @property
     def token_file(self) -> str | None:
@@ -361,7 +369,7 @@ class SecurityKeys:
     def zookeeper_login(self) -> JaasEntry | None:
         """User and password of ``zkconsumer.zookeeper.sasl.jaas.config``."""
         line = self.zookeeper_sasl_jaas_config
-        return None if line is None else parse_jaas(line.value)
+        return None if line is None else _parsed(line.value)
 
 
 KEYS: Final[tuple[Row, ...]] = rows_of(SecurityKeys)
@@ -387,7 +395,7 @@ def _sasl(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
         )
     login = None
     if values["sasl_jaas_config"] is not None:
-        login = parse_jaas(values["sasl_jaas_config"].value)
+        login = _parsed(values["sasl_jaas_config"].value)
     if login is not None and login.module != MECHANISMS[mechanism]:
         return (
             f"sasl.jaas.config names {login.module}, but sasl.mechanism={mechanism} needs "

@@ -28,7 +28,6 @@ from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common import events
 from zkconsumer.core.common.commands import AnswerStart, Outcome
-from zkconsumer.core.common.topic_filter import TopicFilter
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.znodes import make_consumer_id
 from zkconsumer.errors import (
@@ -53,7 +52,6 @@ from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchEvent
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.membership.line import Client, ServerLine
 from zkconsumer.runtime.membership.loop import Coordination, MachineT, MemberLoop
 from zkconsumer.runtime.membership.threads import MemberThread
 from zkconsumer.runtime.observation.health import (
@@ -69,8 +67,10 @@ from zkconsumer.runtime.observation.watchdog import PERIOD as WATCHDOG_PERIOD, C
 from zkconsumer.runtime.undisturbed import Undisturbed, lend
 
 if TYPE_CHECKING:
+    from zkconsumer.core.common.topic_filter import TopicFilter
     from zkconsumer.journal.json_lines import MemberJournal
     from zkconsumer.journal.recorder import Sink
+    from zkconsumer.runtime.membership.line import Client, ServerLine
     from zkconsumer.runtime.membership.listener import GroupListener, ListenerCalls
     from zkconsumer.runtime.observation.metrics import Metrics
 
@@ -213,6 +213,8 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     def _line(self, client: Client, what: str) -> ServerLine:
         """A line to a server, which the member depends on."""
+        from zkconsumer.runtime.membership.line import ServerLine
+
         line = ServerLine(client, f"{self.consumer_id}_{what}", self._host.crash)
         self._checks.append(line.check)
         return line

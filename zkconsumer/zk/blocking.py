@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from zkconsumer.config.addresses import split_connect
 from zkconsumer.config.security_keys import SecurityKeys
+from zkconsumer.config.values import split_connect
 from zkconsumer.core.zookeeper.ops import Code, Failed, Reply, SessionEvent, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import Refused, Script, SessionGone, attempt
 from zkconsumer.errors import ConfigError, SessionExpiredError, ZkUnavailableError, ZooKeeperError

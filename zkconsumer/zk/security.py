@@ -14,8 +14,8 @@ from typing import Any, Final
 from kazoo.protocol.serialization import SASL, Auth, Connect
 from kazoo.security import ACL, make_acl, make_digest_acl_credential
 
-from zkconsumer.config.password import HIDDEN
 from zkconsumer.config.security_keys import NO_SECURITY, SecurityKeys
+from zkconsumer.config.values import HIDDEN
 from zkconsumer.errors import ConfigError
 
 _SASL_KEY: Final = "zkconsumer.zookeeper.sasl.jaas.config"

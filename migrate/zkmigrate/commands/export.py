@@ -14,7 +14,7 @@ from zkconsumer.admin.tools import GroupTools
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import print_notes
-from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
+from zkconsumer.core.common.types import INTERNAL_TOPICS
 from zkconsumer.errors import SessionExpiredError, ZkUnavailableError, ZooKeeperError
 from zkmigrate.commands.files import write_out
 from zkmigrate.commands.progress import Progress

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
-from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.common.types import INTERNAL_TOPICS, TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkmigrate.model import Direction, GroupState, Retention, Store
 from zkmigrate.plan.findings import Findings, problem

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from zkconsumer.admin.reads import children, children_of
-from zkconsumer.config.addresses import split_connect
 from zkconsumer.config.security_keys import SecurityKeys
+from zkconsumer.config.values import split_connect
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZooKeeperError

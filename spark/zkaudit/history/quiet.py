@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zkaudit.schema import NODE_EXISTS, QUIET_GROUP, arrow_schema
-from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.expansion import expand
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.errors import ZkConsumerError
 

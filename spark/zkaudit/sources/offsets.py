@@ -131,7 +131,7 @@ def _security(config: str | None) -> KafkaSecurity:
 def _ask(bootstrap: str, config: str | None, request: Callable[[BrokerConnection], _T]) -> _T:
     """Return the first answer of a broker of ``bootstrap``. Raises as ``connect``."""
     from zkconsumer.broker.connection import BrokerConnection
-    from zkconsumer.config.addresses import split_servers
+    from zkconsumer.config.values import split_servers
 
     security = _security(config)
     failed: BrokerError | None = None

@@ -10,7 +10,7 @@ from tests.sim.runs.at_rest import no_orphan
 from tests.sim.runs.cluster import SimCluster
 from tests.sim.runs.either_group import EitherGroup
 from tests.sim.runs.scenario import CoordinatorScenario
-from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.expansion import expand
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups.assignors.sticky import StickyStrategy
 from zkconsumer.core.groups.assignors.strategies import (

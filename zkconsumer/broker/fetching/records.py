@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
-from zkconsumer.broker.fetching.codecs import decompress
 from zkconsumer.broker.fetching.compiling import mypyc_attr
 from zkconsumer.errors import InvalidMessageError
 
@@ -339,6 +338,8 @@ def open_batch(data: bytes, pos: int, stop: int) -> OpenBatch | None:
         return None
     pos += 61
     if codec := attributes & 7:
+        from zkconsumer.broker.fetching.codecs import decompress
+
         data = decompress(codec, data[pos:stop])
         pos, stop = 0, len(data)
     fixed_time = max_time if attributes & 8 else None
@@ -569,6 +570,8 @@ def _message(
         return (topic, partition, offset, key, value, time, kind, ()), []
     if value is None:
         raise InvalidMessageError(f"the compressed message at offset {offset} is empty")
+    from zkconsumer.broker.fetching.codecs import decompress
+
     return None, _inner(
         decompress(codec, value, old_lz4=magic == 0),
         magic,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class TopicPartition(NamedTuple):
@@ -71,3 +71,11 @@ class BrokerEndpoint:
     host: str
     port: int
     others: tuple[tuple[str, int], ...] = ()
+
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Topics that filters leave out while ``exclude.internal.topics`` is true."""
+
+
+class UnusableFilterError(Exception):
+    """A filter cannot be used; says why."""

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS, expand
-from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.common.expansion import expand
+from zkconsumer.core.common.types import INTERNAL_TOPICS, Pattern, Subscription
 from zkconsumer.core.groups.assignors.strategies import Strategy
 
 _INTERNAL: Final = INTERNAL_TOPICS | {"__share_group_state"}

@@ -1,4 +1,5 @@
-"""ClaimRule: which partitions a member of a ZooKeeper group should own, and may own. Pure."""
+"""ClaimRule: which partitions a member of a ZooKeeper group should own, and may own. Also the texts
+of owner znodes for people. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.events import Claim
+from zkconsumer.core.zookeeper.ops import session_text
 from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, decide
 
 
@@ -49,3 +51,19 @@ class GroupRule:
     def stores_in_kafka(self) -> bool:
         """See ``ClaimRule``."""
         return self.spec.kafka_storage
+
+
+def owner_of(text: str, session: int | None) -> str:
+    """Return an owner znode's text and session for people."""
+    shown = ascii(text[:60])[1:-1]
+    if session is None:
+        return shown
+    return f"{shown} (session {session_text(session)})" if session else f"{shown} (no session)"
+
+
+def consumer_of(text: str) -> str:
+    """Return the member that an owner znode's text names, or the text itself."""
+    try:
+        return ConsumerThreadId.parse(text).consumer
+    except ValueError:
+        return text

@@ -50,14 +50,13 @@ from zkconsumer.core.common.events import (
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
-from zkconsumer.core.zookeeper.claims import ClaimRule, GroupRule
+from zkconsumer.core.zookeeper.claims import ClaimRule, GroupRule, consumer_of, owner_of
 from zkconsumer.core.zookeeper.commands import Scope
 from zkconsumer.core.zookeeper.committing import Committing
 from zkconsumer.core.zookeeper.data import Brokers, Closing, Release, Triggers
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.known import NOTHING, Knowledge
 from zkconsumer.core.zookeeper.ops import Code, session_text
-from zkconsumer.core.zookeeper.owners import consumer_of, owner_of
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, State
 from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, obstacle
 from zkconsumer.core.zookeeper.znodes import BROKER_IDS

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching.fetch import BrokerFetcher, FetchSession
-from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import ClusterMetadata, Got, Want
@@ -72,6 +71,8 @@ class BrokerIO:
 
     def list_offsets(self, request: OffsetsRequest) -> Mapping[TopicPartition, int | BrokerError]:
         """See ``BrokerPort.list_offsets``."""
+        from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, list_offsets
+
         which = EARLIEST if request.earliest else LATEST
         return self._ask(
             request.endpoint,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.expansion import expand
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.groups import (
     events as group_events,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from zkconsumer.core.common.topic_filter import Expansions
+from zkconsumer.core.common.expansion import Expansions
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
     Code,

@@ -10,6 +10,7 @@ Source: Scala 1.1.1 ZookeeperConsumerConnector (``fetchOffsets``, ``commitOffset
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
@@ -211,3 +212,22 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> Script[events.V
     return events.ViewLoaded(
         command.token, GroupView(True, brokers, members, quarantined, partitions)
     )
+
+
+def script_for(command: Any, ctx: ScriptContext) -> MemberScript[events.Event] | None:
+    """The script of ``command``; ``None`` if the profile uses that of the default profile."""
+    kafka = ctx.spec.kafka_storage
+    match command:
+        case commands.Register():
+            return register(command, ctx)
+        case commands.LoadView():
+            return load_view(command, ctx)
+        case commands.LoadBrokers():
+            return load_brokers(command, ctx)
+        case commands.Commit():
+            return commit_in_kafka(command, ctx) if kafka else commit(command, ctx)
+        case commands.Release():
+            return release(command, ctx)
+        case commands.ClaimPartitions():
+            return claim_with_offsets_in_kafka(command, ctx) if kafka else claim(command, ctx)
+    return None

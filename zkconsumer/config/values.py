@@ -1,14 +1,58 @@
-"""Splits ``zookeeper.connect`` and ``bootstrap.servers``. Pure; any thread may call it."""
+"""Values of keys: secrets, login modules, and the addresses of servers. Pure; any thread."""
 
 from __future__ import annotations
 
 import re
+from typing import Final, NoReturn
 
 DEFAULT_PORT = 2181
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 _EXAMPLE = "write e.g. zk1:2181,zk2:2181/kafka"
 _COMPONENT = re.compile(r"[!-.0-~]+")
+
+PLAIN: Final = "PlainLoginModule"
+SCRAM: Final = "ScramLoginModule"
+OAUTH: Final = "OAuthBearerLoginModule"
+DIGEST: Final = "DigestLoginModule"
+
+HIDDEN: Final = "[hidden]"
+"""The text that replaces a secret wherever a configuration is shown, as in Kafka."""
+
+
+class Password:
+    """A secret. ``value`` is the only way to the text; it cannot be pickled or copied by accident.
+
+    Source: org.apache.kafka.common.config.types.Password, whose ``toString`` is ``[hidden]`` too.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    @property
+    def value(self) -> str:
+        """The secret itself."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __format__(self, spec: str) -> str:
+        return format(HIDDEN, spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Password) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash((Password, self._value))
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret cannot be serialized: pass the path of the file that contains it")
 
 
 def split_connect(connect: str) -> tuple[str, str]:
