@@ -82,7 +82,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         parsed = ConsumerConfig.parse(config)
         for warning in parsed.warnings:
             warnings.warn(warning, stacklevel=2)
-        super().__init__(parsed, self._make_gate(parsed), journal)
+        super().__init__(parsed, self._make_gate(parsed), journal, **_as_the_jvm(parsed))
         self._session_timeout = self.config.zookeeper_session_timeout_ms / 1000
         self._servers = f"ZooKeeper at {self.config.zookeeper_hosts}"
         self._start_patience = START_PATIENCE + 2 * self._session_timeout
@@ -156,9 +156,9 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     def _look_into_kafka(self) -> None:
         """Warn if partitions without an offset in ZooKeeper have one in Kafka."""
         machine, plane, coordination = self._rebalance, self._plane, self._coordination
-        if self._scala or machine is None or plane is None or coordination is None:
+        if machine is None or plane is None or coordination is None:
             return
-        if coordination.offsets is not None:
+        if machine.spec.scala or coordination.offsets is not None:
             return
         held = dict(machine.held)
         fresh = [tp for tp, claim in held.items() if claim.committed is None]
@@ -222,7 +222,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             assignor=Assignor(
                 config.partition_assignment_strategy, RoundRobinHash(config.roundrobin_hash)
             ),
-            scala=self._scala,
+            scala=config.profile == "scala",
             auto_commit=config.auto_commit_enable,
             kafka_storage=config.offsets_storage == "kafka",
             dual_commit=config.offsets_storage == "kafka" and config.dual_commit_enabled,
@@ -307,6 +307,15 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         return metrics_snapshot.of_member(
             self._zk, self._gate, loop, machine, coordination, plane, self._lasting_faults
         )
+
+
+def _as_the_jvm(config: ConsumerConfig) -> dict[str, Any]:
+    """The arguments of a ``StreamConnector`` that differ in the profile ``scala``."""
+    if config.profile != "scala":
+        return {}
+    from zkconsumer.runtime.delivery.scala_reader import ScalaReader
+
+    return {"reader": ScalaReader, "leaves_if_refused": False}
 
 
 def _faults(loop: MemberLoop[Any], machine: RebalanceMachine, of_cluster: str) -> Iterator[Fault]:

@@ -45,7 +45,7 @@ from zkmigrate.stores import migration_marker
 
 from tests.audit.quiet_histories import History, found
 from zkconsumer.admin import ids_lock, offset_files, topics, verifier
-from zkconsumer.broker import api_versions, security
+from zkconsumer.broker import api_versions, sasl
 from zkconsumer.broker.cluster_reader import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching import codecs, columns
@@ -726,13 +726,13 @@ TARGETS: Final[dict[str, Target]] = {
     # answers of brokers
     "api-versions": Target(_open, (BrokerError,), ANSWER_S, (_versions(3),)),
     "sasl-handshake": Target(
-        _asked(lambda to: (to.open(), security.enabled_mechanisms(to)), 1),
+        _asked(lambda to: (to.open(), sasl.enabled_mechanisms(to)), 1),
         (BrokerError,),
         ANSWER_S,
         (b"\0\x21\0\0\0\2\0\5PLAIN\0\7SCRAM-X",),
     ),
     "sasl-answer": Target(
-        lambda data: security.authenticated(_BROKER_1, data, 1),
+        lambda data: sasl.authenticated(_BROKER_1, data, 1),
         (BrokerError,),
         ANSWER_S,
         (b"\0\0\xff\xff\0\0\0\3abc" + bytes(8), b"\0\x3a\0\2no\0\0\0\0" + bytes(8)),
@@ -1026,7 +1026,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "zkconsumer/broker/fetching/fetch.py": ("fetch-0", "fetch-2", "fetch-4", "fetch-10"),
     "zkconsumer/broker/fetching/columns.py": ("columns",),
     "zkconsumer/broker/fetching/records.py": ("records", "records-sealed"),
-    "zkconsumer/broker/security.py": ("sasl-handshake", "sasl-answer"),
+    "zkconsumer/broker/sasl.py": ("sasl-handshake", "sasl-answer"),
     "zkconsumer/cli/consume/formatter.py": ("deserializers",),
     "zkconsumer/cli/laboratory/demo_verdict.py": OWN,
     "zkconsumer/core/common/scala_maps.py": "hashes text, decodes nothing",

@@ -17,6 +17,8 @@ from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import ConnectorClosedError, ConsumerTimeoutError, UsageError
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.reader import Reader
+from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch import broker_io
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
@@ -42,7 +44,12 @@ def stream(timeout_ms: int = 10_000, capacity: int = 2, scala: bool = False) -> 
     """A stream whose gate is always open."""
     gate = DeliveryGate(always_open=True)
     return KafkaStream(
-        StreamControl(gate, timeout_ms=timeout_ms, queue_capacity=capacity, scala=scala)
+        StreamControl(
+            gate,
+            timeout_ms=timeout_ms,
+            queue_capacity=capacity,
+            reader=ScalaReader if scala else Reader,
+        )
     )
 
 

@@ -31,7 +31,8 @@ from tests.secure.stage import (
     write_properties,
 )
 from tests.support.secured import USER
-from zkconsumer.broker.security import KafkaSecurity, unsecured_token
+from zkconsumer.broker.sasl import unsecured_token
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.errors import ZkConsumerError

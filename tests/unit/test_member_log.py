@@ -14,7 +14,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import SessionEvent
 from zkconsumer.runtime.faults import Fault, Trouble
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.membership.member_log import partitions_text
+from zkconsumer.runtime.membership.loop import partitions_text
 from zkconsumer.runtime.observation.health import MIN_SECONDS, HealthMonitor, Membership, Sources
 from zkconsumer.servers import wait_until
 

@@ -28,6 +28,8 @@ from zkconsumer.runtime.counters import Histogram, Meter, RebalanceCounts
 from zkconsumer.runtime.delivery.chunk_queue import Chunk
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.reader import Reader
+from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.observation.metrics import Kind, declared
@@ -218,7 +220,9 @@ def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    stream = KafkaStream(StreamControl(gate, queue_capacity=3, timeout_ms=0, scala=scala))
+    stream = KafkaStream(
+        StreamControl(gate, queue_capacity=3, timeout_ms=0, reader=ScalaReader if scala else Reader)
+    )
     iterator = iter(stream)
     infos = [PartitionTopicInfo("t", p, 0) for p in range(3)]
     ends = [0, 0, 0]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from zkconsumer import ConsumerConfig
+from zkconsumer.broker.sasl import SaslLogin
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.jaas import parse_jaas
 from zkconsumer.config.security_keys import SecurityConfig
@@ -136,7 +137,7 @@ def token_of(function: object) -> str:
         "sasl.mechanism": "OAUTHBEARER",
         "zkconsumer.sasl.oauthbearer.token.provider": function,
     }
-    token = KafkaSecurity(SecurityConfig.from_mapping(keys))._token
+    token = SaslLogin(SecurityConfig.from_mapping(keys))._token
     assert token is not None
     return token()
 

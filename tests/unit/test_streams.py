@@ -23,6 +23,8 @@ from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.messages import integer_decoder, long_decoder, string_decoder
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.reader import Reader
+from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.undisturbed import Alarm
@@ -58,8 +60,9 @@ def open_gate() -> DeliveryGate:
     return gate
 
 
-def stream(timeout_ms: int = 200, **options: object) -> KafkaStream:
+def stream(timeout_ms: int = 200, scala: bool = False, **options: object) -> KafkaStream:
     """A stream with an open gate."""
+    options["reader"] = ScalaReader if scala else Reader
     return KafkaStream(StreamControl(open_gate(), timeout_ms=timeout_ms, **options))  # type: ignore[arg-type]
 
 

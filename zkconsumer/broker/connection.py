@@ -24,16 +24,13 @@ from zkconsumer.broker.api_versions import (
     API_VERSIONS,
     FIND_COORDINATOR,
     LEGACY_VERSIONS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     supported_versions,
 )
 from zkconsumer.broker.messages import ApiMessage, KafkaError
-from zkconsumer.broker.security import (
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-    KafkaSecurity,
-    TokenRefusedError,
-    enabled_mechanisms,
-)
+from zkconsumer.broker.security import KafkaSecurity
+from zkconsumer.broker.types import TokenRefusedError
 from zkconsumer.core.common.error_codes import ErrorCode, name_of
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
@@ -393,6 +390,8 @@ class BrokerConnection:
 
     def _look_for_sasl(self) -> None:
         """Ask on another connection; a listener with SASL closes on all other requests."""
+        from zkconsumer.broker.sasl import enabled_mechanisms
+
         probe = BrokerConnection(self._here, "", self._timeout, 0, self._security)
         try:
             probe.open()

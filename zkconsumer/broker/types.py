@@ -61,3 +61,7 @@ class OpenConnection(Protocol):
 
     def decode(self, response: Any, answer: memoryview, version: int) -> Any:
         """Decode an answer with kafka-python."""
+
+
+class TokenRefusedError(Exception):
+    """The token cannot be read or was refused. A newer one may be accepted."""

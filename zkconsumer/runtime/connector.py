@@ -27,7 +27,7 @@ from zkconsumer.broker.fetching.records import Decode
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common import events
-from zkconsumer.core.common.commands import AnswerStart, Outcome
+from zkconsumer.core.common.commands import AnswerStart
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.znodes import make_consumer_id
 from zkconsumer.errors import (
@@ -35,19 +35,22 @@ from zkconsumer.errors import (
     ConfigError,
     ConnectorClosedError,
     ConnectorFailedError,
-    DuplicateConsumerIdError,
-    ForeignMemberError,
     RebalanceFailedError,
     StreamsAlreadyCreatedError,
     UsageError,
     ZkConsumerError,
-    ZooKeeperError,
 )
-from zkconsumer.runtime.arguments import check_topic_counts, checked_offsets
+from zkconsumer.runtime.calls import (
+    check_topic_counts,
+    checked_offsets,
+    commit_error,
+    start_error,
+)
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.delivery.control import StreamControl
-from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.delivery.messages import bytes_decoder
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchEvent
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
@@ -127,6 +130,8 @@ class StreamConnector(ABC, Generic[MachineT]):
         config: ConsumerKeys,
         gate: DeliveryGate,
         journal: Sink | None,
+        reader: type[Reader] = Reader,
+        leaves_if_refused: bool = True,
     ) -> None:
         self.config = config
         self._security = KafkaSecurity(config)
@@ -137,7 +142,8 @@ class StreamConnector(ABC, Generic[MachineT]):
             int(time.time() * 1000),
             uuid.uuid4().int,
         )
-        self._scala = gate.always_open
+        self._reader = reader
+        self._leaves_if_refused = leaves_if_refused  # shut down after a failed start
         self._own_journal: MemberJournal | None = None
         self._journal = journal
         self._gate = gate
@@ -366,11 +372,6 @@ class StreamConnector(ABC, Generic[MachineT]):
                 "this connector already has its streams: create another connector"
             )
 
-    def _when_stopped(
-        self, stopping: Stopping, done: Callable[[dict[TopicPartition, int]], object]
-    ) -> None:
-        self._host.aside(lambda: done(stopping()))
-
     def _make_stream(self, key_decoder: Decode, value_decoder: Decode) -> StreamControl:
         return StreamControl(
             self._gate,
@@ -378,7 +379,7 @@ class StreamConnector(ABC, Generic[MachineT]):
             timeout_ms=self.config.consumer_timeout_ms,
             key_decoder=key_decoder,
             value_decoder=value_decoder,
-            scala=self._scala,
+            reader=self._reader,
         )
 
     def _join(
@@ -423,7 +424,13 @@ class StreamConnector(ABC, Generic[MachineT]):
     ) -> MemberLoop[MachineT]:
         keys = self.config
         manager = ConsumerFetcherManager(keys, keys.client_id, self._on_fetch_event, self._security)
-        self._plane = DataPlane(manager, streams, keys.release_wait_ms / 1000, self._when_stopped)
+        aside = self._host.aside
+        self._plane = DataPlane(
+            manager,
+            streams,
+            keys.release_wait_ms / 1000,
+            when_stopped=lambda stopping, done: aside(lambda: done(stopping())),
+        )
         self._host.every(_SAMPLE_INTERVAL, self._plane.measure)
         every = [stream for group in streams.values() for stream in group]
         member = self._member(subscription, every, self._plane, manager)
@@ -463,14 +470,14 @@ class StreamConnector(ABC, Generic[MachineT]):
         to_leave = min(_FAILED_START_LEAVE, self._start_patience / 4)
         patience = self._start_patience - to_leave
         error: ZkConsumerError | None
-        leave = not self._scala
+        leave = self._leaves_if_refused
         try:
             starting = Undisturbed(
                 lambda: self._started(loop, patience), f"{self.consumer_id}_start"
             )
             starting.start()
             starting.wait()
-            error = _start_error(starting.result())
+            error = start_error(starting.result())
         except FutureTimeoutError:
             leave = True
             error = RebalanceFailedError(
@@ -563,7 +570,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         """
         future = self._ask_commit(offsets)
         if callback is not None:
-            future.add_done_callback(lambda done: callback(_commit_error(done.result())))
+            future.add_done_callback(lambda done: callback(commit_error(done.result())))
 
     def _ask_commit(self, offsets: Mapping[TopicPartition, int] | None) -> Future[tuple[str, ...]]:
         loop, plane = self._loop, self._plane
@@ -676,27 +683,7 @@ class StreamConnector(ABC, Generic[MachineT]):
             pass  # in a forked process, which ends with its own error
 
 
-def _start_error(answer: AnswerStart) -> ZkConsumerError | None:
-    match answer.outcome:
-        case Outcome.SETTLED:
-            return None
-        case Outcome.REBALANCE_FAILED:
-            return RebalanceFailedError(answer.detail)
-        case Outcome.DUPLICATE_ID:
-            return DuplicateConsumerIdError(f"consumer.id: {answer.detail}")
-        case Outcome.REFUSED:
-            return ZooKeeperError(answer.detail)
-        case Outcome.FOREIGN_MEMBER:
-            return ForeignMemberError(answer.detail)
-        case Outcome.UNUSABLE:
-            return ConfigError([answer.detail])
-
-
-def _commit_error(faults: tuple[str, ...]) -> CommitFailedError | None:
-    return CommitFailedError("; ".join(faults)) if faults else None
-
-
 def _check(faults: tuple[str, ...]) -> None:
-    error = _commit_error(faults)
+    error = commit_error(faults)
     if error is not None:
         raise error

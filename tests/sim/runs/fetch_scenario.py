@@ -23,6 +23,8 @@ from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import MessageSizeTooLargeError
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.delivery.reader import Reader
+from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.gate import DeliveryGate
@@ -364,7 +366,7 @@ class _Member:
                 self.gate,
                 queue_capacity=run.capacity,
                 decoder=_Interrupted(run.interrupt),
-                scala=run.scala,
+                reader=ScalaReader if run.scala else Reader,
             )
             for _ in range(run.streams)
         ]

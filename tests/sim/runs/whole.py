@@ -23,6 +23,8 @@ from zkconsumer.core.common.types import (
 )
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.delivery.reader import Reader
+from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.sim.judges.invariants import Violation
@@ -71,7 +73,7 @@ class WholePlane(Plane):
                     member.gate,
                     queue_capacity=cluster.capacity,
                     decoder=_Interrupted(self._host.kernel),
-                    scala=scala,
+                    reader=ScalaReader if scala else Reader,
                 )
                 for _ in range(count)
             ]

@@ -37,8 +37,7 @@ class StreamControl:
         timeout_ms: ``consumer.timeout.ms``; a negative value waits indefinitely.
         key_decoder, value_decoder: called with bytes when a key or value is read.
         decoder: turns chunks into records.
-        scala: count messages as consumed when they are returned, finish the current chunk after
-            ``shutdown``.
+        reader: how messages are taken.
     """
 
     def __init__(
@@ -50,14 +49,11 @@ class StreamControl:
         key_decoder: Decode = bytes_decoder,
         value_decoder: Decode = bytes_decoder,
         decoder: Decoder | None = None,
-        scala: bool = False,
+        reader: type[Reader] = Reader,
     ) -> None:
         self._lock: Lock = threading.RLock()
         self.queue = ChunkQueue(queue_capacity, self._lock)
         """Filled by the fetcher manager."""
-        reader = Reader
-        if scala:
-            from zkconsumer.runtime.delivery.scala_reader import ScalaReader as reader
         self.reader = reader(
             self._lock,
             self.queue,

@@ -19,7 +19,7 @@ from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
-from zkconsumer.runtime.membership.member_log import partitions_text
+from zkconsumer.runtime.membership.loop import partitions_text
 
 REMINDER_S: Final = 30.0
 """Seconds until an error that lasts is logged again."""

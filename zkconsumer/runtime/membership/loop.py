@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from zkconsumer.core.common import commands, events
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.core.zookeeper.commands import Release
 from zkconsumer.errors import (
     AuthenticationError,
     BrokerError,
@@ -29,7 +30,6 @@ from zkconsumer.errors import (
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.commit_requests import SHUT_DOWN, CommitFuture, CommitRequests
-from zkconsumer.runtime.membership.member_log import ownership_line
 
 #: Reports of something that went wrong; the others are logged as information.
 WARNINGS = frozenset(
@@ -54,6 +54,8 @@ WARNINGS = frozenset(
     }
 )
 
+_SHOWN = 5
+"""How many partitions a log line names."""
 _UNSUPPORTED = 35
 _END_SECONDS = 5.0
 """How long threads and connections may take to end."""
@@ -494,3 +496,27 @@ class MemberLoop(Generic[MachineT]):
         if not self.closed.done():
             self.closed.set_result(faults)
         self.left = True
+
+
+def partitions_text(partitions: Iterable[TopicPartition]) -> str:
+    """The number of partitions, and the names of the first ones."""
+    names = [str(tp) for tp in sorted(partitions)]
+    more = ", ..." if len(names) > _SHOWN else ""
+    noun = "partition" if len(names) == 1 else "partitions"
+    return f"{len(names)} {noun} ({', '.join(names[:_SHOWN])}{more})"
+
+
+def ownership_line(command: Any, leaving: bool) -> str:
+    """The line for a command of a member's machine; empty if it says nothing about ownership.
+
+    ``leaving``: the member leaves its group.
+    """
+    why = "this member leaves the group" if leaving else "assigned to other members"
+    match command:
+        case commands.StartFetching(_, partitions) if partitions:
+            return f"claimed {partitions_text(partitions)}: assigned to this member"
+        case Release(_, _, partitions) | commands.Forget(partitions) if partitions:
+            return f"released {partitions_text(partitions)}: {why}"
+        case commands.Drop(partitions) if partitions:
+            return f"lost {partitions_text(partitions)}: no longer owned, dropped without a commit"
+    return ""

@@ -1,12 +1,22 @@
-"""Checks of an application's arguments to a connector, of either kind. Pure; any thread."""
+"""An application's calls of a connector: checks of their arguments, and the errors that answers
+mean. Pure; any thread."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from zkconsumer.core.common.commands import AnswerStart, Outcome
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import topic_path
-from zkconsumer.errors import ConfigError, ZkConsumerError
+from zkconsumer.errors import (
+    CommitFailedError,
+    ConfigError,
+    DuplicateConsumerIdError,
+    ForeignMemberError,
+    RebalanceFailedError,
+    ZkConsumerError,
+    ZooKeeperError,
+)
 
 
 def check_topic_counts(topic_count_map: Mapping[str, int]) -> None:
@@ -33,3 +43,25 @@ def checked_offsets(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartitio
     if bad:
         raise ConfigError(bad)
     return {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+
+
+def start_error(answer: AnswerStart) -> ZkConsumerError | None:
+    """Why a member could not begin; ``None`` if it has."""
+    match answer.outcome:
+        case Outcome.SETTLED:
+            return None
+        case Outcome.REBALANCE_FAILED:
+            return RebalanceFailedError(answer.detail)
+        case Outcome.DUPLICATE_ID:
+            return DuplicateConsumerIdError(f"consumer.id: {answer.detail}")
+        case Outcome.REFUSED:
+            return ZooKeeperError(answer.detail)
+        case Outcome.FOREIGN_MEMBER:
+            return ForeignMemberError(answer.detail)
+        case Outcome.UNUSABLE:
+            return ConfigError([answer.detail])
+
+
+def commit_error(faults: tuple[str, ...]) -> CommitFailedError | None:
+    """The error of a commit whose offsets are not all stored; ``None`` if they are."""
+    return CommitFailedError("; ".join(faults)) if faults else None
