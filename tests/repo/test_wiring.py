@@ -14,7 +14,7 @@ PLACES = (
 )
 EXCEPTIONS = {
     r".*: \w+\.__cause__": "Python's own: why an error was raised",
-    r".*sasl\.py: record\.args": "a filter of logging changes the record that it gets",
+    r".*(security|sasl)\.py: record\.args": "a filter of logging changes the record that it gets",
     r"zk/connection\.py: (client|self\.client)\..*": "kazoo's objects, which take no such argument",
     r"runtime/.*: ([\w.]+\.)?_?info\.\w+": "each attribute's docstring names the writing thread",
     r"runtime/delivery/reader\.py: owner\.(__next__|spare)": "the generator is the iterator's code",
