@@ -154,6 +154,7 @@ def write_tables(
     kinds, severities = (F.array(*[F.lit(k[i]) for k in _KINDS[::-1]]) for i in (1, 0))
     wrong = spark.range(0, max(2_000, groups // 5), 1, 4).select(
         *[value.alias(name) for name, value in _group(bad % max(1, groups // 10)).items()],
+        F.format_string("%010x", of).alias("id"),
         F.get(severities, 3 - sort).alias("severity"),
         F.get(kinds, 3 - sort).alias("kind"),
         F.lit("events").alias("topic"),

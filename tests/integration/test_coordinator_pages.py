@@ -99,7 +99,7 @@ def _without_ids(text: str) -> str:
     text = re.sub(r"billing_\S+-\d+-\w{8}", "MEMBER", text)
     text = re.sub(r"billing_zkconsumer-\w{8}", "TOOL", text)
     text = re.sub(r"\d{4}-\d\d-\d\d[ T][\d:.]+", "TIME", text)
-    return re.sub(r"0x\w+|byte \d+|log\.1:\d+", "N", text)
+    return re.sub(r"0x\w+|byte \d+|log\.1:\d+|\[[0-9a-f]{10}\]", "N", text)
 
 
 def _lines(file: Path) -> list[str]:

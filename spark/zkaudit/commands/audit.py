@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 
+from zkaudit.commands.expected import count_expected, expected_option
 from zkaudit.commands.inputs import audit_options, spark_session
 from zkaudit.commands.summary import print_summary, status_of
 from zkaudit.findings.limits import SEVERITIES
 
 if TYPE_CHECKING:
+    from zkaudit.findings.expected import Expected
     from zkaudit.job.audit import Options
 
 
@@ -55,6 +58,7 @@ def _utc(time: str) -> datetime:
     help="Exit with status 3 if there is a finding of this severity or worse, or if no log covers "
     "a part of the time that the audit is about.",
 )
+@expected_option
 @click.option(
     "--allow-damage",
     is_flag=True,
@@ -72,6 +76,7 @@ def run_command(
     end: str | None,
     all_groups: bool,
     fail_on: str | None,
+    expected: Mapping[str, Expected],
     allow_damage: bool,
     verify: bool,
 ) -> int:
@@ -90,4 +95,4 @@ def run_command(
         page = write(spark, options.out)
     print_summary(summary)
     click.echo(f"report: {page}")
-    return status_of(summary, fail_on)
+    return status_of(summary, fail_on, count_expected(options.out, expected))

@@ -6,21 +6,33 @@ import csv
 import io
 import json
 import re
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from zkaudit.findings.limits import SEVERITIES
-from zkaudit.text import no_group, printable, regex_of
+from zkaudit.commands.expected import expected_option, print_gone
+from zkaudit.commands.question import Clock, timezone_option
+from zkaudit.commands.summary import FAILED
+from zkaudit.findings.kinds import KINDS
+from zkaudit.findings.limits import NOT_COVERED, SEVERITIES
+from zkaudit.text import printable
 from zkconsumer.console.tables import guarded
+
+if TYPE_CHECKING:
+    from zkaudit.findings.expected import Expected
 
 _LIKE_A_PARTITION = re.compile("-[0-9]+$")
 _COLUMNS = (
-    "severity", "kind", "basis", "time", "end_time", "chroot", "group", "topic", "partition",
+    "id", "severity", "kind", "basis", "time", "end_time", "chroot", "group", "topic", "partition",
     "member", "session", "address", "effect", "messages", "zxid", "server", "file", "position",
-    "sentence", "command",
+    "sentence", "command", "expected",
+)  # fmt: skip
+_TIMELINE = (
+    "datetime", "timestamp_desc", "message", "severity", "basis", "id", "group", "topic",
+    "partition", "member", "zxid",
 )  # fmt: skip
 
 
@@ -29,121 +41,134 @@ _COLUMNS = (
 @click.option(
     "--format",
     "form",
-    type=click.Choice(("table", "json", "csv")),
+    type=click.Choice(("table", "json", "csv", "timeline")),
     default="table",
     show_default=True,
-    help="json: one object per line, with the evidence.",
+    help="json: one object per line, with the evidence. timeline: CSV with the columns datetime, "
+    "timestamp_desc and message that Timesketch and Plaso read.",
 )
 @click.option("--group", metavar="NAME", help="Only findings about this group.")
 @click.option(
     "--severity", type=click.Choice(SEVERITIES), help="Only findings of this severity or worse."
 )
-def findings_command(out: str, form: str, group: str | None, severity: str | None) -> None:
+@click.option(
+    "--kind", "kinds", metavar="KIND", multiple=True, type=click.Choice(tuple(KINDS)),
+    help="Only findings of this kind; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--topic", "topics", metavar="TOPIC", multiple=True,
+    help="Only findings about this topic; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--member", "members", metavar="TEXT", multiple=True,
+    help="Only findings about members whose consumer id has this text; may be repeated.",
+)  # fmt: skip
+@click.option("--from", "start", metavar="TIME", help="Only findings that last until this time.")
+@click.option("--to", "end", metavar="TIME", help="Only findings that begin before this time.")
+@timezone_option
+@expected_option
+@click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES),
+    help="Exit with status 3 if one of these findings is of this severity or worse, or is time "
+    "that no log covers. Those that are expected do not count.",
+)
+def findings_command(
+    out: str,
+    form: str,
+    group: str | None,
+    severity: str | None,
+    kinds: tuple[str, ...],
+    topics: tuple[str, ...],
+    members: tuple[str, ...],
+    start: str | None,
+    end: str | None,
+    clock: Clock,
+    expected: Mapping[str, Expected],
+    fail_on: str | None,
+) -> int:
     """Print the findings of an audit, worst first, each with its place in the logs.
 
-    OUT is the directory of the audit. Each finding has the command that prints the transactions
-    around it. Spark is not needed.
+    OUT is the directory of the audit. The id in brackets is the same in every audit that has the
+    finding. Each finding has the command that prints the transactions around it. Spark is not
+    needed.
     """
-    rows = read(Path(out))
-    if group is not None:
-        if all(row["group"] != group for row in rows):
-            check_group(Path(out), group)
-        # Those of no group concern all groups.
-        rows = [row for row in rows if row["group"] in (group, None)]
-    if severity is not None:
-        worst = SEVERITIES[: SEVERITIES.index(severity) + 1]
-        rows = [row for row in rows if row["severity"] in worst]
-    if form == "json":
-        for row in rows:
-            click.echo(json.dumps(row))
-    elif form == "csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, _COLUMNS, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows({name: guarded(row[name]) for name in _COLUMNS} for row in rows)
-        click.echo(text.getvalue(), nl=False)
-    else:
-        for row in rows:
-            _print(row)
-        if not rows:
-            click.echo("no findings")
+    from zkaudit.findings.expected import gone
+    from zkaudit.report.found import Choice, check_group, read
+
+    start = start and clock.parse(start, "--from")
+    end = end and clock.parse(end, "--to")
+    every = read(Path(out))
+    if group is not None and all(row["group"] != group for row in every):
+        check_group(Path(out), group)
+    rows = list(Choice(group, severity, kinds, topics, members, start, end).of(every))
+    for row in rows:
+        one = expected.get(row["id"])
+        row["expected"] = None if one is None else one.reason
+    {"table": _print, "json": _json, "csv": _csv, "timeline": _timeline}[form](rows, clock)
+    print_gone(gone(expected.values(), (row["id"] for row in every)))
+    bad = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on is not None else ()
+    failed = any(
+        row["severity"] in bad or row["kind"] == NOT_COVERED
+        for row in rows
+        if row["expected"] is None
+    )
+    return FAILED if fail_on is not None and failed else 0
 
 
-def read(out: Path) -> list[dict[str, Any]]:
-    """Return the findings of an audit as plain values, worst first, then by transaction. Those of
-    one transaction are in a fixed order too.
-
-    Times are ISO in UTC; sessions and zxids are hexadecimal. Raises InputMissingError if ``out``
-    does not contain a finished audit.
-    """
-    import pyarrow.parquet as pq
-
-    from zkaudit.errors import InputMissingError
-    from zkaudit.job.place import finished
-    from zkaudit.show import command
-
-    summary, tables = finished(out)
-    try:
-        rows = pq.read_table(tables / "findings").to_pylist()
-    except (OSError, ValueError) as error:
-        raise InputMissingError(f"{out}: there is no audit in this directory: {error}") from None
-    rows.sort(key=_order)
-    directories = summary.get("directories", ())
-    return [_plain(row) | {"command": command(row["zxid"], directories)} for row in rows]
+def _json(rows: Iterable[dict[str, Any]], _: Clock) -> None:
+    for row in rows:
+        click.echo(json.dumps(row))
 
 
-def _order(row: dict[str, Any]) -> tuple[Any, ...]:
-    names = (row[name] or "" for name in ("kind", "chroot", "group", "topic"))
-    partition = -1 if row["partition"] is None else row["partition"]
-    return (
-        SEVERITIES.index(row["severity"]), row["zxid"] or 0, *names, partition, row["sentence"]
-    )  # fmt: skip
+def _csv(rows: Iterable[dict[str, Any]], _: Clock) -> None:
+    _write(_COLUMNS, rows)
 
 
-def check_group(out: Path, group: str) -> None:
-    """Raise InputMissingError if no table of the audit has a row of the group.
-
-    Reads one column of each table, up to the first row of the group.
-    """
-    import pyarrow.dataset as ds
-
-    from zkaudit.errors import InputMissingError
-    from zkaudit.job.place import finished
-    from zkaudit.tables.catalog import TABLES
-
-    _, tables = finished(out)
-    for table in TABLES:
-        place = tables / table.name
-        if not place.is_dir() or all(column.name != "group" for column in table.columns):
-            continue
-        try:
-            found = ds.dataset(place, format="parquet").scanner(
-                columns=["group"], filter=ds.field("group") == group
-            )
-            if any(batch.num_rows for batch in found.to_batches()):
-                return
-        except (OSError, ValueError) as error:
-            raise InputMissingError(f"{out}: the audit is incomplete: {error}") from None
-    raise InputMissingError(no_group(regex_of([group]), f"the audit in {out} has"))
+def _timeline(rows: list[dict[str, Any]], _: Clock) -> None:
+    """A line for the begin of each finding, and one for its end."""
+    lines = [
+        row
+        | {
+            "datetime": row[time],
+            "timestamp_desc": f"{row['kind']} {what}",
+            "message": row["sentence"],
+        }
+        for row in rows
+        for time, what in (("time", "begins"), ("end_time", "ends"))
+        if row[time] is not None
+    ]
+    _write(_TIMELINE, sorted(lines, key=lambda line: str(line["datetime"])))
+    if timeless := sum(row["time"] is None for row in rows):
+        click.echo(f"{timeless} findings without a time are left out", err=True)
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, datetime):
-            moment = value if value.tzinfo else value.replace(tzinfo=UTC)
-            value = moment.astimezone(UTC).isoformat(timespec="milliseconds")
-        elif name in ("zxid", "end_zxid", "session") and value is not None:
-            value = f"{value & (1 << 64) - 1:#x}"
-        elif name == "evidence":
-            value = [_plain(part) for part in value or ()]
-        plain[name] = value
-    return plain
+def _write(columns: tuple[str, ...], rows: Iterable[dict[str, Any]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows({name: guarded(row[name]) for name in columns} for row in rows)
+    click.echo(text.getvalue(), nl=False)
 
 
-def _print(row: dict[str, Any]) -> None:
-    about = f"{row['time'] or '?'}  {row['severity']}, {row['basis']}: {row['kind']}"
+def _print(rows: Iterable[dict[str, Any]], clock: Clock) -> None:
+    there = False
+    for row in rows:
+        there = True
+        _print_one(row, clock)
+    if not there:
+        click.echo("no findings")
+
+
+def _print_one(row: dict[str, Any], clock: Clock) -> None:
+    time = "?"
+    if row["time"] is not None:
+        moment = datetime.fromisoformat(row["time"]).astimezone(clock.zone)
+        time = moment.isoformat(timespec="milliseconds")
+    about = f"{time}  {row['severity']}, {row['basis']}: {row['kind']} [{row['id']}]"
     click.echo(printable(about))
+    if row["expected"] is not None:
+        click.echo(f"    expected: {printable(row['expected']) or 'no reason is given'}")
     click.echo(f"    {printable(row['sentence'])}")
     # A sentence names neither the chroot, nor where a topic's name ends.
     if row["chroot"] or _LIKE_A_PARTITION.search(row["topic"] or ""):

@@ -98,6 +98,16 @@ class ArgumentsFirst(click.Command):
             ) from None
 
 
+timezone_option: Final = click.option(
+    "--timezone",
+    "clock",
+    metavar="ZONE",
+    default="UTC",
+    show_default=True,
+    callback=_clock,
+    help="Time zone of the output, and of times without an offset: Europe/Berlin, or "
+    "`local` for that of this machine.",
+)
 _OPTIONS: Final = (
     click.option(
         "--zookeeper-logs",
@@ -118,16 +128,7 @@ _OPTIONS: Final = (
         is_flag=True,
         help="Continue although a log is damaged and no other server has what follows.",
     ),
-    click.option(
-        "--timezone",
-        "clock",
-        metavar="ZONE",
-        default="UTC",
-        show_default=True,
-        callback=_clock,
-        help="Time zone of the output, and of times without an offset: Europe/Berlin, or "
-        "`local` for that of this machine.",
-    ),
+    timezone_option,
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from zkaudit.commands.expected import count_expected, expected_option
 from zkaudit.commands.inputs import audit_options, spark_session
 from zkaudit.commands.summary import FAILED, print_summary, status_of
 from zkaudit.findings.limits import SEVERITIES
-from zkconsumer.console.exclusive import no_effect
+from zkconsumer.console.exclusive import no_effect, only_with
 from zkconsumer.console.signals import Stop
 from zkconsumer.console.times import duration_option
 
 if TYPE_CHECKING:
+    from zkaudit.findings.expected import Expected
     from zkaudit.job.audit import Options
 
 SHARE: Final = 10
@@ -79,6 +81,7 @@ class Report:
     help="Exit with status 3 after the first round whose tables have a finding of this severity or "
     "worse, or time that no log covers.",
 )
+@expected_option
 def stream_command(
     options: Options,
     master: str,
@@ -86,6 +89,7 @@ def stream_command(
     once: bool,
     retention: float | None,
     fail_on: str | None,
+    expected: Mapping[str, Expected],
 ) -> int:
     """Follow the logs of a running ensemble, and keep tables and report up to date.
 
@@ -97,6 +101,8 @@ def stream_command(
     """
     if once:
         no_effect("--once", "every")
+    if fail_on is None:
+        only_with("--fail-on", "expected")
     from zkaudit.errors import InputMissingError
     from zkaudit.job.place import finished
     from zkaudit.job.stream import stream
@@ -115,10 +121,14 @@ def stream_command(
 
         def after_round() -> None:
             nonlocal status
+            is_new = report.behind
             report.update()
             if fail_on is not None:  # also if this round had nothing new
                 with suppress(InputMissingError):  # nothing was logged yet
-                    status = status_of(finished(options.out)[0], fail_on)
+                    summary = finished(options.out)[0]
+                    status = status_of(
+                        summary, fail_on, count_expected(options.out, expected, is_new)
+                    )
             if status == FAILED:
                 stop.set()
 

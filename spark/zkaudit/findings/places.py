@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from pyspark.sql import Column, DataFrame, functions as F
 
+from zkaudit.findings import ids
 from zkaudit.findings.base import session
 from zkaudit.findings.limits import SEVERITIES
 
@@ -20,7 +21,8 @@ UNCONFIRMED = (
 
 
 def located(found: DataFrame, transactions: DataFrame, sessions: DataFrame) -> DataFrame:
-    """Add ``server``, ``file`` and ``position`` to findings and their evidence, and ``address``.
+    """Add ``server``, ``file`` and ``position`` to findings and their evidence, ``address`` and
+    ``id``.
 
     ``found`` must be stored (not computed again), and have a ``number`` for each finding.
     ``transactions`` has server, file, position, zxid and confirmed. If a transaction may never have
@@ -62,6 +64,7 @@ def located(found: DataFrame, transactions: DataFrame, sessions: DataFrame) -> D
     )
     addresses = sessions.where("address is not null").select("session", "address")
     found = found.drop("evidence", "server", "file", "position", "address").join(rows, "number")
+    found = found.withColumn("id", ids.column())
     found = found.join(addresses, "session", "left")
     lower = F.create_map(*[F.lit(n) for pair in pairwise(SEVERITIES)
                            for n in pair])  # fmt: skip

@@ -33,7 +33,7 @@ from zkaudit.findings.ownership import foreign_releases, shares, two_sessions, u
 from zkaudit.findings.resets import jumps, recreated
 from zkaudit.tables.catalog import FINDINGS
 
-PLACE = ("server", "file", "position", "address")
+PLACE = ("id", "server", "file", "position", "address")
 """Columns that ``places`` fills in later."""
 
 

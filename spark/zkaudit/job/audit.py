@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from zkaudit.decode.digest import Verified
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.base import Tables
+from zkaudit.findings.ids import id_of
 from zkaudit.findings.kinds import LASTING
 from zkaudit.findings.limits import NOT_COVERED, SEVERITIES, Limits
 from zkaudit.findings.ownership import wanted
@@ -454,6 +455,7 @@ def not_covered(spark: SparkSession, coverage: Coverage) -> DataFrame:
         | {"time": moment_of(begin), "end_time": moment_of(end), "sentence": sentence}
         for begin, end, sentence in coverage.sentences()
     ]
+    rows = [row | {"id": id_of(row)} for row in rows]
     return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow_of(columns)), columns)
 
 

@@ -130,17 +130,15 @@ function wanted(item) {
 function shownFindings() {
   const severity = byId("severity").value, words = byId("words").value.toLowerCase();
   return data.findings.filter((f) => wanted(f) && (!severity || f.severity === severity)
-    && (!words || `${f.kind} ${f.sentence}`.toLowerCase().includes(words)));
+    && (!words || `${f.id} ${f.kind} ${f.sentence}`.toLowerCase().includes(words)));
 }
 
-// A link to a finding stays right in every page that has it.
-const linkOf = (f) => JSON.stringify([f.kind, f.zxid, f.chroot, f.group, f.topic, f.partition]);
 function remember() {
   const group = chosenGroup(), state = new URLSearchParams();
   if (group) state.set("group", JSON.stringify([group.chroot, group.group]));
   if (view.from !== data.begin || view.to !== data.end) state.set("time", `${Math.round(view.from)}-${Math.round(view.to)}`);
   if (zone !== "UTC") state.set("zone", zone);
-  if (chosen) state.set("finding", linkOf(chosen));
+  if (chosen) state.set("finding", chosen.id);
   history.replaceState(null, "", "#" + state);
 }
 function recall() {
@@ -152,7 +150,7 @@ function recall() {
     fillGroups(byId("search").value);
   }
   if ([...byId("zone").options].some((o) => o.value === state.get("zone"))) zone = byId("zone").value = state.get("zone");
-  const found = data.findings.find((f) => linkOf(f) === state.get("finding"));
+  const found = data.findings.find((f) => f.id === state.get("finding"));
   if (found) look(found);
   const [from, to] = (state.get("time") || "").split("-").map(Number);
   if (from < to) { view.from = Math.max(data.begin, from); view.to = Math.min(data.end, to); }
@@ -196,7 +194,7 @@ function detail(parent, f) {
   text(parent, "div", f.sentence);
   const proof = f.evidence.map((e) => e[1] === null ? `${e[0]}: ${e[3]}` : `${e[0]} ${zxid(e[1])}: ${e[3]}`);
   text(parent, "div", proof.join(" \u00b7 "), "dim");
-  if (f.place) text(parent, "div", f.place, "dim");
+  text(parent, "div", f.place ? `${f.id} \u00b7 ${f.place}` : f.id, "dim");
   if (f.command) text(text(parent, "div", "", "dim"), "code", f.command);
 }
 function drawFindings() {
@@ -568,7 +566,7 @@ function save(name, type, content) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 const iso = (ms) => ms === null ? null : new Date(ms).toISOString();
-const COLUMNS = ["severity", "kind", "basis", "time", "end_time", "chroot", "group", "topic", "partition", "member", "effect", "messages", "zxid", "place", "sentence", "command"];
+const COLUMNS = ["id", "severity", "kind", "basis", "time", "end_time", "chroot", "group", "topic", "partition", "member", "effect", "messages", "zxid", "place", "sentence", "command"];
 function plainFindings() {
   return shownFindings().map((f) => ({ ...f, time: iso(f.t), end_time: iso(f.u), zxid: f.zxid === null ? null : zxid(f.zxid) }));
 }
@@ -627,7 +625,7 @@ for (const line of data.verdict) {
   const first = data.findings.find((f) => (line.effect && f.effect === line.effect) || (line.kind && f.kind === line.kind && f.severity === line.severity));
   if (!first) continue;
   const link = text(item, "a", "Show it.");
-  link.href = "#" + new URLSearchParams({ finding: linkOf(first) });
+  link.href = "#" + new URLSearchParams({ finding: first.id });
   link.addEventListener("click", (event) => { event.preventDefault(); choose(first, false); canvas.scrollIntoView({ block: "center" }); });
 }
 for (const row of s.findings) {

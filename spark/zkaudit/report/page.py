@@ -254,6 +254,7 @@ def _listed(found: DataFrame, summary: dict[str, Any]) -> list[dict[str, Any]]:
     times = {"t": F.unix_millis("time"), "u": F.unix_millis("end_time")}
     return [
         {
+            "id": row["id"],
             "severity": row["severity"], "kind": row["kind"], "chroot": row["chroot"],
             "group": row["group"], "topic": row["topic"], "partition": row["partition"],
             "zxid": row["zxid"], "t": row["t"], "u": row["u"], "basis": row["basis"],

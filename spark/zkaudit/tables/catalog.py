@@ -549,6 +549,7 @@ FINDINGS: Final = Table(
     "findings",
     "one row for each finding",
     (
+        _c("id", "string", "the same in every audit that has this finding, also of longer logs"),
         _c("severity", "string", "`critical`, `high`, `medium`, `low` or `info`"),
         _c("kind", "string", "name of the rule"),
         *_PARTITION,

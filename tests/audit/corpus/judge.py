@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from zkaudit.commands.findings import read
 from zkaudit.decode.batches import LogReader
 from zkaudit.findings.kinds import KINDS
 from zkaudit.findings.limits import SEVERITIES, Limits
 from zkaudit.job.audit import Options, run
 from zkaudit.job.spark import session
+from zkaudit.report.found import read
 
 from tests.audit.corpus.held_out import HELD_OUT
 from tests.audit.corpus.held_out_late import HELD_OUT_LATE

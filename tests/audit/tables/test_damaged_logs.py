@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from zkaudit.commands.findings import findings_command, read
+from zkaudit.commands.findings import findings_command
 from zkaudit.commands.summary import status_of
 from zkaudit.decode.batches import LogReader
 from zkaudit.errors import AuditError
 from zkaudit.findings.limits import Limits
 from zkaudit.job import audit as job
 from zkaudit.job.output import load
+from zkaudit.report.found import read
 from zkaudit.report.page import write as write_page
 
 from tests.audit.quiet_histories import BUSY, TAKEN, THRESHOLDS, History, write

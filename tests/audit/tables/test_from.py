@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from zkaudit.commands.findings import read
 from zkaudit.decode.batches import LogReader
 from zkaudit.findings.limits import Limits
 from zkaudit.job import audit as job
 from zkaudit.job.output import load
+from zkaudit.report.found import read
 from zkaudit.sources import selection
 
 from tests.audit.corpus.incidents import LIMITS

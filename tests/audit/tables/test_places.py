@@ -3,9 +3,12 @@ nothing."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import SparkSession, functions as F
+from zkaudit.findings import ids
+from zkaudit.findings.ids import id_of
 from zkaudit.findings.places import UNCONFIRMED, located
 from zkaudit.sources.server_logs import addresses
 from zkaudit.tables.catalog import FINDINGS, SESSIONS
@@ -21,8 +24,8 @@ client /10.0.0.7:51442
 
 
 def test_places_addresses_and_certainty(spark: SparkSession, tmp_path: Path) -> None:
-    """Each finding gets a file and byte, and its session's address. A finding with a transaction
-    that may never have been committed is inferred, has a lower severity, and says so."""
+    """Each finding gets an id, a file and a byte, and its session's address. A finding with a
+    transaction that may never have been committed is inferred, less severe, and says so."""
     (tmp_path / "zk.log").write_text(SERVER_LOG)
     known = addresses(spark, [str(tmp_path)])
     assert known is not None
@@ -41,10 +44,12 @@ def test_places_addresses_and_certainty(spark: SparkSession, tmp_path: Path) -> 
         "server string, file string, position bigint, zxid bigint, idx int, confirmed boolean",
     )  # fmt: skip
     rows = []
-    for zxid, also in ((5, 5), (5, 6), (6, 6), (7, 5)):
+    for zxid, also in ((5, 5), (5, 6), (6, 6), (7, 5)):  # with and without the columns of an id
         row = dict.fromkeys(c.name for c in FINDINGS.columns)
         evidence = [("commits", also, 0, SESSION, "wrote", None, None, None),
                     ("deliveries", None, None, None, "j:1", None, None, None)]  # fmt: skip
+        if zxid == 7:
+            row |= {"chroot": "/é", "group": "g", "topic": "t", "partition": 0, "member": "m"}
         row |= {"severity": "critical", "kind": "k", "basis": "proven", "sentence": "It was so.",
                 "zxid": zxid, "session": SESSION if zxid == 5 else None,
                 "evidence": evidence}  # fmt: skip
@@ -52,6 +57,7 @@ def test_places_addresses_and_certainty(spark: SparkSession, tmp_path: Path) -> 
     frame = spark.createDataFrame(rows, FINDINGS.spark_type())
     frame = frame.withColumn("number", F.monotonically_increasing_id()).localCheckpoint()
     found = FINDINGS.shape(located(frame, transactions, sessions)).orderBy("zxid", "basis")
+    assert {row["id"] for row in found.collect()} == {id_of(row) for row in frame.collect()}
     unsure, sure, phantom, snapshot = found.orderBy("zxid", "basis").collect()
     assert (sure["server"], sure["file"], sure["position"]) == ("zk1", "log.1", 100)
     assert sure["address"] == "10.0.0.7:51442"
@@ -64,3 +70,13 @@ def test_places_addresses_and_certainty(spark: SparkSession, tmp_path: Path) -> 
     assert (unsure["evidence"][0]["file"], unsure["evidence"][0]["position"]) == ("log.6", 16)
     assert (phantom["address"], phantom["file"]) == (None, "log.6")
     assert (snapshot["file"], snapshot["basis"]) == (None, "proven")
+
+
+def test_an_id_of_a_finding_is_the_same_in_spark(spark: SparkSession) -> None:
+    """Without a transaction, the time counts, in the zone of no machine."""
+    row = dict.fromkeys(c.name for c in FINDINGS.columns) | {"kind": "not covered"}
+    moments = [datetime(2026, 11, 21, 0, 0, 0, 123_000, UTC), datetime(1969, 12, 31, tzinfo=UTC)]
+    rows = [row | {"time": moment} for moment in moments] + [row, row | {"zxid": -1}]
+    frame = spark.createDataFrame([tuple(each.values()) for each in rows], FINDINGS.spark_type())
+    found = frame.withColumn("id", ids.column()).collect()
+    assert [each["id"] for each in found] == [id_of(each) for each in rows]

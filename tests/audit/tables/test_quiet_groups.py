@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from zkaudit.commands.findings import read
 from zkaudit.decode.batches import LogReader
 from zkaudit.findings.limits import Limits
 from zkaudit.job import audit as job
 from zkaudit.job.output import load
+from zkaudit.report.found import read
 from zkaudit.sources import selection
 from zkaudit.tables import catalog
 

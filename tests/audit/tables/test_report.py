@@ -50,6 +50,7 @@ parent.postMessage(JSON.stringify({
 def data(name: str, rows: int = 1, cells: list[list[int]] | None = None) -> dict[str, Any]:
     """The result of ``data_of`` for one group of this name."""
     finding = {
+        "id": "0123456789",
         "severity": "critical", "kind": "zombie commit", "chroot": "", "group": name,
         "topic": name, "partition": 0, "zxid": 3, "t": 500, "u": None, "basis": "proven",
         "sentence": f"Member {name} did it.", "member": name, "effect": "lost", "messages": 7,
@@ -182,7 +183,8 @@ def history(groups: int, bad: dict[str, str], partitions: int = 1) -> dict[str, 
         ]  # fmt: skip
         if group in bad:
             made["findings"].append(
-                place | {"severity": bad[group], "kind": "unowned interval",
+                place | {"id": f"{len(made['findings']):010x}",
+                         "severity": bad[group], "kind": "unowned interval",
                          "topic": "t", "partition": 0,
                          "zxid": 3, "time": second(50), "basis": "proven", "sentence": "Bad.",
                          "evidence": []}

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import zkaudit
 from pyspark.sql import SparkSession
-from zkaudit.commands.findings import read
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.job import audit as job, output, spark as settings
 from zkaudit.job.place import finished
+from zkaudit.report.found import read
 from zkaudit.sources import selection
 from zkaudit.tables import catalog
 

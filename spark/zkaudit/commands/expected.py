@@ -1,0 +1,64 @@
+"""The option ``--expected`` of the commands that list or count findings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from zkaudit.text import printable
+
+if TYPE_CHECKING:
+    from zkaudit.findings.expected import Expected
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _parsed(_: click.Context, __: click.Parameter, file: str | None) -> Mapping[str, Expected]:
+    from zkaudit.errors import InputMissingError
+    from zkaudit.findings.expected import parse
+
+    if file is None:
+        return {}
+    try:
+        return parse(Path(file).read_text(encoding="utf-8"), file)
+    except (OSError, ValueError) as error:
+        raise InputMissingError(f"{file}: cannot be read: {error}") from None
+
+
+def expected_option(command: F) -> F:
+    """Add the option, given as ``expected``: by id."""
+    option: Callable[[F], F] = click.option(
+        "--expected",
+        metavar="FILE",
+        callback=_parsed,
+        help="Findings that you have looked into. Each line has the id of a finding, then for "
+        "example a date and the reason. They do not count for --fail-on. Those that the audit does "
+        "not have are named.",
+    )
+    return option(command)
+
+
+def print_gone(lines: Iterable[Expected]) -> None:
+    """Name what is expected and was not found."""
+    for one in lines:
+        click.echo(f"expected, but not found: {one.id} {printable(one.reason)}".rstrip(), err=True)
+
+
+def count_expected(
+    out: str, expected: Mapping[str, Expected], say: bool = True
+) -> Counter[tuple[str, str]]:
+    """Return how many findings of each severity and kind are expected. ``say``: print their number,
+    and what was not found."""
+    from zkaudit.report.found import acknowledged
+
+    if not expected:
+        return Counter()
+    counts, missing = acknowledged(Path(out), expected)
+    if say:
+        click.echo(f"{counts.total():,} of these findings are expected")
+        print_gone(missing)
+    return counts

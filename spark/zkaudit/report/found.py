@@ -1,0 +1,155 @@
+"""The findings of an audit as plain values: read, chosen, and compared with those expected.
+
+Needs no Spark. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from zkaudit.errors import InputMissingError
+from zkaudit.findings.expected import Expected, gone
+from zkaudit.findings.kinds import LASTING
+from zkaudit.findings.limits import SEVERITIES
+from zkaudit.job.place import finished
+from zkaudit.show import command
+from zkaudit.text import no_group, regex_of
+
+Row = dict[str, Any]
+
+
+def read(out: Path) -> list[Row]:
+    """Return the findings of an audit, worst first, then by transaction. Those of one transaction
+    are in a fixed order too.
+
+    Times are ISO in UTC; sessions and zxids are hexadecimal. Raises InputMissingError if ``out``
+    does not contain a finished audit.
+    """
+    import pyarrow.parquet as pq
+
+    summary, tables = finished(out)
+    try:
+        rows = pq.read_table(tables / "findings").to_pylist()
+    except (OSError, ValueError) as error:
+        raise InputMissingError(f"{out}: there is no audit in this directory: {error}") from None
+    return plain(rows, summary.get("directories", ()))
+
+
+def plain(rows: Iterable[Row], directories: Sequence[str]) -> list[Row]:
+    """The same from the rows of the table ``findings``, for the logs in ``directories``."""
+    ordered = sorted(rows, key=_order)
+    return [_plain(row) | {"command": command(row["zxid"], directories)} for row in ordered]
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    names = (row[name] or "" for name in ("kind", "chroot", "group", "topic"))
+    partition = -1 if row["partition"] is None else row["partition"]
+    return (
+        SEVERITIES.index(row["severity"]), row["zxid"] or 0, *names, partition, row["sentence"]
+    )  # fmt: skip
+
+
+def _plain(row: Row) -> Row:
+    plain: Row = {}
+    for name, value in row.items():
+        if isinstance(value, datetime):
+            moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+            value = moment.astimezone(UTC).isoformat(timespec="milliseconds")
+        elif name in ("zxid", "end_zxid", "session") and value is not None:
+            value = f"{value & (1 << 64) - 1:#x}"
+        elif name == "evidence":
+            value = [_plain(part) for part in value or ()]
+        plain[name] = value
+    return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which findings are wanted. Empty and ``None``: all.
+
+    Args:
+        group: those about this group, and those about no group, which concern all groups.
+        severity: this one or a worse one.
+        start: ISO time; those that last until then or longer.
+        end: ISO time; those that begin before.
+        members: a part of the name is enough, because consumer ids end with random digits.
+    """
+
+    group: str | None = None
+    severity: str | None = None
+    kinds: Collection[str] = ()
+    topics: Collection[str] = ()
+    members: Collection[str] = ()
+    start: str | None = None
+    end: str | None = None
+
+    def of(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the wanted findings."""
+        bad = SEVERITIES[: SEVERITIES.index(self.severity or SEVERITIES[-1]) + 1]
+        for row in rows:
+            if (
+                (self.group is None or row["group"] in (self.group, None))
+                and row["severity"] in bad
+                and (not self.kinds or row["kind"] in self.kinds)
+                and (not self.topics or row["topic"] in self.topics)
+                and (not self.members or any(m in (row["member"] or "") for m in self.members))
+                and self._at_the_time(row)
+            ):
+                yield row
+
+    def _at_the_time(self, row: Row) -> bool:
+        if row["time"] is None:
+            return True
+        begin = datetime.fromisoformat(row["time"])
+        if self.end is not None and begin >= datetime.fromisoformat(self.end):
+            return False
+        if self.start is None or (row["end_time"] is None and row["kind"] in LASTING):
+            return True
+        until = begin if row["end_time"] is None else datetime.fromisoformat(row["end_time"])
+        return until >= datetime.fromisoformat(self.start)
+
+
+def check_group(out: Path, group: str) -> None:
+    """Raise InputMissingError if no table of the audit has a row of the group.
+
+    Reads one column of each table, up to the first row of the group.
+    """
+    import pyarrow.dataset as ds
+
+    from zkaudit.tables.catalog import TABLES
+
+    _, tables = finished(out)
+    for table in TABLES:
+        place = tables / table.name
+        if not place.is_dir() or all(column.name != "group" for column in table.columns):
+            continue
+        try:
+            found = ds.dataset(place, format="parquet").scanner(
+                columns=["group"], filter=ds.field("group") == group
+            )
+            if any(batch.num_rows for batch in found.to_batches()):
+                return
+        except (OSError, ValueError) as error:
+            raise InputMissingError(f"{out}: the audit is incomplete: {error}") from None
+    raise InputMissingError(no_group(regex_of([group]), f"the audit in {out} has"))
+
+
+def acknowledged(
+    out: Path, expected: Mapping[str, Expected]
+) -> tuple[Counter[tuple[str, str]], list[Expected]]:
+    """Return how many findings of each severity and kind are expected, and what is expected but was
+    not found."""
+    import pyarrow.dataset as ds
+
+    _, tables = finished(out)
+    there = ds.dataset(tables / "findings", format="parquet").to_table(
+        columns=["id", "severity", "kind"], filter=ds.field("id").isin(list(expected))
+    )
+    rows = there.to_pylist()
+    counts = Counter((row["severity"], row["kind"]) for row in rows)
+    return counts, gone(expected.values(), (row["id"] for row in rows))
