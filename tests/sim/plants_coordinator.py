@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.handlers import replace_handler
 from zkconsumer.core.common.commands import Drop
-from zkconsumer.core.common.commit_queue import CommitQueue
+from zkconsumer.core.common.machine import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import events
 from zkconsumer.core.groups.assignors.offer import JoinOffer

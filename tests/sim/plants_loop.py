@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.handlers import replace_handler
 from zkconsumer.core.common import commands as common, events as common_events
-from zkconsumer.core.common.commit_queue import CommitQueue
+from zkconsumer.core.common.machine import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands, events
 from zkconsumer.core.groups.classic import ClassicMachine
@@ -21,8 +21,7 @@ from zkconsumer.core.zookeeper.scripts import kafka_storage
 from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
-from zkconsumer.runtime.membership.commit_requests import CommitRequests
-from zkconsumer.runtime.membership.loop import MemberLoop
+from zkconsumer.runtime.membership.loop import CommitRequests, MemberLoop
 from zkconsumer.runtime.membership.zookeeper import SessionSignals, ZooKeeperCoordination
 from zkconsumer.sim.members.group_member import Line
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from zkconsumer.core.common.commands import AnswerCommit
-from zkconsumer.core.common.commit_queue import CommitQueue
 from zkconsumer.core.common.events import CommitRequested
+from zkconsumer.core.common.machine import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
