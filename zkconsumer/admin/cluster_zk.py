@@ -6,6 +6,8 @@ Same thread as ``BlockingZk``.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -41,6 +43,7 @@ class ClusterZk(BlockingZk):
         bootstrap: where to find brokers; ``None``: only in ZooKeeper.
         client_id: sent to brokers.
         security: how to encrypt and log in; None for neither.
+        before_requests: called with the number of requests that are about to be sent; may wait.
 
     Entering raises the errors of ``BlockingZk``, and BrokerUnavailableError, ConfigError.
     """
@@ -52,15 +55,19 @@ class ClusterZk(BlockingZk):
         bootstrap: str | None = None,
         client_id: str = "zkconsumer-admin",
         security: SecurityKeys | None = None,
+        before_requests: Callable[[int], object] | None = None,
     ) -> None:
-        super().__init__(connect, timeout, security)
+        super().__init__(connect, timeout, security, before_requests)
         self._reader: ClusterReader | None = None
         if bootstrap is not None:
             # Not above: loading kafka-python takes longer than most commands.
             from zkconsumer.broker.cluster_reader import ClusterReader
             from zkconsumer.broker.security import KafkaSecurity
 
-            self._reader = ClusterReader(bootstrap, client_id, timeout, KafkaSecurity(security))
+            one = None if before_requests is None else partial(before_requests, 1)
+            self._reader = ClusterReader(
+                bootstrap, client_id, timeout, KafkaSecurity(security), one
+            )
         self.live = True
         """Whether ZooKeeper lists brokers, or is the only place to find some."""
         self.foreign = False

@@ -7,7 +7,7 @@ topics; a group of a name that no group can have raises ConfigError.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -141,9 +141,12 @@ class GroupTools:
         timeout: float = 30.0,
         security: SecurityConfig | None = None,
         bootstrap: str | None = None,
+        before_requests: Callable[[int], object] | None = None,
     ) -> None:
         self._keys = NO_SECURITY if security is None else security
-        self._zk = ClusterZk(zookeeper, timeout, bootstrap, security=self._keys)
+        self._zk = ClusterZk(
+            zookeeper, timeout, bootstrap, security=self._keys, before_requests=before_requests
+        )
         self._timeout = timeout
         self._kafka: KafkaSecurity | None = None
         self.notes: list[str] = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
@@ -37,8 +37,14 @@ class ClusterReader:
     """
 
     def __init__(
-        self, servers: str, client_id: str, timeout: float, security: KafkaSecurity | None = None
+        self,
+        servers: str,
+        client_id: str,
+        timeout: float,
+        security: KafkaSecurity | None = None,
+        before_request: Callable[[], object] | None = None,
     ) -> None:
+        self._before_request = before_request
         try:
             addresses = split_servers(servers)
         except ValueError as error:
@@ -113,7 +119,7 @@ class ClusterReader:
         if self._connection is None or self._connection.endpoint != endpoint:
             self.disconnect()
             self._connection = BrokerConnection(
-                endpoint, self._client_id, self._timeout, 0, self._security
+                endpoint, self._client_id, self._timeout, 0, self._security, self._before_request
             )
         return self._connection
 

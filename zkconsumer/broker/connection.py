@@ -15,7 +15,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from struct import Struct, error as StructError
 from typing import Any, Final
@@ -96,6 +96,7 @@ class BrokerConnection:
         timeout: seconds for connecting, and for an answer to arrive whole.
         receive_buffer_bytes: ``SO_RCVBUF``; 0 or less leaves the system's default.
         security: how to encrypt and to log in; None is PLAINTEXT.
+        before_request: called before each request; may wait.
     """
 
     def __init__(
@@ -105,8 +106,10 @@ class BrokerConnection:
         timeout: float,
         receive_buffer_bytes: int,
         security: KafkaSecurity | None = None,
+        before_request: Callable[[], object] | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self._before_request = before_request
         self._addresses = deque([(endpoint.host, endpoint.port), *endpoint.others])
         """The listeners, the one to use first."""
         self._security = KafkaSecurity() if security is None else security
@@ -219,6 +222,8 @@ class BrokerConnection:
 
     def exchange_opened(self, api_key: int, version: int, body: bytes) -> memoryview:
         """Like ``exchange``, on a connection that is already open."""
+        if self._before_request is not None:
+            self._before_request()
         sock = self._socket
         if sock is None:
             raise BrokerUnavailableError(

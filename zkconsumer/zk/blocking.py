@@ -11,13 +11,13 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from zkconsumer.config.security_keys import SecurityKeys
 from zkconsumer.config.values import split_connect
-from zkconsumer.core.zookeeper.ops import Code, Failed, Reply, SessionEvent, ZkOp
+from zkconsumer.core.zookeeper.ops import Code, Failed, GetMany, Reply, SessionEvent, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import Refused, Script, SessionGone, attempt
 from zkconsumer.errors import ConfigError, SessionExpiredError, ZkUnavailableError, ZooKeeperError
 from zkconsumer.zk.driver import ZkDriver
@@ -63,13 +63,19 @@ class BlockingZk:
         timeout: seconds that connecting may take, and that ZooKeeper may stay silent while an
             answer is waited for.
         security: how to encrypt and to log in; None is neither.
+        before_requests: called with the number of requests that are about to be sent; may wait.
 
     Raises ConfigError for a malformed ``connect``.
     """
 
     def __init__(
-        self, connect: str, timeout: float = 30.0, security: SecurityKeys | None = None
+        self,
+        connect: str,
+        timeout: float = 30.0,
+        security: SecurityKeys | None = None,
+        before_requests: Callable[[int], object] | None = None,
     ) -> None:
+        self._before_requests = before_requests
         try:
             self._hosts, chroot = split_connect(connect)
         except ValueError as error:
@@ -179,6 +185,8 @@ class BlockingZk:
             if answer is not None:
                 mailbox.put((number, answer))
                 return
+            if self._before_requests is not None:
+                self._before_requests(len(op.paths) if isinstance(op, GetMany) else 1)
             self._driver.submit(op, session, lambda answer: mailbox.put((number, answer)))
 
         try:

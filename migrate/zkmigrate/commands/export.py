@@ -96,7 +96,8 @@ def _offsets_in_zookeeper(
     """Return offsets in ZooKeeper, and how much is left out. No broker is asked."""
     exported: dict[OffsetKey, int] = {}
     left_out = 0
-    with GroupTools(servers.zookeeper, servers.timeout, servers.security) as tools:
+    where = (servers.zookeeper, servers.timeout, servers.security)
+    with GroupTools(*where, before_requests=servers.pace) as tools:
         tools.zk.sync()
         announce(servers, tools.zk)
         names = which.of_store(tools.group_names, Store.ZOOKEEPER)

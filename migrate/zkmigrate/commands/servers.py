@@ -25,6 +25,7 @@ from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.commands.progress import Progress
 from zkmigrate.stores import cluster
+from zkmigrate.stores.pace import Pace
 from zkmigrate.text import shown
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Servers(NamedTuple):
     bootstrap: str | None = None
     expect: str | None = None
     """The cluster's id, if the operator gave it."""
+    pace: Pace = Pace()
+    """The bound on requests to all of them."""
 
 
 def server_options(command: F) -> F:
@@ -59,10 +62,12 @@ def server_options(command: F) -> F:
         security: SecurityConfig,
         bootstrap: str | None,
         expect_cluster: str | None,
+        max_requests_per_second: float | None,
         **others: Any,
     ) -> Any:
         waits = (timeout, coordinator_timeout)
-        servers = Servers(zookeeper, *waits, security, bootstrap, expect_cluster)
+        pace = Pace(max_requests_per_second)
+        servers = Servers(zookeeper, *waits, security, bootstrap, expect_cluster, pace)
         return command(servers=servers, **others)
 
     waiting = duration_option(
@@ -78,14 +83,21 @@ def server_options(command: F) -> F:
         help="Do nothing unless this is the id of the cluster. It is in the first line of each "
         "command.",
     )
-    return zookeeper_options(bootstrap_option(waiting(expecting(bundled))))  # type: ignore[return-value]
+    bounding = click.option(
+        "--max-requests-per-second",
+        type=click.FloatRange(min=0.1),
+        metavar="N",
+        help="Send at most this many requests per second on average, to ZooKeeper and all brokers "
+        "together.  [default: no limit]",
+    )
+    return zookeeper_options(bootstrap_option(waiting(expecting(bounding(bundled)))))  # type: ignore[return-value]
 
 
 def print_not_looked_at(zk: BlockingZk, servers: Servers) -> None:
     """Print the places in ZooKeeper where zkmigrate does not look for offsets."""
     from zkmigrate.stores.surroundings import not_looked_at
 
-    lines = not_looked_at(zk, servers.zookeeper, servers.timeout, servers.security)
+    lines = not_looked_at(zk, servers.zookeeper, servers.timeout, servers.security, servers.pace)
     print_notes(f"not looked at: {line}" for line in lines)
 
 
@@ -103,6 +115,7 @@ def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
         progress.waiting,
         servers.bootstrap,
         servers.expect,
+        servers.pace,
     ) as stores:
         announce(servers, stores.zk, stores.brokers)
         print_notes(stores.faults)
@@ -112,7 +125,7 @@ def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
 @contextmanager
 def open_zookeeper(servers: Servers) -> Iterator[BlockingZk]:
     """Open a session with ZooKeeper alone."""
-    with BlockingZk(servers.zookeeper, servers.timeout, servers.security) as zk:
+    with BlockingZk(servers.zookeeper, servers.timeout, servers.security, servers.pace) as zk:
         zk.sync()
         announce(servers, zk)
         yield zk

@@ -24,6 +24,7 @@ from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.core.zookeeper.znodes import decode_topic, is_legal_topic, topic_path
 from zkconsumer.errors import BrokerError, ZnodeFormatError
 from zkmigrate.model import Log, LogRange, TopicState
+from zkmigrate.stores.pace import Pace
 
 CLIENT_ID: Final = "zkmigrate"
 _BATCH: Final = 2000
@@ -52,7 +53,9 @@ class Logs:
         brokers: Callable[[], Iterable[BrokerEndpoint]],
         timeout: float,
         security: KafkaSecurity | None = None,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace
         self._zk = zk
         self._brokers = brokers
         self._timeout = timeout
@@ -251,7 +254,7 @@ class Logs:
     def _connection(self, endpoint: BrokerEndpoint) -> BrokerConnection:
         if endpoint not in self._connections:
             self._connections[endpoint] = BrokerConnection(
-                endpoint, CLIENT_ID, self._timeout, 0, self._security
+                endpoint, CLIENT_ID, self._timeout, 0, self._security, self._pace
             )
         return self._connections[endpoint]
 

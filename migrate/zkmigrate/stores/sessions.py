@@ -36,6 +36,7 @@ from zkmigrate.errors import MigrationError
 from zkmigrate.model import Retention, Store
 from zkmigrate.stores import cluster, migration_marker
 from zkmigrate.stores.logs import CLIENT_ID, Logs
+from zkmigrate.stores.pace import Pace
 
 _FRESH: Final = 10.0
 """Seconds for which the list of hidden topics is kept."""
@@ -54,6 +55,7 @@ class Stores:
             has left this ZooKeeper (KRaft).
         expect: the cluster's id, which is checked. It confirms brokers of another cluster than
             ZooKeeper's.
+        pace: bounds the requests to all servers.
 
     Raises the errors of ``ClusterZk`` and MigrationError when no broker can be used.
     """
@@ -67,9 +69,11 @@ class Stores:
         on_wait: Callable[[str], object] = lambda _what: None,
         bootstrap: str | None = None,
         expect: str | None = None,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace
         self._security = KafkaSecurity(security)
-        self.zk = ClusterZk(zookeeper, timeout, bootstrap, CLIENT_ID, security)
+        self.zk = ClusterZk(zookeeper, timeout, bootstrap, CLIENT_ID, security, pace)
         self.timeout = timeout
         self.coordinator_timeout = coordinator_timeout
         self.faults: tuple[str, ...] = ()
@@ -93,8 +97,9 @@ class Stores:
             place=self._offsets_partition,
             on_wait=on_wait,
             security=self._security,
+            before_request=pace,
         )
-        self.logs = Logs(self.zk, self._brokers, timeout, self._security)
+        self.logs = Logs(self.zk, self._brokers, timeout, self._security, pace)
 
     def __enter__(self) -> Self:
         self.zk.__enter__()
@@ -246,7 +251,7 @@ class Stores:
         topics, _ = self.logs.of([offset_times.OFFSETS_TOPIC])
         count = sum(len(topic.partitions) for topic in topics.values())
         return offset_times.commit_times(
-            groups, count, brokers, CLIENT_ID, self.timeout, self._security
+            groups, count, brokers, CLIENT_ID, self.timeout, self._security, self._pace
         )
 
     def fetch(

@@ -12,6 +12,7 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.stores.offset_znodes import offset_partitions
+from zkmigrate.stores.pace import Pace
 
 _KAFKA: Final = frozenset(
     {
@@ -27,7 +28,7 @@ _CLUSTERS: Final = ("consumers", "brokers")
 
 
 def not_looked_at(
-    zk: BlockingZk, connect: str, timeout: float, security: SecurityKeys | None
+    zk: BlockingZk, connect: str, timeout: float, security: SecurityKeys | None, pace: Pace
 ) -> list[str]:
     """Return one line for each place where other clients may keep offsets.
 
@@ -40,7 +41,7 @@ def not_looked_at(
     if not chroot:
         return lines
     try:
-        with BlockingZk(hosts, timeout, security) as whole:
+        with BlockingZk(hosts, timeout, security, pace) as whole:
             above = ""
             for part in chroot[1:].split("/"):
                 lines += _lines(whole, above, {part, _ZOOKEEPER})

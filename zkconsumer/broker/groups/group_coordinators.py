@@ -82,8 +82,11 @@ class GroupCoordinators(OffsetClient):
         place: Callable[[str], Hashable] = str,
         on_wait: Callable[[str], object] = lambda _what: None,
         security: KafkaSecurity | None = None,
+        before_request: Callable[[], object] | None = None,
     ) -> None:
-        super().__init__(client_id, brokers, timeout, patience, backoff, security, place)
+        super().__init__(
+            client_id, brokers, timeout, patience, backoff, security, place, before_request
+        )
         self._on_wait = on_wait
         self._given_up: dict[Hashable, tuple[float, str]] = {}
         """Places and brokers that did not answer: until when they are skipped, and why."""

@@ -71,7 +71,9 @@ class OffsetClient:
         backoff: float = 0.2,
         security: KafkaSecurity | None = None,
         place: Callable[[str], Hashable] = str,
+        before_request: Callable[[], object] | None = None,
     ) -> None:
+        self._before_request = before_request
         self._client_id = client_id
         self._brokers = brokers
         self._timeout = timeout
@@ -166,7 +168,7 @@ class OffsetClient:
     def _connection(self, endpoint: BrokerEndpoint) -> BrokerConnection:
         if endpoint not in self._connections:
             self._connections[endpoint] = BrokerConnection(
-                endpoint, self._client_id, self._timeout, 0, self._security
+                endpoint, self._client_id, self._timeout, 0, self._security, self._before_request
             )
         return self._connections[endpoint]
 

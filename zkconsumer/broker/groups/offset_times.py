@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from zkconsumer.broker.connection import BrokerConnection
@@ -35,6 +35,7 @@ def commit_times(
     client_id: str,
     timeout: float,
     security: KafkaSecurity | None = None,
+    before_request: Callable[[], object] | None = None,
 ) -> dict[tuple[str, TopicPartition], int]:
     """Return the moment of each group's last commit of each partition, in ms since 1970.
 
@@ -46,7 +47,7 @@ def commit_times(
     for group in groups if partitions else ():
         by_partition[TopicPartition(OFFSETS_TOPIC, place(group, partitions))].add(group)
     connections = {
-        number: BrokerConnection(endpoint, client_id, timeout, 0, security)
+        number: BrokerConnection(endpoint, client_id, timeout, 0, security, before_request)
         for number, endpoint in brokers.items()
     }
     try:
