@@ -23,6 +23,7 @@ from zkconsumer.errors import (
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import ownership
 from zkmigrate.apply.change import back, forward
+from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Effect, Journal, no_effect
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.apply.parallel import Parallel
@@ -49,6 +50,7 @@ class Migrator:
         force: also roll back groups whose offsets were changed after the move.
         lock: keep old consumers of groups that were moved to Kafka from starting.
         parallel: how many groups are worked on at a time.
+        hooks: commands to run before and after a group that is not done yet.
     """
 
     def __init__(
@@ -58,8 +60,12 @@ class Migrator:
         force: bool = False,
         lock: bool = False,
         parallel: int = 1,
+        hooks: Hooks | None = None,
     ) -> None:
         self._stores = stores
+        self._hooks = hooks or Hooks()
+        self._hooked: dict[str, dict[str, str]] = {}
+        """The groups whose first hook was run, and what it was told."""
         stopped = Event()
         run = uuid.uuid4().hex[:8]
         self._parallel = Parallel(
@@ -100,6 +106,8 @@ class Migrator:
                     f"group {group.group}: its rollback was begun and is not finished: run "
                     "rollback again"
                 )
+            if journal is not None and last != "done" and group.verdict is Verdict.READY:
+                self._begin(steps, group)
             if plan.at_apply is not None:
                 group = recorded(records) or steps.plan_now(plan, plan.at_apply, group, records)
             planned = {one.tp: one.to for one in group.entries if one.to is not None}
@@ -144,6 +152,8 @@ class Migrator:
                     steps.wait_for_earlier_runs(names_in(records), group.group)
                     journal.write(group=group.group, step="undo-done")
                 return Result(group.group, Outcome.NOTHING, 0, "nothing was written")
+            if execute:
+                self._begin(steps, group)
             group = recorded(records) or group
             claim = next(one for one in since_plan(records) if one["step"] == "claim")
             change = back(forward(plan, group), claim.get("held"))
@@ -154,6 +164,14 @@ class Migrator:
                 journal.write(**outcome_of(result))
 
         return self._each(plan.groups, one, on_group, note)
+
+    def _begin(self, steps: Steps, group: GroupPlan) -> None:
+        """Run the first hook of a group, once. Raises GroupRefusedError if it fails."""
+        if self._hooks and group.group not in self._hooked:
+            case = steps.case(group).value
+            facts = {"GROUP": group.group, "KAFKA_GROUP": group.in_kafka, "CASE": case}
+            self._hooks.begin(group.group, facts)
+            self._hooked[group.group] = facts
 
     def _each(
         self,
@@ -180,6 +198,9 @@ class Migrator:
                     refused = isinstance(error, (GroupRefusedError, GroupActiveError))
                     outcome = Outcome.REFUSED if refused else Outcome.FAILED
                     result = Result(item[1].group, outcome, 0, str(error))
+                facts = self._hooked.pop(result.group, None)
+                if facts is not None:
+                    result = self._hooks.end(result, facts)
                 note(result)
                 return result
 

@@ -31,6 +31,7 @@ from zkmigrate.apply.records import late_partitions, names_in, since_plan, was_l
 from zkmigrate.errors import GroupRefusedError, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import GroupState, Store, number
+from zkmigrate.plan.cases import Case, case_of
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.values import LIVE, GroupPlan, Kind
@@ -81,6 +82,12 @@ class Steps:
             raise in_use(group.group, f"{live.what}: {live.fix}")
         _decided_before(group, made)
         return replace(made, made_ms=now_ms)
+
+    def case(self, group: GroupPlan) -> Case:
+        """Return the case of a group."""
+        renamed = {group.group: group.in_kafka}
+        (state,) = read_states(self._stores, [group.group], {}, False, renamed)
+        return case_of(state) if isinstance(state, GroupState) else Case.UNREADABLE
 
     def move(
         self, change: Change, records: list[dict[str, Any]], prefix: str, journal: Journal | None

@@ -6,15 +6,18 @@ import click
 
 from zkconsumer.console.tables import How
 from zkconsumer.console.times import duration_option
+from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Journal, check_writable, read_records
 from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.cells import only_problems_option
+from zkmigrate.commands.metrics import metrics_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.running import (
     begin,
     check_cluster,
     counted,
+    hook_options,
     journal_option,
     journal_path,
     load,
@@ -55,9 +58,11 @@ from zkmigrate.exits import HELP
     help="After all other groups, wait this long for groups with live members, and move each "
     "as soon as its members have stopped.",
 )
+@hook_options
 @parallel_option
 @selection
 @journal_option
+@metrics_option
 @server_options
 @only_problems_option
 @format_options
@@ -69,6 +74,7 @@ def apply(
     sha256: str | None,
     wait: float,
     parallel: int,
+    hooks: Hooks,
     which: Selection,
     journal: str | None,
     servers: Servers,
@@ -90,7 +96,7 @@ def apply(
         open_stores(servers, progress) as stores,
     ):
         check_cluster(loaded, stores)
-        migrator = open_migrator(stores, parallel, lock=lock)
+        migrator = open_migrator(stores, plan, loaded.direction, parallel, hooks, lock=lock)
         if execute:
             with Journal(where, loaded.digest) as opened:
                 options = {

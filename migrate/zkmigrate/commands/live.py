@@ -11,6 +11,7 @@ from zkconsumer.console.tables import How
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.znodes import is_legal_group
+from zkmigrate.commands.metrics import metrics_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.running import parallel_option
@@ -49,6 +50,7 @@ STAGES: Final = {
     help="How long to wait for a group's members and offsets.",
 )
 @parallel_option
+@metrics_option
 @server_options
 @format_options
 def live(
@@ -91,7 +93,9 @@ def live(
         names = list(filter(is_legal_group, every))
         progress.total = len(names)
         for name, done in carry_out(stage, stores, names, which.groups, execute, wait, parallel):
-            if done is not None:
+            if done is None:
+                progress.group(name)
+            else:
                 steps.append(done)
-            progress.group(name, done is None or done.result.outcome.good)
+                progress.result(done.result)
     print_steps(names, steps, how, lambda result: result.outcome.good)

@@ -29,6 +29,7 @@ from zkconsumer.errors import ZkConsumerError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.commands.cells import only_problems_option
+from zkmigrate.commands.metrics import metrics_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.running import parallel_option
@@ -53,7 +54,8 @@ def _lock_options(verb: str) -> Callable[[F], F]:
             default=60.0,
             help="In a live move: how long to wait for a group's members.",
         )
-        options = parallel_option(server_options(only_problems_option(format_options(command))))
+        options = server_options(only_problems_option(format_options(command)))
+        options = parallel_option(metrics_option(options))
         execute = click.option(
             "--execute", is_flag=True, help=f"{verb} them; without it nothing is changed."
         )
@@ -153,15 +155,13 @@ def _each_group(
             others = [name for name in names if name not in live]
             for result in zk.run_all(_caught(name, stopped) for name in others):
                 steps.append(Stepped(result))
-                progress.group(result.group, result.outcome.good)
+                progress.result(result)
         if live:
             with open_stores(servers, progress) as stores:
-                for name, step in carry_out(
-                    stage, stores, list(live), live, execute, wait, parallel
-                ):
+                for _, step in carry_out(stage, stores, list(live), live, execute, wait, parallel):
                     if step is not None:
                         steps.append(step)
-                        progress.group(name, step.result.outcome.good)
+                        progress.result(step.result)
 
     def good(one: Result) -> bool:
         skipped = one.outcome is Outcome.SKIPPED and one.group not in which.groups

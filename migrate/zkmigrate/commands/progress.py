@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, Self
 import click
 
 from zkconsumer.admin.printable import printable
+from zkmigrate.apply.outcome import Result
+from zkmigrate.commands.metrics import metrics_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -37,6 +39,7 @@ class Progress:
     def __init__(
         self, verb: str, total: int | None = None, bad: str = "failed", changes: bool = False
     ) -> None:
+        self._metrics = metrics_file()
         self.total = total
         self._verb = verb
         self._bad_word = bad
@@ -44,6 +47,17 @@ class Progress:
         self._done = self._bad = self._offsets = 0
         self._started = self._printed = time.monotonic()
         self._bar: Bar | None = None
+
+    @property
+    def total(self) -> int | None:
+        """How many groups there are, if it is known."""
+        return self._total
+
+    @total.setter
+    def total(self, total: int | None) -> None:
+        self._total = total
+        if self._metrics is not None:
+            self._metrics.total = total
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
@@ -58,12 +72,20 @@ class Progress:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
         if self._bar is not None:
             with suppress(OSError):
                 self._bar.stop()
         if self._changes and exc_type is not None and issubclass(exc_type, KeyboardInterrupt):
             bad = f", {self._bad} {self._bad_word}" if self._bad else ""
             _print(f"{self._verb}: {self._done} of {self.total} groups were worked on{bad}")
+
+    def result(self, result: Result) -> None:
+        """Count one more group, whose outcome is known."""
+        if self._metrics is not None:
+            self._metrics.count(result.outcome.value, result.offsets)
+        self.group(result.group, result.outcome.good, result.offsets)
 
     def group(self, name: str, good: bool = True, offsets: int = 0) -> None:
         """Count one more group. ``offsets``: how many were written."""

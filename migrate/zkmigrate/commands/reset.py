@@ -22,6 +22,7 @@ from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.outcome import Outcome, Result, status_of_outcomes
 from zkmigrate.apply.records import RESET, outcome_of
 from zkmigrate.commands.files import read_file
+from zkmigrate.commands.metrics import metrics_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.rows import format_options, print_table
 from zkmigrate.commands.running import begin
@@ -146,6 +147,7 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
     help="With --execute: a file to which each group's previous offsets are appended before they "
     "are changed.",
 )
+@metrics_option
 @server_options
 @format_options
 def reset(
@@ -227,7 +229,7 @@ def reset(
             outcomes.append(result.outcome)
             if opened is not None:
                 opened.write(**outcome_of(result))
-            progress.group(name, result.outcome.good)
+            progress.result(result)
     print_table("reset", _COLUMNS, rows, how)
     for text in refused:
         click.echo(f"error: {text}", err=True)

@@ -7,15 +7,18 @@ import os
 import click
 
 from zkconsumer.console.tables import How
+from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.cells import only_problems_option
+from zkmigrate.commands.metrics import metrics_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.running import (
     begin,
     check_cluster,
     counted,
+    hook_options,
     journal_option,
     journal_path,
     load,
@@ -34,9 +37,11 @@ from zkmigrate.exits import HELP
 @click.argument("plan")
 @click.option("--execute", is_flag=True, help="Restore the offsets; without it nothing is changed.")
 @click.option("--force", is_flag=True, help="Overwrite offsets that were committed after the move.")
+@hook_options
 @parallel_option
 @selection
 @journal_option
+@metrics_option
 @server_options
 @only_problems_option
 @format_options
@@ -45,6 +50,7 @@ def rollback(
     execute: bool,
     force: bool,
     parallel: int,
+    hooks: Hooks,
     which: Selection,
     journal: str | None,
     servers: Servers,
@@ -69,8 +75,9 @@ def rollback(
     ):
         check_cluster(loaded, stores)
         if execute:
-            begin(opened, loaded.cluster, {"force": force, "parallel": parallel}, which)
-        migrator = open_migrator(stores, parallel, force)
+            options = {"force": force, "parallel": parallel, **hooks.commands}
+            begin(opened, loaded.cluster, options, which)
+        migrator = open_migrator(stores, plan, loaded.direction, parallel, hooks, force)
         results = migrator.rollback(loaded, opened, execute, counted(progress, done))
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to restore", err=True)

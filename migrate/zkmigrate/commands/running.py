@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from zkconsumer.console.tables import How, print_notes
+from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ZkConsumerError
+from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result, status_of_outcomes
 from zkmigrate.apply.records import begun_by
@@ -24,6 +27,7 @@ from zkmigrate.commands.selection import Selection
 from zkmigrate.errors import MigrationError, PlanFileError
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import Groups, PlanFile
+from zkmigrate.model import Direction
 from zkmigrate.plan.values import GroupPlan, Problem, StaysBehind, Verdict
 from zkmigrate.text import shown
 
@@ -84,6 +88,36 @@ def load(
     return replace(loaded, groups=passed), passed
 
 
+def hook_options(command: F) -> F:
+    """Add ``--before-group``, ``--after-group`` and ``--hook-timeout``, given as ``hooks``."""
+
+    @wraps(command)
+    def bundled(before_group: str, after_group: str, hook_timeout: float, **others: Any) -> Any:
+        return command(hooks=Hooks(before_group, after_group, hook_timeout), **others)
+
+    before = click.option(
+        "--before-group",
+        metavar="CMD",
+        default="",
+        help="With --execute: run this shell command before the work on each group, such as one "
+        "that stops its consumers. A group for which it fails is refused.",
+    )
+    after = click.option(
+        "--after-group",
+        metavar="CMD",
+        default="",
+        help="Run this one afterwards, whatever the outcome. If it fails, the group needs "
+        "attention. Both find the group in ZKMIGRATE_GROUP; see docs/how-to/run-unattended.md.",
+    )
+    limit = duration_option(
+        "--hook-timeout",
+        default=60.0,
+        least=0.1,
+        help="How long each of these commands may take.",
+    )
+    return before(after(limit(bundled)))  # type: ignore[return-value]
+
+
 def check_cluster(plan: PlanFile, stores: Stores) -> None:
     """Check that a plan was made for this cluster, as far as that is known. Raises
     MigrationError."""
@@ -108,12 +142,25 @@ def parallel_option(command: F) -> F:
 
 
 def open_migrator(
-    stores: Stores, parallel: int, force: bool = False, lock: bool = False
+    stores: Stores,
+    plan: str,
+    direction: Direction,
+    parallel: int,
+    hooks: Hooks,
+    force: bool = False,
+    lock: bool = False,
 ) -> Migrator:
-    """Return a migrator. Loads kafka-python, which takes long."""
+    """Return a migrator. ``plan``: its file. Loads kafka-python, which takes long."""
     from zkmigrate.apply.migrator import Migrator
 
-    return Migrator(stores, force=force, lock=lock, parallel=parallel)
+    facts = {
+        "COMMAND": click.get_current_context().command.name or "",
+        "PLAN": plan,
+        "DIRECTION": direction.value,
+        "CLUSTER": stores.cluster_id() or "",
+    }
+    hooks = replace(hooks, facts=facts)
+    return Migrator(stores, force=force, lock=lock, parallel=parallel, hooks=hooks)
 
 
 def begin(
@@ -138,7 +185,7 @@ def counted(progress: Progress, results: list[Result] | None = None) -> Callable
     def on_group(result: Result) -> None:
         if results is not None:
             results.append(result)
-        progress.group(result.group, result.outcome.good, result.offsets)
+        progress.result(result)
 
     return on_group
 

@@ -1,0 +1,137 @@
+"""``--metrics-file``: how far a command is, as Prometheus text for node_exporter's textfile
+collector.
+
+The file is replaced as a whole: when the command begins, every few seconds, and when it ends. The
+command counts groups in its own thread, and a second thread writes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from zkconsumer.admin.printable import printable
+from zkconsumer.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+INTERVAL: Final = 5.0
+"""Seconds between two writes."""
+_PATH: Final = f"{__name__}.path"
+"""In the command's context: the path, if it was given."""
+METRICS: Final = {
+    "groups": "Groups that the command works on.",
+    "groups_ended": "Groups whose work has ended, by outcome.",
+    "offsets_written": "Offsets that were written.",
+    "begin_time_seconds": "When the command began, in seconds since 1970.",
+    "update_time_seconds": "When this file was written, in seconds since 1970.",
+    "running": "1 while the command runs, 0 once it has ended.",
+}
+"""Name, without ``zkmigrate_``, and meaning. All are gauges with the label ``command``."""
+
+
+def metrics_option(command: F) -> F:
+    """Add ``--metrics-file``; ``Progress`` finds it in the command's context."""
+
+    def keep(context: click.Context, _option: object, path: str | None) -> None:
+        context.meta[_PATH] = path
+
+    return click.option(
+        "--metrics-file",
+        metavar="FILE",
+        expose_value=False,
+        callback=keep,
+        help="Write how far the command is into this file, every five seconds, for the textfile "
+        "collector of Prometheus's node_exporter. It is replaced as a whole.",
+    )(command)
+
+
+class MetricsFile:
+    """The file of a running command.
+
+    Raises ConfigError if it cannot be written at first; later faults are printed once.
+    """
+
+    def __init__(self, path: str, command: str) -> None:
+        self.total: int | None = None
+        self._path = Path(path)
+        self._command = command
+        self._began = time.time()
+        self._ended: Counter[str] = Counter()
+        self._offsets = 0
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        try:
+            self._write(True)
+        except OSError as error:
+            raise ConfigError([f"--metrics-file: {path}: {error.strerror}"]) from None
+        self._writer = threading.Thread(target=self._write_often, name="metrics", daemon=True)
+        self._writer.start()
+
+    def count(self, outcome: str, offsets: int) -> None:
+        """Count a group whose work has ended."""
+        with self._lock:
+            self._ended[outcome] += 1
+            self._offsets += offsets
+
+    def close(self) -> None:
+        """Write for the last time."""
+        self._over.set()
+        self._writer.join()
+        self._try(False)
+
+    def _write_often(self) -> None:
+        fine = True
+        while fine and not self._over.wait(INTERVAL):
+            fine = self._try(True)
+
+    def _try(self, running: bool) -> bool:
+        try:
+            self._write(running)
+        except OSError as error:  # the work on groups is more important
+            click.echo(printable(f"--metrics-file: {self._path}: {error.strerror}"), err=True)
+            return False
+        return True
+
+    def _write(self, running: bool) -> None:
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            temporary.write_text("".join(self._lines(running)), encoding="utf-8")
+            temporary.chmod(0o644)  # another user reads it
+            temporary.replace(self._path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _lines(self, running: bool) -> Iterator[str]:
+        label = f'command="{self._command}"'
+        with self._lock:
+            values: dict[str, dict[str, float]] = {
+                "groups": {} if self.total is None else {label: self.total},
+                "groups_ended": {
+                    f'{label},outcome="{outcome}"': count
+                    for outcome, count in sorted(self._ended.items())
+                },
+                "offsets_written": {label: self._offsets},
+                "begin_time_seconds": {label: self._began},
+                "update_time_seconds": {label: time.time()},
+                "running": {label: int(running)},
+            }
+        for name, meaning in METRICS.items():
+            yield f"# HELP zkmigrate_{name} {meaning}\n# TYPE zkmigrate_{name} gauge\n"
+            for labels, value in values[name].items():
+                yield f"zkmigrate_{name}{{{labels}}} {value}\n"
+
+
+def metrics_file() -> MetricsFile | None:
+    """Return the file of the running command, or ``None`` if it has none."""
+    context = click.get_current_context(silent=True)
+    path = None if context is None else context.meta.get(_PATH)
+    if context is None or path is None:
+        return None
+    return MetricsFile(path, context.command.name or "")

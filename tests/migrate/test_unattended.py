@@ -1,0 +1,281 @@
+"""What runs that nobody watches need: hooks before and after each group, and metrics.
+
+The cluster is simulated; hooks are real processes, and the metrics a real file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from zkmigrate.apply.hooks import Hooks
+from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.cli import run
+from zkmigrate.commands import metrics
+from zkmigrate.exits import ATTENTION, FAILED, USAGE
+
+from tests.migrate.simulated import Simulated, simulated
+
+__all__ = ["simulated"]
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "docs/examples"
+PAGE = (ROOT / "docs/how-to/run-unattended.md").read_text(encoding="utf-8")
+SHOW = "env | grep ^ZKMIGRATE_ | sort | tr '\\n' '\\001' >> {file}; echo >> {file}"
+
+
+@pytest.fixture
+def plan(simulated: Simulated) -> str:
+    """A plan of the groups a and b, of which b has changed since, and of c, which is refused."""
+    simulated.topic("t", (0, 100))
+    for group in ("a", "b"):
+        simulated.in_zookeeper(group, "t", 5)
+    simulated.in_zookeeper("c", "t", 500)
+    path = simulated.file("plan")
+    assert simulated.run("plan", "--all", "--out", path).status == 3
+    simulated.in_kafka("b", "t", 7)
+    return path
+
+
+def told(file: str) -> list[dict[str, str]]:
+    """Return the variables of each hook that was run."""
+    lines = Path(file).read_text().splitlines()
+    return [dict(part.split("=", 1) for part in line.split("\x01") if part) for line in lines]
+
+
+def test_hooks_learn_the_group_and_its_outcome(simulated: Simulated, plan: str) -> None:
+    """Both run for each group that is ready, and for no other. A group that is done has none. The
+    page lists all variables."""
+    before, after = simulated.file("before"), simulated.file("after")
+    hooks = ("--before-group", SHOW.format(file=before), "--after-group", SHOW.format(file=after))
+    assert simulated.run("apply", plan, *hooks).status == 3
+    assert not Path(before).exists(), "a dry run runs none"
+    assert simulated.run("apply", plan, *hooks, "--parallel", "1", "--execute").status == 3
+    first, second = told(before)
+    assert (
+        first.items()
+        >= {
+            "ZKMIGRATE_GROUP": "a",
+            "ZKMIGRATE_KAFKA_GROUP": "a",
+            "ZKMIGRATE_CASE": "untouched",
+            "ZKMIGRATE_COMMAND": "apply",
+            "ZKMIGRATE_PLAN": plan,
+            "ZKMIGRATE_DIRECTION": "zk-to-kafka",
+        }.items()
+    )
+    assert second["ZKMIGRATE_GROUP"] == "b"
+    done, refused = told(after)
+    assert (done["ZKMIGRATE_OUTCOME"], done["ZKMIGRATE_OFFSETS"]) == ("done", "1")
+    assert refused["ZKMIGRATE_OUTCOME"] == "refused"
+    assert "kafka holds 7" in refused["ZKMIGRATE_WHY"]
+    assert set(re.findall(r"`(ZKMIGRATE_\w+)`", PAGE)) == done.keys()
+    simulated.run("apply", plan, *hooks, "--group", "a", "--execute")
+    assert len(told(before)) == 2, "it was done before"
+    assert simulated.run("rollback", plan, *hooks, "--group", "a", "--execute").status == 0
+    assert told(after)[-1]["ZKMIGRATE_COMMAND"] == "rollback"
+    assert told(after)[-1]["ZKMIGRATE_CASE"] == "moved"
+    assert "env | grep" in Path(f"{plan}.journal").read_text()
+
+
+def test_a_first_hook_that_fails_refuses_its_group(simulated: Simulated, plan: str) -> None:
+    """Nothing is changed, and the other groups are moved."""
+    hook = "echo no such deployment; test $ZKMIGRATE_GROUP != a"
+    found = simulated.run("apply", plan, "--before-group", hook, "--after-group", "exit 9",
+                          "--group", "a", "--execute")  # fmt: skip
+    assert found.status == 3
+    assert found.rows[0]["outcome"] == "refused"
+    assert "--before-group exited with 1: no such deployment" in found.rows[0]["why"]
+    assert "--after-group" not in found.rows[0]["why"]
+    assert simulated.held("a", "t")[1] == {}
+    assert simulated.run("apply", plan, "--group", "a", "--execute").status == 0
+
+
+def test_a_last_hook_that_fails_needs_attention(simulated: Simulated, plan: str) -> None:
+    """The group is moved all the same. The next run finds it done."""
+    words = ("apply", plan, "--group", "a", "--execute", "--after-group", "echo away; kill -9 $$")
+    found = simulated.run(*words)
+    assert (found.status, found.rows[0]["outcome"]) == (3, "refused")
+    assert found.rows[0]["why"] == "was done, but --after-group was ended by signal 9: away"
+    assert simulated.held("a", "t")[1] == {0: 5}
+    assert simulated.run(*words).rows[0]["outcome"] == "was done before"
+
+
+def test_a_group_that_is_waited_for_has_its_hooks_once(simulated: Simulated, plan: str) -> None:
+    """The first one may be what stops the members."""
+    simulated.kafka.joined["a"] = ("c-1",)
+    file = simulated.file("hooks")
+    hooks = ("--before-group", SHOW.format(file=file), "--after-group", SHOW.format(file=file))
+    found = simulated.run("apply", plan, "--group", "a", "--wait", "0.5s", *hooks, "--execute")
+    assert found.rows[0]["outcome"] == "refused"
+    assert [one.get("ZKMIGRATE_OUTCOME") for one in told(file)] == [None, "refused"]
+
+
+def test_a_hook_has_a_time_limit(tmp_path: Path) -> None:
+    """It is killed with the processes that it has started."""
+    child = tmp_path / "child"
+    hooks = Hooks(after=f"sleep 600 & echo $! > {child}; wait", timeout=0.5)
+    result = hooks.end(Result("g", Outcome.DONE, 3), {})
+    assert result == Result(
+        "g", Outcome.REFUSED, 3, "was done, but --after-group did not end within 0.5 s"
+    )
+    pid = int(child.read_text())
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            break
+        time.sleep(0.02)
+    else:
+        assert not Path(f"/proc/{pid}/stat").exists()
+
+
+def values(file: Path) -> dict[str, float]:
+    """Return the samples of a metrics file."""
+    samples: dict[str, float] = {}
+    for line in file.read_text().splitlines():
+        if not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            samples[name.removeprefix("zkmigrate_")] = float(value)
+    return samples
+
+
+def test_a_metrics_file_counts_groups_by_outcome(simulated: Simulated, plan: str) -> None:
+    """Another user can read it, and it says that the command has ended. The page explains each."""
+    file = Path(simulated.file("zkmigrate.prom"))
+    words = ("apply", plan, "--execute", "--metrics-file", str(file))
+    assert simulated.run(*words).status == 3
+    found = values(file)
+    began, at = found.pop('begin_time_seconds{command="apply"}'), found.pop(
+        'update_time_seconds{command="apply"}'
+    )  # fmt: skip
+    assert time.time() - 60 < began <= at <= time.time()
+    assert found == {
+        'groups{command="apply"}': 3,
+        'groups_ended{command="apply",outcome="done"}': 1,
+        'groups_ended{command="apply",outcome="refused"}': 1,
+        'groups_ended{command="apply",outcome="skipped"}': 1,
+        'offsets_written{command="apply"}': 1,
+        'running{command="apply"}': 0,
+    }
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert [one.name for one in file.parent.iterdir() if ".prom" in one.name] == [file.name]
+    for name in metrics.METRICS:
+        assert f"`zkmigrate_{name}`" in PAGE
+
+
+def test_a_metrics_file_is_written_while_the_command_runs(
+    simulated: Simulated, plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while it waits: the hook of a group waits until the file has the group before it."""
+    monkeypatch.setattr(metrics, "INTERVAL", 0.02)
+    file = simulated.file("zkmigrate.prom")
+    hook = (
+        "test $ZKMIGRATE_GROUP = a || for i in $(seq 600); do "
+        f"grep -q 'outcome=\"done\"}} 1' {file} && grep -q '^zkmigrate_running.* 1$' {file} "
+        "&& exit 0; sleep 0.05; done; test $ZKMIGRATE_GROUP = a"
+    )
+    found = simulated.run("apply", plan, "--parallel", "1", "--before-group", hook, "--execute",
+                          "--metrics-file", file)  # fmt: skip
+    assert "--before-group" not in json.dumps(found.rows), found
+    assert values(Path(file))['running{command="apply"}'] == 0
+
+
+def test_a_metrics_file_that_cannot_be_written(simulated: Simulated, plan: str) -> None:
+    """At first it is a wrong option. Later the command goes on without it."""
+    words = ("apply", plan, "--group", "a", "--execute", "--metrics-file")
+    found = simulated.run(*words, simulated.file("none/there.prom"))
+    assert (found.status, simulated.held("a", "t")[1]) == (2, {})
+    assert "--metrics-file: " in found.err
+    os.mkdir(simulated.file("folder"))
+    hook = f"rm -r {simulated.file('folder')}"
+    found = simulated.run(*words, simulated.file("folder/a.prom"), "--before-group", hook)
+    assert (found.status, simulated.held("a", "t")[1]) == (0, {0: 5})
+    assert "a.prom: No such file" in found.err
+
+
+def unit(text: str) -> dict[str, dict[str, list[str]]]:
+    """Return the sections of a unit file, with all values of each key."""
+    sections: dict[str, dict[str, list[str]]] = {}
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        if line.startswith("["):
+            section = sections.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith("#"):
+            key, equals, value = line.partition("=")
+            assert equals, line
+            section.setdefault(key, []).append(value)
+    return sections
+
+
+def job(text: str) -> dict[str, Any]:
+    """Return the only document of a manifest."""
+    (document,) = yaml.safe_load_all(text)
+    return document  # type: ignore[no-any-return]
+
+
+def of_unit() -> tuple[list[str], list[str], set[int]]:
+    """Return the unit's command, its environment, and what is no failure."""
+    service = unit((EXAMPLES / "zkmigrate.service").read_text())["Service"]
+    (line,) = service["ExecStart"]
+    assert service["KillSignal"] == ["SIGTERM"]
+    assert int(service["TimeoutStopSec"][0]) >= 60
+    assert "ProtectSystem" not in service or "ReadWritePaths" in service
+    return shlex.split(line), service["Environment"], {int(service["SuccessExitStatus"][0])}
+
+
+def of_job() -> tuple[list[str], list[str], set[int]]:
+    """Return the Job's command, its environment, and what does not need another pod."""
+    found = job((EXAMPLES / "zkmigrate-job.yaml").read_text())
+    assert (found["apiVersion"], found["kind"]) == ("batch/v1", "Job")
+    spec, pod = found["spec"], found["spec"]["template"]["spec"]
+    assert (spec["parallelism"], spec["completions"]) == (1, 1), "one process for a journal"
+    assert pod["restartPolicy"] == "Never"
+    assert pod["terminationGracePeriodSeconds"] >= 60
+    (container,) = pod["containers"]
+    mounts = {one["name"]: one for one in container["volumeMounts"]}
+    assert mounts.keys() == {one["name"] for one in pod["volumes"]}
+    assert not mounts["plans"].get("readOnly"), "the journal is next to the plan"
+    (rule,) = spec["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"]["containerName"] == container["name"]
+    variables = [f"{one['name']}={one['value']}" for one in container["env"]]
+    hopeless = set(rule["onExitCodes"]["values"])
+    assert USAGE in hopeless
+    return container["command"] + container["args"], variables, hopeless - {USAGE}
+
+
+@pytest.mark.parametrize("example", [of_unit, of_job])
+def test_an_example_runs(
+    simulated: Simulated,
+    plan: str,
+    monkeypatch: pytest.MonkeyPatch,
+    example: Callable[[], tuple[list[str], list[str], set[int]]],
+) -> None:
+    """Its command line, with its environment, moves the groups of the list, and with ``--help`` it
+    is accepted as it is. Groups that need attention are no failure that another try would mend."""
+    (program, *words), environment, attention = example()
+    assert Path(program).name == "zkmigrate"
+    assert attention == {ATTENTION}
+    assert run([*words, "--help"]) == 0
+    names = dict(one.split("=", 1) for one in environment)
+    assert names.keys() == {"ZKCONSUMER_ZOOKEEPER", "ZKCONSUMER_COMMAND_CONFIG"}
+    config = Path(simulated.file("client.properties"))
+    config.write_text("security.protocol=PLAINTEXT\n")
+    monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", names["ZKCONSUMER_ZOOKEEPER"])
+    monkeypatch.setenv("ZKCONSUMER_COMMAND_CONFIG", str(config))
+    wave = Path(simulated.file("wave-1.txt"))
+    wave.write_text("a\nb\n")
+    there = {"/plans/estate.plan": plan, "estate.plan": plan, "wave-1.txt": str(wave),
+             "/plans/wave-1.txt": str(wave), "1800": "0s",
+             "/var/lib/node_exporter/zkmigrate.prom": simulated.file("a.prom")}  # fmt: skip
+    here = [there.get(word, word) for word in words]
+    simulated.zk.set("/cluster/id", b'{"version":"1","id":"another"}')
+    assert run(here) == FAILED, "it names its cluster"
+    expected = words[words.index("--expect-cluster") + 1]
+    simulated.zk.set("/cluster/id", json.dumps({"version": "1", "id": expected}).encode())
+    assert run(here) == ATTENTION
+    assert (simulated.held("a", "t")[1], simulated.held("b", "t")[1]) == ({0: 5}, {0: 7})
