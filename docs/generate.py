@@ -94,8 +94,13 @@ def migrate_json_page() -> str:
         'With `--json`, a command prints `{"schema": NAME, "version": NUMBER, "rows": [...]}` on',
         "standard output. Each row is an object with all columns of its schema. The version of a",
         "schema changes when a column is removed or its meaning changes; new columns may be added.",
-        "With `--watch`, each line is an object with `schema`, `version`, the time `at` and the",
-        "columns. A row that disappeared has its first columns and `gone`.\n",
+        "With `--watch` and `lock --hold`, each line is an object with `schema`, `version`, the",
+        "time `at` and the columns. A row that disappeared has its first columns and `gone`.\n",
+        "`export --json` prints a list of objects with `group`, `topic`, `partition` and `offset`,",
+        "as other tools read it. `config-map` has no JSON.\n",
+        "On standard error, lines that begin with `{` are objects too. One names the cluster",
+        "(`cluster`, `brokers`, `zookeeper`, `groups`), and the others show the progress",
+        "(`progress`, `groups`, `of` and more). Other lines there are for people.\n",
     ]
     for name, rows in SCHEMAS.items():
         commands = ", ".join(f"`{command}`" for command in rows.commands)

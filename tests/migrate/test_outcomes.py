@@ -329,7 +329,7 @@ def test_a_refused_reset_is_recorded_and_counted_once(
         )
         assert run([*WORDS, "--all", "--execute", "--journal", str(reads.path)]) == 3
     assert counted == [False, True]
-    assert "group a: stop it" in capsys.readouterr().err
+    assert "group a: stop it" in capsys.readouterr().out
     found = outcomes_of(read_records(reads.path, RESET))
     assert [one.outcome for one in found.values()] == [Outcome.REFUSED, Outcome.DONE]
 

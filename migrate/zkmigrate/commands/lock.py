@@ -6,7 +6,6 @@ group in a live move is locked by its mode, for which the coordinator must be as
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -31,7 +30,7 @@ from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.metrics import metrics_option
 from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.rows import format_options
+from zkmigrate.commands.rows import format_options, print_json_line
 from zkmigrate.commands.running import parallel_option
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, open_zookeeper, server_options
@@ -248,7 +247,7 @@ def _said(
         if what in quiet:
             pass
         elif how == "json":
-            sys.stdout.write(json.dumps({"group": group, "what": what}) + "\n")
+            print_json_line("hold", ("group", "what"), (group, what))
         else:
             click.echo(printable(f"group {group}: {what}"))
         sys.stdout.flush()

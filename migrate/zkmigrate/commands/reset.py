@@ -198,7 +198,6 @@ def reset(
         raise click.UsageError("choose partitions with --topic or with --all-topics")
     offsets = _offsets_in(from_file, which) if from_file is not None else None
     rows: list[tuple[object, ...]] = []
-    refused: list[str] = []
     outcomes: list[Outcome] = []
     with (
         no_collector(),
@@ -220,7 +219,7 @@ def reset(
             except (JournalError, ZkUnavailableError):
                 raise
             except ZkConsumerError as error:
-                refused.append(str(error))
+                rows.append((name, *[None] * 5, str(error)))
                 outcome = Outcome.REFUSED if error.exit_code == ATTENTION else Outcome.FAILED
                 result = Result(name, outcome, 0, str(error))
             else:
@@ -231,14 +230,13 @@ def reset(
                 opened.write(**outcome_of(result))
             progress.result(result)
     print_table("reset", _COLUMNS, rows, how)
-    for text in refused:
-        click.echo(f"error: {text}", err=True)
     if execute:
         click.echo(f"the previous offsets are in {journal}", err=True)
     else:
         click.echo("dry run: nothing was changed; give --execute to set the offsets", err=True)
     verb = "set" if execute else "to set"
-    click.echo(f"{len(rows)} offsets {verb}; {len(refused)} groups refused", err=True)
+    bad = sum(not one.good for one in outcomes)
+    click.echo(f"{len(rows) - bad} offsets {verb}; {bad} groups refused", err=True)
     click.get_current_context().exit(status_of_outcomes(outcomes))
 
 

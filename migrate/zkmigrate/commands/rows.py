@@ -1,8 +1,8 @@
 """What the commands print as rows, and the schemas of ``--json``.
 
 A JSON document is ``{"schema": NAME, "version": NUMBER, "rows": [...]}``. The version of a schema
-changes when a column is removed or its meaning changes. With ``--watch`` each line is an object
-with the schema, the version, the time ``at`` and the columns.
+changes when a column is removed or its meaning changes. With ``--watch`` and ``--hold`` each line
+is an object with the schema, the version, the time ``at`` and the columns.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from zkconsumer.console.exclusive import flags
@@ -143,17 +144,23 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         "each group",
         (_GROUP, _OUTCOME, Column("mode", "string", "Mode of a group in a live move.", True), _WHY),
     ),
+    "hold": Schema(
+        1,
+        ("lock --hold",),
+        "each event of a group",
+        (_GROUP, Column("what", "string", "What has happened, for people.")),
+    ),
     "reset": Schema(
         1,
         ("reset",),
-        "each partition and store",
+        "each partition and store, and for each group that is refused",
         (
             _GROUP,
-            Column("topic", "string", "Topic."),
-            Column("partition", "integer", "Partition."),
-            Column("store", "string", "`zookeeper` or `kafka`."),
+            Column("topic", "string", "Topic; null if the group is refused.", True),
+            Column("partition", "integer", "Partition, as `topic`.", True),
+            Column("store", "string", "`zookeeper` or `kafka`, as `topic`.", True),
             Column("before", "integer", "Previous offset; null: none.", True),
-            Column("after", "integer", "New offset."),
+            Column("after", "integer", "New offset, as `topic`.", True),
             _WHY,
         ),
     ),
@@ -194,8 +201,9 @@ def print_table(
     sys.stdout.write(f"{head}\n{lines}\n]}}\n" if rows else f"{head}]}}\n")
 
 
-def print_json_line(schema: str, at: str, columns: Iterable[str], cells: Iterable[object]) -> None:
-    """Print one object on a line of its own."""
+def print_json_line(schema: str, columns: Iterable[str], cells: Iterable[object]) -> None:
+    """Print one object, with the current time, on a line of its own."""
+    at = datetime.now().astimezone().isoformat(timespec="milliseconds")
     head = {"schema": schema, "version": SCHEMAS[schema].version, "at": at}
     cells_by_name = dict(zip(columns, cells, strict=True))
     sys.stdout.write(json.dumps({**head, **cells_by_name}) + "\n")

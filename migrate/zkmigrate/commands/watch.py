@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -81,9 +80,9 @@ def _print_changes(
     gone = [row for key, row in before.items() if key not in now]
     if how == "json":
         for row in changed:
-            _json_line(found.schema, found.columns, row)
+            print_json_line(found.schema, found.columns, row)
         for row in gone:
-            _json_line(
+            print_json_line(
                 found.schema, [*found.columns[: found.keys], "gone"], [*row[: found.keys], True]
             )
     else:
@@ -93,11 +92,6 @@ def _print_changes(
             what = " ".join(str(cell) for cell in row[: found.keys] if cell is not None)
             click.echo(f"{_clock()} no longer: {printable(what)}")
     sys.stdout.flush()
-
-
-def _json_line(schema: str, columns: Sequence[str], row: Row) -> None:
-    at = datetime.now().astimezone().isoformat(timespec="milliseconds")
-    print_json_line(schema, at, columns, row)
 
 
 def _clock() -> str:
