@@ -50,8 +50,9 @@ ODD: Final[Mapping[str, str]] = {
     "reset": "reset --group bad --topic none --to-earliest",
     "report": "report bad.plan",
     "export": "export --group torn",
-    **{f"live {step}": f"live {step} --group {'moved' if step in ('prepare', 'to-zookeeper') else 'bad'}"
-       for step in STAGES},
+    **{f"live {step}": f"live {step} --group {group}"
+       for step in STAGES
+       for group in ("moved" if step in ("prepare", "to-zookeeper") else "bad",)},
 }  # fmt: skip
 """Command lines for a group that needs attention. ``unlock`` refuses groups in a live move only."""
 WITHOUT_SERVERS: Final = {"report", "config-map"}

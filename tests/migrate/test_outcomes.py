@@ -15,8 +15,8 @@ import pytest
 from zkmigrate import report
 from zkmigrate.apply import resetting, steps
 from zkmigrate.apply.journal import Journal, read_records
-from zkmigrate.apply.outcome import Outcome, Result
-from zkmigrate.apply.records import RESET, begun_by, outcomes_of
+from zkmigrate.apply.outcome import Changed, Outcome, Result
+from zkmigrate.apply.records import RESET, begun_by, histories_of
 from zkmigrate.cli import run
 from zkmigrate.commands import reset
 from zkmigrate.errors import GroupRefusedError, JournalError
@@ -63,7 +63,7 @@ class Runs:
     def report(self) -> GroupReport:
         """The report about the group."""
         records = read_records(self.path, "digest")
-        (found,) = report.look(self.plan, begun_by(records), outcomes_of(records))
+        (found,) = report.look(self.plan.groups, begun_by(records), histories_of(records))
         return found
 
     @property
@@ -308,7 +308,7 @@ def test_a_reset_records_what_it_replaces(reads: Reads) -> None:
         assert step["held"] == [["t", 0, 3, 7], ["t", 1, 40, 7]]
     records = read_records(reads.path, RESET)
     assert [one["outcome"] for one in records if "outcome" in one] == ["done", "done"]
-    assert list(outcomes_of(records)) == ["g"]
+    assert list(histories_of(records)) == ["g"]
 
 
 def test_a_refused_reset_is_recorded_and_counted_once(
@@ -330,8 +330,9 @@ def test_a_refused_reset_is_recorded_and_counted_once(
         assert run([*WORDS, "--all", "--execute", "--journal", str(reads.path)]) == 3
     assert counted == [False, True]
     assert "group a: stop it" in capsys.readouterr().out
-    found = outcomes_of(read_records(reads.path, RESET))
-    assert [one.outcome for one in found.values()] == [Outcome.REFUSED, Outcome.DONE]
+    found = histories_of(read_records(reads.path, RESET))
+    ended = [one.last for one in found.values()]
+    assert [one.outcome for one in ended if one] == [Outcome.REFUSED, Outcome.DONE]
 
 
 def test_a_reset_that_cannot_be_recorded_changes_nothing(
@@ -344,3 +345,99 @@ def test_a_reset_that_cannot_be_recorded_changes_nothing(
     assert reads.seen == []
     assert run([*WORDS, "--all", "--journal", str(reads.path)]) == 0
     assert not reads.path.exists()
+
+
+def test_the_record_has_the_offsets_before_and_after(runs: Runs) -> None:
+    """And whether the group is locked. A run that finds it done adds an outcome, and changes
+    nothing of that. The way back has offsets of its own."""
+    runs.stores.committed[T0] = StoredOffset(3)
+    runs.plan = runs.stores.plan()
+    runs.apply(lock=True)
+    runs.apply(lock=True)
+    first, second = runs.report.history.ended
+    assert first.result.changed == (
+        Changed("t", 0, "kafka", 3, 7),
+        Changed("t", 1, "kafka", None, 9),
+    )
+    assert (second.result.outcome, second.result.changed) == (Outcome.WAS_DONE, ())
+    assert runs.report.history.changed == first.result.changed
+    assert runs.report.written == 2
+    runs.rollback()
+    last = runs.report.history.ended[-1].result
+    assert last.changed == (
+        Changed("t", 0, "kafka", 7, 3),
+        Changed("t", 1, "kafka", 9, None),
+    )
+
+
+@pytest.mark.parametrize("step", ["write", "mark", "done"])
+def test_the_offsets_of_a_killed_run_are_in_the_record(runs: Runs, step: str) -> None:
+    """The run that resumes it finds them changed; what was there before is in the journal."""
+    runs.apply()
+    (whole,) = runs.report.history.ended
+    lines = runs.path.read_bytes().splitlines(keepends=True)
+    (index,) = [n for n, line in enumerate(lines) if f'"step":"{step}"'.encode() in line]
+    runs.path.write_bytes(b"".join(lines[: index + 1]))
+    runs.apply()
+    (resumed,) = runs.report.history.ended
+    assert resumed.result.changed == whole.result.changed
+    assert len(whole.result.changed) == 2
+
+
+def test_what_a_forced_rollback_overwrites_is_in_the_record(runs: Runs) -> None:
+    """It is not what the plan knows."""
+    runs.apply()
+    runs.stores.committed[T0] = StoredOffset(50)
+    with Journal(runs.path, "digest") as journal:
+        stores: Any = runs.stores
+        steps_migrator(stores, force=True).rollback(runs.plan, journal, True, lambda result: None)
+    assert Changed("t", 0, "kafka", 50, None) in runs.report.history.ended[-1].result.changed
+
+
+def test_note_and_approval_are_in_the_report(
+    simulated: Simulated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of each run, in JSON and on the page."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("a", "t", 5)
+    assert simulated.run("plan", "--all", "--out", "plan").status == 0
+    words = ("--note", "CHG-17 <b>", "--approved-by", "lea")
+    assert simulated.run("apply", "plan", *words, "--execute").status == 0
+    assert simulated.run("rollback", "plan", "--note", "CHG-18", "--execute").status == 0
+    capsys.readouterr()
+    assert run(["report", "plan", "--json", "--out", "page.html"]) == 3
+    (row,) = rows_of(capsys.readouterr().out)
+    found = [
+        (one["command"], one["note"], one["approved_by"], one["outcome"]) for one in row["runs"]
+    ]
+    assert found == [("apply", "CHG-17 <b>", "lea", "done"), ("rollback", "CHG-18", None, "done")]
+    assert row["changed"] == [
+        {"topic": "t", "partition": 0, "store": "kafka", "before": 5, "after": None}
+    ]
+    assert row["locked"] is False
+    assert "CHG-17 &lt;b&gt;" in Path("page.html").read_text()
+
+
+def test_resets_are_reported(simulated: Simulated, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a plan, from the journal of ``reset``: page, CSV and JSON."""
+    simulated.topic("t", (0, 100))
+    for group in ("a", "b"):
+        simulated.in_zookeeper(group, "t", 5)
+    assert run(["report", "--json"]) == 1, "there is no journal"
+    words = ("reset", "--all-topics", "--to-offset", "3", "--execute", "--note", "CHG-19")
+    assert simulated.run(*words, "--group", "a").status == 0
+    simulated.zk.set("/consumers/b/ids/x", b"{}")
+    assert simulated.run(*words, "--group", "b").status == 3
+    capsys.readouterr()
+    assert run(["report", "--json", "--out", "page.html", "--csv", "rows.csv"]) == 3
+    a, b = rows_of(capsys.readouterr().out)
+    assert (a["state"], b["state"]) == ("reset", "refused")
+    assert a["changed"] == [
+        {"topic": "t", "partition": 0, "store": "zookeeper", "before": 5, "after": 3}
+    ]
+    assert a["runs"][0]["note"] == "CHG-19"
+    page = Path("page.html").read_text()
+    assert "Offsets that were reset" in page
+    assert '<td>t-0</td><td>ZooKeeper</td><td class="n">5</td><td class="n">3</td>' in page
+    assert "a,a,reset,t,0,5,,3,yes,in zookeeper" in Path("rows.csv").read_text()
+    assert "b,b,refused" in Path("rows.csv").read_text()

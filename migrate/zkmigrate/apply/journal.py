@@ -32,9 +32,8 @@ from typing import Any, Final, Self
 from zkmigrate.errors import JournalError, JournalWriteError
 from zkmigrate.formats import whole_file
 
-FORMAT: Final = 2
-"""Format 2 has the outcome of each group."""
-READABLE: Final = (1, FORMAT)
+FORMAT: Final = 3
+"""Raised whenever records are added or get another meaning."""
 Effect = Callable[[str], None]
 """Called with ``before``/``after`` and the name of each change outside of this process."""
 
@@ -228,7 +227,7 @@ def parse(name: str, data: bytes) -> tuple[list[dict[str, Any]], int]:
         good += len(raw) + 1
     if not records or type(records[0].get("journal")) is not int:
         raise JournalError(f"{name}: is not a journal of zkmigrate, or its first line is damaged")
-    if (number := records[0]["journal"]) not in READABLE:
+    if (number := records[0]["journal"]) != FORMAT:
         raise JournalError(
             f"{name}: is in format {number}, which this zkmigrate does not know: use the version "
             "that wrote it"

@@ -14,6 +14,7 @@ from dataclasses import replace
 from threading import Event
 from typing import Any, Final
 
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import (
     GroupActiveError,
     ZkConsumerError,
@@ -27,8 +28,15 @@ from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Effect, Journal, no_effect
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.apply.parallel import Parallel
-from zkmigrate.apply.records import begun_by, names_in, outcome_of, recorded, since_plan
-from zkmigrate.apply.steps import Steps
+from zkmigrate.apply.records import (
+    begun_by,
+    histories_of,
+    names_in,
+    outcome_of,
+    recorded,
+    since_plan,
+)
+from zkmigrate.apply.steps import Steps, changes_of
 from zkmigrate.errors import GroupInUseError, GroupRefusedError, JournalError
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import PlanFile
@@ -90,7 +98,8 @@ class Migrator:
         Once all others are done, groups with members are tried again for ``wait`` seconds, each as
         soon as it has none.
         """
-        begun = begun_by(records if journal is None else journal.records)
+        known = list(records) if journal is None else journal.records
+        begun, ended = begun_by(known), histories_of(known)
 
         def one(steps: Steps, group: GroupPlan) -> Result:
             if group.verdict is Verdict.REFUSED or group.verdict is Verdict.DECIDE:
@@ -119,6 +128,10 @@ class Migrator:
                 return _skipped(group)
             change = forward(plan, group)
             if last == "done":
+                if group.group not in ended or ended[group.group].open:  # a run was killed
+                    claim = next(one for one in since_plan(records) if one["step"] == "claim")
+                    held = {TopicPartition(*row[:2]): row[2] for row in claim["held"]}
+                    steps.changed = changes_of(change, held)
                 steps.checks.still_moved(change, planned)
                 return Result(group.group, Outcome.WAS_DONE, 0)
             if plan.at_apply is not None and recorded(records) is None and journal is not None:
@@ -188,6 +201,7 @@ class Migrator:
 
         def attempt(wanted: Iterable[tuple[int, GroupPlan]], over: bool) -> None:
             def one(steps: Steps, item: tuple[int, GroupPlan]) -> Result | None:
+                steps.forget()
                 try:
                     result = work(steps, item[1])
                 except (JournalError, ZkUnavailableError):
@@ -198,6 +212,7 @@ class Migrator:
                     refused = isinstance(error, (GroupRefusedError, GroupActiveError))
                     outcome = Outcome.REFUSED if refused else Outcome.FAILED
                     result = Result(item[1].group, outcome, 0, str(error))
+                result = replace(result, locked=steps.locked, changed=steps.changed)
                 facts = self._hooked.pop(result.group, None)
                 if facts is not None:
                     result = self._hooks.end(result, facts)

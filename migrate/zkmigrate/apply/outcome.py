@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from zkmigrate.exits import exit_status
 
@@ -32,6 +33,16 @@ class Outcome(Enum):
         return self not in (Outcome.SKIPPED, Outcome.REFUSED, Outcome.FAILED)
 
 
+class Changed(NamedTuple):
+    """One offset that was changed in a store. ``None``: no offset."""
+
+    topic: str
+    partition: int
+    store: str
+    before: int | None
+    after: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """One group's outcome; ``offsets``: how many were written; ``why``: for people."""
@@ -42,6 +53,10 @@ class Result:
     why: str = ""
     not_locked: bool = False
     """The group is moved, but its old consumers could still start; ``why`` gives the reason."""
+    locked: bool | None = None
+    """Whether old consumers are kept from starting, if that was looked up."""
+    changed: tuple[Changed, ...] = ()
+    """The offsets that were changed, by this run or a killed one that it has resumed."""
 
 
 def status_of_outcomes(outcomes: Iterable[Outcome]) -> int:

@@ -11,11 +11,11 @@ was written after it, the next run plans the group again, and only the records a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from zkconsumer.core.common.types import TopicPartition
-from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.outcome import Changed, Outcome, Result
 from zkmigrate.errors import JournalError
 from zkmigrate.formats import plan_file
 from zkmigrate.plan.values import GroupPlan
@@ -23,6 +23,8 @@ from zkmigrate.plan.values import GroupPlan
 Records = list[dict[str, Any]]
 PLAN: Final = "plan"
 RESET: Final = "reset"
+"""The step of a reset, and the plan of its journal."""
+RESET_JOURNAL: Final = "zkmigrate-reset.journal"
 _UNWRITTEN: Final = (PLAN, "claim")
 _MOVE: Final = ("claim", "write", "mark", "done")
 _LATE: Final = ("late", "undo-late")
@@ -33,11 +35,13 @@ _WRITTEN: Final = frozenset({"at_ms", "n"})
 _RUN: Final = frozenset({"run"}) | _WRITTEN
 _STEP: Final = frozenset({"group", "step", "name", "held", "locked", "plan", "store"}) | _WRITTEN
 _OUTCOMES: Final = frozenset(one.value for one in Outcome)
-_OUTCOME: Final = frozenset({"group", "outcome", "offsets", "why", "not_locked"}) | _WRITTEN
+_OUTCOME: Final = (
+    frozenset({"group", "outcome", "offsets", "why", "not_locked", "locked", "changed"}) | _WRITTEN
+)
 
 
 def _checked(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the records of groups. Raises JournalError for one of an unknown kind."""
+    """Yield the records. Raises JournalError for one of an unknown kind."""
     for record in records:
         if "run" in record:
             known = _RUN
@@ -56,8 +60,7 @@ def _checked(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 f"the journal has a record of an unknown kind ({', '.join(odd) or 'no group'}), "
                 "perhaps from a newer zkmigrate: nothing was changed"
             )
-        if known is not _RUN:
-            yield record
+        yield record
 
 
 def begun_by(records: Iterable[dict[str, Any]]) -> Mapping[str, Records]:
@@ -79,33 +82,76 @@ def outcome_of(result: Result) -> dict[str, Any]:
     }
     if result.not_locked:
         record["not_locked"] = True
+    if result.locked is not None:
+        record["locked"] = result.locked
+    if result.changed:
+        record["changed"] = result.changed
     return record
 
 
-def outcomes_of(records: Iterable[dict[str, Any]]) -> Mapping[str, Result]:
-    """Return each group's last outcome. Raises JournalError.
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The outcome of a group in one run. ``run``: the command, its options and who ran it."""
 
-    A group whose last run was killed has none, because the steps of that run follow the outcome of
-    the run before.
-    """
-    ended: dict[str, Result] = {}
+    result: Result
+    run: Mapping[str, Any]
+    at_ms: int | None
+
+
+@dataclass(slots=True)
+class History:
+    """The outcomes of a group, one for each run that worked on it."""
+
+    ended: list[Ended] = field(default_factory=list)
+    open: bool = False
+    """Whether steps follow the last outcome, because the last run was killed."""
+
+    @property
+    def last(self) -> Result | None:
+        """The outcome of the last run; ``None`` if it was killed."""
+        return None if self.open or not self.ended else self.ended[-1].result
+
+    @property
+    def changed(self) -> tuple[Changed, ...]:
+        """The offsets that were changed last."""
+        return next((one.result.changed for one in reversed(self.ended) if one.result.changed), ())
+
+
+def histories_of(records: Iterable[dict[str, Any]]) -> dict[str, History]:
+    """Return the outcomes of each group. Raises JournalError."""
+    found: dict[str, History] = {}
+    run: Mapping[str, Any] = {}
     for record in _checked(records):
-        group = record["group"]
-        if "step" in record:
-            ended.pop(group, None)
+        if "run" in record:
+            run = record["run"] if isinstance(record["run"], dict) else {}
             continue
-        result = Result(
-            group,
-            Outcome(record["outcome"]),
-            int(record.get("offsets", 0)),
-            str(record.get("why", "")),
-            record.get("not_locked") is True,
-        )
-        before = ended.get(group)
-        if result.outcome is Outcome.WAS_DONE and before is not None and before.not_locked:
-            result = replace(result, why=before.why, not_locked=True)  # nothing has locked it since
-        ended[group] = result
-    return ended
+        history = found.setdefault(record["group"], History())
+        history.open = "step" in record
+        if "outcome" in record:
+            result = _result(record)
+            before = history.ended[-1].result if history.ended else None
+            if result.outcome is Outcome.WAS_DONE and before is not None and before.not_locked:
+                # nothing has locked it since
+                result = replace(result, why=before.why, not_locked=True, locked=False)
+            history.ended.append(Ended(result, run, record.get("at_ms")))
+    return found
+
+
+def _result(record: Mapping[str, Any]) -> Result:
+    locked = record.get("locked")
+    try:
+        changed = tuple(Changed(*row) for row in record.get("changed", ()))
+    except TypeError:
+        raise JournalError("the journal has an outcome that is damaged") from None
+    return Result(
+        record["group"],
+        Outcome(record["outcome"]),
+        int(record.get("offsets", 0)),
+        str(record.get("why", "")),
+        not_locked=record.get("not_locked") is True,
+        locked=locked if isinstance(locked, bool) else None,
+        changed=changed,
+    )
 
 
 def since_plan(records: Records) -> Records:

@@ -12,20 +12,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from threading import Event
 from typing import Any, Final
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, T
 from zkconsumer.core.zookeeper.znodes import GroupPaths
-from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
+from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZnodeFormatError
 from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.change import Change, Held, record_of
 from zkmigrate.apply.checks import Checks
 from zkmigrate.apply.journal import Effect, Journal
-from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result
+from zkmigrate.apply.outcome import NOT_LOCKED, Changed, Outcome, Result
 from zkmigrate.apply.permission import Permission
 from zkmigrate.apply.records import late_partitions, names_in, since_plan, was_locked
 from zkmigrate.errors import GroupRefusedError, in_use, refused
@@ -36,6 +38,7 @@ from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.values import LIVE, GroupPlan, Kind
 from zkmigrate.stores.group_states import read_states
+from zkmigrate.stores.offset_znodes import offset_in
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import show, shown
 
@@ -64,6 +67,14 @@ class Steps:
         self.checks = Checks(stores, force)
         self._run = run
         self._stopped = stopped
+        self.locked: bool | None = None
+        """Whether the group of the last call is locked, if that is known."""
+        self.changed: tuple[Changed, ...] = ()
+        """The offsets of that group that were changed."""
+
+    def forget(self) -> None:
+        """Forget the last group."""
+        self.locked, self.changed = None, ()
 
     def plan_now(
         self, plan: PlanFile, options: Options, group: GroupPlan, records: list[dict[str, Any]]
@@ -115,7 +126,7 @@ class Steps:
             self.checks.znodes_as_expected(change, resumed)
             return Result(change.group, Outcome.WOULD, len(change.to))
         name = f"{change.group}_zkmigrate-{self._run}"
-        locked = before.guard is guard.Guard.LOCKED
+        locked = self.locked = before.guard is guard.Guard.LOCKED
         hold = ownership.Hold(change.group, name, int(time.time() * 1000), locked)
         zk = self._stores.zk
         claimed = any(record["step"] == "claim" for record in records)
@@ -133,7 +144,8 @@ class Steps:
         )
         permission = Permission(zk, hold)
         partitions = {*change.zk, *change.kafka}
-        accept = self.checks.acceptor(change, resumed)
+        seen: dict[TopicPartition, int | None] = {}
+        accept = _noting(self.checks.acceptor(change, resumed), seen)
         try:
             if before.record is not None and not locked:
                 self._run_guard(guard.unlock(change.group))
@@ -144,7 +156,8 @@ class Steps:
             held = self.checks.as_expected(change, resumed, claimed=True)
             journal.write(group=change.group, step=f"{prefix}write")
             try:
-                written = self._write(change, hold, held, permission)
+                first = [one["held"] for one in mine if "held" in one]
+                written = self._write(change, hold, held, permission, seen, first)
             except ZkConsumerError:
                 if permission.in_doubt:
                     self._ask_again(change, permission, held, end, journal, prefix)
@@ -168,8 +181,10 @@ class Steps:
         permission.ask()
         if lock:
             unlocked = self._run_guard(guard.lock(change.group, hold.now_ms))
+            self.locked = unlocked is None
         elif locked:
             self._run_guard(guard.unlock(change.group, permission.still))
+            self.locked = False
             permission.ask()  # without it, the lock is still there
         others = zk.run(ownership.counted(ownership.release(hold), self._effect))
         if others and (change.target is Store.ZOOKEEPER or not undo):
@@ -280,16 +295,31 @@ class Steps:
             time.sleep(_POLL)
 
     def _write(
-        self, change: Change, hold: ownership.Hold, held: Held, permission: Permission
+        self,
+        change: Change,
+        hold: ownership.Hold,
+        held: Held,
+        permission: Permission,
+        seen: Mapping[TopicPartition, int | None],
+        first: list[Any],
     ) -> int:
         """Write the planned offsets to the target; return how many were changed.
 
         ``held``: the offsets in Kafka before. ``permission`` is asked for before each request.
+        ``seen``: those in ZooKeeper; ``first``: those of the target when a killed run began.
         """
+        if first:
+            before = {TopicPartition(*row[:2]): row[2] for row in first[0]}
+        elif change.target is Store.ZOOKEEPER:
+            before = dict(seen)
+        else:
+            before = {tp: number(stored) for tp, stored in held.items()}
+        overwritten = changes_of(change, before)
         if change.target is Store.ZOOKEEPER:
             values = {tp: None if new is None else new.offset for tp, new in change.to.items()}
             script = ownership.write_offsets(hold, values)
             self._stores.zk.run(ownership.counted(script, self._effect))
+            self.changed = overwritten
             return len(values)
         permission.ask()
         new = {
@@ -307,6 +337,9 @@ class Steps:
             self._effect(f"before kafka delete of {len(gone)} {change.group}")
             failed = self._stores.kafka.delete(change.kafka_group, gone, permission.ask)
             self._effect(f"after kafka delete of {len(gone)} {change.group}")
+        self.changed = tuple(
+            one for one in overwritten if TopicPartition(one.topic, one.partition) not in failed
+        )
         if failed:
             tp, error = min(failed.items())
             raise refused(
@@ -315,6 +348,28 @@ class Steps:
                 f"{tp} ({error}); remove the cause, then apply again",
             )
         return len(new) + len(gone)
+
+
+def changes_of(change: Change, before: Mapping[TopicPartition, int | None]) -> tuple[Changed, ...]:
+    """Return the offsets that a change replaces. ``before``: those that the target had."""
+    rows = (
+        Changed(
+            *tp, change.target.value, None if (old := before.get(tp)) == -1 else old, number(new)
+        )
+        for tp, new in sorted(change.to.items())
+    )
+    return tuple(row for row in rows if row.before != row.after)
+
+
+def _noting(accept: ownership.Accept, seen: dict[TopicPartition, int | None]) -> ownership.Accept:
+    """Return an ``accept`` that also notes the offsets that are accepted."""
+
+    def noted(tp: TopicPartition, node: Node | None) -> str | None:
+        with suppress(ZnodeFormatError):  # it has no offset
+            seen[tp] = offset_in(node)
+        return accept(tp, node)
+
+    return noted
 
 
 def _overwritten(

@@ -24,6 +24,7 @@ from zkmigrate.commands.running import (
     open_migrator,
     parallel_option,
     print_results,
+    record_options,
     rows_if_ended_early,
 )
 from zkmigrate.commands.selection import Selection, selection
@@ -62,6 +63,7 @@ from zkmigrate.exits import HELP
 @parallel_option
 @selection
 @journal_option
+@record_options
 @metrics_option
 @server_options
 @only_problems_option

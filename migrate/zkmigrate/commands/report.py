@@ -7,6 +7,7 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
+from pathlib import Path
 
 import click
 
@@ -14,17 +15,18 @@ from zkconsumer.console.tables import guarded
 from zkmigrate import report as reports
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.outcome import NOT_LOCKED
-from zkmigrate.apply.records import begun_by, outcomes_of
+from zkmigrate.apply.records import RESET, RESET_JOURNAL, begun_by, histories_of
 from zkmigrate.commands.files import write_out
 from zkmigrate.commands.rows import print_table
 from zkmigrate.commands.running import journal_option, journal_path
+from zkmigrate.errors import MigrationError
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.formats import plan_file
 from zkmigrate.plan.values import Verdict
 
 
 @click.command(epilog=HELP)
-@click.argument("plan")
+@click.argument("plan", required=False)
 @click.option("--out", metavar="FILE", help="A new file for the HTML page.")
 @click.option(
     "--csv", "csv_out", metavar="FILE", help="A new CSV file with a row for each partition."
@@ -32,20 +34,32 @@ from zkmigrate.plan.values import Verdict
 @click.option("--json", "as_json", is_flag=True, help="Print each group's state as JSON.")
 @journal_option
 def report(
-    plan: str, out: str | None, csv_out: str | None, as_json: bool, journal: str | None
+    plan: str | None, out: str | None, csv_out: str | None, as_json: bool, journal: str | None
 ) -> None:
     """Report what was moved, decided and refused, and why, as an HTML page, CSV or JSON.
 
     It reads PLAN and its journal, and connects to no server. Groups that are not moved
-    need attention.
+    need attention. Without PLAN it reports what zkmigrate reset has done.
     """
     if out is None and csv_out is None and not as_json:
         raise click.UsageError("name a file with --out, with --csv, or both; or give --json")
-    loaded = plan_file.load(plan)
-    records = read_records(journal_path(plan, journal), loaded.digest)
-    look = partial(reports.look, loaded, begun_by(records), outcomes_of(records))
-    runs = [{"options": {}, **one["run"], "at_ms": one.get("at_ms")} for one in records
-            if isinstance(one.get("run"), dict)]  # fmt: skip
+    loaded = None if plan is None else plan_file.load(plan)
+    if loaded is None:
+        where = Path(journal or RESET_JOURNAL)
+        if not where.exists():
+            raise MigrationError(f"{where} does not exist: name a PLAN, or --journal")
+    else:
+        where = journal_path(str(plan), journal)
+    records = read_records(where, RESET if loaded is None else loaded.digest)
+    histories = histories_of(records)
+    groups = reports.resets(histories) if loaded is None else loaded.groups
+    look = partial(reports.look, groups, begun_by(records), histories)
+    plain: dict[str, object] = {"options": {}, "note": None, "approved_by": None}
+    runs = [
+        {**plain, **one["run"], "at_ms": one.get("at_ms")}
+        for one in records
+        if isinstance(one.get("run"), dict)
+    ]
     if out is not None:
         write_out(out, [reports.page(loaded, look(), runs)])
     if csv_out is not None:
@@ -59,7 +73,7 @@ def report(
     unlocked = sum(not_locked for _, not_locked in states)
     said += f"; {unlocked} {NOT_LOCKED}" if unlocked else ""
     click.echo(f"groups: {said or 'none'}", err=True)
-    good = {reports.MOVED, reports.BEFORE, Verdict.IGNORED.value}
+    good = {reports.MOVED, reports.BEFORE, reports.SET, Verdict.IGNORED.value}
     click.get_current_context().exit(exit_status(attention=not counts.keys() <= good))
 
 

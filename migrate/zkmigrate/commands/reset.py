@@ -19,13 +19,13 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
 from zkmigrate.apply.journal import Journal
-from zkmigrate.apply.outcome import Outcome, Result, status_of_outcomes
-from zkmigrate.apply.records import RESET, outcome_of
+from zkmigrate.apply.outcome import Changed, Outcome, Result, status_of_outcomes
+from zkmigrate.apply.records import RESET, RESET_JOURNAL, outcome_of
 from zkmigrate.commands.files import read_file
 from zkmigrate.commands.metrics import metrics_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.rows import format_options, print_table
-from zkmigrate.commands.running import begin
+from zkmigrate.commands.running import begin, record_options
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.status import names_of_both
@@ -48,7 +48,6 @@ from zkmigrate.plan.values import Kind
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
 
-_JOURNAL: Final = "zkmigrate-reset.journal"
 _COLUMNS: Final = ("group", "topic", "partition", "store", "before", "after", "why")
 _TARGETS: Final = (
     "--to-earliest", "--to-latest", "--to-current", "--to-offset", "--to-datetime", "--by-duration",
@@ -142,11 +141,12 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
 @click.option(
     "--journal",
     metavar="FILE",
-    default=_JOURNAL,
+    default=RESET_JOURNAL,
     show_default=True,
     help="With --execute: a file to which each group's previous offsets are appended before they "
     "are changed.",
 )
+@record_options
 @metrics_option
 @server_options
 @format_options
@@ -224,7 +224,10 @@ def reset(
                 result = Result(name, outcome, 0, str(error))
             else:
                 rows += [(name, *one.tp, where.value, *one[1:]) for where, one in done]
-                result = Result(name, Outcome.DONE, len(done))
+                changed = tuple(
+                    Changed(*one.tp, where.value, one.before, one.after) for where, one in done
+                )
+                result = Result(name, Outcome.DONE, len(done), changed=changed)
             outcomes.append(result.outcome)
             if opened is not None:
                 opened.write(**outcome_of(result))

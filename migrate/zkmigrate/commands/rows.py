@@ -173,9 +173,13 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             _KAFKA,
             Column("state", "string", "Outcome of the last run that worked on the group."),
             Column("offsets", "integer", "Offsets that were written."),
-            Column("locked", "boolean", "Whether old consumers cannot start.", True),
+            Column("locked", "boolean", "Whether old consumers were locked out by then.", True),
             Column("ended", "string", "When its last step ended, in UTC.", True),
             _WHY,
+            Column("changed", "array", "Offsets that were changed last: objects with `topic`, "
+                   "`partition`, `store`, `before` and `after`."),
+            Column("runs", "array", "The runs that worked on it: objects with `at`, `command`, "
+                   "`by`, `note`, `approved_by`, `outcome` and `why`."),
         ),
     ),
 }  # fmt: skip

@@ -45,6 +45,29 @@ def journal_option(command: F) -> F:
     )(command)
 
 
+def record_options(command: F) -> F:
+    """Add ``--note`` and ``--approved-by``, which ``begin`` records."""
+
+    def keep(context: click.Context, option: click.Parameter, text: str | None) -> None:
+        context.meta[f"{__name__}.{option.name}"] = text
+
+    note = click.option(
+        "--note",
+        metavar="TEXT",
+        expose_value=False,
+        callback=keep,
+        help="Recorded in the journal, such as the number of a ticket. The report shows it.",
+    )
+    approved = click.option(
+        "--approved-by",
+        metavar="NAME",
+        expose_value=False,
+        callback=keep,
+        help="Recorded as --note: who has approved this command.",
+    )
+    return note(approved(command))
+
+
 def journal_path(plan_path: str, journal: str | None) -> Path:
     """Return the path of a plan's journal."""
     return Path(journal or f"{plan_path}.journal")
@@ -176,6 +199,8 @@ def begin(
         version=version("zkconsumer"),
         cluster=cluster,
         options={**options, **which.options},
+        note=context.meta.get(f"{__name__}.note"),
+        approved_by=context.meta.get(f"{__name__}.approved_by"),
     )
 
 

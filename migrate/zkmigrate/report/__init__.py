@@ -1,6 +1,7 @@
 """The report that an operator hands in after the move: an HTML page, and a CSV line per partition.
 
-It is made from a plan and its journal alone, without any server. Pure, any thread. Jinja2 escapes
+It is made without any server. What has happened is taken from the outcomes in the journal alone.
+The plan adds what was not begun, and why. Pure, any thread. Jinja2 escapes
 text from groups.
 """
 
@@ -13,8 +14,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from zkmigrate.apply.outcome import Outcome, Result
-from zkmigrate.apply.records import Records, recorded
+from zkmigrate.apply.records import RESET, History, Records, recorded
 from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.model import Store
 from zkmigrate.plan.values import Entry, GroupPlan, Verdict
 
 MOVED: Final = "moved"
@@ -22,9 +24,11 @@ BACK: Final = "rolled back"
 OPEN: Final = "unfinished"
 LEFT: Final = "not begun"
 BEFORE: Final = "moved before"
+SET: Final = "reset"
 STATES: Final = (
     MOVED,
     BEFORE,
+    SET,
     Verdict.IGNORED.value,
     OPEN,
     LEFT,
@@ -40,8 +44,10 @@ COLUMNS: Final = (
     "why",
 )  # fmt: skip
 """Of the CSV."""
-GROUP_COLUMNS: Final = ("group", "kafka_group", "state", "offsets", "locked", "ended", "why")
-"""Of the JSON rows; ``locked`` is false if old consumers can still start, null if not moved."""
+GROUP_COLUMNS: Final = (
+    "group", "kafka_group", "state", "offsets", "locked", "ended", "why", "changed", "runs",
+)  # fmt: skip
+"""Of the JSON rows."""
 _VERDICTS: Final = (Verdict.DECIDE.value, Verdict.REFUSED.value)
 _KILLED: Final = "the last run ended before the outcome was recorded: apply or roll back again"
 
@@ -52,7 +58,7 @@ class GroupReport:
 
     ``why``: what the last run said about it, if anything. ``wrote``: the offsets of the plan were
     written, and not restored since. ``ended_ms``: of its last step. ``held_s``: for how long the
-    last run held it.
+    last run held it. ``history``: the outcomes of all runs.
     """
 
     plan: GroupPlan
@@ -62,16 +68,17 @@ class GroupReport:
     not_locked: bool
     ended_ms: int | None
     held_s: float | None
+    history: History
 
     @property
     def written(self) -> int:
         """How many offsets were written."""
-        return sum(entry.write for entry in self.plan.entries) if self.wrote else 0
+        return len(self.history.changed) if self.wrote else 0
 
     @property
     def reasons(self) -> list[tuple[str, str, str]]:
         """Why the group is not moved: what kind of problem, what was found, what to do."""
-        if self.state in (MOVED, BEFORE):
+        if self.state in (MOVED, BEFORE, SET):
             return []
         if self.plan.ignored:
             return [(self.state, self.plan.ignored, "")]
@@ -87,26 +94,31 @@ class GroupReport:
 
 
 def look(
-    plan: PlanFile, begun: Mapping[str, Records], outcomes: Mapping[str, Result]
+    groups: Iterable[GroupPlan],
+    begun: Mapping[str, Records],
+    histories: Mapping[str, History],
 ) -> Iterator[GroupReport]:
-    """Yield the outcome of each group.
-
-    ``begun``: the steps of groups in the journal. ``outcomes``: of ``records.outcomes_of``.
-    """
-    for planned in plan.groups:
+    """Yield what has happened to each group. ``begun``: their steps in the journal."""
+    for planned in groups:
         records = begun.get(planned.group, [])
+        history = histories.get(planned.group) or History()
         group = recorded(records) or planned
         last = records[-1] if records else None
         step = last["step"] if last else ""
-        outcome = outcomes.get(planned.group)
+        outcome = history.last
         why = outcome.why if outcome else _KILLED if records else ""
-        wrote = any(one["step"] == "done" for one in records) and not step.startswith("undo")
+        wrote = any(one["step"] in ("done", RESET) for one in records) and step[:4] != "undo"
         ended = last.get("at_ms") if last else None
         claims = [one["at_ms"] for one in records if "claim" in one["step"] and "at_ms" in one]
         held = (ended - claims[-1]) / 1000 if ended and claims else None
         state = _state(group, step, outcome)
         not_locked = outcome is not None and outcome.not_locked
-        yield GroupReport(group, state, why, wrote, not_locked, ended, held)
+        yield GroupReport(group, state, why, wrote, not_locked, ended, held, history)
+
+
+def resets(histories: Mapping[str, History]) -> list[GroupPlan]:
+    """Return the groups of a journal of ``zkmigrate reset``, as plans without partitions."""
+    return [GroupPlan(group) for group in histories]
 
 
 def _state(plan: GroupPlan, step: str, outcome: Result | None) -> str:
@@ -122,7 +134,7 @@ def _state(plan: GroupPlan, step: str, outcome: Result | None) -> str:
     if outcome.outcome is Outcome.NOTHING:
         return BEFORE
     if outcome.outcome.good:
-        return MOVED
+        return SET if step == RESET else MOVED
     skipped = outcome.outcome is Outcome.SKIPPED and plan.verdict is not Verdict.READY
     state: str = plan.verdict.value if skipped else outcome.outcome.value
     return state
@@ -133,8 +145,25 @@ def group_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
     for one in groups:
         plan = one.plan
         why = one.why or "; ".join(": ".join(filter(None, reason)) for reason in one.reasons)
-        locked = not one.not_locked if one.wrote else None
-        yield plan.group, plan.kafka_group, one.state, one.written, locked, _at(one.ended_ms), why
+        locked = next(
+            (seen.result.locked for seen in reversed(one.history.ended)
+             if seen.result.locked is not None), None
+        )  # fmt: skip
+        changed = [row._asdict() for row in one.history.changed]
+        runs = [
+            {
+                "at": _at(seen.at_ms),
+                "command": seen.run.get("command"),
+                "by": seen.run.get("by"),
+                "note": seen.run.get("note"),
+                "approved_by": seen.run.get("approved_by"),
+                "outcome": seen.result.outcome.value,
+                "why": seen.result.why,
+            }
+            for seen in one.history.ended
+        ]
+        head = (plan.group, plan.kafka_group, one.state, one.written, locked)
+        yield *head, _at(one.ended_ms), why, changed, runs
 
 
 def csv_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
@@ -147,6 +176,9 @@ def csv_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
             kafka = entry.kafka.offset if entry.kafka else None
             moved = "yes" if group.wrote and entry.write else "no"
             yield (*head, *entry.tp, entry.zk, kafka, entry.to, moved, entry.reason)
+        for row in group.history.changed if group.state == SET else ():
+            there = [row.before if row.store == store.value else None for store in Store]
+            yield (*head, row.topic, row.partition, *there, row.after, "yes", f"in {row.store}")
         for one in plan.stays:
             yield (*head, *one.tp, one.offset, None, None, "no", f"stays behind: {one.why}")
         for reason in group.reasons:
@@ -155,8 +187,11 @@ def csv_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
             yield (*head, *[None] * 5, "no", group.why)
 
 
-def page(plan: PlanFile, groups: Iterable[GroupReport], runs: Iterable[Mapping[str, Any]]) -> str:
-    """Return the HTML page. ``runs``: the journal's records of each run."""
+def page(
+    plan: PlanFile | None, groups: Iterable[GroupReport], runs: Iterable[Mapping[str, Any]]
+) -> str:
+    """Return the HTML page. ``plan``: ``None`` for the journal of ``zkmigrate reset``; ``runs``:
+    the journal's records of each run."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     every = list(groups)
