@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -20,6 +21,7 @@ from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
 from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.outcome import Changed, Outcome, Result, status_of_outcomes
+from zkmigrate.apply.parallel import Parallel
 from zkmigrate.apply.records import RESET, RESET_JOURNAL, outcome_of
 from zkmigrate.commands.files import read_file
 from zkmigrate.commands.metrics import metrics_option
@@ -212,26 +214,37 @@ def reset(
         else:
             names = which.among(sorted(offsets), str(from_file), "name groups of the file")
         progress.total = len(names)
-        for name in names:
+
+        def work(own: Stores, name: str) -> tuple[Result, list[tuple[object, ...]]]:
             target = given[0] if offsets is None else Target(To.FILE, offsets=offsets[name])
             try:
-                done = _reset(stores, name, topics or None, target, store, opened)
+                done = _reset(own, name, topics or None, target, store, opened)
             except (JournalError, ZkUnavailableError):
                 raise
             except ZkConsumerError as error:
-                rows.append((name, *[None] * 5, str(error)))
                 outcome = Outcome.REFUSED if error.exit_code == ATTENTION else Outcome.FAILED
                 result = Result(name, outcome, 0, str(error))
+                found: list[tuple[object, ...]] = [(name, *[None] * 5, str(error))]
             else:
-                rows += [(name, *one.tp, where.value, *one[1:]) for where, one in done]
                 changed = tuple(
                     Changed(*one.tp, where.value, one.before, one.after) for where, one in done
                 )
                 result = Result(name, Outcome.DONE, len(done), changed=changed)
-            outcomes.append(result.outcome)
+                found = [(name, *one.tp, where.value, *one[1:]) for where, one in done]
             if opened is not None:
                 opened.write(**outcome_of(result))
-            progress.result(result)
+            return result, found
+
+        # In a thread of its own, so that a signal ends the command between two groups.
+        pool = Parallel([stores], Event(), lambda: stores.kafka.stop_waiting())
+        with closing(pool.each(names, work)) as ended:
+            for _, one in ended:
+                if isinstance(one, ZkConsumerError):
+                    raise one
+                result, found = one
+                rows += found
+                outcomes.append(result.outcome)
+                progress.result(result)
     print_table("reset", _COLUMNS, rows, how)
     if execute:
         click.echo(f"the previous offsets are in {journal}", err=True)
