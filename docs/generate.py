@@ -25,6 +25,7 @@ from zkmigrate.plan.cases import MEANING
 import zkconsumer.errors
 from zkconsumer.cli.main import cli
 from zkconsumer.config.render import coordinator_markdown, markdown
+from zkconsumer.core.common.faults import Trouble
 from zkconsumer.core.groups import kip848_reactions as consumer_reactions, states as member_states
 from zkconsumer.core.zookeeper import machine, states
 from zkconsumer.core.zookeeper.states import State
@@ -32,7 +33,6 @@ from zkconsumer.errors import ZkConsumerError
 from zkconsumer.journal import schema
 from zkconsumer.journal.json_lines import QUEUE_BYTES
 from zkconsumer.prometheus import LABELS, PREFIX
-from zkconsumer.runtime.faults import Trouble
 from zkconsumer.runtime.observation.health import GAUGES, UNHEALTHY
 from zkconsumer.runtime.observation.metrics import Kind, declared
 

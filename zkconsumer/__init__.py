@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from zkconsumer.config.migratable import MigratableConfig
     from zkconsumer.connector import ZookeeperConsumerConnector
     from zkconsumer.coordinator import CoordinatorConsumerConnector
+    from zkconsumer.core.common.faults import Trouble
     from zkconsumer.core.common.topic_filter import Blacklist, TopicFilter, Whitelist
     from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
     from zkconsumer.errors import (
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
         string_decoder,
     )
     from zkconsumer.runtime.delivery.streams import KafkaStream
-    from zkconsumer.runtime.faults import Trouble
     from zkconsumer.runtime.membership.listener import ConsumerRebalanceListener
     from zkconsumer.runtime.observation.health import Health, Reason
     from zkconsumer.runtime.observation.metrics import Metrics
@@ -137,7 +137,7 @@ _HOMES = {
     "zkconsumer.core.common.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
     "zkconsumer.core.common.types": ("ConsumerThreadId", "TopicPartition"),
     "zkconsumer.migratable": ("MigratableConsumerConnector",),
-    "zkconsumer.runtime.faults": ("Trouble",),
+    "zkconsumer.core.common.faults": ("Trouble",),
     "zkconsumer.runtime.observation.health": ("Health", "Reason"),
     "zkconsumer.runtime.membership.listener": ("ConsumerRebalanceListener",),
     "zkconsumer.runtime.delivery.messages": (

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.common.faults import Fault, Trouble
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.zookeeper import events
-from zkconsumer.core.zookeeper.claims import owner_of
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import Ok, Reply
 from zkconsumer.core.zookeeper.states import IDLE, State
@@ -23,7 +23,6 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, Member, StreamConnector
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
-from zkconsumer.runtime.faults import Fault, Trouble
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
@@ -134,6 +133,10 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     def _last_fault(self) -> str:
         """See ``StreamConnector``."""
         return "" if self._directory is None else self._directory.fault
+
+    def _faults_of_cluster(self) -> Iterator[Fault]:
+        if text := self._last_fault():
+            yield Fault(Trouble.CLUSTER, f"the cluster cannot be read: {text}")
 
     def _on_fetch_event(self, event: FetchEvent) -> None:
         super()._on_fetch_event(event)
@@ -289,7 +292,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             state in IDLE,
             len(machine.decision.mine),
             len(machine.held),
-            tuple(_faults(loop, machine, self._last_fault())),
+            (*loop.faults(), *machine.faults(), *self._faults_of_cluster()),
         )
 
     def metrics(self) -> Metrics:
@@ -316,18 +319,3 @@ def _as_the_jvm(config: ConsumerConfig) -> dict[str, Any]:
     from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 
     return {"reader": ScalaReader, "leaves_if_refused": False}
-
-
-def _faults(loop: MemberLoop[Any], machine: RebalanceMachine, of_cluster: str) -> Iterator[Fault]:
-    """The current faults that the machine knows. ``of_cluster``: why the brokers do not answer."""
-    if loop.failure is not None:
-        yield Fault(Trouble.FAILED, str(loop.failure), error=loop.failure)
-    for tp, text in sorted(machine.blocked.copy().items()):
-        owner = owner_of(text, machine.blockers.get(tp))
-        yield Fault(Trouble.BLOCKED, f"{owner} owns {tp}", str(tp), owner)
-    if machine.obstacle:
-        yield Fault(Trouble.UNASSIGNABLE, machine.obstacle)
-    for path, text in (*machine.quarantined.items(), *machine.doubtful.items()):
-        yield Fault(Trouble.MISREAD, text, path)
-    if of_cluster:
-        yield Fault(Trouble.CLUSTER, f"the cluster cannot be read: {of_cluster}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -38,7 +38,6 @@ from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, Member
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
-from zkconsumer.runtime.faults import Fault, Trouble
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
@@ -179,7 +178,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
             state is State.STABLE,
             machine.assigned if registered else 0,
             len(machine.held),
-            tuple(_faults(loop)),
+            (*loop.faults(), *machine.faults()),
         )
 
     def metrics(self) -> Metrics:
@@ -195,17 +194,6 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         return metrics_snapshot.of_group_member(
             self._gate, loop, self._coordination.committed, plane, self._lasting_faults
         )
-
-
-def _faults(loop: MemberLoop[GroupMachine]) -> Iterator[Fault]:
-    """The current faults that the machine knows."""
-    machine = loop.machine
-    if loop.failure is not None:
-        yield Fault(Trouble.FAILED, str(loop.failure), error=loop.failure)
-    if machine.obstacle:
-        yield Fault(Trouble.UNASSIGNABLE, machine.obstacle)
-    if machine.misread:
-        yield Fault(Trouble.MISREAD, machine.misread)
 
 
 def classic_spec(

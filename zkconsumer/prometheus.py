@@ -11,11 +11,11 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from zkconsumer.core.common.faults import Trouble
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import UsageError
 from zkconsumer.runtime.connector import StreamConnector
 from zkconsumer.runtime.counters import HistogramValue
-from zkconsumer.runtime.faults import Trouble
 from zkconsumer.runtime.observation.health import GAUGES, MIN_SECONDS, UNHEALTHY
 from zkconsumer.runtime.observation.metrics import Declared, Kind, declared
 

@@ -15,12 +15,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from zkconsumer import Metrics, UsageError, ZookeeperConsumerConnector
+from zkconsumer.core.common.faults import Trouble
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import CommitFailedError, RebalanceFailedError
 from zkconsumer.prometheus import ConnectorCollector, start_http_server
 from zkconsumer.runtime.counters import HistogramValue
-from zkconsumer.runtime.faults import Trouble
 from zkconsumer.runtime.observation.metrics import Kind, declared
 from zkconsumer.servers import LocalCluster, expire_session, wait_until
 from zkconsumer.servers.groups import GroupWatch, Producer, Reader

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.conftest import new_member
 from zkconsumer import Health, Trouble
+from zkconsumer.core.common.faults import Fault
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import (
     CodecUnavailableError,
@@ -18,7 +19,6 @@ from zkconsumer.errors import (
     MessageSizeTooLargeError,
 )
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.faults import Fault
 from zkconsumer.runtime.observation.health import GAUGES, HealthMonitor, Membership, Sources
 from zkconsumer.servers import wait_until
 

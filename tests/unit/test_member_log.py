@@ -10,9 +10,9 @@ import pytest
 
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.faults import Fault, Trouble
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import SessionEvent
-from zkconsumer.runtime.faults import Fault, Trouble
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.loop import partitions_text
 from zkconsumer.runtime.observation.health import MIN_SECONDS, HealthMonitor, Membership, Sources

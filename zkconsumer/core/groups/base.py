@@ -14,7 +14,7 @@ caller.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -44,6 +44,7 @@ from zkconsumer.core.common.events import (
     ListenerDone,
     TimerFired,
 )
+from zkconsumer.core.common.faults import Fault, Trouble
 from zkconsumer.core.common.machine import Handler, Machine
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.groups import commands, events
@@ -333,6 +334,13 @@ class GroupMachine(Machine[State, Any, Any]):
         if self.obstacle and self.obstacle != before:
             self._report("unassignable", self.obstacle)
         return bool(denied)
+
+    def faults(self) -> Iterator[Fault]:
+        """What is wrong at present. Any thread may ask."""
+        if self.obstacle:
+            yield Fault(Trouble.UNASSIGNABLE, self.obstacle)
+        if self.misread:
+            yield Fault(Trouble.MISREAD, self.misread)
 
     # -- starting partitions -----------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ attempts the member stays registered and owns nothing.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -47,6 +47,7 @@ from zkconsumer.core.common.events import (
     ListenerDone,
     TimerFired,
 )
+from zkconsumer.core.common.faults import Fault, Trouble
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
@@ -465,6 +466,16 @@ class RebalanceMachine(Committing):
         if forbidden:
             self._disown(forbidden)
             self._due.group = True
+
+    def faults(self) -> Iterator[Fault]:
+        """What is wrong at present. Any thread may ask."""
+        for tp, text in sorted(self.blocked.copy().items()):
+            owner = owner_of(text, self.blockers.get(tp))
+            yield Fault(Trouble.BLOCKED, f"{owner} owns {tp}", str(tp), owner)
+        if self.obstacle:
+            yield Fault(Trouble.UNASSIGNABLE, self.obstacle)
+        for path, text in (*self.quarantined.items(), *self.doubtful.items()):
+            yield Fault(Trouble.MISREAD, text, path)
 
     def _report_blocked(self) -> None:
         """Report the owners of blocked partitions, once until they change."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Protocol
 
+from zkconsumer.core.common.faults import Fault, Trouble
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.runtime.faults import Fault, Trouble
 
 if TYPE_CHECKING:
     from zkconsumer.broker.fetching.records import MessageAndMetadata

@@ -13,12 +13,13 @@ import itertools
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from random import Random
 from typing import Any, Generic, Protocol, TypeVar
 
 from zkconsumer.core.common import commands, events
+from zkconsumer.core.common.faults import Fault, Trouble
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.commands import Release
 from zkconsumer.errors import (
@@ -400,6 +401,11 @@ class MemberLoop(Generic[MachineT]):
             if line := ownership_line(command, self.machine.closing):
                 self.host.log(logging.INFO, line)
             self._carry_out(command)
+
+    def faults(self) -> Iterator[Fault]:
+        """Why the member has ended, if it has. Any thread may ask."""
+        if (error := self.failure) is not None:
+            yield Fault(Trouble.FAILED, str(error), error=error)
 
     def crashed(self, error: BaseException) -> None:
         """A fault in this library: leave the group, rather than remain a member that does nothing.

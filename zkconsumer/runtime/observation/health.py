@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
+from zkconsumer.core.common.faults import Fault, Faults, Trouble
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import InvalidMessageError
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.faults import Fault, Faults, Trouble
 
 MIN_SECONDS: Final = 30.0
 """Default number of seconds that a problem must have lasted to count."""
