@@ -25,9 +25,8 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups.classic_client import GroupClient
 from zkconsumer.broker.groups.coordinator_calls import (
     StoredOffset,
-    TryAgainError,
     commit,
-    find_coordinator,
+    search_coordinator,
 )
 from zkconsumer.broker.groups.kip848_requests import (
     LEAVE,
@@ -112,9 +111,8 @@ class Pair:
         self.codes: Counter[int] = Counter()
 
     def _found(self) -> bool:
-        try:
-            find_coordinator(self.broker, self.group)
-        except TryAgainError:
+        at = [self.broker.endpoint]
+        if search_coordinator(self.group, at, lambda _: self.broker).coordinator is None:
             return False
         return heartbeat(self.broker, self.group, "x", 1).code == ErrorCode.GROUP_ID_NOT_FOUND
 

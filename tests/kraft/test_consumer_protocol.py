@@ -13,9 +13,8 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups.classic_client import GroupClient
 from zkconsumer.broker.groups.coordinator_calls import (
     StoredOffset,
-    TryAgainError,
     commit,
-    find_coordinator,
+    search_coordinator,
 )
 from zkconsumer.broker.groups.kip848_requests import (
     JOIN,
@@ -59,11 +58,8 @@ def broker(kraft: LocalCluster, unique: str) -> Iterator[BrokerConnection]:
     connection = BrokerConnection(BrokerEndpoint(0, host, int(port)), "tests", 10.0, 0)
 
     def found() -> bool:
-        try:
-            find_coordinator(connection, unique)
-        except TryAgainError:
-            return False
-        return True
+        at = [connection.endpoint]
+        return search_coordinator(unique, at, lambda _: connection).coordinator is not None
 
     wait_until(found, 30, "a coordinator")
     yield connection

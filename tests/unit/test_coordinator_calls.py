@@ -15,6 +15,7 @@ from zkconsumer.broker.groups.coordinator_calls import (
     TryAgainError,
     commit,
     fetch_offsets,
+    search_coordinator,
     until,
 )
 from zkconsumer.broker.groups.describe_groups import DescribedGroup
@@ -23,7 +24,7 @@ from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.groups import commands, events
 from zkconsumer.core.groups.reactions import UNREACHABLE
-from zkconsumer.errors import BrokerError, CommitFailedError
+from zkconsumer.errors import BrokerError, BrokerUnavailableError, CommitFailedError
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 HERE = BrokerEndpoint(0, "127.0.0.1", 1)
@@ -191,3 +192,52 @@ def test_a_client_that_was_closed_connects_no_more() -> None:
     found = bench.client.execute(commands.LeaveGroup(1, "m"))
     assert isinstance(found, events.RequestFailed)
     assert found.detail == "this member has closed its connections"
+
+
+THERE = BrokerEndpoint(1, "there", 1)
+
+
+class Searched:
+    """A search among two brokers. ``silent`` ones cannot be reached."""
+
+    def __init__(self, silent: set[BrokerEndpoint], codes: dict[BrokerEndpoint, int]) -> None:
+        self.silent, self.codes = silent, codes
+        self.failed: list[BrokerEndpoint] = []
+        self.result = search_coordinator(
+            "g", [HERE, THERE], self._connect, accept=self._accept, failed=self.failed.append
+        )
+
+    def _connect(self, broker: BrokerEndpoint) -> Any:
+        if broker in self.silent:
+            raise BrokerUnavailableError(f"{broker.host} is silent")
+        code = self.codes.get(broker, 0)
+        named = SimpleNamespace(error_code=code, node_id=1, host="there", port=1)
+        asked = Broker(named)
+        asked.endpoint = broker
+        return asked
+
+    def _accept(self, connection: Any) -> None:
+        assert connection.endpoint == THERE
+
+
+def test_the_next_broker_is_asked_if_one_does_not_name_the_coordinator() -> None:
+    """It may be silent, or not know one."""
+    assert Searched(set(), {}).result.coordinator == THERE
+    without = Searched(set(), {HERE: ErrorCode.COORDINATOR_NOT_AVAILABLE})
+    assert (without.result.coordinator, without.failed) == (THERE, [])
+    silent = Searched({HERE}, {})
+    assert (silent.result.coordinator, silent.failed) == (THERE, [HERE])
+
+
+def test_a_search_without_a_result_says_why() -> None:
+    """The last broker's reason counts. A coordinator that cannot be reached is not one."""
+    codes = dict.fromkeys((HERE, THERE), int(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    refused = Searched(set(), codes).result
+    assert (refused.coordinator, refused.code) == (None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert str(refused.error) == "coordinator of group g: COORDINATOR_NOT_AVAILABLE (15)"
+    away = Searched({THERE}, {})
+    assert (away.result.coordinator, away.result.code) == (None, 0)
+    assert str(away.result.error) == "there is silent"
+    assert away.failed == [THERE, THERE]
+    nobody = search_coordinator("g", [], away._connect)
+    assert (nobody.coordinator, str(nobody.error)) == (None, "no broker is known")

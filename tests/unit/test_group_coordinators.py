@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from zkconsumer.broker.groups import offset_client
-from zkconsumer.broker.groups.coordinator_calls import TryAgainError
+from zkconsumer.broker.groups.coordinator_calls import Search
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
     BrokerUnavailableError,
     CommitFailedError,
-    LeaderUnavailableError,
     UnsupportedBrokerError,
 )
 from zkconsumer.servers import wait_until
@@ -47,14 +47,15 @@ class Brokers:
                 self.open()
                 raise UnsupportedBrokerError("as 0.8.2: no members")
 
-        def find(_connection: object, group: str) -> BrokerEndpoint:
+        def search(group: str, *_: object) -> Search:
             brokers.looked_up.append(group)
+            error = BrokerUnavailableError("no coordinator")
             if group.startswith("n") and brokers.silent:
-                raise TryAgainError(LeaderUnavailableError("no coordinator"))
-            return SILENT if group.startswith("s") else GOOD
+                return Search(None, ErrorCode.COORDINATOR_NOT_AVAILABLE, error)
+            return Search(SILENT if group.startswith("s") else GOOD, 0, error)
 
         monkeypatch.setattr(offset_client, "BrokerConnection", Connection)
-        monkeypatch.setattr(offset_client, "find_coordinator", find)
+        monkeypatch.setattr(offset_client, "search_coordinator", search)
         self.coordinators = GroupCoordinators(
             "tests",
             lambda: [GOOD, SILENT],
@@ -89,7 +90,7 @@ def test_a_partition_without_a_leader_is_waited_for_once(brokers: Brokers) -> No
     """Groups of one partition of the offsets topic share the wait for its leader. The wait for the
     next partition is much shorter."""
     for number in range(50):
-        with pytest.raises(CommitFailedError, match="no coordinator"):
+        with pytest.raises(CommitFailedError, match="COORDINATOR_NOT_AVAILABLE"):
             brokers.coordinators.members(f"n1-{number}")
     first = len(brokers.looked_up)
     assert first < 10

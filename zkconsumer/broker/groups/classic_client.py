@@ -16,9 +16,9 @@ from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapp
 from zkconsumer.broker.groups.coordinator_calls import (
     FetchedOffsets,
     StoredOffset,
-    ask_coordinator,
     commit,
     fetch_offsets,
+    search_coordinator,
 )
 from zkconsumer.broker.groups.describe_groups import describe_groups
 from zkconsumer.broker.known_brokers import KnownBrokers
@@ -151,28 +151,19 @@ class GroupClient:
         if self.coordinator is not None:  # it has failed, or is the coordinator no more
             self._brokers.failed(self.coordinator)
             self.coordinator = None
-        failed = events.RequestFailed(command.token, UNREACHABLE, "no broker is known")
-        for broker in self._brokers.least_loaded():
-            asked = broker
-            try:
-                connection = self._connection(broker)
-                code, coordinator = ask_coordinator(
-                    connection, self._group, partial(self._call, connection)
-                )
-                if code:
-                    failed = self._failed(command.token, code, "coordinator")
-                    continue
-                asked = coordinator
-                self._check_protocol(self._connection(coordinator))
-            except UnsupportedBrokerError:
-                raise
-            except BrokerError as error:
-                self._brokers.failed(asked)
-                failed = events.RequestFailed(command.token, UNREACHABLE, str(error))
-                continue
-            self.coordinator = coordinator
-            return events.CoordinatorFound(command.token)
-        return failed
+        search = search_coordinator(
+            self._group,
+            self._brokers.least_loaded(),
+            self._connection,
+            ask=lambda connection: partial(self._call, connection),
+            accept=self._check_protocol,
+            failed=self._brokers.failed,
+        )
+        self.coordinator = search.coordinator
+        if search.coordinator is None:
+            code = search.code or UNREACHABLE
+            return events.RequestFailed(command.token, code, str(search.error))
+        return events.CoordinatorFound(command.token)
 
     def _check_protocol(self, connection: BrokerConnection) -> None:
         self._require(

@@ -26,7 +26,12 @@ from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.groups.formats.consumer_protocol import by_topic
 from zkconsumer.core.zookeeper.ops import Permission, Permit
-from zkconsumer.errors import BrokerError, BrokerUnavailableError, CommitFailedError
+from zkconsumer.errors import (
+    BrokerError,
+    BrokerUnavailableError,
+    CommitFailedError,
+    UnsupportedBrokerError,
+)
 
 _AGAIN: Final = frozenset(
     {
@@ -124,22 +129,56 @@ def check(code: int, what: str) -> None:
         raise TryAgainError(error) if code in _AGAIN else error
 
 
-def ask_coordinator(
-    connection: BrokerConnection, group: str, ask: Ask | None = None
-) -> tuple[int, BrokerEndpoint]:
-    """Ask any broker for a group's coordinator; return the error code and the address."""
-    version = connection.version(FIND_COORDINATOR, 0)
-    request = FindCoordinatorRequest(key=group)
-    answer = (ask or connection.call)(request, FindCoordinatorResponse, version)
-    with mapped_errors(connection.endpoint):
-        return answer.error_code, BrokerEndpoint(answer.node_id, answer.host, answer.port)
+class Search(NamedTuple):
+    """The end of a search for a coordinator: it, or why the last broker did not name it.
+
+    ``code`` is 0 if that broker gave no answer.
+    """
+
+    coordinator: BrokerEndpoint | None
+    code: int
+    error: BrokerError
 
 
-def find_coordinator(connection: BrokerConnection, group: str) -> BrokerEndpoint:
-    """Ask any broker for a group's coordinator. Raises TryAgainError, BrokerError."""
-    code, coordinator = ask_coordinator(connection, group)
-    check(code, f"coordinator of group {group}")
-    return coordinator
+def search_coordinator(
+    group: str,
+    brokers: Iterable[BrokerEndpoint],
+    connect: Callable[[BrokerEndpoint], BrokerConnection],
+    *,
+    ask: Callable[[BrokerConnection], Ask] = lambda connection: connection.call,
+    accept: Callable[[BrokerConnection], object] = lambda connection: None,
+    failed: Callable[[BrokerEndpoint], object] = lambda broker: None,
+) -> Search:
+    """Ask one broker after the other for a group's coordinator.
+
+    ``ask`` returns what sends requests on a connection. ``accept`` gets the coordinator's
+    connection; ``failed`` gets each broker, or coordinator, that does not answer. Raises
+    UnsupportedBrokerError.
+    """
+    search = Search(None, 0, BrokerUnavailableError("no broker is known"))
+    for broker in brokers:
+        asked = broker
+        try:
+            connection = connect(broker)
+            version = connection.version(FIND_COORDINATOR, 0)
+            request = FindCoordinatorRequest(key=group)
+            answer = ask(connection)(request, FindCoordinatorResponse, version)
+            with mapped_errors(connection.endpoint):
+                code = answer.error_code
+                asked = BrokerEndpoint(answer.node_id, answer.host, answer.port)
+            if code:
+                error = error_from_code(code, f"coordinator of group {group}")
+                search = Search(None, code, error)
+                continue
+            accept(connect(asked))
+        except UnsupportedBrokerError:
+            raise
+        except BrokerError as error:
+            failed(asked)
+            search = Search(None, 0, error)
+            continue
+        return search._replace(coordinator=asked)
+    return search
 
 
 def fetch_offsets(

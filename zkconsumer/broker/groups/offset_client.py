@@ -19,7 +19,7 @@ from zkconsumer.broker.groups.coordinator_calls import (
     check_permission,
     commit,
     fetch_offsets,
-    find_coordinator,
+    search_coordinator,
     settle,
     until,
 )
@@ -44,6 +44,7 @@ from zkconsumer.errors import (
 
 BATCH: Final = 2000
 """Partitions or topics in one request."""
+NO_BROKER: Final = "no broker is registered in ZooKeeper"
 
 T = TypeVar("T")
 
@@ -174,7 +175,7 @@ class OffsetClient:
 
     def _any_broker(self) -> BrokerEndpoint:
         """A broker that a connection can be made to."""
-        error: BrokerError = BrokerUnavailableError("no broker is registered in ZooKeeper")
+        error: BrokerError = BrokerUnavailableError(NO_BROKER)
         for endpoint in self._order(self._brokers()):
             try:
                 self._connection(endpoint).open()
@@ -193,9 +194,15 @@ class OffsetClient:
         known = self._coordinators.get(place)
         if known is not None:
             return known
-        coordinator = find_coordinator(self._connection(self._any_broker()), group)
-        self._coordinators[place] = coordinator
-        return coordinator
+        brokers = self._order(self._brokers())
+        if not brokers:
+            raise BrokerUnavailableError(NO_BROKER)
+        search = search_coordinator(group, brokers, self._connection)
+        if search.coordinator is None:
+            check(search.code, f"coordinator of group {group}")
+            raise search.error
+        self._coordinators[place] = search.coordinator
+        return search.coordinator
 
     def _at_coordinator(self, group: str, once: Callable[[BrokerConnection], T]) -> T:
         return self._until(lambda: once(self._connection(self._find(group))), name_of(group))
