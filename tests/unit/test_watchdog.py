@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -28,22 +27,16 @@ if TYPE_CHECKING:
 SOON = 10.0
 
 
-@pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look every 10 ms. After 20 looks a member counts as hanging."""
-    monkeypatch.setattr(watchdog, "PERIOD", 0.01)
-    monkeypatch.setattr(watchdog, "HUNG", 20)
-
-
-@pytest.mark.usefixtures("fast")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_member_whose_thread_hangs_fails(member: Member) -> None:
+def test_a_member_whose_thread_hangs_fails(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread waits indefinitely, for example in the application's journal. The member leaves
     its group and its streams raise an error."""
     (stream,) = member.create_message_streams({"t": 1})["t"]
     never = threading.Event()
     try:
         member._host.post(never.wait)
+        monkeypatch.setattr(watchdog, "PERIOD", 0.01)
+        monkeypatch.setattr(watchdog, "HUNG", 20)
         with pytest.raises(ConnectorFailedError, match="in one step for 20 s"):
             next(iter(stream))
     finally:
@@ -52,18 +45,31 @@ def test_a_member_whose_thread_hangs_fails(member: Member) -> None:
         member.shutdown(timeout=SOON)
 
 
-@pytest.mark.usefixtures("fast")
-def test_a_member_that_is_busy_or_idle_does_not_hang(member: Member) -> None:
-    """Steps in a row, and waiting for work, are not one long step."""
+def test_a_member_that_is_busy_or_idle_does_not_hang() -> None:
+    """Neither many steps nor waiting for work counts as one long step."""
+    host = MemberThread("m")
+    member: Any = SimpleNamespace(ended=False, left=False, begin=lambda: None, crashed=None)
+    host.start(member)
+    dog = Watchdog("m_watchdog", host, member, ())
+    for _ in range(2 * watchdog.HUNG):  # in each look, the thread is in another step
+        entered, leave = threading.Event(), threading.Event()
+        host.post(lambda entered=entered, leave=leave: (entered.set(), leave.wait(SOON)))
+        assert entered.wait(SOON)
+        dog.look()
+        leave.set()
+    wait_until(lambda: host.turn % 2 == 0, SOON, "the last step ends")
+    for _ in range(2 * watchdog.HUNG):
+        dog.look()
+    member.ended = True
+    host.post(int)
+    wait_until(lambda: host.dead, SOON, "the thread ends")
+
+
+def test_the_watchdog_ends_with_its_member(member: Member) -> None:
+    """Its thread ends soon after the member has left."""
     member.create_message_streams({"t": 1})
     dog = member._watchdog
     assert dog is not None
-    until = time.monotonic() + 0.6
-    while time.monotonic() < until:
-        member._host.post(lambda: time.sleep(0.005))
-        time.sleep(0.004)
-    assert member._loop is not None
-    assert not member._loop.ended
     member.shutdown(timeout=SOON)
     wait_until(lambda: dog._thread is not None and has_ended(dog._thread), SOON, "it ends")
 
