@@ -168,11 +168,11 @@ members = st.dictionaries(
 )
 layouts = st.dictionaries(
     st.sampled_from(["t", "t1", "Aa", "BB", "orders", "x.y-z"]),
-    st.lists(st.integers(0, 130), unique=True, max_size=25),
+    st.lists(st.integers(0, 130), unique=True, max_size=16),
 )
 
 
-@settings(max_examples=2500, deadline=None, print_blob=True)
+@settings(max_examples=700, deadline=None, print_blob=True)
 @given(members=members, layout=layouts)
 def test_assignors_equal_the_naive_ones(
     members: dict[str, dict[str, int]], layout: dict[str, list[int]]

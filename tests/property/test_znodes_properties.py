@@ -114,7 +114,7 @@ READERS: list[Callable[[bytes], None]] = [
 ]
 
 
-@settings(max_examples=2000, deadline=None, print_blob=True)
+@settings(max_examples=600, deadline=None, print_blob=True)
 @given(data=hostile())
 @example(data=b"")
 @example(data=b'{"subscription":{"(a":1},"pattern":"white_list"}')
@@ -194,7 +194,7 @@ subscriptions = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None, print_blob=True)
+@settings(max_examples=200, deadline=None, print_blob=True)
 @given(subscription=subscriptions, timestamp=st.integers(0, 2**42))
 def test_what_is_written_is_read_back(subscription: Subscription, timestamp: int) -> None:
     """Every registration that can be written is standard JSON, and is read back unchanged."""
