@@ -107,7 +107,7 @@ def lead_by(cluster: LocalCluster, partition: int, broker: int) -> None:
 
         def order(path: str, content: dict[str, object]) -> None:
             client.create(path, json.dumps({"version": 1, "partitions": [content]}).encode())
-            wait_until(lambda: client.exists(path) is None, 30, f"{path} is carried out")
+            wait_until(lambda: client.exists(path) is None, 120, f"{path} is carried out")
 
         def leads() -> bool:  # it is not elected until it has all records
             order("/admin/preferred_replica_election", one)
@@ -115,7 +115,7 @@ def lead_by(cluster: LocalCluster, partition: int, broker: int) -> None:
             return view is not None and view.leaders["__consumer_offsets"][partition] == broker
 
         order("/admin/reassign_partitions", one | {"replicas": [broker, 1 - broker]})
-        wait_until(leads, 60, f"broker {broker} leads")
+        wait_until(leads, 180, f"broker {broker} leads")
 
 
 def test_a_release_waits_for_the_coordinator_that_moves(
@@ -125,15 +125,19 @@ def test_a_release_waits_for_the_coordinator_that_moves(
     becomes the coordinator and loads the group for seconds. The first member commits as soon as it
     can. Nothing that it has delivered is delivered again, and nothing is lost."""
     pair.create_topic(topic, PARTITIONS, replication=2)
-    settings = config(pair, group, zkconsumer_release_wait_ms=60_000)
-    settings["auto.commit.interval.ms"] = 600_000  # the commit before the release stores everything
+    settings = config(pair, group, zkconsumer_release_wait_ms=600_000) | {
+        "auto.commit.interval.ms": 600_000,  # the commit before the release stores everything
+        "max.poll.interval.ms": 1_200_000,  # a release has half of it
+        "offsets.commit.max.retries": 1,  # another commit is given up after the second refusal
+        "rebalance.backoff.ms": 100,
+    }
     armed, reached, go_on = (threading.Event() for _ in range(3))
     seen: list[int] = []
 
     def handle(_found: Delivery) -> None:
         if armed.is_set():
             reached.set()
-            go_on.wait(90)
+            go_on.wait(300)
 
     def note(_broker: object, _request: object, answer: Any) -> None:
         if type(answer).__name__ == "OffsetCommitResponse":
@@ -150,7 +154,7 @@ def test_a_release_waits_for_the_coordinator_that_moves(
         assert first._loop is not None
         former = first._loop.coordination.coordinator
         assert former is not None
-        fill(former, home_of(group), 4_000_000)
+        fill(former, home_of(group), 2_000_000)
         armed.set()
         assert reached.wait(20)
 
@@ -161,15 +165,15 @@ def test_a_release_waits_for_the_coordinator_that_moves(
         joining.start()
         wait_until(
             lambda: first.metrics().state == State.STOPPING.name,
-            20,
+            60,
             "the first member must release",
         )
         armed.clear()
         lead_by(pair, home_of(group), 1 - former.broker_id)
         go_on.set()
-        wait_until(lambda: [held(first), held(second)] == [2, 2], 60, "shared")
+        wait_until(lambda: [held(first), held(second)] == [2, 2], 300, "shared")
         joining.join(20)
         check_all(producer, *readers)
         assert first._loop.reports["commit-failed"] == 0
         assert not twice(*readers)
-        assert seen.count(14) + seen.count(16) > 6 * PARTITIONS, "it moved too fast for this test"
+        assert seen.count(14) + seen.count(16) > 2 * PARTITIONS, "it moved too fast for this test"

@@ -84,12 +84,17 @@ def legacy(filled: Bench, group: str, topic: str) -> Iterator[Any]:
 
 @pytest.fixture
 def joined(filled: Bench, group: str, topic: str) -> Iterator[Any]:
-    """Starts a consumer that joins through the coordinator."""
+    """Starts a consumer that joins through the coordinator and commits nothing."""
     consumers: list[KafkaConsumer] = []
 
     def start() -> None:
         consumer = KafkaConsumer(
-            topic, bootstrap_servers=filled.cluster.bootstrap, group_id=group, client_id="modern"
+            topic,
+            bootstrap_servers=filled.cluster.bootstrap,
+            group_id=group,
+            client_id="modern",
+            enable_auto_commit=False,
+            session_timeout_ms=60_000,
         )
         consumers.append(consumer)
 
