@@ -52,6 +52,9 @@ ON_SERVERS = {
 """Markers of tests that depend on how fast real servers answer. With ``ZKC_RERUNS=1`` (CI) such
 a test runs once more if it fails, as in Kafka's own build. A test without servers never runs
 twice."""
+LONGEST = ("test_stream.py", "test_coordinator_mixed.py")
+"""The slowest test files of their targets. They begin first, so that at the end no worker waits for
+the one that has them."""
 MOST_RERUNS = 2
 """If more tests than this needed a second try, the run fails."""
 
@@ -67,7 +70,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its folder. A test elsewhere is a mistake."""
+    """Mark each test with its folder. A test elsewhere is a mistake. The longest files come
+    first."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
     for item in items:
         if not item.path.is_relative_to(HERE):
             continue
