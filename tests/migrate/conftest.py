@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import struct
 import zlib
@@ -31,6 +32,7 @@ from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.servers import LocalCluster
+from zkconsumer.servers.legacy_jvm import JvmMembers
 
 NOW = 1_700_000_000_000
 Zk = dict[str, bytes]
@@ -191,20 +193,26 @@ def _address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-@pytest.fixture(scope="module")
-def bench_of() -> Iterator[Callable[[str, Path], Bench]]:
-    """Benches on a cluster of each line. A cluster starts when a test first asks for it."""
-    clusters: dict[str, LocalCluster] = {}
+@pytest.fixture(scope="session")
+def bench_of(cluster: LocalCluster) -> Iterator[Callable[[str, Path], Bench]]:
+    """Benches on the run's cluster of each line. A cluster starts when a test first asks for it."""
+    started = contextlib.ExitStack()
+    clusters = {"3.9": cluster}
 
     def make(line: str, folder: Path) -> Bench:
         if line not in clusters:
-            clusters[line] = LocalCluster(line)
-            clusters[line].start()
+            clusters[line] = started.enter_context(LocalCluster(line))
         return Bench(clusters[line], folder)
 
-    yield make
-    for cluster in clusters.values():
-        cluster.close()
+    with started:
+        yield make
+
+
+@pytest.fixture(scope="session")
+def jvm() -> Iterator[JvmMembers]:
+    """The run's JVM for members of the original consumer."""
+    with JvmMembers("1.1") as running:
+        yield running
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,13 +22,6 @@ if TYPE_CHECKING:
 
 EACH = 20
 PARTITIONS = 3
-
-
-@pytest.fixture(scope="module")
-def jvm() -> Iterator[JvmMembers]:
-    """A JVM for members of the original consumer."""
-    with JvmMembers("1.1") as running:
-        yield running
 
 
 def read_original(bench: Bench, jvm: JvmMembers, group: str, topic: str, count: int) -> Counter:

@@ -39,13 +39,6 @@ def access(bench: Bench, group: str) -> tuple[list[ACL], bytes]:
     return bench.client.get_acls(path)[0], bench.client.get(path)[0]  # type: ignore[no-any-return]
 
 
-@pytest.fixture(scope="module")
-def jvm() -> Iterator[JvmMembers]:
-    """A JVM for members of the original consumer."""
-    with JvmMembers("1.1") as running:
-        yield running
-
-
 def joined(jvm: JvmMembers, zookeeper: str, group: str, topic: str, name: str) -> JvmMember:
     """Start a JVM member and return it once it has joined."""
     config = {

@@ -210,7 +210,7 @@ def test_the_marker_is_written_with_as_many_checks_as_fit(partitions: int, marke
 
 @pytest.fixture(scope="module")
 def jvm() -> Iterator[JvmMembers]:
-    """A JVM for members of the original consumer."""
+    """A JVM of this module only, which is suspended."""
     with JvmMembers("1.1") as running:
         yield running
 

@@ -4,7 +4,6 @@ members."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -25,13 +24,6 @@ QUICK = {
     "auto.offset.reset": "earliest",
     "auto.commit.interval.ms": 200,
 }
-
-
-@pytest.fixture(scope="module")
-def jvm() -> Iterator[JvmMembers]:
-    """A JVM with the original consumer."""
-    with JvmMembers("1.1") as running:
-        yield running
 
 
 def original(jvm: JvmMembers, zookeeper: str, group: str, topic: str, name: str) -> JvmMember:
