@@ -1,12 +1,14 @@
-"""Servers that several modules share."""
+"""Servers, sessions and settings that several modules share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from kazoo.client import KazooClient
 
 from zkconsumer.servers import LocalCluster
+from zkconsumer.servers.groups import GroupWatch
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +16,35 @@ def middle() -> Iterator[LocalCluster]:
     """ZooKeeper and one broker of 1.1 for a whole worker. Tests leave both running."""
     with LocalCluster("1.1") as running:
         yield running
+
+
+@pytest.fixture
+def zk(zookeeper: str) -> Iterator[KazooClient]:
+    """A separate session to inspect znodes."""
+    client = KazooClient(zookeeper)
+    client.start(timeout=15)
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def watch(cluster: LocalCluster, group: str) -> Iterator[GroupWatch]:
+    """The group's znodes."""
+    with GroupWatch(cluster.zookeeper, group) as watching:
+        yield watching
+
+
+@pytest.fixture
+def config(cluster: LocalCluster, group: str) -> dict[str, object]:
+    """Settings of a ZooKeeper member that reads from the beginning and reacts quickly."""
+    return {
+        "zookeeper.connect": cluster.zookeeper,
+        "group.id": group,
+        "zookeeper.session.timeout.ms": 4000,
+        "auto.offset.reset": "smallest",
+        "auto.commit.interval.ms": 200,
+        "rebalance.backoff.ms": 500,
+        "rebalance.max.retries": 20,
+        "refresh.leader.backoff.ms": 50,
+    }

@@ -20,6 +20,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
+from tests.support.processes import processes_naming
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import (
@@ -47,19 +48,6 @@ def zkconsumer(*arguments: str, env: dict[str, str] | None = None) -> Any:
         env={**os.environ, **(env or {})},
         check=False,
     )
-
-
-def process_ids_naming(text: str) -> set[int]:
-    """Processes whose command line contains ``text``. A cluster's directory identifies its
-    servers."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if text.encode() in (entry / "cmdline").read_bytes() and int(entry.name) != os.getpid():
-                found.add(int(entry.name))
-        except OSError:
-            continue
-    return found
 
 
 def listens(port: int) -> bool:
@@ -333,7 +321,7 @@ def test_up_status_down(tmp_path: Path) -> None:
     finally:
         stopped = zkconsumer("cluster", "down", *at)
     assert stopped.returncode == 0, stopped.stderr
-    assert not process_ids_naming(str(directory))
+    assert not processes_naming(str(directory))
     assert not process_started(state["supervisor"]["pid"])
     assert not any(listens(port) for port in ports)
     assert sorted(entry.name for entry in directory.iterdir()) == ["cluster.lock", "logs"]
@@ -375,12 +363,12 @@ def test_an_interrupted_up_leaves_nothing(tmp_path: Path, how: signal.Signals) -
         start_new_session=True,
     )
     marker = str(directory / "conf" / "broker-0.properties")
-    wait_until(lambda: process_ids_naming(marker), 30, "the broker's JVM has been started")
+    wait_until(lambda: processes_naming(marker), 30, "the broker's JVM has been started")
     os.killpg(command.pid, how)  # to the whole group, as a terminal does
     _, errors = command.communicate(timeout=30)
     assert "Traceback" not in errors
     assert command.returncode == (130 if how == signal.SIGINT else -how)
-    wait_until(lambda: not process_ids_naming(str(directory)), 10, "everything ended")
+    wait_until(lambda: not processes_naming(str(directory)), 10, "everything ended")
     wait_until(lambda: not (directory / "data").exists(), 10, "the data was deleted")
     assert zkconsumer("cluster", "status", "--dir", str(directory)).returncode == 1
 
@@ -423,7 +411,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
         ClusterError, match=r"broker-0 exited right after its start: .*log\.segment\.bytes"
     ):
         broken.start()
-    assert not process_ids_naming(str(tmp_path))
+    assert not processes_naming(str(tmp_path))
 
 
 def test_two_processes_fetch_once(tmp_path: Path) -> None:

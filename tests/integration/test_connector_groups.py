@@ -21,29 +21,6 @@ from zkconsumer.errors import (
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
-
-@pytest.fixture
-def watch(cluster: LocalCluster, group: str) -> Iterator[GroupWatch]:
-    """The group's znodes."""
-    with GroupWatch(cluster.zookeeper, group) as watching:
-        yield watching
-
-
-@pytest.fixture
-def config(cluster: LocalCluster, group: str) -> dict[str, object]:
-    """Settings of a member that reads from the beginning and reacts quickly."""
-    return {
-        "zookeeper.connect": cluster.zookeeper,
-        "group.id": group,
-        "zookeeper.session.timeout.ms": 4000,
-        "auto.offset.reset": "smallest",
-        "auto.commit.interval.ms": 200,
-        "rebalance.backoff.ms": 500,
-        "rebalance.max.retries": 20,
-        "refresh.leader.backoff.ms": 50,
-    }
-
-
 # -- filters ------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,6 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,25 +30,9 @@ from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 
 @pytest.fixture
-def watch(cluster: LocalCluster, group: str) -> Iterator[GroupWatch]:
-    """The group's znodes."""
-    with GroupWatch(cluster.zookeeper, group) as watching:
-        yield watching
-
-
-@pytest.fixture
-def config(cluster: LocalCluster, group: str) -> dict[str, object]:
-    """Settings of a member that reads from the beginning and reacts quickly."""
-    return {
-        "zookeeper.connect": cluster.zookeeper,
-        "group.id": group,
-        "zookeeper.session.timeout.ms": 2000,
-        "auto.offset.reset": "smallest",
-        "auto.commit.interval.ms": 200,
-        "rebalance.backoff.ms": 500,
-        "rebalance.max.retries": 20,
-        "refresh.leader.backoff.ms": 50,
-    }
+def config(config: dict[str, object]) -> dict[str, object]:
+    """A member whose session ends soon after its process."""
+    return config | {"zookeeper.session.timeout.ms": 2000}
 
 
 # -- bad starts ---------------------------------------------------------------------------------

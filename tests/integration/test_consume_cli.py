@@ -52,16 +52,6 @@ def started() -> Iterator[Any]:
 
 
 @pytest.fixture
-def zk(zookeeper: str) -> Iterator[KazooClient]:
-    """A ZooKeeper session to inspect znodes."""
-    client = KazooClient(zookeeper)
-    client.start(timeout=15)
-    yield client
-    client.stop()
-    client.close()
-
-
-@pytest.fixture
 def filled(cluster: LocalCluster, topic: str) -> str:
     """A topic with 3 partitions and the messages ``m0`` .. ``m29``, keys ``k0`` .. ``k29``."""
     cluster.create_topic(topic, partitions=3)

@@ -11,21 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import processes_naming
 from zkconsumer.servers import wait_until
 
 COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "demo"]
-
-
-def processes_naming(text: str) -> set[int]:
-    """Processes whose command line contains ``text``."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if text.encode() in (entry / "cmdline").read_bytes() and int(entry.name) != os.getpid():
-                found.add(int(entry.name))
-        except OSError:
-            continue
-    return found
 
 
 def test_the_demo_loses_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -29,23 +28,12 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 @pytest.fixture
-def watch(cluster: LocalCluster, group: str) -> Iterator[GroupWatch]:
-    """The group's znodes."""
-    with GroupWatch(cluster.zookeeper, group) as watching:
-        yield watching
-
-
-@pytest.fixture
-def config(cluster: LocalCluster, group: str) -> dict[str, object]:
-    """Settings of a member that reads from the beginning and commits only on demand."""
-    return {
-        "zookeeper.connect": cluster.zookeeper,
-        "group.id": group,
+def config(config: dict[str, object]) -> dict[str, object]:
+    """A member that commits only on demand."""
+    return config | {
         "zookeeper.session.timeout.ms": 20_000,
-        "auto.offset.reset": "smallest",
         "auto.commit.enable": False,
         "rebalance.backoff.ms": 300,
-        "refresh.leader.backoff.ms": 50,
         "fetch.wait.max.ms": 50,
         "consumer.timeout.ms": 10_000,
     }

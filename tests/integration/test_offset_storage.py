@@ -24,16 +24,6 @@ def coordinator(cluster: LocalCluster, group: str) -> Iterator[KafkaOffsets]:
     offsets.close()
 
 
-@pytest.fixture
-def znodes(zookeeper: str) -> Iterator[KazooClient]:
-    """A separate session to inspect znodes."""
-    client = KazooClient(zookeeper)
-    client.start(timeout=15)
-    yield client
-    client.stop()
-    client.close()
-
-
 def config(cluster: LocalCluster, group: str, **more: object) -> dict[str, object]:
     """A member's configuration with Kafka storage."""
     return {
@@ -63,17 +53,17 @@ def take(connector: ZookeeperConsumerConnector, topic: str, count: int) -> list[
     return offsets
 
 
-def stored(znodes: KazooClient, group: str, topic: str) -> int | None:
+def stored(zk: KazooClient, group: str, topic: str) -> int | None:
     """The offset of partition 0 in ZooKeeper."""
     path = f"/consumers/{group}/offsets/{topic}/0"
-    return int(znodes.get(path)[0]) if znodes.exists(path) else None
+    return int(zk.get(path)[0]) if zk.exists(path) else None
 
 
 @pytest.mark.parametrize("profile", ["default", "scala"])
 def test_dual_commit_writes_both_and_reads_the_larger(
     cluster: LocalCluster,
     coordinator: KafkaOffsets,
-    znodes: KazooClient,
+    zk: KazooClient,
     group: str,
     topic: str,
     profile: str,
@@ -86,15 +76,15 @@ def test_dual_commit_writes_both_and_reads_the_larger(
     with ZookeeperConsumerConnector(settings) as member:
         assert take(member, topic, 4) == [0, 1, 2, 3]
     assert coordinator.fetch([tp]) == {tp: 4}
-    assert stored(znodes, group, topic) == 4
+    assert stored(zk, group, topic) == 4
 
     assert coordinator.commit({tp: 6}) == {}
     with ZookeeperConsumerConnector(settings) as member:
         assert take(member, topic, 1) == [6]
     assert coordinator.fetch([tp]) == {tp: 7}
-    assert stored(znodes, group, topic) == 7
+    assert stored(zk, group, topic) == 7
 
-    znodes.set(f"/consumers/{group}/offsets/{topic}/0", b"9")
+    zk.set(f"/consumers/{group}/offsets/{topic}/0", b"9")
     with ZookeeperConsumerConnector(settings) as member:
         assert take(member, topic, 1) == [9]
     assert coordinator.fetch([tp]) == {tp: 10}
@@ -104,7 +94,7 @@ def test_dual_commit_writes_both_and_reads_the_larger(
 def test_kafka_alone_does_not_fall_back_to_zookeeper(
     cluster: LocalCluster,
     coordinator: KafkaOffsets,
-    znodes: KazooClient,
+    zk: KazooClient,
     group: str,
     topic: str,
     profile: str,
@@ -113,18 +103,18 @@ def test_kafka_alone_does_not_fall_back_to_zookeeper(
     cluster.create_topic(topic, 1)
     tp = TopicPartition(topic, 0)
     fill(cluster, topic, [str(n).encode() for n in range(10)])
-    znodes.create(f"/consumers/{group}/offsets/{topic}/0", b"8", makepath=True)
+    zk.create(f"/consumers/{group}/offsets/{topic}/0", b"8", makepath=True)
     settings = config(cluster, group, dual_commit_enabled=False, zkconsumer_profile=profile)
     with ZookeeperConsumerConnector(settings) as member:
         assert take(member, topic, 3) == [0, 1, 2]
     assert coordinator.fetch([tp]) == {tp: 3}
-    assert stored(znodes, group, topic) == 8
+    assert stored(zk, group, topic) == 8
 
 
 def test_kafka_alone_commits_only_what_is_owned(
     cluster: LocalCluster,
     coordinator: KafkaOffsets,
-    znodes: KazooClient,
+    zk: KazooClient,
     group: str,
     topic: str,
 ) -> None:
@@ -135,12 +125,12 @@ def test_kafka_alone_commits_only_what_is_owned(
     settings = config(cluster, group, dual_commit_enabled=False, auto_commit_enable=False)
     with ZookeeperConsumerConnector(settings) as member:
         take(member, topic, 5)
-        znodes.delete(f"/consumers/{group}/owners/{topic}/0")
-        znodes.create(f"/consumers/{group}/owners/{topic}/0", b"somebody-else-0")
+        zk.delete(f"/consumers/{group}/owners/{topic}/0")
+        zk.create(f"/consumers/{group}/owners/{topic}/0", b"somebody-else-0")
         with pytest.raises(CommitFailedError, match="owned by another member"):
             member.commit_offsets()
         assert coordinator.fetch([tp]) == {tp: None}
-        znodes.delete(f"/consumers/{group}/owners/{topic}/0")
+        zk.delete(f"/consumers/{group}/owners/{topic}/0")
 
 
 def test_unchanged_offsets_are_sent_again(
