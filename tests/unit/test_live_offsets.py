@@ -39,12 +39,12 @@ class Line:
         self.sent: list[Any] = []
         self.answer: Callable[..., object] = lambda *_: None
 
-    def submit(self, command: Any, on_answer: Callable[..., object], _permission: object) -> None:
+    def submit(self, command: Any, on_answer: Callable[..., object], permission: Any) -> None:
         self.sent.append(command)
-        self.answer = on_answer
+        self.answer, self.permission = on_answer, permission
 
-    def interrupt(self) -> None:
-        self.interrupts += 1
+    def interrupt_ended(self) -> None:
+        self.interrupts += self.permission() is Permit.ENDED
 
 
 class Commits:
@@ -150,13 +150,9 @@ def test_a_commit_of_a_lost_session_is_not_sent_again(tried: Commits) -> None:
 
 
 def test_a_request_of_a_lost_session_is_interrupted(tried: Commits) -> None:
-    """Only if it is still in flight."""
+    """The line does it. It has the permission of the request in flight."""
     tried.offsets.interrupt_ended()
     assert tried.line.interrupts == 0
     tried.permit = Permit.ENDED
-    tried.offsets.interrupt_ended()
-    assert tried.line.interrupts == 1
-    tried.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    tried.again()
     tried.offsets.interrupt_ended()
     assert tried.line.interrupts == 1

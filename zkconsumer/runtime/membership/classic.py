@@ -51,6 +51,9 @@ class RequestLine(Protocol):
     def interrupt(self) -> None:
         """End the request in flight; it fails."""
 
+    def interrupt_ended(self) -> None:
+        """End the request in flight if it is no longer permitted."""
+
     def close(self) -> None:
         """Abandon everything."""
 

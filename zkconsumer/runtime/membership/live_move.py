@@ -140,8 +140,6 @@ class LiveOffsets:
         self._live = live
         self._line = line
         self._requests = requests
-        self._jobs: dict[int, _Job] = {}
-        self._number = 0
         self._closed = False
 
     def submit(
@@ -156,8 +154,7 @@ class LiveOffsets:
 
     def interrupt_ended(self) -> None:
         """End the attempt in progress if it is no longer permitted."""
-        if any(job.permission() is Permit.ENDED for job in self._jobs.values()):
-            self._line.interrupt()
+        self._line.interrupt_ended()
 
     def close(self) -> None:
         """Abandon the request in progress."""
@@ -178,21 +175,16 @@ class LiveOffsets:
         elif stores and group.generation < 0:
             self._fail(job, "not a member on the coordinator at the moment")
         else:
-            self._number = number = self._number + 1
-            self._jobs[number] = job
             self._line.coordinator = self._requests.coordinator
             self._line.submit(
-                commands.CommitOffsets(
-                    number, group.member_id, group.generation, dict(op.positions)
-                )
+                commands.CommitOffsets(0, group.member_id, group.generation, dict(op.positions))
                 if isinstance(op, StoreOffsets)
-                else commands.FetchOffsets(number, frozenset(op.partitions)),
-                lambda event, *_sent: self._host.post(partial(self._take, number, event)),
+                else commands.FetchOffsets(0, frozenset(op.partitions)),
+                lambda event, *_sent: self._host.post(partial(self._take, job, event)),
                 job.permission,
             )
 
-    def _take(self, number: int, event: Any) -> None:
-        job = self._jobs.pop(number)
+    def _take(self, job: _Job, event: Any) -> None:
         op = job.op
         if isinstance(op, FetchOffsets):
             if isinstance(event, events.OffsetsFetched):

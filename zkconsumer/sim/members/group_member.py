@@ -176,6 +176,8 @@ class Line:
         self._waiting: deque[tuple[Any, OnAnswer, Permission]] = deque()
         self._number = 0
         self._busy: tuple[int, Any, OnAnswer, int] | None = None
+        self._permission: Permission = always
+        """Of the request in flight."""
 
     def submit(self, command: Any, on_answer: OnAnswer, permission: Permission = always) -> None:
         """See ``RequestLine``."""
@@ -188,6 +190,11 @@ class Line:
             number, command, *_ = self._busy
             self._member.host.post(partial(self._arrived, number, failure(command, UNREACHABLE)))
 
+    def interrupt_ended(self) -> None:
+        """See ``RequestLine``."""
+        if self._permission() is Permit.ENDED:
+            self.interrupt()
+
     def close(self) -> None:
         """See ``RequestLine``."""
         self._waiting.clear()
@@ -198,6 +205,7 @@ class Line:
         if self._busy is not None or not self._waiting or not member.alive:
             return
         command, on_answer, permission = self._waiting.popleft()
+        self._permission = permission
         brokers, kernel = member.cluster, member.cluster.kernel
         self._number += 1
         self._busy = self._number, command, on_answer, kernel.now_us
