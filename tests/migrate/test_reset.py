@@ -192,7 +192,8 @@ def test_the_same_command_of_zkconsumer(
     assert held(bench, store, group, topic) == [3, 40]
     bench.client.create(f"/consumers/{group}/ids/x", b"{}", ephemeral=True, makepath=True)
     assert zkconsumer_run(["offsets", "reset", *words, "--execute"]) == 3
-    assert "x registered in ZooKeeper: stop these" in capsys.readouterr().err
+    (row,) = rows_of(capsys.readouterr().out)
+    assert "x registered in ZooKeeper: stop these" in row["why"]
     assert held(bench, store, group, topic) == [3, 40]
     bench.client.delete(f"/consumers/{group}/ids/x")
     assert zkconsumer_run(["offsets", "reset", *words, "--execute"]) == 0
