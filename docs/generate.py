@@ -9,10 +9,12 @@ from __future__ import annotations
 import ast
 import csv
 import inspect
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
 import click
+from config_pages import config_page, coordinator_page
 from zkaudit.commands.root import cli as audit_cli
 from zkaudit.findings.kinds import page as findings_page
 from zkaudit.sources.reference import pages as sources_pages
@@ -24,9 +26,14 @@ from zkmigrate.plan.cases import MEANING
 
 import zkconsumer.errors
 from zkconsumer.cli.main import cli
-from zkconsumer.config.render import coordinator_markdown, markdown
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.faults import Trouble
-from zkconsumer.core.groups import kip848_reactions as consumer_reactions, states as member_states
+from zkconsumer.core.groups import (
+    kip848_reactions as consumer_reactions,
+    reactions,
+    states as member_states,
+)
+from zkconsumer.core.groups.reactions import UNREACHABLE, Reaction, Request, Row
 from zkconsumer.core.zookeeper import machine, states
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import ZkConsumerError
@@ -346,9 +353,38 @@ def coordinator_states_page() -> str:
             "## Error codes with group.protocol=consumer\n",
             "Those of `group.protocol=classic` are in",
             "[The group coordinator](../explanation/coordinator.md).\n",
-            consumer_reactions.markdown(),
+            reactions_table(consumer_reactions.TABLE, _CONSUMER_REQUESTS),
         ]
     )
+
+
+def reactions_table(
+    table: Iterable[Row] = reactions.TABLE, names: Mapping[Request, str] | None = None
+) -> str:
+    """What a member on the brokers does about each error code; ``names``: of the requests."""
+    called = {request: request.value for request in Request} | dict(names or {})
+    lines = ["| Code | Name | Meaning | What the member does |", "| --- | --- | --- | --- |"]
+    for row in table:
+        requests: dict[Reaction, list[str]] = {}
+        for request, what in row.reactions.items():
+            requests.setdefault(what, []).append(called[request])
+        if len(requests) == 1 and len(row.reactions) == len(Request):
+            text = next(iter(requests)).value
+        else:
+            text = "; ".join(
+                f"{', '.join(names)}: {what.value}" for what, names in requests.items()
+            )
+        code, name = row.code, ErrorCode(row.code).name
+        number, name = ("", "(no answer)") if code == UNREACHABLE else (str(code), name)
+        lines.append(f"| {number} | {name} | {row.meaning} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+_CONSUMER_REQUESTS = {
+    Request.JOIN: "ConsumerGroupHeartbeat (joining)",
+    Request.HEARTBEAT: "ConsumerGroupHeartbeat",
+}
+"""The requests of KIP-848 in place of the classic ones."""
 
 
 _CLASSIC_STATES = {member_states.State.LEADING, member_states.State.SYNCING}
@@ -485,8 +521,8 @@ PAGES = {
     "audit-findings.md": findings_page,
     "cli.md": cli_page,
     "coordinator-states.md": coordinator_states_page,
-    "config.md": markdown,
-    "config-coordinator.md": lambda: coordinator_markdown(NOTE),
+    "config.md": config_page,
+    "config-coordinator.md": lambda: coordinator_page(NOTE),
     "audit-tables.md": tables_page,
     **{name: partial(str, text) for name, text in sources_pages().items()},
     "errors.md": errors_page,

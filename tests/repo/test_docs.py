@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import pkgutil
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +23,7 @@ def _generator() -> ModuleType:
     spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
     assert spec is not None
     assert spec.loader is not None
+    sys.path.insert(0, str(DOCS))  # as for a script
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -39,6 +41,11 @@ def test_generated_pages_are_fresh(name: str) -> None:
     """A generated page equals the current output of ``python docs/generate.py``."""
     checked_in = (DOCS / "reference" / name).read_text(encoding="utf-8")
     assert checked_in == GENERATE.PAGES[name](), f"{name} is stale: run python docs/generate.py"
+
+
+def test_the_page_of_the_coordinator_has_the_table_of_reactions() -> None:
+    """The table in the text equals the one in the code."""
+    assert GENERATE.reactions_table() in _page("explanation/coordinator.md")
 
 
 def test_states_page_has_every_state_and_a_way_to_each() -> None:

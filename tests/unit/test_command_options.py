@@ -215,7 +215,6 @@ def test_the_command_line_wins_over_the_environment(
         (perf, [*PERF, "--json", "--hide-header"], "--hide-header has no effect with --json"),
         (config, ["--check", "f", "--json"], "--json has no effect with --check"),
         (config, ["--check", "f", "group.id"], "KEY has no effect with --check"),
-        (config, ["--markdown", "group.id"], "KEY has no effect with --markdown"),
         (config, ["--strict"], "--strict goes with --check"),
         (describe, ["g", "--verbose"], "--verbose"),
         (describe, ["g", "--all"], "GROUP and --all exclude each other"),

@@ -177,8 +177,6 @@ def test_check_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
         ("--strict",),
         ("--check", "x", "--json"),
         ("--check", "x", "group.id"),
-        ("--markdown", "--json"),
-        ("--markdown", "group.id"),
     ],
 )
 def test_options_that_do_not_go_together(arguments: tuple[str, ...]) -> None:

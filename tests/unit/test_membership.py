@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,10 +59,9 @@ from zkconsumer.core.groups.formats.consumer_protocol import (
     encode_sticky,
     encode_subscription,
 )
-from zkconsumer.core.groups.reactions import TABLE, Reaction, Request, markdown, reaction
+from zkconsumer.core.groups.reactions import TABLE, Reaction, Request, reaction
 from zkconsumer.core.groups.states import State
 
-ROOT = Path(__file__).parents[2]
 A = [TopicPartition("a", n) for n in range(7)]
 
 
@@ -276,12 +274,6 @@ def test_every_code_of_the_issue_has_its_row() -> None:
     for request in Request:
         assert reaction(request, 0) is Reaction.PROCEED
         assert isinstance(reaction(request, 12345), Reaction)
-
-
-def test_the_page_has_the_table() -> None:
-    """The table in the docs equals the one in the code."""
-    page = (ROOT / "docs/explanation/coordinator.md").read_text(encoding="utf-8")
-    assert markdown() in page
 
 
 # -- stories ------------------------------------------------------------------------------------

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from zkconsumer.config import render
 from zkconsumer.config.consumer import examine_consumer
-from zkconsumer.config.key_table import Row
+from zkconsumer.config.key_table import REQUIRED, Row
 from zkconsumer.config.keys import KEYS
 from zkconsumer.config.parse import nearest_key
 from zkconsumer.config.rules import RENAMED
@@ -23,27 +22,20 @@ from zkconsumer.errors import ConfigError, ZkConsumerError
 @click.command()
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @click.option("--json", "as_json", is_flag=True, help="Print the keys as a JSON array.")
-@click.option("--markdown", is_flag=True, help="Print the reference page.")
 @click.option("--check", "file", metavar="FILE", help="Check a .properties file instead.")
 @click.option("--strict", is_flag=True, help="With --check: treat unknown keys as errors.")
-def config(
-    keys: tuple[str, ...], as_json: bool, markdown: bool, file: str | None, strict: bool
-) -> None:
+def config(keys: tuple[str, ...], as_json: bool, file: str | None, strict: bool) -> None:
     """List the configuration keys, or those given, with default, meaning and support.
 
     With --check, print errors (exit status 2) or warnings (exit status 0) about a file.
     """
     if file is not None:
-        no_effect("--check", "keys", "as_json", "markdown")
+        no_effect("--check", "keys", "as_json")
         sys.exit(_check(file, strict))
     only_with("--check", "strict")
-    if markdown:
-        no_effect("--markdown", "keys", "as_json")
-        click.echo(render.markdown(), nl=False)
-        return
     chosen = _choose(keys)
     if as_json:
-        click.echo(json.dumps(render.rows(chosen), indent=2))
+        click.echo(json.dumps(list(map(_record, chosen)), indent=2))
     elif keys:
         for row in chosen:
             _print_one(row)
@@ -81,6 +73,23 @@ def _choose(names: tuple[str, ...]) -> list[Row]:
             click.echo(f"error: {fault}", err=True)
         sys.exit(ZkConsumerError.exit_code)
     return [known[name] for name in names] or list(KEYS)
+
+
+def _record(row: Row) -> dict[str, object]:
+    """Return one flat record for a key, ready for JSON."""
+    return {
+        "key": row.name,
+        "type": row.kind,
+        "default": None if row.default is REQUIRED else row.default,
+        "default_from": row.default_from,
+        "required": row.default is REQUIRED,
+        "valid": row.check.text if row.check is not None else None,
+        "importance": row.importance,
+        "since": row.since,
+        "status": row.status,
+        "attribute": row.attr,
+        "doc": row.doc,
+    }
 
 
 def _print_table(rows: list[Row]) -> None:

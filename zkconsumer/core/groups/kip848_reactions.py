@@ -15,12 +15,6 @@ from zkconsumer.core.groups.reactions import Reaction, Request, Row, by_code
 
 _JOIN, _BEAT, _COMMIT, _FETCH = Request.JOIN, Request.HEARTBEAT, Request.COMMIT, Request.FETCH
 
-NAMES: Final[Mapping[Request, str]] = {
-    Request.JOIN: "ConsumerGroupHeartbeat (joining)",
-    Request.HEARTBEAT: "ConsumerGroupHeartbeat",
-}
-"""The requests in this table."""
-
 _ALL: Final = (Request.FIND, _JOIN, _BEAT, _COMMIT, _FETCH)
 
 
@@ -146,8 +140,3 @@ HINTS: Final[Mapping[int, str]] = {
     ErrorCode.GROUP_MAX_SIZE_REACHED: "raise the broker's group.consumer.max.size",
 }
 """The reaction to an error that ends the member."""
-
-
-def markdown() -> str:
-    """The table for the documentation."""
-    return reactions.markdown(TABLE, NAMES)

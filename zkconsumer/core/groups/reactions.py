@@ -194,26 +194,6 @@ def worst(codes: Iterable[int], rows: Mapping[int, Row] = _BY_CODE) -> tuple[Rea
     return what, deciding.get(what, ErrorCode.NONE)
 
 
-def markdown(table: Iterable[Row] = TABLE, names: Mapping[Request, str] | None = None) -> str:
-    """A table for the documentation; ``names`` are those of the requests."""
-    called = {request: request.value for request in Request} | dict(names or {})
-    lines = ["| Code | Name | Meaning | What the member does |", "| --- | --- | --- | --- |"]
-    for row in table:
-        requests: dict[Reaction, list[str]] = {}
-        for request, what in row.reactions.items():
-            requests.setdefault(what, []).append(called[request])
-        if len(requests) == 1 and len(row.reactions) == len(_ALL):
-            text = next(iter(requests)).value
-        else:
-            text = "; ".join(
-                f"{', '.join(names)}: {what.value}" for what, names in requests.items()
-            )
-        code, name = row.code, ErrorCode(row.code).name
-        number, name = ("", "(no answer)") if code == UNREACHABLE else (str(code), name)
-        lines.append(f"| {number} | {name} | {row.meaning} | {text} |")
-    return "\n".join(lines) + "\n"
-
-
 def name_of(code: int) -> str:
     """The name and number of an answer's code for people."""
     return "no answer" if code == UNREACHABLE else error_codes.name_of(code)

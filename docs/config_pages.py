@@ -1,7 +1,4 @@
-"""Shows the configuration table: the Markdown reference page and rows for the command line.
-
-Pure; any thread may call it.
-"""
+"""The reference pages of the configuration, from its tables. Used by ``generate.py``."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from zkconsumer.config.coordinator_keys import (
     VALUES,
     ZOOKEEPER_ONLY,
 )
-from zkconsumer.config.key_table import REQUIRED, Row
+from zkconsumer.config.key_table import Row
 from zkconsumer.config.keys import KEYS, SECURITY
 from zkconsumer.config.rules import RULES, Rule
 from zkconsumer.config.security_keys import RULES as SECURITY_RULES
@@ -54,28 +51,8 @@ The file for `--command-config` contains the same keys. Passwords print as `[hid
 """
 
 
-def rows(keys: Iterable[Row] = KEYS) -> list[dict[str, object]]:
-    """Return one flat record for each key, ready for JSON or a table."""
-    return [
-        {
-            "key": row.name,
-            "type": row.kind,
-            "default": None if row.default is REQUIRED else row.default,
-            "default_from": row.default_from,
-            "required": row.default is REQUIRED,
-            "valid": row.check.text if row.check is not None else None,
-            "importance": row.importance,
-            "since": row.since,
-            "status": row.status,
-            "attribute": row.attr,
-            "doc": row.doc,
-        }
-        for row in keys
-    ]
-
-
-def markdown() -> str:
-    """Return the reference page."""
+def config_page() -> str:
+    """Return the reference page of a member in ZooKeeper."""
     other = [row for row in KEYS if row.name not in SECURITY]
     secure = [row for row in KEYS if row.name in SECURITY]
     legacy = [row for row in other if not row.name.startswith("zkconsumer.")]
@@ -89,7 +66,7 @@ def markdown() -> str:
     return "\n".join(parts)
 
 
-def coordinator_markdown(note: str) -> str:
+def coordinator_page(note: str) -> str:
     """Return the reference page of a member on the coordinator: the differences from ZooKeeper."""
     before = {row.name: row for row in KEYS}
     mine = [row for row in COORDINATOR_KEYS if row != before.get(row.name)]
