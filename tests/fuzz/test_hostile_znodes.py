@@ -23,6 +23,7 @@ import pytest
 from tests.fuzz.catastrophic import CATASTROPHIC
 from tests.fuzz.mutate import mutate
 from tests.sim.runs.zk_member import run_now
+from tests.support.scripts import one_by_one
 from zkconsumer.admin.topics import BrokersSnapshot, read_brokers
 from zkconsumer.core.common.expansion import expand
 from zkconsumer.core.common.java_regex import compile_java
@@ -30,7 +31,7 @@ from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Code, Create, Delete, Failed, Multi, Ok, Reply, SetData
 from zkconsumer.core.zookeeper.scripts.by_command import script_for
-from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
+from zkconsumer.core.zookeeper.scripts.common import ScriptContext
 from zkconsumer.core.zookeeper.view import Assignor, GroupView, MemberSpec, decide
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,

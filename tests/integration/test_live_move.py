@@ -8,11 +8,13 @@ from itertools import pairwise
 import pytest
 
 from tests.support.members import started
+from zkconsumer.admin.reads import children
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.scripts import read_members, read_mode, write_mode
-from zkconsumer.core.migration.znodes import LivePaths
+from zkconsumer.core.migration.scripts import read_mode, write_mode
+from zkconsumer.core.migration.znodes import LivePaths, decode_member
+from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.errors import BrokerError
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.prometheus import ConnectorCollector
@@ -49,8 +51,14 @@ def make(config: dict[str, object]) -> Iterator[Make]:
 def acknowledged(zk: BlockingZk, group: str, members: int, version: int) -> None:
     """Wait until this number of members has acknowledged this version of the mode."""
     paths = LivePaths.of(group)
+
+    def versions() -> list[int | None]:
+        names = zk.run(children(paths.members)) or []
+        nodes = zk.run(read_many([paths.member(name) for name in names]))
+        return [decode_member("", node.data) for node in nodes if node is not None]
+
     wait_until(
-        lambda: list(zk.run(read_members(paths)).values()) == [version] * members,
+        lambda: versions() == [version] * members,
         20,
         f"{members} members have acknowledged version {version}",
     )

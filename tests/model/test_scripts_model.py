@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.scripts import one_by_one
 from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Claim
@@ -39,7 +40,7 @@ from zkconsumer.core.zookeeper.ops import (
 )
 from zkconsumer.core.zookeeper.scripts import ownership
 from zkconsumer.core.zookeeper.scripts.by_command import script_for
-from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
+from zkconsumer.core.zookeeper.scripts.common import ScriptContext
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset, encode_offset
 from zkconsumer.sim.servers.zk_tree import Change, Tree, prepare

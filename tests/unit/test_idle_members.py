@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.sim.runs.zookeeper_scenario import JVM_REGISTRATION
+from tests.support.scripts import one_by_one
 from tests.support.specs import classic_spec
 from zkconsumer import Trouble
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
@@ -29,7 +30,7 @@ from zkconsumer.core.groups.states import State as GroupState
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
 from zkconsumer.core.zookeeper.scripts.by_command import script_for
-from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
+from zkconsumer.core.zookeeper.scripts.common import ScriptContext
 from zkconsumer.core.zookeeper.view import GroupView, MemberSpec, decide, obstacle
 from zkconsumer.core.zookeeper.znodes import (
     MAX_TOPIC_ZNODE_BYTES,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.scripts import one_by_one
 from tests.unit.test_scripts import MINE, PATHS as GROUP, T0, T1, drive, registered
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.core.migration.machine import LiveMachine, ModeRead
 from zkconsumer.core.migration.member_scripts import scripts_of
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.scripts import read_members, read_mode, write_mode
-from zkconsumer.core.migration.znodes import LivePaths, encode_member, encode_mode
+from zkconsumer.core.migration.scripts import read_mode, write_mode
+from zkconsumer.core.migration.znodes import LivePaths, encode_mode
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import (
     Code,
     Create,
-    Delete,
     Failed,
     FetchOffsets,
     OffsetOp,
@@ -24,7 +24,7 @@ from zkconsumer.core.zookeeper.ops import (
     SetData,
     ZkOp,
 )
-from zkconsumer.core.zookeeper.scripts.common import Script, attempt, ensure_path, one_by_one
+from zkconsumer.core.zookeeper.scripts.common import Script, attempt, ensure_path
 from zkconsumer.errors import ZnodeFormatError
 
 PATHS = LivePaths.of("g")
@@ -103,28 +103,6 @@ def test_a_mode_that_cannot_be_read_is_an_error() -> None:
     zk.run(put(PATHS.mode, b"moved"))
     with pytest.raises(ZnodeFormatError, match="/consumers/g/live/mode"):
         zk.run(read_mode(PATHS))
-
-
-def test_members_and_what_they_have_acknowledged() -> None:
-    """A member that leaves during the read is left out. An unreadable one is an error."""
-    zk = ToolZk()
-    assert zk.run(read_members(PATHS)) == {}
-    for name, number in (("g_a", 3), ("g_b", None), ("g_c", 4)):
-        zk.run(put(PATHS.member(name), encode_member(number)))
-    assert zk.run(read_members(PATHS)) == {"g_a": 3, "g_b": None, "g_c": 4}
-    seen: list[ZkOp] = []
-    gone = PATHS.member("g_c")
-
-    def before(op: ZkOp) -> None:
-        seen.append(op)
-        if len(seen) == 2:  # between the list and the contents
-            zk._send(Delete(gone))
-
-    zk.before = before
-    assert zk.run(read_members(PATHS)) == {"g_a": 3, "g_b": None}
-    zk.run(put(gone, b"{}"))
-    with pytest.raises(ZnodeFormatError, match="members/g_c"):
-        zk.run(read_members(PATHS))
 
 
 @pytest.mark.parametrize("version", [0, 3])

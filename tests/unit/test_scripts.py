@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.scripts import one_by_one
 from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.member_scripts import LiveRegistered, scripts_of
@@ -37,7 +38,6 @@ from zkconsumer.core.zookeeper.scripts.by_command import ScriptCommand, script_f
 from zkconsumer.core.zookeeper.scripts.common import (
     MemberScript,
     ScriptContext,
-    one_by_one,
     op_bytes,
     packets,
 )

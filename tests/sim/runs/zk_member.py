@@ -11,10 +11,11 @@ from typing import Any
 from tests.sim.runs.cluster_port import SimClusterPort
 from tests.sim.runs.offset_store import SimOffsets
 from tests.sim.runs.whole import WholePlane
+from tests.support.scripts import one_by_one
 from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.scripts.by_command import ScriptCommand, script_for
-from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
+from zkconsumer.core.zookeeper.scripts.common import ScriptContext
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory
 from zkconsumer.runtime.membership.zookeeper import OffsetPort

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.znodes import LivePaths, decode_member, decode_mode, encode_mode
-from zkconsumer.core.zookeeper.ops import Code, Create, Failed, GetChildren, Ok, SetData
+from zkconsumer.core.migration.znodes import LivePaths, decode_mode, encode_mode
+from zkconsumer.core.zookeeper.ops import Code, Create, Ok, SetData
 from zkconsumer.core.zookeeper.scripts.common import (
     Script,
     attempt,
     ensure_path,
-    read,
     read_many,
 )
 
@@ -48,22 +47,3 @@ def write_mode(paths: LivePaths, target: Mode, version: int) -> Script[bool]:
             return True
         if current[1] != version:
             return False
-
-
-def read_members(paths: LivePaths) -> Script[dict[str, int | None]]:
-    """Return each migratable member with the version of the mode that it has acknowledged.
-
-    Raises ZnodeFormatError: a member whose znode cannot be read may own anything.
-    """
-    reply = yield from read(GetChildren(paths.members))
-    if isinstance(reply, Failed):
-        return {}
-    assert isinstance(reply.value, tuple)
-    names = sorted(map(str, reply.value))
-    znodes = [f"{paths.members}/{name}" for name in names]
-    nodes = yield from read_many(znodes)
-    return {
-        name: decode_member(path, node.data)
-        for name, path, node in zip(names, znodes, nodes, strict=True)
-        if node is not None
-    }

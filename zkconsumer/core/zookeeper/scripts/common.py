@@ -138,24 +138,6 @@ def attempt_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
     return replies
 
 
-def one_by_one(script: MemberScript[T]) -> Generator[ZkOp | OffsetOp, Reply, T]:
-    """The script converted for a driver that runs a single operation at a time."""
-    reply: Reply | None = None
-    while True:
-        try:
-            op = next(script) if reply is None else script.send(reply)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        if isinstance(op, Pipelined):
-            replies: list[Reply] = []
-            for part in op.ops:
-                replies.append((yield part))
-            reply = Ok(tuple(replies))
-        else:
-            reply = yield op
-
-
 def read(op: ZkOp) -> Script[Reply]:
     """Run a read; retry it after a lost connection (the driver waits until reconnected)."""
     while True:
@@ -262,7 +244,6 @@ __all__ = [
     "batches",
     "ensure_path",
     "nodes_of",
-    "one_by_one",
     "packets",
     "path_of",
     "read",
