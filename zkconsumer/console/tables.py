@@ -82,6 +82,27 @@ def zookeeper_option(required: bool, more: str = "") -> Callable[[F], F]:
     )
 
 
+def count_option(
+    *names: str,
+    help: str,
+    default: int | None = None,
+    least: int = 1,
+    most: int | None = None,
+    metavar: str = "N",
+    required: bool = False,
+) -> Callable[[F], F]:
+    """Return a click option that takes a whole number and shows its default, if it has one."""
+    return click.option(
+        *names,
+        type=click.IntRange(least, most),
+        default=default,
+        show_default=True,
+        metavar=metavar,
+        required=required,
+        help=help,
+    )
+
+
 def format_options(command: F) -> F:
     """Add ``--json`` and ``--csv``, given to the command as ``how``."""
     forms = {"json": "Print a JSON array.", "csv": "Print CSV with a heading."}

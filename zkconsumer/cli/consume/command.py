@@ -35,6 +35,7 @@ from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.console.bootstrap import chosen
 from zkconsumer.console.exclusive import at_most_one, no_effect, only_with
 from zkconsumer.console.signals import EXIT_SIGNAL, SignalledError, signals_raise
+from zkconsumer.console.tables import count_option
 from zkconsumer.console.times import duration_option
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
@@ -116,10 +117,9 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     help="Read the topics whose whole name matches.",
 )
 @click.option("--blacklist", metavar="REGEX", help="Read the topics whose name does not match.")
-@click.option(
+@count_option(
     "--partition",
-    type=click.IntRange(min=0),
-    metavar="N",
+    least=0,
     help="Read this partition of --topic only, without a group. Needs --bootstrap-server.",
 )
 @click.option(
@@ -127,12 +127,8 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     metavar="earliest|latest|N",
     help="With --partition: where to start.  [default: latest]",
 )
-@click.option(
-    "--streams",
-    type=click.IntRange(1, 1000),
-    default=1,
-    show_default=True,
-    help="How many streams to read with. Each has a thread.",
+@count_option(
+    "--streams", default=1, most=1000, help="How many streams to read with. Each has a thread."
 )
 @click.option(
     "--from-beginning",
@@ -140,9 +136,7 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     help="Start at the first message. In ZooKeeper: new groups only. On brokers: where the group "
     "has no committed offset.",
 )
-@click.option(
-    "--max-messages", type=click.IntRange(min=1), metavar="N", help="Exit after this many messages."
-)
+@count_option("--max-messages", help="Exit after this many messages.")
 @duration_option(
     "--timeout-ms",
     "timeout",
@@ -194,23 +188,17 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     metavar="DIR",
     help="Directory for Arrow or Parquet files.",
 )
-@click.option(
-    "--file-rows",
-    type=click.IntRange(min=1),
-    default=500_000,
-    show_default=True,
-    metavar="N",
-    help="Write a file when it has this many messages.",
-)
+@count_option("--file-rows", default=500_000, help="Write a file when it has this many messages.")
 @duration_option(
     "--file-seconds",
     default=60.0,
     help="Write a file when its first message is this old, even with fewer messages.",
 )
-@click.option(
+@count_option(
     "--metrics-port",
-    type=click.IntRange(0, 65535),
     metavar="PORT",
+    least=0,
+    most=65535,
     help="Serve Prometheus metrics on this port of 127.0.0.1; 0 uses a free one.",
 )
 @click.option("--strict", is_flag=True, help="Treat unknown configuration keys as errors.")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from zkconsumer.cli.laboratory import cluster_topics
+from zkconsumer.console.tables import count_option
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import KAFKA_LINES, background
 from zkconsumer.servers.jars import KRAFT_LINES
@@ -37,14 +38,7 @@ for _command in (cluster_topics.address, cluster_topics.create_topic, cluster_to
     show_default=True,
     help="Release of Kafka. ZooKeeper is the one that it was released with. Kafka 4 has none.",
 )
-@click.option(
-    "--brokers",
-    type=click.IntRange(1, 16),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="How many brokers to start.",
-)
+@count_option("--brokers", default=1, most=16, help="How many brokers to start.")
 @_json_option
 def up(directory: Path, kafka: str, brokers: int, as_json: bool) -> None:
     """Start an empty cluster and leave it running until `down`."""

@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 import click
 
+from zkconsumer.console.tables import count_option
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import background
 from zkconsumer.servers.produce import send
@@ -37,21 +38,12 @@ def address(which: str, directory: Path) -> None:
 
 @click.command(name="create-topic")
 @click.argument("name")
-@click.option(
-    "--partitions",
-    type=click.IntRange(1, 10_000),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="How many partitions the topic has.",
-)
-@click.option(
+@count_option("--partitions", default=1, most=10_000, help="How many partitions the topic has.")
+@count_option(
     "--replication-factor",
     "replication",
-    type=click.IntRange(1, 16),
     default=1,
-    show_default=True,
-    metavar="N",
+    most=16,
     help="How many brokers have a copy of each partition; at most `cluster up --brokers`.",
 )
 @dir_option
@@ -79,12 +71,7 @@ def create_topic(name: str, partitions: int, replication: int, directory: Path) 
     metavar="TEXT",
     help="Key of all messages.  [default: the line's place, FILE:LINE]",
 )
-@click.option(
-    "--partition",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Send to this partition.  [default: the key decides]",
-)
+@count_option("--partition", least=0, help="Send to this partition.  [default: the key decides]")
 @dir_option
 def send_lines(
     topic_name: str, file: BinaryIO, key: str | None, partition: int | None, directory: Path

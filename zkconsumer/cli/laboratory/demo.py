@@ -35,6 +35,7 @@ from zkconsumer.cli.laboratory.demo_view import (
     verdict_lines,
     verdict_panel,
 )
+from zkconsumer.console.tables import count_option
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
@@ -61,14 +62,7 @@ LOOK_SECONDS = 0.15
 
 
 @click.command()
-@click.option(
-    "--lines",
-    type=click.IntRange(min=1000),
-    default=200_000,
-    show_default=True,
-    metavar="N",
-    help="How many messages to send.",
-)
+@count_option("--lines", default=200_000, least=1000, help="How many messages to send.")
 @click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),

@@ -24,7 +24,7 @@ from zkconsumer.cli.laboratory.herd_output import (
     write_html,
 )
 from zkconsumer.console.exclusive import only_with
-from zkconsumer.console.tables import print_rows
+from zkconsumer.console.tables import count_option, print_rows
 from zkconsumer.console.times import Duration
 from zkconsumer.errors import ConfigError
 from zkconsumer.herd.measures import Measures
@@ -49,29 +49,15 @@ _MOST: Final = 1000
     "20",
     "Members before the event, up to 1000; several sizes with commas. 5 threads each.",
 )
-@click.option(
+@count_option(
     "--jvm",
-    type=click.IntRange(0, 20),
     default=0,
-    metavar="N",
+    least=0,
+    most=20,
     help="Also start this many members of the JVM's own consumer.",
 )
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 16),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="How many processes share the members.",
-)
-@click.option(
-    "--repeat",
-    type=click.IntRange(1, 50),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="How often to repeat each run.",
-)
+@count_option("--processes", default=2, most=16, help="How many processes share the members.")
+@count_option("--repeat", default=1, most=50, help="How often to repeat each run.")
 @click.option(
     "--simulate",
     "with_simulator",
@@ -79,12 +65,10 @@ _MOST: Final = 1000
     help="Also simulate the same groups, and groups on a coordinator with both of its protocols, "
     "and compare the figures.",
 )
-@click.option(
+@count_option(
     "--seeds",
-    type=click.IntRange(1, 1000),
     default=10,
-    show_default=True,
-    metavar="N",
+    most=1000,
     help="With --simulate: number of simulated runs of each group.",
 )
 @click.option(

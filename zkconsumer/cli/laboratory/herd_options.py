@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from zkconsumer.console.tables import count_option
 from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ConfigError
 from zkconsumer.sim.runs.herd import EVENTS, Herd
@@ -42,7 +43,6 @@ def herd_options(
         default: of ``--members``.
         members_help: help of ``--members``.
     """
-    amount = click.IntRange(min=1)
     path = click.Path(dir_okay=False, path_type=Path)
     options = (
         click.option(
@@ -53,22 +53,8 @@ def herd_options(
             metavar="N[,N..]",
             help=members_help,
         ),
-        click.option(
-            "--partitions",
-            type=amount,
-            default=100,
-            show_default=True,
-            metavar="N",
-            help="Partitions of each topic.",
-        ),
-        click.option(
-            "--topics",
-            type=amount,
-            default=1,
-            show_default=True,
-            metavar="N",
-            help="Topics that every member subscribes to.",
-        ),
+        count_option("--partitions", default=100, help="Partitions of each topic."),
+        count_option("--topics", default=1, help="Topics that every member subscribes to."),
         click.option(
             "--event",
             type=click.Choice(EVENTS),

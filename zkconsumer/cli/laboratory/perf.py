@@ -29,6 +29,7 @@ from zkconsumer.config.properties import read_properties
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.signals import EXIT_SIGNAL, SignalledError, signals_raise
+from zkconsumer.console.tables import count_option
 from zkconsumer.console.times import duration_option
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import CommitFailedError, ConsumerTimeoutError
@@ -43,28 +44,12 @@ _AT_ONCE = 1000
 @click.option("--zookeeper", metavar="HOST:PORT[,..][/CHROOT]", help="A group in ZooKeeper.")
 @click.option("--bootstrap-server", metavar="HOST:PORT[,..]", help="A group on the brokers.")
 @click.option("--topic", required=True, help="Read this topic.")
-@click.option(
-    "--messages",
-    type=click.IntRange(min=1),
-    required=True,
-    metavar="N",
-    help="Exit after this many messages.",
-)
+@count_option("--messages", required=True, help="Exit after this many messages.")
 @click.option("--group", help="Sets group.id.  [default: a new group]")
-@click.option(
-    "--threads",
-    type=click.IntRange(1, 1000),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="How many streams to read with. Each has a thread.",
+@count_option(
+    "--threads", default=1, most=1000, help="How many streams to read with. Each has a thread."
 )
-@click.option(
-    "--batch",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Read lists of up to N messages instead of single ones.",
-)
+@count_option("--batch", help="Read lists of up to N messages instead of single ones.")
 @click.option("--arrow", is_flag=True, help="Read Arrow columns instead of messages.")
 @duration_option(
     "--timeout",

@@ -25,7 +25,7 @@ from zkconsumer.cli.laboratory.herd_output import (
     write_html,
 )
 from zkconsumer.console.exclusive import no_effect
-from zkconsumer.console.tables import print_rows
+from zkconsumer.console.tables import count_option, print_rows
 from zkconsumer.console.times import Duration, duration_option
 from zkconsumer.errors import ConfigError
 from zkconsumer.herd.measures import Measures
@@ -55,20 +55,10 @@ _MOST: Final = 10_000
     metavar="N",
     help="Seed for all random choices of a run.",
 )
-@click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Number of runs, with consecutive seeds starting at --seed.",
+@count_option(
+    "--seeds", default=1, help="Number of runs, with consecutive seeds starting at --seed."
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="How many processes share the runs.  [default: as many as processors]",
-)
+@count_option("--jobs", help="How many processes share the runs.  [default: as many as processors]")
 @click.option(
     "--service-ms",
     "service",
@@ -95,20 +85,8 @@ _MOST: Final = 10_000
     help="Let ZooKeeper servers lag behind their leader by up to this time. A bare number is "
     "milliseconds.",
 )
-@click.option(
-    "--pauses",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="How many long garbage collections to inject.",
-)
-@click.option(
-    "--cuts",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="How many connections to break.",
-)
+@count_option("--pauses", default=0, least=0, help="How many long garbage collections to inject.")
+@count_option("--cuts", default=0, least=0, help="How many connections to break.")
 @click.option(
     "--one-by-one",
     is_flag=True,

@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 
 from zkconsumer.admin.printable import printable
+from zkconsumer.console.tables import count_option
 from zkconsumer.core.groups.assignors.sticky import StickyStrategy
 from zkconsumer.core.groups.assignors.strategies import (
     LegacyStrategy,
@@ -35,7 +36,7 @@ _SHOWN: Final = 400
 @click.command()
 @click.argument("journal", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--member", help="Consumer id; by default every member in the journal.")
-@click.option("--until", type=click.IntRange(min=1), metavar="LINE", help="Stop after this line.")
+@count_option("--until", metavar="LINE", help="Stop after this line.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with all fields.")
 def replay(journal: Path, member: str | None, until: int | None, as_json: bool) -> None:
     """Replay a member's decisions from its journal, and compare.
