@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -95,6 +96,20 @@ def test_every_change_is_a_line(tmp_path: Path, zkaudit: Any) -> None:
         "member b left: it deleted its registration",
     ]
     assert [int(line.split("  ")[1], 16) for line in lines[1:]] == [1, *range(3, 15)]
+
+
+def test_a_timeline_for_other_tools(tmp_path: Path, zkaudit: Any) -> None:
+    """The changes as CSV, with the columns that Timesketch needs."""
+    write_log(tmp_path, whole().rows)
+    words = ("log", "g", "--zookeeper-logs", tmp_path, "--servers", 1)
+    lines = list(csv.DictReader(zkaudit(*words, "--timeline")))
+    assert len(lines) == 13
+    assert list(lines[1])[:3] == ["datetime", "timestamp_desc", "message"]
+    assert lines[1]["datetime"] == "2026-11-21T00:00:03.000+00:00"
+    assert lines[1]["timestamp_desc"] == "registered"
+    assert lines[1]["message"] == "member a registered for t (session 0x5)"
+    (line,) = zkaudit(*words, "--timeline", "--json", status=2)[-1:]
+    assert "--json and --timeline exclude each other" in line
 
 
 def test_a_range_of_time_and_topics(tmp_path: Path, zkaudit: Any) -> None:

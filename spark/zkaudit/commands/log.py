@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -21,11 +23,16 @@ from zkaudit.commands.question import (
 )
 from zkaudit.text import printable
 from zkconsumer.console.collector import no_collector
+from zkconsumer.console.exclusive import at_most_one
+from zkconsumer.console.tables import guarded
 
 if TYPE_CHECKING:
     from zkaudit.local.log import Entry
 
 _LINES = 2_000
+_TIMELINE = (
+    "datetime", "timestamp_desc", "message", "zxid", "topic", "partition", "member", "session",
+)  # fmt: skip
 _UNSURE = " [may never have been committed]"
 
 
@@ -39,6 +46,12 @@ _UNSURE = " [may never have been committed]"
     help="Leave out changes of other topics; may be repeated.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option(
+    "--timeline",
+    is_flag=True,
+    help="Print CSV with the columns datetime, timestamp_desc and message, which Timesketch and "
+    "Plaso read.",
+)
 def log_command(
     group: str,
     logs: tuple[str, ...],
@@ -49,6 +62,7 @@ def log_command(
     end: str | None,
     topics: tuple[str, ...],
     as_json: bool,
+    timeline: bool,
 ) -> None:
     """Print every change of GROUP in plain words.
 
@@ -64,6 +78,8 @@ def log_command(
     end = end and clock.parse(end, "--to")
     if start and end and start >= end:
         raise click.BadParameter(f"{end} is not after --from {start}", param_hint="--to")
+    if as_json and timeline:
+        at_most_one(("--json", "--timeline"))
     with no_collector():
         history = read(Question(logs, group, start, end, servers, allow_damage))
         chosen = _between(entries(history, group), _us(start), _us(end))
@@ -73,6 +89,9 @@ def log_command(
             summary = {"kind": "coverage", "from": start, "to": end}
             head = [json.dumps(summary | history.coverage.summary())]
             _print(head, (json.dumps(_plain(entry)) for entry in chosen))
+            return
+        if timeline:
+            _print([",".join(_TIMELINE)], _timeline(chosen))
             return
         say(about(history, clock, start, end))
         chroots = history.chroots if len(history.chroots) > 1 or history.chroots[0] else ()
@@ -116,6 +135,21 @@ def _lines(entries: Iterable[Entry], clock: Clock, chroots: bool) -> Iterator[st
         if width is not None and len(line) > width:
             line = textwrap.fill(line, width, subsequent_indent="    ", break_on_hyphens=False)
         yield line
+
+
+def _timeline(entries: Iterable[Entry]) -> Iterator[str]:
+    """The entries as lines of CSV, without those that have no time."""
+    for entry in entries:
+        if entry.time_us is None:
+            continue
+        row = _plain(entry) | {
+            "datetime": iso(entry.time_us),
+            "timestamp_desc": entry.kind,
+            "message": entry.text + ("" if entry.confirmed else _UNSURE),
+        }
+        text = io.StringIO()
+        csv.writer(text, lineterminator="").writerow([guarded(row[name]) for name in _TIMELINE])
+        yield text.getvalue()
 
 
 def _plain(entry: Entry) -> dict[str, Any]:
