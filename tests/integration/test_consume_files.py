@@ -14,11 +14,10 @@ import pytest
 from kazoo.client import KazooClient
 from pyarrow import ipc, parquet
 
-from tests.integration.test_consume_cli import COMMAND, committed, consume, zk
+from tests.integration.test_consume_cli import COMMAND, committed, consume
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.produce import send
 
-__all__ = ["zk"]  # a fixture
 MESSAGES = 3000
 ROWS = 500
 
