@@ -22,7 +22,9 @@ from zkaudit.tables.catalog import page as tables_page
 from zkmigrate.commands.root import cli as migrate_cli
 from zkmigrate.commands.rows import SCHEMAS
 from zkmigrate.exits import STATUSES
-from zkmigrate.plan.cases import MEANING
+from zkmigrate.plan.cases import MEANING, Case
+from zkmigrate.plan.table import TABLE
+from zkmigrate.reasons import MEANING as REASONS
 
 import zkconsumer.errors
 from zkconsumer.cli.main import cli
@@ -130,13 +132,41 @@ def migrate_cases_page() -> str:
     lines = [
         "# Cases of a group\n",
         NOTE,
-        "`zkmigrate status` shows the case of each group. What is not understood comes first.\n",
+        "`zkmigrate status` shows the case of each group. What cannot be read comes first.\n",
         "| Case | Meaning |",
         "|---|---|",
         *(f"| {case.value} | {meaning} |" for case, meaning in MEANING.items()),
         "",
+        "## What each command may do\n",
+        "Every command decides from this table before it makes its own checks, such as those",
+        "for members and for offsets that have changed. `go`: it makes these checks and acts.",
+        "`done before`: there is nothing to do. With another word, it does not begin, and its",
+        "row has the code of the [reason](#reasons). For `gate`, `refuse` means that ZooKeeper",
+        "is still needed; for `status`, that the group needs attention. `apply`, `lock`,",
+        "`unlock` and `live` know the group's record alone, and check its offsets themselves.\n",
+    ]
+    actions = list(TABLE)
+    for start in range(0, len(actions), 5):
+        some = actions[start : start + 5]
+        lines += [
+            f"| Case | {' | '.join(f'`{one.value}`' for one in some)} |",
+            f"|---|{'---|' * len(some)}",
+            *(
+                f"| {case.value} | {' | '.join(str(TABLE[one][case]) for one in some)} |"
+                for case in Case
+            ),
+            "",
+        ]
+    lines += [
+        "## Reasons\n",
+        "JSON has these codes in `reasons`, and `plan` in `kind`. Programs decide by them. The",
+        "sentences next to them may change.\n",
+        "| Code | Meaning | What to do |",
+        "|---|---|---|",
+        *(f"| `{one.value}` | {meaning} | {fix} |" for one, (meaning, fix) in REASONS.items()),
+        "",
         "## What each command does\n",
-        "The exit status of each command, and its outcome, verdict or kind of problem, for a group",
+        "The exit status of each command, and its outcome, verdict and reasons, for a group",
         "without members. Commands that have `--execute` are run with it, and without other",
         "options. `tests/migrate/test_matrix.py` checks each cell. `-`: no plan moved the group.\n",
     ]

@@ -6,7 +6,7 @@ A move consists of files and steps. An operator can inspect the result of each s
                          file: each partition with from, to and reason
     zkmigrate apply      plan file -> a Change for each group -> both stores; a journal beside it
     zkmigrate status     plan file + both stores -> differences
-    zkmigrate rollback   plan file + journal -> the Change that undoes it -> both stores
+    zkmigrate undo       record in ZooKeeper -> the Change that undoes it -> both stores
     zkmigrate report     plan file + journal -> the result of each group, as HTML and CSV
 
 The packages, each of which imports only those below it:

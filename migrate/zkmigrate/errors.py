@@ -18,6 +18,7 @@ from typing import ClassVar
 from zkconsumer.admin.printable import printable
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.exits import ATTENTION, FAILED, USAGE
+from zkmigrate.reasons import Reason
 
 
 class MigrationError(ZkConsumerError):
@@ -49,21 +50,25 @@ class GroupRefusedError(MigrationError):
     """One group cannot be moved now; the others are not affected.
 
     Something has to be done first, such as stopping a consumer: the same command alone would not
-    succeed later.
+    succeed later. ``reason``: for programs.
     """
 
     exit_code: ClassVar[int] = ATTENTION
+
+    def __init__(self, text: str, reason: Reason) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class GroupInUseError(GroupRefusedError):
     """A group has members, so that it cannot be moved before they have stopped."""
 
 
-def in_use(group: str, why: str) -> GroupInUseError:
+def in_use(group: str, reason: Reason, why: str) -> GroupInUseError:
     """Return the error that names a group and its members."""
-    return GroupInUseError(printable(f"group {group}: {why}"))
+    return GroupInUseError(printable(f"group {group}: {why}"), reason)
 
 
-def refused(group: str, why: str) -> GroupRefusedError:
+def refused(group: str, reason: Reason, why: str) -> GroupRefusedError:
     """Return the error that names a group and why it is refused."""
-    return GroupRefusedError(printable(f"group {group}: {why}"))
+    return GroupRefusedError(printable(f"group {group}: {why}"), reason)

@@ -124,6 +124,59 @@ class MigrationMarker:
         return {**self.kept, **self.values}
 
 
+class Stage(Enum):
+    """How far the last change of a group is."""
+
+    NONE = ""
+    BEGUN = "begun"
+    UNDOING = "undoing"
+    DONE = "done"
+    UNDONE = "undone"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The record of a group in ZooKeeper. ``version`` is its serial; -1: there is no record.
+
+    ``id``: of the last write. ``by``: the operator, as ``user@host``. ``plan``: the digest.
+    ``mode``: of a live move. ``locked``: whether old consumers are to be kept out. ``claim``: the
+    name under which the last change claimed the group.
+    """
+
+    version: int = -1
+    id: str = ""
+    by: str = ""
+    command: str = ""
+    plan: str = ""
+    at_ms: int = 0
+    mode: str = ""
+    locked: bool = False
+    moved_to: str | None = None
+    stage: Stage = Stage.NONE
+    claim: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What both stores held before a change, and what it writes to its target.
+
+    ``marker``: the migration marker before. ``skipped``: patterns of offsets that it leaves alone.
+    ``locked``: whether the group was locked. ``earlier``: the same of the change before, as its
+    znode had it, and that change's plan.
+    """
+
+    target: Store
+    kafka_group: str
+    marker: bytes | None
+    locked: bool
+    skipped: frozenset[str]
+    zk: Mapping[TopicPartition, KafkaOffset | None]
+    kafka: Mapping[TopicPartition, KafkaOffset | None]
+    to: Mapping[TopicPartition, KafkaOffset | None]
+    earlier: bytes = b""
+    earlier_plan: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupState:
     """One group in both stores, as one pass of reads showed it.
@@ -157,11 +210,20 @@ class GroupState:
     """The mode of a live move; ``ZOOKEEPER`` if the group takes part in none."""
     migratable: tuple[str, ...] = ()
     """Registered members that take part in a live move."""
+    has_mode: bool = False
+    """Whether it has a mode, or migratable members."""
+    record: Record = Record()
 
     @property
     def in_kafka(self) -> str:
         """The group's name in Kafka."""
         return self.kafka_group or self.group
+
+    @property
+    def in_live_move(self) -> bool:
+        """Whether a live move is prepared or under way."""
+        moved = self.marker is not None and self.marker.moved_to is Store.KAFKA
+        return self.mode is not Mode.ZOOKEEPER or (self.has_mode and not moved)
 
     @property
     def expired(self) -> frozenset[TopicPartition]:

@@ -40,8 +40,8 @@ from zkaudit.sources.journal import read_journal_rows
 from zkmigrate.apply import journal as migration_journal
 from zkmigrate.errors import JournalError, PlanFileError
 from zkmigrate.formats import decisions_file, offset_csv, plan_file
-from zkmigrate.model import Store
-from zkmigrate.stores import migration_marker
+from zkmigrate.model import Before, KafkaOffset, Record, Stage, Store
+from zkmigrate.stores import migration_marker, record
 
 from tests.audit.quiet_histories import History, found
 from zkconsumer.admin import ids_lock, offset_files, topics, verifier
@@ -692,6 +692,31 @@ TARGETS: Final[dict[str, Target]] = {
         ZNODE_S,
         (b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1,2]}',),
     ),
+    "migration-record": Target(
+        lambda data: record.decode("/z", _node(data)),
+        (ZnodeFormatError,),
+        ZNODE_S,
+        (record.encode(Record(id="x", by="a@b", stage=Stage.DONE, moved_to="kafka")),),
+    ),
+    "migration-before": Target(
+        lambda data: record.decode_before("/z", data),
+        (ZnodeFormatError,),
+        ZNODE_S,
+        (
+            record.encode_before(
+                Before(
+                    Store.KAFKA,
+                    "",
+                    None,
+                    True,
+                    frozenset({"t"}),
+                    {_TP: KafkaOffset(17)},
+                    {_TP: KafkaOffset(3, 1, "m")},
+                    {_TP: None},
+                )
+            ),
+        ),
+    ),
     "migration-marker": Target(
         lambda data: migration_marker.decode("/z", _node(data)),
         (ZnodeFormatError,),
@@ -1006,6 +1031,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "migrate/zkmigrate/formats/offset_csv.py": ("offsets-csv",),
     "migrate/zkmigrate/formats/plan_file.py": ("plan",),
     "migrate/zkmigrate/stores/migration_marker.py": ("migration-marker",),
+    "migrate/zkmigrate/stores/record.py": ("migration-record", "migration-before"),
     "spark/zkaudit/decode/batches.py": ("log", "log-sealed"),
     "spark/zkaudit/decode/columns.py": ("log", "log-sealed"),
     "spark/zkaudit/decode/snapshot.py": ("snapshot", "snapshot-sessions"),

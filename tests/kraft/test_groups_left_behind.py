@@ -57,7 +57,7 @@ def test_groups_left_behind_are_moved_checked_and_rolled_back(
     assert left.committed("g", topic) == {0: 3, 1: 5, 2: 7}
     assert tool("status", plan)[0] == 0
     assert tool.rows("plan", "--all")[1][0]["verdict"] == "moved"
-    assert tool("rollback", plan, "--execute")[0] == 0
+    assert tool("undo", plan, "--execute")[0] == 0
     assert left.committed("g", topic) == {}
 
 

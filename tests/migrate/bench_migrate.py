@@ -104,7 +104,7 @@ def whole_move(zookeeper: str, folder: Path, groups: int) -> None:
         "plan": ["plan", "--all", "--out", plan],
         "apply": ["apply", plan, "--execute"],
         "verify": ["status", plan],
-        "rollback": ["rollback", plan, "--execute"],
+        "undo": ["undo", plan, "--execute"],
     }
     for name, arguments in steps.items():
         words = [*command("zkmigrate"), *arguments, "--zookeeper", zookeeper]

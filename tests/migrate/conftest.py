@@ -102,11 +102,13 @@ class Bench:
     def znodes(self, group: str) -> Zk:
         """All znodes of a group that its consumers use, without empty parents."""
         found: Zk = {}
+        record = f"/consumers/{group}/record"
         level = [f"/consumers/{group}"]
         while level:  # a whole level at a time, because tests read often
             asked = [
                 (path, self.client.get_async(path), self.client.get_children_async(path))
                 for path in level
+                if path != record
             ]
             level = []
             for path, data, names in asked:
@@ -185,7 +187,7 @@ class Bench:
         """Roll back a plan."""
         with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
             migrator = Migrator(stores, effect, force, parallel=parallel)
-            return migrator.rollback(plan, opened, True, lambda _result: None)
+            return migrator.rollback(plan, opened, lambda _result: None)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -80,7 +80,7 @@ class _Demo:
         for group in GROUPS:
             self.read_modern(group, THIRD)
         _say("A rollback would lose what they did, so it refuses")
-        self.command(3, "rollback", self.file("forth"), "--execute")
+        self.command(3, "undo", self.file("forth"), "--execute")
         _say("The way back is a move of its own, from what Kafka holds now")
         back = ("--direction", "kafka-to-zk")
         self.command(0, "plan", "--groups-regex", "|".join(GROUPS), *back, "--out",
@@ -88,7 +88,7 @@ class _Demo:
         self.command(0, "apply", self.file("back"), "--execute")
         self.command(0, "status", self.file("back"))
         _say("Rolled back at once, and moved again: both stores are as if nothing had happened")
-        self.command(0, "rollback", self.file("back"), "--execute", show=False)
+        self.command(0, "undo", self.file("back"), "--execute", show=False)
         self.command(0, "plan", "--groups-regex", "|".join(GROUPS), *back, "--out",
                      self.file("again"), show=False)  # fmt: skip
         self.command(0, "apply", self.file("again"), "--execute", show=False)

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pytest
+from zkmigrate.model import Before, KafkaOffset, Record, Stage, Store
+from zkmigrate.stores import record
 
 from tests.migrate.simulated import Ran, Simulated
 from zkconsumer.cli.main import run as run_zkconsumer
@@ -100,7 +102,19 @@ def late_commit(one: Cluster) -> None:
 def rolled_back(one: Cluster) -> None:
     """The move was undone."""
     moved(one)
-    good(one.run("rollback", one.file("move"), *DO))
+    good(one.run("undo", one.file("move"), *DO))
+
+
+def interrupted(one: Cluster) -> None:
+    """A move was killed after it had committed one of two offsets to Kafka."""
+    untouched(one)
+    one.in_kafka(one.group, one.topic_name, 100)
+    first, second = (TopicPartition(one.topic_name, number) for number in (0, 1))
+    zk = {first: KafkaOffset(100), second: KafkaOffset(50)}
+    before = Before(Store.KAFKA, "", None, False, frozenset(), zk, {first: None, second: None}, zk)
+    begun = Record(id="x", by="a@b", command="apply", plan="p", stage=Stage.BEGUN)
+    one.znode(record.path(one.group), record.encode(begun))
+    one.znode(record.before_path(one.group), record.encode_before(before))
 
 
 def moved_back(one: Cluster) -> None:
@@ -140,6 +154,12 @@ def other_layout(one: Cluster) -> None:
     """Another client keeps its offsets beside the group's."""
     untouched(one)
     one.znode(f"/consumers/{one.group}/partition_0", b"4711")
+
+
+def other_znodes(one: Cluster) -> None:
+    """A znode of an unknown kind is next to the group's offsets."""
+    untouched(one)
+    one.znode(f"/consumers/{one.group}/backup", b"2020")
 
 
 def misplaced(one: Cluster) -> None:
@@ -199,9 +219,10 @@ def live_finished(one: Cluster) -> None:
 
 
 STATES: Final[tuple[Callable[[Any], None], ...]] = (
-    untouched, moved, used, expired, expired_in_part, late_commit, rolled_back, moved_back, renamed,
-    in_kafka, was_in_kafka, was_in_kafka_expired, other_layout, misplaced, hidden, hidden_in_kraft,
-    unreadable, prepared, live_locked, live_kafka, live_open, live_finished,
+    untouched, moved, used, expired, expired_in_part, late_commit, rolled_back, interrupted,
+    moved_back, renamed, in_kafka, was_in_kafka, was_in_kafka_expired, other_layout, other_znodes,
+    misplaced, hidden, hidden_in_kraft, unreadable, prepared, live_locked, live_kafka, live_open,
+    live_finished,
 )  # fmt: skip
 
 
@@ -215,14 +236,16 @@ def good(ran: Ran) -> None:
 
 def said(ran: Ran, *columns: str) -> str:
     """Return the status, and the columns of the group's rows, each once."""
-    words = [str(row[name]) for row in ran.rows for name in columns if row.get(name)]
+    cells = [row[name] for row in ran.rows for name in columns if row.get(name)]
+    words = [str(word) for cell in cells for word in (cell if isinstance(cell, list) else [cell])]
     return " ".join([str(ran.status), *dict.fromkeys(words)]) if words else f"{ran.status} error"
 
 
 def gate(one: Cluster) -> str:
     """The check before ZooKeeper is switched off."""
     ran = one.run("gate", "--group", one.group)
-    return f"{ran.status} {'left' if ran.rows[0]['left'] else 'nothing'}"
+    row = ran.rows[0]
+    return " ".join([str(ran.status), "left" if row["left"] else "nothing", *row["reasons"]])
 
 
 def plan(one: Cluster) -> str:
@@ -242,7 +265,7 @@ def plan_back(one: Cluster) -> str:
 def apply(one: Cluster) -> str:
     """The plan to Kafka that ``plan`` makes."""
     one.run("plan", "--group", one.group, "--out", one.file("p"))
-    return said(one.run("apply", one.file("p"), *DO), "outcome")
+    return said(one.run("apply", one.file("p"), *DO), "outcome", "reasons")
 
 
 def apply_again(one: Cluster) -> str:
@@ -250,9 +273,10 @@ def apply_again(one: Cluster) -> str:
     return with_plan(one, "apply", *DO)
 
 
-def rollback(one: Cluster) -> str:
-    """Of the plan by which the group was moved."""
-    return with_plan(one, "rollback", *DO)
+def undo(one: Cluster) -> str:
+    """Takes the group back, without a plan or a journal of the move."""
+    words = ("--wait", "0", "--journal", one.file("undo"))
+    return said(one.run("undo", "--group", one.group, *DO, *words), "outcome", "way", "reasons")
 
 
 def status_of_plan(one: Cluster) -> str:
@@ -265,15 +289,15 @@ def with_plan(one: Cluster, command: str, *words: str) -> str:
     if not Path(one.file("move")).exists():
         return "-"
     ran = one.run(command, one.file("move"), *words)
-    return said(ran, "outcome", "kind") if ran.rows else f"{ran.status} as planned"
+    return said(ran, "outcome", "kind", "reasons") if ran.rows else f"{ran.status} as planned"
 
 
 def status(one: Cluster) -> str:
     """The case, which store is current, whether something needs attention, and the modes."""
     ran = one.run("status", "--group", one.group)
     row = ran.rows[0]
-    found = f"{ran.status} {row['case']}; {row['truth']}{'!' if row['attention'] else ''}"
-    found += f" {row['locked']}"
+    found = " ".join([f"{ran.status} {row['case']};", row["truth"], row["locked"]])
+    found = " ".join([found, *(f"!{reason}" for reason in row["reasons"])])
     if not row["mode"]:
         return found
     gates = [gate.split(": ") for gate in row["next_modes"].split(" | ")]
@@ -283,12 +307,18 @@ def status(one: Cluster) -> str:
 
 def lock(one: Cluster) -> str:
     """Keeps old consumers out of a group that was moved, or is in a live move."""
-    return said(one.run("lock", "--group", one.group, "--execute", "--wait", "0"), "outcome")
+    return step(one, "lock")
 
 
 def unlock(one: Cluster) -> str:
     """Lifts the lock."""
-    return said(one.run("unlock", "--group", one.group, "--execute", "--wait", "0"), "outcome")
+    return step(one, "unlock")
+
+
+def step(one: Cluster, *words: str) -> str:
+    """Run a command that has steps of live moves."""
+    ran = one.run(*words, "--group", one.group, "--execute", "--wait", "0")
+    return said(ran, "outcome", "reasons")
 
 
 def reset(one: Cluster) -> str:
@@ -319,17 +349,15 @@ def zkconsumer(one: Cluster, *words: str) -> str:
 def live_step(name: str) -> Callable[[Cluster], str]:
     """A step of a live move."""
 
-    def step(one: Cluster) -> str:
-        return said(
-            one.run("live", name, "--group", one.group, "--execute", "--wait", "0"), "outcome"
-        )
+    def run(one: Cluster) -> str:
+        return step(one, "live", name)
 
-    step.__name__ = f"live_{name.replace('-', '_')}"
-    return step
+    run.__name__ = f"live_{name.replace('-', '_')}"
+    return run
 
 
 COMMANDS: Final[tuple[Callable[[Cluster], str], ...]] = (
-    gate, plan, plan_back, apply, apply_again, rollback, status_of_plan, status, lock, unlock,
+    gate, plan, plan_back, apply, apply_again, undo, status_of_plan, status, lock, unlock,
     reset, offsets_import, groups_delete,
     *map(live_step, ("prepare", "to-kafka", "finalize", "complete", "to-zookeeper")),
 )  # fmt: skip

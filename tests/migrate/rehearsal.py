@@ -203,9 +203,7 @@ class Rehearsal:
             self._on_step("the way back")
             with Journal(path, here.digest) as journal:
                 migrator = Migrator(stores, parallel=parallel)
-                back = {
-                    one.group: one for one in migrator.rollback(here, journal, True, lambda _: None)
-                }
+                back = {one.group: one for one in migrator.rollback(here, journal, lambda _: None)}
             after = _held(stores, here)
         for one in results:
             way_back = "" if back[one.group].outcome.good else back[one.group].why

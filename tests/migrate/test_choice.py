@@ -27,7 +27,8 @@ from zkmigrate.model import Direction, KafkaOffset, MigrationMarker, Retention, 
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.status import MOVING, status_of
-from zkmigrate.plan.values import GroupPlan, Kind
+from zkmigrate.plan.values import GroupPlan
+from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker
 from zkmigrate.stores.sessions import Stores
 
@@ -175,12 +176,12 @@ def test_a_new_name_of_an_existing_group_is_a_problem(direction: Direction) -> N
     else:
         none = replace(found, kafka={TP: KafkaOffset(5)})
         other = replace(none, zk=state().zk)
-    assert Kind.GROUP_EXISTS in kinds(made(other, direction))
-    assert Kind.GROUP_EXISTS not in kinds(made(none, direction))
+    assert Reason.GROUP_EXISTS in kinds(made(other, direction))
+    assert Reason.GROUP_EXISTS not in kinds(made(none, direction))
     again = MigrationMarker(Store.KAFKA, 1, {}, b"x", "x")
-    assert Kind.GROUP_EXISTS not in kinds(made(replace(other, marker=again), direction))
+    assert Reason.GROUP_EXISTS not in kinds(made(replace(other, marker=again), direction))
     another = replace(again, kafka_group="y")
-    assert Kind.GROUP_EXISTS in kinds(made(replace(other, marker=another), direction))
+    assert Reason.GROUP_EXISTS in kinds(made(replace(other, marker=another), direction))
 
 
 @pytest.mark.parametrize("how", ["table", "json", "csv"])

@@ -318,8 +318,8 @@ def test_a_refusal_and_a_failure_have_different_statuses(
     assert (status, outcomes) == (3, {clash: "skipped", live: "refused", ready: "done"})
     assert run(["report", plan, "--csv", str(tmp_path / "csv")]) == 3
     bench.client.delete(registration)
-    bench.set_kafka(ready, topic, {0: 5})
-    status, rows = shell.rows("rollback", plan, "--execute", "--group", ready)
+    bench.set_zk(ready, topic, {0: 5})
+    status, rows = shell.rows("undo", plan, "--execute", "--group", ready)
     assert (status, rows[0]["outcome"]) == (3, "refused")
     owners = f"/consumers/{live}/owners"
     bench.client.ensure_path(owners)

@@ -42,8 +42,8 @@ def test_an_offset_at_any_edge_is_moved_and_comes_back(
     assert simulated.run("plan", "--all", *way, "--out", back).status == 0
     assert simulated.run("apply", back, *DO).status == 0
     assert simulated.run("status", back, "--strict").status == 0
-    assert simulated.run("rollback", back, *DO).status == 0
-    assert simulated.run("rollback", plan, *DO).status == 0
+    assert simulated.run("undo", back, *DO).status == 0
+    assert simulated.run("undo", plan, *DO).status == 0
     assert simulated.held("g", "t") == ({0: offset}, {})
 
 

@@ -26,7 +26,7 @@ __all__ = ["simulated"]
 GOOD: Final[Mapping[str, str]] = {
     "plan": "plan --group good",
     "apply": "apply good.plan",
-    "rollback": "rollback moved.plan",
+    "undo": "undo moved.plan",
     "status": "status --group good",
     "status PLAN": "status moved.plan",
     "lock": "lock --group moved",
@@ -42,7 +42,7 @@ GOOD: Final[Mapping[str, str]] = {
 ODD: Final[Mapping[str, str]] = {
     "plan": "plan --group bad",
     "apply": "apply bad.plan",
-    "rollback": "rollback used.plan",
+    "undo": "undo late.plan",
     "status": "status --group late",
     "status PLAN": "status bad.plan",
     "lock": "lock --group good",
@@ -149,12 +149,12 @@ def ran(groups: Simulated, name: str, line: str, status: int) -> None:
         assert found.rows or (name, status) == ("status PLAN", 0), found
 
 
-@pytest.mark.parametrize("name", [*LEAVES.keys() - WITHOUT_SERVERS - {"rollback"}, "rollback"])
+@pytest.mark.parametrize("name", [*LEAVES.keys() - WITHOUT_SERVERS - {"undo"}, "undo"])
 def test_a_server_that_does_not_answer(
     groups: Simulated, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The status is 1, with one line that names it."""
-    plans = {"apply": "good.plan", "rollback": "moved.plan"}
+    plans = {"apply": "good.plan", "undo": "moved.plan"}
     line = f"{name} {plans.get(name, '--all')}"
     if name == "live":
         line = "live prepare --all"

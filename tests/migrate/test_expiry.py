@@ -117,7 +117,7 @@ def test_a_rollback_takes_what_is_gone_for_unchanged(
 ) -> None:
     """ZooKeeper still has the offsets that were moved."""
     expire(moved, *gone)
-    done = moved.run("rollback", moved.file("plan"), *DO)
+    done = moved.run("undo", moved.file("plan"), *DO)
     assert (done.status, done.rows[0]["outcome"]) == (0, "done"), done
     assert moved.held("g", "t") == ({0: 100, 1: 50}, {})
     found = moved.run("status", "--all")
@@ -132,7 +132,7 @@ def test_a_rollback_after_a_commit_is_refused(moved: Simulated, where: str) -> N
         moved.in_kafka("g", "t", 101)
     else:
         moved.in_zookeeper("g", "t", 100, 51)
-    done = moved.run("rollback", moved.file("plan"), *DO)
+    done = moved.run("undo", moved.file("plan"), *DO)
     assert (done.status, done.rows[0]["outcome"]) == (3, "refused")
     assert "it was changed since" in done.rows[0]["why"]
 
@@ -142,7 +142,7 @@ def test_a_rolled_back_group_was_not_done_before(moved: Simulated) -> None:
     for name in ("plan", "plan.journal"):
         shutil.copy(moved.file(name), moved.file(f"copy-of-{name}"))
     shutil.copy(moved.file("plan.journal"), moved.file("copy.journal"))
-    assert moved.run("rollback", moved.file("plan"), "--journal", moved.file("copy.journal"),
+    assert moved.run("undo", moved.file("plan"), "--journal", moved.file("copy.journal"),
                      *DO).status == 0  # fmt: skip
     again = moved.run("apply", moved.file("plan"), *DO)
     assert (again.status, again.rows[0]["outcome"]) == (3, "refused")
@@ -268,7 +268,7 @@ def test_a_rollback_does_not_pass_over_an_offset_that_only_kafka_had(
 ) -> None:
     """No store has it any more, so the old consumers would start elsewhere."""
     expire(was_in_kafka, *gone)
-    done = was_in_kafka.run("rollback", was_in_kafka.file("plan"), *DO)
+    done = was_in_kafka.run("undo", was_in_kafka.file("plan"), *DO)
     if gone:
         assert (done.status, done.rows[0]["outcome"]) == (3, "refused")
         assert f"{gone[0]}: kafka holds none, not " in done.rows[0]["why"]

@@ -19,7 +19,8 @@ from zkmigrate.errors import JournalError, PlanFileError
 from zkmigrate.formats import offset_csv, plan_file, whole_file
 from zkmigrate.model import Direction, KafkaOffset, Store
 from zkmigrate.plan.options import Options, Rule
-from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem, StaysBehind
+from zkmigrate.plan.values import Entry, GroupPlan, Problem, StaysBehind
+from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker
 
 from zkconsumer.admin.offset_files import OffsetKey
@@ -44,7 +45,7 @@ PLANS = (
             StaysBehind(TopicPartition("t", 7), 9, "partition-missing"),
         ),
     ),
-    GroupPlan("../<script>\x1b", (Problem(Kind.BAD_NAME, "what", "fix", ("a", "b"), ("g:t",)),)),
+    GroupPlan("../<script>\x1b", (Problem(Reason.BAD_NAME, "what", "fix", ("a", "b"), ("g:t",)),)),
 )
 
 

@@ -210,7 +210,7 @@ def test_names_that_only_zookeeper_accepts_are_moved(simulated: Simulated, name:
     assert simulated.held(name, "t")[1] == {0: 7}
     assert gate(simulated).status == 0
     assert simulated.run("status", "--all").rows[0]["locked"] == "locked"
-    back = simulated.run("rollback", simulated.file("first"), "--execute", "--parallel", "1")
+    back = simulated.run("undo", simulated.file("first"), "--execute", "--parallel", "1")
     assert back.status == 0, back
     assert gate(simulated).status == 3
     moved(simulated, "--rename", f"{name}=plain", name="second")

@@ -107,7 +107,7 @@ def test_a_guard_can_be_left_out_and_set_later(
     assert shell("lock", *both, "--execute")[0] == 0
     assert access(filled, group)[0] == LOCKED
     status, rows = shell.rows("lock", "--group", other, "--execute")
-    assert (status, rows[0]["why"]) == (3, "was not moved to Kafka, and has no mode")
+    assert (status, rows[0]["reasons"]) == (3, ["not-moved"])
     assert f"/consumers/{other}/ids" not in filled.znodes(other)
 
 

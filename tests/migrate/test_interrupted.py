@@ -60,13 +60,13 @@ def test_a_rollback_on_a_full_disk_is_not_a_finished_one(
     operator to a new plan."""
     assert planned.run("apply", "plan", "--execute").status == 0
     disk = Disk(monkeypatch, b'"step":"undo-write"')
-    assert planned.run("rollback", "plan", "--execute", "--parallel", "1").status == 1
+    assert planned.run("undo", "plan", "--execute", "--parallel", "1").status == 1
     disk.word = None
     (row,) = planned.run("apply", "plan", "--group", "a").rows
     assert row["outcome"] == "refused"
-    assert "its rollback was begun and is not finished: run rollback again" in row["why"]
+    assert "its rollback was begun and is not finished: run undo again" in row["why"]
     assert planned.held("a", "t")[1] == {0: 5}
-    assert planned.run("rollback", "plan", "--execute").status == 0
+    assert planned.run("undo", "plan", "--execute").status == 0
     assert planned.held("a", "t")[1] == {}
     (row,) = planned.run("apply", "plan", "--group", "a").rows
     assert "was rolled back: make a new plan" in row["why"]

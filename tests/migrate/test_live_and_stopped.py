@@ -85,7 +85,7 @@ def test_a_group_that_was_moved_stopped_is_not_moved_again(simulated: Simulated)
     assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
     ran = simulated.run("live", "prepare", "--group", "g", "--execute", "--wait", "0")
     assert ran.status == 3
-    assert "was moved to Kafka already" in ran.rows[0]["why"]
+    assert ran.rows[0]["reasons"] == ["moved"]
     for step, state in (("unlock", Guard.OPEN), ("lock", Guard.LOCKED)):
         ran = simulated.run(step, "--group", "g", "--execute")
         assert (ran.status, ran.rows[0]["outcome"], ran.rows[0]["mode"]) == (0, "done", None)
@@ -177,7 +177,7 @@ def test_a_live_move_that_is_not_finished_is_not_completed(
     for words in ((), ("--execute",)):
         ran = simulated.run("live", "complete", "--group", "g", *words)
         assert ran.status == 3
-        assert f"the group is in mode {mode.value}" in ran.rows[0]["why"]
+        assert (ran.rows[0]["reasons"], ran.rows[0]["mode"]) == (["wrong-mode"], mode.value)
     assert simulated.zk.text(PATHS.mode) == encode_mode(mode)
 
 

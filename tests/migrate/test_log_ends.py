@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 from zkmigrate.formats import plan_file
-from zkmigrate.plan.values import Kind
+from zkmigrate.reasons import Reason
 from zkmigrate.stores import group_states, logs as logs_module
 
 from tests.migrate.simulated import Simulated, simulated
@@ -129,7 +129,7 @@ def test_a_clamp_counts_only_where_the_preview_showed_it(simulated: Simulated) -
     assert made.status == 0, made
     (group,) = plan_file.load(file).groups
     decided = {entry.tp: entry.decided for entry in group.entries}
-    assert decided == {T0: {Kind.OUT_OF_RANGE}, T1: frozenset()}
+    assert decided == {T0: {Reason.OUT_OF_RANGE}, T1: frozenset()}
     simulated.in_zookeeper("g", "t", 200, 101)
     (row,) = simulated.run("apply", file, "--execute", "--parallel", "1").rows
     assert row["outcome"] == "refused"

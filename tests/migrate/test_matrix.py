@@ -7,9 +7,12 @@ import re
 import pytest
 from zkmigrate.model import GroupState
 from zkmigrate.plan.cases import MEANING, Case, case_of
+from zkmigrate.plan.table import BY_RECORD, TABLE, Action, Do
+from zkmigrate.reasons import MEANING as REASONS, Reason
 
 from tests.migrate.matrix import COMMANDS, STATES, answer_of, cells
 from tests.migrate.simulated import Simulated, simulated
+from zkconsumer.core.migration.gates import Code
 
 __all__ = ["simulated"]
 
@@ -35,3 +38,53 @@ def test_every_case_is_in_the_table() -> None:
     assert shown == {case.value for case in Case} - {Case.EMPTY.value}
     assert MEANING.keys() == set(Case)
     assert case_of(GroupState("g")) is Case.EMPTY
+
+
+ACTIONS = {
+    "plan": Action.PLAN,
+    "plan_back": Action.PLAN_BACK,
+    "apply": Action.APPLY,
+    "undo": Action.UNDO,
+    "lock": Action.LOCK,
+    "unlock": Action.UNLOCK,
+    "reset": Action.RESET,
+    "gate": Action.GATE,
+    "status": Action.STATUS,
+    "live_prepare": Action.PREPARE,
+    "live_to_kafka": Action.TO_KAFKA,
+    "live_finalize": Action.FINALIZE,
+    "live_complete": Action.COMPLETE,
+    "live_to_zookeeper": Action.TO_ZOOKEEPER,
+}
+STATUS = {Do.DONE: "0", Do.SKIP: "3", Do.DECIDE: "3", Do.REFUSE: "3", Do.FAIL: "1"}
+
+
+def test_answers_are_those_of_the_product_s_table() -> None:
+    """Where the table of cases does not let an action begin, the command has that exit status, and
+    gives that reason. An action that knows the group's record alone does not see other cases."""
+    assert set(ACTIONS.values()) == set(Action)
+    case_of_state = {
+        state: Case(answer.partition(" ")[2].partition(";")[0])
+        for state, command, answer in cells()
+        if command == "status"
+    }
+    checked = 0
+    for state, command, answer in cells():
+        action, case = ACTIONS.get(command), case_of_state[state]
+        if action is None or (action in BY_RECORD and case is Case.UNREADABLE):
+            continue
+        cell = TABLE[action][case]
+        if cell.do is Do.GO:
+            continue
+        checked += 1
+        assert answer.startswith(STATUS[cell.do]), (state, command, cell)
+        if cell.reason is not None and action is not Action.RESET:
+            words = answer.replace("!", "").split()
+            assert cell.reason.value in words, (state, command, cell)
+    assert checked > 100
+
+
+def test_reasons_are_complete() -> None:
+    """Each reason has a meaning, and each obstacle of a live move is a reason."""
+    assert REASONS.keys() == set(Reason)
+    assert {one.value for one in Code} <= {one.value for one in Reason}

@@ -53,7 +53,7 @@ def test_nothing_is_left_after_a_move(group: Simulated) -> None:
     assert group.run("gate", "--all").status == 0
     again = group.run("plan", "--all")  # without a decision
     assert [(row["verdict"], row["kind"]) for row in again.rows] == [("moved", "")], again
-    assert group.run("rollback", file, *DO).status == 0
+    assert group.run("undo", file, *DO).status == 0
     assert group.held("g", "t")[1] == {}
     assert group.run("gate", "--all").status == 3
 

@@ -8,12 +8,12 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import OnConflict, Options, Skip
-from zkmigrate.plan.values import Kind, Verdict
+from zkmigrate.plan.values import Verdict
+from zkmigrate.reasons import Reason
 from zkmigrate.stores.group_states import Held, read_offsets
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
@@ -147,7 +147,7 @@ def test_a_forced_rollback_goes_past_both_stores(
 
 def test_a_rollback_of_a_mere_claim(bench: Bench, group: str, topic: str) -> None:
     """A group that an apply claimed but did not write has nothing to undo, even if its offsets have
-    changed since. The journal says so, and a dry run changes nothing."""
+    changed since. Nothing is changed."""
     bench.topic(topic, 1)
     bench.set_zk(group, topic, {0: 3})
     plan, journal = bench.plan([group])
@@ -161,16 +161,15 @@ def test_a_rollback_of_a_mere_claim(bench: Bench, group: str, topic: str) -> Non
     bench.set_zk(group, topic, {0: 5})
     bench.set_kafka(group, topic, {0: 9})
     before = bench.znodes(group), journal.read_bytes()
-    with bench.stores() as stores, Journal(journal, plan.digest) as opened:
-        (dry,) = Migrator(stores).rollback(plan, opened, False, lambda _result: None)
+    with bench.stores() as stores:
+        (dry,) = Migrator(stores).rollback(plan, None, lambda _result: None)
     assert dry.outcome is Outcome.NOTHING
     assert (bench.znodes(group), journal.read_bytes()) == before
     (result,) = bench.rollback(plan, journal)
-    assert (result.outcome, result.why) == (Outcome.NOTHING, "nothing was written")
+    assert (result.outcome, result.why) == (Outcome.NOTHING, "was not begun")
     assert bench.znodes(group) == before[0]
     assert bench.committed(group, {topic: 1}) == {TopicPartition(topic, 0): StoredOffset(9)}
-    assert bench.rollback(plan, journal)[0].outcome is Outcome.WAS_DONE
-    assert "was rolled back" in bench.apply(plan, journal)[0].why
+    assert "it was changed since" in bench.apply(plan, journal)[0].why
 
 
 def test_what_is_left_out_may_be_unreadable(bench: Bench, group: str, topic: str) -> None:
@@ -286,5 +285,5 @@ def test_newest_does_not_follow_the_migrator(
     for direction in Direction:
         plan, _ = bench.plan([group], direction, newest)
         (problem,) = plan.groups[0].problems
-        assert problem.kind is Kind.CONFLICT
+        assert problem.kind is Reason.CONFLICT
         assert "a rollback restored offsets" in problem.what

@@ -22,6 +22,7 @@ from zkmigrate.commands import reset
 from zkmigrate.errors import GroupRefusedError, JournalError
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import GroupState, LogRange, TopicState, ZkOffset
+from zkmigrate.reasons import Reason
 from zkmigrate.report import GroupReport
 from zkmigrate.stores import group_states
 
@@ -316,7 +317,10 @@ def test_a_refused_reset_is_recorded_and_counted_once(
 ) -> None:
     """One refused group does not make the next one a failure."""
     counted: list[bool] = []
-    errors: list[Exception | None] = [GroupRefusedError("group a: stop it"), None]
+    errors: list[Exception | None] = [
+        GroupRefusedError("group a: stop it", Reason.LIVE_MEMBER),
+        None,
+    ]
 
     def carry_out(*_arguments: object) -> None:
         if (error := errors.pop(0)) is not None:
@@ -390,7 +394,7 @@ def test_what_a_forced_rollback_overwrites_is_in_the_record(runs: Runs) -> None:
     runs.stores.committed[T0] = StoredOffset(50)
     with Journal(runs.path, "digest") as journal:
         stores: Any = runs.stores
-        steps_migrator(stores, force=True).rollback(runs.plan, journal, True, lambda result: None)
+        steps_migrator(stores, force=True).rollback(runs.plan, journal, lambda result: None)
     assert Changed("t", 0, "kafka", 50, None) in runs.report.history.ended[-1].result.changed
 
 
@@ -403,14 +407,14 @@ def test_note_and_approval_are_in_the_report(
     assert simulated.run("plan", "--all", "--out", "plan").status == 0
     words = ("--note", "CHG-17 <b>", "--approved-by", "lea")
     assert simulated.run("apply", "plan", *words, "--execute").status == 0
-    assert simulated.run("rollback", "plan", "--note", "CHG-18", "--execute").status == 0
+    assert simulated.run("undo", "plan", "--note", "CHG-18", "--execute").status == 0
     capsys.readouterr()
     assert run(["report", "plan", "--json", "--out", "page.html"]) == 3
     (row,) = rows_of(capsys.readouterr().out)
     found = [
         (one["command"], one["note"], one["approved_by"], one["outcome"]) for one in row["runs"]
     ]
-    assert found == [("apply", "CHG-17 <b>", "lea", "done"), ("rollback", "CHG-18", None, "done")]
+    assert found == [("apply", "CHG-17 <b>", "lea", "done"), ("undo", "CHG-18", None, "done")]
     assert row["changed"] == [
         {"topic": "t", "partition": 0, "store": "kafka", "before": 5, "after": None}
     ]

@@ -26,7 +26,8 @@ from zkmigrate.plan.options import (
     Skip,
     covers,
 )
-from zkmigrate.plan.values import GroupPlan, Kind, StaysBehind, Verdict
+from zkmigrate.plan.values import GroupPlan, StaysBehind, Verdict
+from zkmigrate.reasons import Reason
 
 from zkconsumer.core.common.types import TopicPartition
 
@@ -54,7 +55,7 @@ def made(found: GroupState, direction: Direction = FORTH, **options: object) -> 
     return plan_group(found, direction, chosen, NOW, Retention(10080, True))
 
 
-def kinds(plan: GroupPlan) -> list[Kind]:
+def kinds(plan: GroupPlan) -> list[Reason]:
     """The kinds of problems in a plan."""
     return [problem.kind for problem in plan.problems]
 
@@ -117,7 +118,7 @@ def test_a_conflict_without_a_policy_needs_a_decision() -> None:
     both."""
     plan = made(state(3, 7))
     assert plan.verdict is Verdict.DECIDE
-    assert kinds(plan) == [Kind.CONFLICT]
+    assert kinds(plan) == [Reason.CONFLICT]
     assert "zookeeper 3, kafka 7" in plan.problems[0].what
     assert "--on-conflict" in plan.problems[0].fix
 
@@ -136,7 +137,7 @@ def test_newest_compares_times_and_never_guesses(committed: int | None, to: int 
     found = replace(state(3, 7), kafka={TP: KafkaOffset(7, commit_ms=committed)})
     plan = made(found, on_conflict=OnConflict.NEWEST)
     if to is None:
-        assert kinds(plan) == [Kind.CONFLICT]
+        assert kinds(plan) == [Reason.CONFLICT]
     else:
         assert (plan.verdict, plan.entries[0].to) == (Verdict.READY, to)
 
@@ -161,7 +162,7 @@ def test_offsets_outside_the_log(value: int, bound: int) -> None:
     it. A note reports the clamp."""
     found = state(value, log=(2, 10))
     plan = made(found)
-    assert kinds(plan) == [Kind.OUT_OF_RANGE]
+    assert kinds(plan) == [Reason.OUT_OF_RANGE]
     assert f"{value}, the log is 2-10" in plan.problems[0].what
     (entry,) = made(found, out_of_range=OutOfRange.CLAMP).entries
     assert (entry.to, entry.write) == (bound, True)
@@ -177,15 +178,15 @@ def test_both_ends_of_the_log_are_inside(value: int) -> None:
 def test_an_unknown_log_range_refuses() -> None:
     """Without the leader's answer, an offset is not treated as valid."""
     plan = made(replace(state(), ranges={}))
-    assert (plan.verdict, kinds(plan)) == (Verdict.REFUSED, [Kind.UNKNOWN])
+    assert (plan.verdict, kinds(plan)) == (Verdict.REFUSED, [Reason.UNKNOWN])
 
 
 def test_topics_that_are_gone_or_came_back() -> None:
     """Missing topics and partitions, and offsets older than the topic, need a decision."""
     for found, kind in (
-        (replace(state(), topics={}), Kind.TOPIC_MISSING),
-        (replace(state(), topics={"orders": TopicState(10, (1,))}), Kind.PARTITION_MISSING),
-        (replace(state(), topics={"orders": TopicState(21, (0,))}), Kind.RECREATED),
+        (replace(state(), topics={}), Reason.TOPIC_MISSING),
+        (replace(state(), topics={"orders": TopicState(10, (1,))}), Reason.PARTITION_MISSING),
+        (replace(state(), topics={"orders": TopicState(21, (0,))}), Reason.RECREATED),
     ):
         plan = made(found)
         assert kind in kinds(plan)
@@ -198,7 +199,7 @@ def test_topics_that_are_gone_or_came_back() -> None:
 def test_misplaced_offsets_are_used_ignored_or_refused() -> None:
     """Offsets of a 1.1.0 broker that are stored below ``offset`` are never ignored silently."""
     found = replace(state(3), misplaced={TP: 6})
-    assert kinds(made(found)) == [Kind.MISPLACED]
+    assert kinds(made(found)) == [Reason.MISPLACED]
     assert made(found, misplaced=Misplaced.USE).entries[0].to == 6
     assert made(found, misplaced=Misplaced.IGNORE).entries[0].to == 3
 
@@ -206,11 +207,11 @@ def test_misplaced_offsets_are_used_ignored_or_refused() -> None:
 def test_who_is_there_is_named() -> None:
     """Live members in either place, and owners without a member, refuse the group and are named."""
     for found, kind, name in (
-        (replace(state(), members=("g_host-1",)), Kind.LIVE_MEMBER, "g_host-1"),
-        (replace(state(), owners={TP: "g_dead-0"}), Kind.OWNED, "g_dead-0"),
-        (replace(state(), coordinator_members=("app at h (m)",)), Kind.COORDINATOR_MEMBER, "app"),
-        (replace(state(), foreign=("/consumers/g/owners/t/1-3",)), Kind.FOREIGN_LAYOUT, "t/1-3"),
-        (replace(state(), faults=("broken",)), Kind.UNKNOWN, "broken"),
+        (replace(state(), members=("g_host-1",)), Reason.LIVE_MEMBER, "g_host-1"),
+        (replace(state(), owners={TP: "g_dead-0"}), Reason.OWNED, "g_dead-0"),
+        (replace(state(), coordinator_members=("app at h (m)",)), Reason.COORDINATOR_MEMBER, "app"),
+        (replace(state(), foreign=("/consumers/g/owners/t/1-3",)), Reason.FOREIGN_LAYOUT, "t/1-3"),
+        (replace(state(), faults=("broken",)), Reason.UNKNOWN, "broken"),
     ):
         plan = made(found)
         assert (plan.verdict, kinds(plan)) == (Verdict.REFUSED, [kind])
@@ -221,14 +222,14 @@ def test_old_groups_are_not_brought_back_unasked() -> None:
     """A group without writes for a long time needs a decision, which the fix describes."""
     found = replace(state(), zk={TP: ZkOffset(5, 3, 20, NOW - 400 * DAY_MS)})
     plan = made(found)
-    assert kinds(plan) == [Kind.IDLE]
+    assert kinds(plan) == [Reason.IDLE]
     assert "--max-idle-days 400" in plan.problems[0].fix
     assert made(found, max_idle_days=400).verdict is Verdict.READY
 
 
 def test_an_empty_group_is_refused() -> None:
     """Nothing to move is a reason to check group and chroot, not a success."""
-    assert kinds(made(state(None))) == [Kind.NOTHING]
+    assert kinds(made(state(None))) == [Reason.NOTHING]
 
 
 def test_the_day_of_expiry_is_told() -> None:
@@ -293,7 +294,7 @@ def test_no_policy_lowers_what_a_group_was_moved_to(
     assert [(entry.to, entry.write) for entry in plan.entries] == [(live, False)]
     keeps = policy is OnConflict.MAX or policy.value == direction.target.value
     assert plan.verdict is (Verdict.READY if keeps else Verdict.DECIDE)
-    kind = Kind.CONFLICT if policy is OnConflict.REFUSE else Kind.WOULD_LOWER
+    kind = Reason.CONFLICT if policy is OnConflict.REFUSE else Reason.WOULD_LOWER
     assert kinds(plan) == ([] if keeps else [kind])
     if not keeps:
         assert f"{direction.source.value} at the move: 3" in plan.problems[0].what
@@ -331,8 +332,8 @@ def test_offsets_that_the_broker_hides() -> None:
     for direction in (FORTH, BACK):
         for found in (state(5), replace(state(None), marker=moved)):
             plan = made(replace(found, hidden=hidden), direction)
-            (problem,) = [one for one in plan.problems if one.kind is Kind.HIDDEN]
-            assert problem.kind.verdict is Verdict.DECIDE
+            (problem,) = [one for one in plan.problems if one.kind is Reason.HIDDEN]
+            assert problem.verdict is Verdict.DECIDE
             assert "orders-0" in problem.what
             assert "--skip g:orders" in problem.fix
             named = [note for note in plan.notes if "secret" in note]
@@ -351,7 +352,7 @@ def test_a_file_takes_the_place_of_the_source() -> None:
     ones."""
     found = replace(state(3, 7), from_file={TP: 6})
     assert made(found).entries[0].to == 6
-    assert kinds(made(replace(found, from_file={TP: 60}))) == [Kind.OUT_OF_RANGE]
+    assert kinds(made(replace(found, from_file={TP: 60}))) == [Reason.OUT_OF_RANGE]
 
 
 def test_a_skip_means_one_group_and_its_pattern_only() -> None:
@@ -426,10 +427,10 @@ def test_lists_are_complete() -> None:
     )
     plan = made(found)
     by_kind = {problem.kind: problem for problem in plan.problems}
-    missing = by_kind[Kind.TOPIC_MISSING]
+    missing = by_kind[Reason.TOPIC_MISSING]
     assert all(str(tp) in missing.what and f"--skip g:{tp.topic}" in missing.fix for tp in gone)
-    assert all(name in by_kind[Kind.LIVE_MEMBER].what for name in members)
-    assert all(path in by_kind[Kind.FOREIGN_LAYOUT].what for path in strange)
+    assert all(name in by_kind[Reason.LIVE_MEMBER].what for name in members)
+    assert all(path in by_kind[Reason.FOREIGN_LAYOUT].what for path in strange)
     (unset,) = [note for note in plan.notes if "no offset" in note]
     assert all(f"orders-{number}" in unset for number in range(1, 6))
     assert not any("more" in problem.what for problem in plan.problems)

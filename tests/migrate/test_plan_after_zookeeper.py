@@ -20,7 +20,8 @@ from zkmigrate.model import (
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.left import what_is_left
 from zkmigrate.plan.options import Options, Unproven
-from zkmigrate.plan.values import GroupPlan, Kind, StaysBehind, Verdict
+from zkmigrate.plan.values import GroupPlan, StaysBehind, Verdict
+from zkmigrate.reasons import Reason
 
 from zkconsumer.core.common.types import TopicPartition
 
@@ -47,7 +48,7 @@ def made(found: GroupState, rule: Unproven = Unproven.REFUSE) -> GroupPlan:
     return plan_group(found, Direction.ZK_TO_KAFKA, options, NOW, Retention(10080, True))
 
 
-def kinds(plan: GroupPlan) -> list[Kind]:
+def kinds(plan: GroupPlan) -> list[Reason]:
     """The kinds of problems in a plan."""
     return [problem.kind for problem in plan.problems]
 
@@ -56,7 +57,7 @@ def test_a_topic_of_unknown_identity_needs_a_decision() -> None:
     """The plan refuses it unless an operator trusts it, starts at the log's beginning, or skips
     it."""
     plan = made(state())
-    assert (kinds(plan), plan.verdict) == ([Kind.UNPROVEN], Verdict.DECIDE)
+    assert (kinds(plan), plan.verdict) == ([Reason.UNPROVEN], Verdict.DECIDE)
     assert "--unproven-topics trust" in plan.problems[0].fix
     assert "--skip g:orders" in plan.problems[0].fix
     assert made(state(), Unproven.TRUST).entries[0].to == 5
@@ -69,7 +70,7 @@ def test_a_topic_of_unknown_identity_needs_a_decision() -> None:
 
 def test_what_kafka_holds_needs_no_proof() -> None:
     """An offset in Kafka belongs to Kafka's log."""
-    assert kinds(made(state(None, 5))) == [Kind.NOTHING]
+    assert kinds(made(state(None, 5))) == [Reason.NOTHING]
     assert made(state(5, 5)).verdict is Verdict.READY
 
 
@@ -77,12 +78,14 @@ def test_what_kafka_holds_needs_no_proof() -> None:
     ("log", "czxid", "kind"),
     [
         (Log.SAME, 10, None),
-        (Log.SAME, 21, Kind.RECREATED),
-        (Log.OTHER, 10, Kind.RECREATED),
-        (Log.OTHER, 2**50, Kind.RECREATED),
+        (Log.SAME, 21, Reason.RECREATED),
+        (Log.OTHER, 10, Reason.RECREATED),
+        (Log.OTHER, 2**50, Reason.RECREATED),
     ],
 )
-def test_a_topic_with_another_id_was_created_again(log: Log, czxid: int, kind: Kind | None) -> None:
+def test_a_topic_with_another_id_was_created_again(
+    log: Log, czxid: int, kind: Reason | None
+) -> None:
     """With the same id the creation time decides, as before. With another id, the id decides."""
     assert kinds(made(state(log=log, czxid=czxid))) == ([] if kind is None else [kind])
 

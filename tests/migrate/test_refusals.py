@@ -27,7 +27,8 @@ from zkmigrate.cli import run
 from zkmigrate.formats.plan_file import render
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import OnConflict, Options, OutOfRange, Skip
-from zkmigrate.plan.values import Kind, Verdict
+from zkmigrate.plan.values import Verdict
+from zkmigrate.reasons import Reason
 
 from tests.migrate.rows import rows_of
 from zkconsumer import ZookeeperConsumerConnector
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 BACK = Direction.KAFKA_TO_ZK
 
 
-def kinds(bench: Bench, group: str, direction: Direction = Direction.ZK_TO_KAFKA) -> list[Kind]:
+def kinds(bench: Bench, group: str, direction: Direction = Direction.ZK_TO_KAFKA) -> list[Reason]:
     """The kinds of problems that a plan of one group finds, each with a fix."""
     plan, _ = bench.plan([group], direction)
     problems = plan.groups[0].problems
@@ -114,7 +115,7 @@ def test_01_live_members(filled: Bench, group: str, legacy: Any) -> None:
     plan, journal = filled.plan([group])
     name = legacy()
     before = filled.znodes(group)
-    assert kinds(filled, group) == [Kind.LIVE_MEMBER]
+    assert kinds(filled, group) == [Reason.LIVE_MEMBER]
     (refused,) = filled.apply(plan, journal)
     assert refused.outcome is Outcome.REFUSED
     assert name in refused.why
@@ -136,7 +137,7 @@ def test_03_a_group_that_is_moved_in_part(filled: Bench, group: str, topic: str)
     plan, journal = filled.plan([group])
     assert [entry.write for entry in plan.groups[0].entries] == [False, True]
     filled.set_kafka(group, topic, {0: 2})
-    assert kinds(filled, group) == [Kind.CONFLICT]
+    assert kinds(filled, group) == [Reason.CONFLICT]
     assert "it was changed since" in filled.apply(plan, journal)[0].why
 
 
@@ -233,7 +234,7 @@ def test_05_verify_compares_every_value(
 def test_06_a_rewind_is_not_undone(filled: Bench, group: str, topic: str) -> None:
     """The higher offset does not win automatically, and the operator can choose the lower one."""
     filled.set_kafka(group, topic, {0: 9, 1: 9})
-    assert kinds(filled, group) == [Kind.CONFLICT]
+    assert kinds(filled, group) == [Reason.CONFLICT]
     plan, journal = filled.plan([group], options=Options(OnConflict.ZOOKEEPER))
     filled.apply(plan, journal)
     held = filled.committed(group, {topic: 2})
@@ -279,16 +280,16 @@ def test_08_offsets_that_do_not_fit_the_log(filled: Bench, group: str, topic: st
     """The plan refuses offsets beyond the end, in a missing partition or topic, or older than the
     topic."""
     filled.set_zk(group, topic, {0: 21})
-    assert kinds(filled, group) == [Kind.OUT_OF_RANGE]
+    assert kinds(filled, group) == [Reason.OUT_OF_RANGE]
     clamped, _ = filled.plan([group], options=Options(out_of_range=OutOfRange.CLAMP))
     assert clamped.groups[0].entries[0].to == 20
     filled.set_zk(group, topic, {0: 3, 7: 1})
-    assert kinds(filled, group) == [Kind.PARTITION_MISSING]
+    assert kinds(filled, group) == [Reason.PARTITION_MISSING]
     filled.client.delete(f"/consumers/{group}/offsets/{topic}/7")
     filled.cluster.delete_topic(topic)
-    assert kinds(filled, group) == [Kind.TOPIC_MISSING]
+    assert kinds(filled, group) == [Reason.TOPIC_MISSING]
     filled.topic(topic, 2)
-    assert kinds(filled, group) == [Kind.RECREATED]
+    assert kinds(filled, group) == [Reason.RECREATED]
 
 
 def test_08_offsets_that_leave_the_log_after_the_plan(
@@ -527,7 +528,7 @@ def test_14_topics_of_another_principal(
         for way in Direction:
             plan, _ = bench.plan([group], way)
             (problem,) = plan.groups[0].problems
-            assert (problem.kind, problem.names) == (Kind.HIDDEN, (f"{secret}-0",))
+            assert (problem.kind, problem.names) == (Reason.HIDDEN, (f"{secret}-0",))
         without = Options(skips=(Skip(group, secret),))
         plan, journal = bench.plan([group], BACK, without)
         (note,) = plan.groups[0].notes
@@ -542,7 +543,7 @@ def test_15_groups_that_nobody_uses_any_more(filled: Bench, group: str) -> None:
     later = int(time.time() * 1000) + 400 * 86_400_000
     plan, journal = filled.plan([group], options=Options(), now=later)
     (problem,) = plan.groups[0].problems
-    assert problem.kind is Kind.IDLE
+    assert problem.kind is Reason.IDLE
     assert "400 days" in problem.what
     assert "--max-idle-days 400" in problem.fix
     (skipped,) = filled.apply(plan, journal)
@@ -557,7 +558,7 @@ def test_16_consumers_at_the_coordinator(
     """A consumer that has joined on the broker refuses plan and apply by its client id."""
     plan, journal = filled.plan([group])
     joined()
-    assert kinds(filled, group) == [Kind.COORDINATOR_MEMBER]
+    assert kinds(filled, group) == [Reason.COORDINATOR_MEMBER]
     (refused,) = filled.apply(plan, journal)
     assert "modern" in refused.why
     assert refused.outcome is Outcome.REFUSED
@@ -568,7 +569,7 @@ def test_17_layouts_of_other_clients(filled: Bench, group: str, topic: str) -> N
     for path in (f"partition_{0}", f"owners/{topic}/0-1", f"offsets/{topic}/0-1"):
         whole = f"/consumers/{group}/{path}"
         filled.client.create(whole, b"x", makepath=True)
-        assert Kind.FOREIGN_LAYOUT in kinds(filled, group)
+        assert Reason.FOREIGN_LAYOUT in kinds(filled, group)
         filled.client.delete(whole)
     assert kinds(filled, group) == []
 
@@ -578,10 +579,10 @@ def test_02_offsets_of_a_broken_broker_and_unreadable_ones(
 ) -> None:
     """The plan finds offsets stored below ``offset`` (1.1.0) and znodes with blanks."""
     filled.client.create(f"/consumers/{group}/offset/{topic}/0", b"9", makepath=True)
-    assert kinds(filled, group) == [Kind.MISPLACED]
+    assert kinds(filled, group) == [Reason.MISPLACED]
     filled.client.delete(f"/consumers/{group}/offset", recursive=True)
     filled.set_zk(group, topic, {1: b" 8 "})
-    assert kinds(filled, group) == [Kind.UNREADABLE]
+    assert kinds(filled, group) == [Reason.UNREADABLE]
 
 
 def test_a_member_that_starts_during_the_move_is_held_off(

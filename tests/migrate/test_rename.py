@@ -52,7 +52,7 @@ def test_a_renamed_group_goes_there_and_back(
         assert (status, rows[0]["verdict"]) == (0, "moved")
         filled.set_kafka(new, topic, {0: 3})
         if number == 0:
-            assert shell("rollback", plan, "--execute")[0] == 0
+            assert shell("undo", plan, "--execute")[0] == 0
             assert filled.committed(new, there) == {}
     filled.set_kafka(new, topic, {0: 11})
     filled.set_kafka(f"never.{group}", topic, {0: 12})

@@ -27,7 +27,7 @@ def test_a_report_names_what_was_moved_decided_and_refused(
     rules = ("--on-conflict", "kafka", "--missing-topics", "skip", "--rename", f"{plain}=new")
     assert shell("plan", *chosen, *rules, "--out", plan)[0] == 3
     assert shell("apply", plan, "--execute")[0] == 3
-    assert shell("rollback", plan, "--group", back, "--execute")[0] == 0
+    assert shell("undo", plan, "--group", back, "--execute")[0] == 0
     from zkmigrate.cli import run
 
     page, table = tmp_path / "report.html", tmp_path / "report.csv"

@@ -16,7 +16,8 @@ import pytest
 from zkmigrate.apply.outcome import Outcome
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import OnConflict, Options
-from zkmigrate.plan.values import Kind, Verdict
+from zkmigrate.plan.values import Verdict
+from zkmigrate.reasons import Reason
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 
@@ -29,11 +30,11 @@ MAX = 2**63 - 1
 MESSAGES = 20
 Offsets = dict[tuple[str, int], bytes]
 EXPECTED = {
-    "above": Kind.OUT_OF_RANGE,
-    "max": Kind.OUT_OF_RANGE,
-    "garbage": Kind.UNREADABLE,
-    "gone": Kind.TOPIC_MISSING,
-    "old": Kind.RECREATED,
+    "above": Reason.OUT_OF_RANGE,
+    "max": Reason.OUT_OF_RANGE,
+    "garbage": Reason.UNREADABLE,
+    "gone": Reason.TOPIC_MISSING,
+    "old": Reason.RECREATED,
 }
 """The refusal that each generated oddity causes."""
 

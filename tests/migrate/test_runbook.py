@@ -68,7 +68,7 @@ def test_the_commands_of_the_runbook_do_what_it_says(
             if "status estate.plan --zookeeper" in command:
                 _check_moved(bench)
         assert ran.count("apply") == 5
-        assert {"status", "plan", "lock", "unlock", "rollback"} <= set(ran)
+        assert {"status", "plan", "lock", "unlock", "undo"} <= set(ran)
         assert _offsets(bench, "billing") == {0: 3, 1: 4}
         assert _offsets(bench, "billing-archive") == {}
         assert _offsets(bench, "search") == {0: 3, 1: 6}

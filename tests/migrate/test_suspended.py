@@ -20,6 +20,7 @@ from zkmigrate.errors import GroupRefusedError
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Direction, GroupState, KafkaOffset, Store, ZkOffset
 from zkmigrate.plan.reset import Reset
+from zkmigrate.stores import record
 from zkmigrate.verify import BEHIND, doubtful
 
 from tests.migrate.test_simulated import PATHS, T0, T1, Journal, Stores
@@ -140,7 +141,8 @@ def reset(operator: Operator, _plan: PlanFile) -> Result:
     stores: Any = operator
     operator.zk.before = lambda op: operator.step("zookeeper")
     try:
-        resetting.carry_out(stores, GroupState("g", zk=zk, kafka=held), Store.KAFKA, rows)
+        state = GroupState("g", zk=zk, kafka=held)
+        resetting.carry_out(stores, state, Store.KAFKA, rows, operator.zk.run(record.read("g")))
     except GroupRefusedError as error:
         return Result("g", Outcome.REFUSED, 0, str(error))
     except ZkConsumerError as error:

@@ -78,8 +78,8 @@ def test_hooks_learn_the_group_and_its_outcome(simulated: Simulated, plan: str) 
     assert set(re.findall(r"`(ZKMIGRATE_\w+)`", PAGE)) == done.keys()
     simulated.run("apply", plan, *hooks, "--group", "a", "--execute")
     assert len(told(before)) == 2, "it was done before"
-    assert simulated.run("rollback", plan, *hooks, "--group", "a", "--execute").status == 0
-    assert told(after)[-1]["ZKMIGRATE_COMMAND"] == "rollback"
+    assert simulated.run("undo", plan, *hooks, "--group", "a", "--execute").status == 0
+    assert told(after)[-1]["ZKMIGRATE_COMMAND"] == "undo"
     assert told(after)[-1]["ZKMIGRATE_CASE"] == "moved"
     assert "env | grep" in Path(f"{plan}.journal").read_text()
 

@@ -75,7 +75,7 @@ def test_a_plan_is_applied_and_taken_back_in_waves(
     names.write_text(f"{five[1]}\n{five[3]}\n")
     assert shell("apply", plan, "--groups-from", str(names), "--execute")[0] == 0
     assert moved(bench, five, topic) == ["0", "1", "2", "3"]
-    status, rows = shell.rows("rollback", plan, "--group", five[1], "--execute")
+    status, rows = shell.rows("undo", plan, "--group", five[1], "--execute")
     assert (status, [row["outcome"] for row in rows]) == (0, ["done"])
     assert moved(bench, five, topic) == ["0", "2", "3"]
     assert shell("status", plan, "--groups-regex", ".*-[023]")[0] == 0
@@ -398,7 +398,7 @@ def test_groups_are_reviewed_while_they_run_and_moved_when_they_stop(
     again = str(tmp_path / "again")
     assert shell("plan", *chosen, "--at-apply", "--out", again)[0] == 0
     assert shell("status", again)[0] == 0  # they are moved, although not by this plan
-    assert shell("rollback", plan, "--group", five[4], "--execute")[0] == 0
+    assert shell("undo", plan, "--group", five[4], "--execute")[0] == 0
     assert moved(bench, five, topic) == ["0", "1", "2", "3"]
 
 

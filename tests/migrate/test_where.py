@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "plan": (("plan", *CHOSEN, "--out", "another"), HERE),
     "apply": (("apply", "plan"), HERE),
     "apply it": (("apply", "plan", "--execute"), HERE),
-    "rollback": (("rollback", "plan"), HERE),
+    "undo": (("undo", "plan"), HERE),
     "status of a plan": (("status", "plan"), HERE),
     "status": (("status", "--all"), HERE),
     "reset": (("reset", *CHOSEN, "--all-topics", "--to-earliest"), HERE),

@@ -31,10 +31,13 @@ MISPLACED: Final = "offset"
 MOVED: Final = "migration"
 """The znode in which ``zkmigrate`` records that it moved the group's offsets."""
 
+RECORD: Final = "record"
+"""The znode in which ``zkmigrate`` records who works on the group."""
+
 LIVE: Final = "live"
 """The znode below which a group that is moved while it runs has its mode and members."""
 
-CHILDREN: Final = frozenset({"ids", "owners", "offsets", MISPLACED, MOVED, LIVE})
+CHILDREN: Final = frozenset({"ids", "owners", "offsets", MISPLACED, MOVED, RECORD, LIVE})
 """All children of a group's znode that Kafka's and this project's programs create."""
 
 Nodes = Mapping[str, Mapping[str, Node]]
@@ -45,11 +48,11 @@ Nodes = Mapping[str, Mapping[str, Node]]
 class GroupSnapshot:
     """One pass of reads over a group's znodes.
 
-    ``moved`` is the marker of ``zkmigrate``. ``mode`` is that of a live move, and ``migratable``
-    are the members that take part in it. ``strange`` are children of the group's znode that neither
-    ``zkmigrate`` nor any JVM version makes. ``filled`` are the paths of parents of offsets, and of
-    the group's own znode, that hold data, which no JVM version puts there. ``exists``: whether
-    there is a znode of the group.
+    ``moved`` is the marker of ``zkmigrate``, and ``record`` its record. ``mode`` is that of a live
+    move, and ``migratable`` are the members that take part in it. ``strange`` are children of the
+    group's znode that neither ``zkmigrate`` nor any JVM version makes. ``filled`` are the paths of
+    parents of offsets, and of the group's own znode, that hold data, which no JVM version puts
+    there. ``exists``: whether there is a znode of the group.
     """
 
     group: str
@@ -63,6 +66,7 @@ class GroupSnapshot:
     mode: Node | None = None
     migratable: tuple[str, ...] = ()
     exists: bool = True
+    record: Node | None = None
 
     @property
     def paths(self) -> GroupPaths:
@@ -117,16 +121,27 @@ def read_group(group: str) -> Script[GroupSnapshot | None]:
         offsets, full = yield from _read_tree(paths.offsets, "offsets" in parts)
         owners, _ = yield from _read_tree(paths.owners, "owners" in parts)
         misplaced, more = yield from _read_tree(f"{paths.root}/{MISPLACED}", MISPLACED in parts)
-        moved = yield from _read_below(paths.root, [MOVED] if MOVED in parts else [])
+        own: list[str] = [name for name in (MOVED, RECORD) if name in parts]
+        moved = yield from _read_below(paths.root, own)
         mode, migratable = yield from _read_live(group, LIVE in parts)
         if (yield from listing(paths.ids)) == ids:
             break
-    (own,) = yield from read_many([paths.root])
-    filled = (*((paths.root,) if own is not None and own.data else ()), *full, *more)
+    (root,) = yield from read_many([paths.root])
+    filled = (*((paths.root,) if root is not None and root.data else ()), *full, *more)
     strange = tuple(name for name in parts if name not in CHILDREN)
-    marker = moved.get(MOVED)
+    marker, record = moved.get(MOVED), moved.get(RECORD)
     return GroupSnapshot(
-        group, members, owners, offsets, misplaced, marker, strange, filled, mode, migratable
+        group,
+        members,
+        owners,
+        offsets,
+        misplaced,
+        marker,
+        strange,
+        filled,
+        mode,
+        migratable,
+        record=record,
     )
 
 

@@ -1,4 +1,4 @@
-"""The change of one group: forward by a plan, or back by a journal. Pure."""
+"""The change of one group: forward by a plan, or back by its record in ZooKeeper. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from zkconsumer.core.common.types import TopicPartition
-from zkmigrate.errors import JournalError
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import KafkaOffset, Store, number
+from zkmigrate.model import Before, KafkaOffset, Store, number
 from zkmigrate.plan.options import covers
 from zkmigrate.plan.values import GroupPlan
 from zkmigrate.stores import migration_marker
@@ -46,6 +45,10 @@ class Change:
     kafka_group: str
     misplaced: Mapping[TopicPartition, int] | None = None
     """The offsets that must still be below ``offset``, on the way from ZooKeeper."""
+    any_source: bool = False
+    """Whether the source store may hold anything, because nothing was moved from it."""
+    plan: str = ""
+    """The digest of the plan."""
     may_have_expired: bool = False
     """Whether Kafka may have deleted offsets before the change, because nothing consumed."""
 
@@ -100,6 +103,7 @@ def forward(plan: PlanFile, group: GroupPlan) -> Change:
         group.skipped,
         group.in_kafka,
         misplaced if plan.direction.source is Store.ZOOKEEPER else None,
+        plan=plan.digest,
     )
 
 
@@ -128,47 +132,42 @@ def record_of(change: Change) -> list[list[Any]]:
     return rows
 
 
-def back(done: Change, rows: object) -> Change:
-    """Return the change that restores the target's offsets from the journal.
+def back(group: str, before: Before, marker: bytes | None, marked: bool) -> Change:
+    """Return the change that restores what the group's record has from before its last change.
 
-    Raises JournalError when the journal belongs to another plan.
+    ``marker``: the current one. ``marked``: the last change was finished, and wrote ``marker``.
     """
-    restored: dict[TopicPartition, KafkaOffset | None] = {}
-    try:
-        for topic, partition, offset, *rich in rows:  # type: ignore[attr-defined]
-            if offset is None:
-                old = None
-            elif done.target is Store.KAFKA and rich:
-                old = KafkaOffset(offset, rich[0], rich[1])
-            else:
-                old = KafkaOffset(offset)
-            restored[TopicPartition(topic, partition)] = old
-    except (TypeError, ValueError, IndexError):
-        restored = {}
-    held = done.zk if done.target is Store.ZOOKEEPER else done.kafka
-    if restored.keys() != done.to.keys() or any(
-        number(held.get(tp)) != number(old) for tp, old in restored.items()
-    ):
-        raise JournalError(
-            f"group {done.group}: the journal contradicts the plan: compare both stores with "
-            "zkmigrate status, then make a new plan"
-        )
-    after = {**held, **done.to}
-    marker = migration_marker.ROLLED_BACK if done.before is None else done.before
-    zk, kafka = (after, done.kafka) if done.target is Store.ZOOKEEPER else (done.zk, after)
+    held = before.zk if before.target is Store.ZOOKEEPER else before.kafka
+    after = {**held, **before.to}
+    first = migration_marker.ROLLED_BACK if before.marker is None else before.marker
+    previous = first if marked else marker
+    zk, kafka = (after, before.kafka) if before.target is Store.ZOOKEEPER else (before.zk, after)
     return Change(
-        done.group,
-        done.target,
+        group,
+        before.target,
         zk,
         kafka,
-        restored,
+        {tp: held.get(tp) for tp in before.to},
         None,
-        done.after,
         marker,
-        frozenset({marker, done.before}),
+        previous,
+        frozenset({previous, before.marker}),
         {},
-        done.target,
-        done.skipped,
-        done.kafka_group,
-        may_have_expired=done.target is Store.KAFKA,
+        before.target,
+        before.skipped,
+        before.kafka_group or group,
+        may_have_expired=before.target is Store.KAFKA,
+        any_source=not marked,
+    )
+
+
+def before(change: Change, locked: bool) -> Before:
+    """Return what the group's record keeps of the state before a change."""
+    zk, versions = dict(change.zk), change.versions or {}
+    for tp, version in versions.items():
+        if zk.get(tp) is None and version is not None:
+            zk[tp] = KafkaOffset(-1)  # there is a znode that says so
+    renamed = change.kafka_group if change.kafka_group != change.group else ""
+    return Before(
+        change.target, renamed, change.before, locked, change.skipped, zk, change.kafka, change.to
     )

@@ -16,6 +16,7 @@ from zkmigrate.apply import ownership
 from zkmigrate.apply.change import Change, Held
 from zkmigrate.errors import in_use, refused
 from zkmigrate.model import KafkaOffset, LogRange, Store, TopicState, number
+from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker
 from zkmigrate.stores.offset_znodes import (
     misplaced_offsets,
@@ -52,7 +53,9 @@ class Checks:
         joined = self._stores.kafka.members(change.kafka_group)
         if joined:
             raise in_use(
-                group, f"{shown(joined)} joined at the broker's coordinator: stop these consumers"
+                group,
+                Reason.COORDINATOR_MEMBER,
+                f"{shown(joined)} joined at the broker's coordinator: stop these consumers",
             )
         held = self._kafka_as_expected(change, resumed)
         self._nothing_unplanned_in_zookeeper(change)
@@ -61,12 +64,18 @@ class Checks:
             return held
         registered = self._stores.zk.run(ownership.list_members(group))
         if registered:
-            raise in_use(group, f"{shown(registered)} registered in ZooKeeper: stop these first")
+            raise in_use(
+                group,
+                Reason.LIVE_MEMBER,
+                f"{shown(registered)} registered in ZooKeeper: stop these first",
+            )
         (marker,) = self._stores.zk.run(read_many([migration_marker.path(group)]))
         content = None if marker is None else marker.data
         if content != change.before and not (resumed and content in change.between):
             raise refused(
-                group, f"{migration_marker.path(group)} changed since the plan: plan again"
+                group,
+                Reason.CHANGED,
+                f"{migration_marker.path(group)} changed since the plan: plan again",
             )
         return held
 
@@ -76,17 +85,20 @@ class Checks:
         for tp, node in self._znodes(change).items():
             fault = accept(tp, node)
             if fault is not None:
-                raise refused(change.group, fault)
+                raise refused(change.group, Reason.CHANGED, fault)
 
     def _kafka_as_expected(self, change: Change, resumed: bool) -> Held:
         held = self.kafka(change)
         if self._force:
             return held
-        for tp in sorted(change.kafka):
+        anything = change.any_source and change.target is Store.ZOOKEEPER
+        for tp in () if anything else sorted(change.kafka):
             allowed = change.expected(Store.KAFKA, tp, resumed)
             if number(held.get(tp)) not in allowed:
                 raise refused(
-                    change.group, _moved_on(Store.KAFKA, tp, number(held.get(tp)), allowed)
+                    change.group,
+                    Reason.CHANGED,
+                    _moved_on(Store.KAFKA, tp, number(held.get(tp)), allowed),
                 )
         _nothing_unplanned(change, Store.KAFKA, {tp: number(stored) for tp, stored in held.items()})
         return held
@@ -100,6 +112,7 @@ class Checks:
         for tp, current, planned in self._misplaced_since(change):
             raise refused(
                 change.group,
+                Reason.CHANGED,
                 f"{tp}: zookeeper holds {current} below offset, not {show(planned)}: it was "
                 "changed since; plan again from what is there now",
             )
@@ -118,14 +131,14 @@ class Checks:
         if fault is not None and not again:
             fault = _misfit(change, *self._stores.logs.covering(change.to, timeout, True))
         if fault is not None:
-            raise refused(change.group, fault)
+            raise refused(change.group, Reason.CHANGED, fault)
 
     def acceptor(self, change: Change, resumed: bool) -> ownership.Accept:
         """Return a function that finds differences between an offset znode and the expected
         state."""
 
         def accept(tp: TopicPartition, node: Node | None) -> str | None:
-            if self._force:
+            if self._force or (change.any_source and change.target is Store.KAFKA):
                 return None
             try:
                 offset = offset_in(node)
@@ -151,13 +164,18 @@ class Checks:
             if held.get(tp) != number(to):
                 raise refused(
                     change.group,
+                    Reason.OTHER_WRITER,
                     f"{tp} was written as {show(number(to))} but {change.target.value} holds "
                     f"{show(held.get(tp))}: another client writes; nothing was marked as moved",
                 )
         if change.target is Store.ZOOKEEPER:
             joined = self._stores.kafka.members(change.kafka_group)
             if joined:
-                raise refused(change.group, f"{shown(joined)} joined meanwhile: stop, apply again")
+                raise refused(
+                    change.group,
+                    Reason.COORDINATOR_MEMBER,
+                    f"{shown(joined)} joined meanwhile: stop, apply again",
+                )
             self._kafka_as_expected(change, False)
 
     def still_moved(self, change: Change, planned: Mapping[TopicPartition, int]) -> None:
@@ -170,7 +188,9 @@ class Checks:
         (node,) = self._stores.zk.run(read_many([migration_marker.path(group)]))
         if node is None or node.data != change.after:
             raise refused(
-                group, f"{_moved_since(group, node, target)} since it was moved by this plan"
+                group,
+                Reason.MOVED_SINCE,
+                f"{_moved_since(group, node, target)} since it was moved by this plan",
             )
         self.source_unchanged(change)
         if target is Store.KAFKA:
@@ -186,6 +206,7 @@ class Checks:
                 continue  # the topic was deleted, and its offsets with it
             raise refused(
                 group,
+                Reason.EXPIRED,
                 f"{tp}: {target.value} holds {show(held.get(tp))}, less than {planned[tp]}, which "
                 "was moved: it expired, or was deleted or reset since; make a new plan, which "
                 "shows what to decide",
@@ -197,6 +218,7 @@ class Checks:
         if node is not None and node.data == change.after:
             raise refused(
                 change.group,
+                Reason.MOVED_SINCE,
                 "the journal says that it was rolled back, but it is moved: another run has moved "
                 "it with a copy of the journal; use that one",
             )
@@ -217,6 +239,7 @@ class Checks:
             if stored is not None and stored != moved and not change.leaves_out(tp):
                 raise refused(
                     change.group,
+                    Reason.SOURCE_MOVED_ON,
                     f"{tp}: {change.source.value} holds {show(stored)}, not {show(moved)}, since "
                     "the group was moved: a consumer is or was alive; stop it, then plan again",
                 )
@@ -224,6 +247,7 @@ class Checks:
         for tp, offset, planned in self._misplaced_since(change):
             raise refused(
                 change.group,
+                Reason.SOURCE_MOVED_ON,
                 f"{tp}: zookeeper holds {offset} below offset, not {show(planned)}, since the "
                 "group was moved: a consumer is or was alive; stop it, then plan again",
             )
@@ -315,6 +339,7 @@ def _nothing_unplanned(
     if tp is not None:
         raise refused(
             change.group,
+            Reason.CHANGED,
             f"{tp}: {store.value} holds {show(held[tp])}, which is not in the plan: it was "
             "committed since; plan again from what is there now",
         )

@@ -14,6 +14,7 @@ notices this, because it tries to register, and then changes nothing.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -22,8 +23,6 @@ from zkconsumer.admin.ids_lock import CREATE, FORMAT, LIVE, PROBE_END, Found, Gu
 from zkconsumer.admin.reads import children
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.scripts import read_mode
-from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.ops import (
     AclEntry,
     Code,
@@ -37,9 +36,12 @@ from zkconsumer.core.zookeeper.ops import (
 from zkconsumer.core.zookeeper.scripts.common import Refused, Script, attempt, ensure_path
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.zk.blocking import refusal
-from zkmigrate.apply.outcome import Outcome, Result
-from zkmigrate.model import Store
-from zkmigrate.stores import migration_marker
+from zkmigrate.apply.outcome import Outcome, Result, by_table, ended_by
+from zkmigrate.errors import GroupRefusedError
+from zkmigrate.model import GroupState, Store
+from zkmigrate.plan.table import Action
+from zkmigrate.reasons import Reason
+from zkmigrate.stores import migration_marker, record
 from zkmigrate.text import shown
 
 __all__ = [
@@ -50,12 +52,13 @@ __all__ = [
     "lock",
     "lock_moved",
     "look",
-    "may_unlock",
     "release",
     "unlock",
+    "unlock_recorded",
 ]
 
 
+LOCKED_MEANWHILE: Final = "another operator has locked the group meanwhile"
 NOT_ENFORCED: Final = (
     "ZooKeeper does not enforce access lists, or zkmigrate has logged in as its super user: then "
     "log in as another user"
@@ -133,22 +136,29 @@ def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Scrip
 
 def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
     """Lock a group that was moved to Kafka and has no members. Without ``execute`` only check."""
-    marker = yield from migration_marker.read(group)
-    if marker is None or marker.moved_to is not Store.KAFKA:
-        return Result(group, Outcome.SKIPPED, 0, "was not moved to Kafka, and has no mode")
+    found = yield from migration_marker.state_of(group)
+    refused = by_table(found, Action.LOCK)
+    if refused is not None:
+        return refused
     members = (yield from children(GroupPaths(group).ids)) or []
     if members:
         why = f"{shown(members)} registered in ZooKeeper: stop these members first"
-        return Result(group, Outcome.REFUSED, 0, why)
+        return Result(group, Outcome.REFUSED, 0, why, (Reason.LIVE_MEMBER,))
     state = yield from look(group)
     if state.guard is Guard.LOCKED:
         return Result(group, Outcome.WAS_DONE, 0)
     if not execute:
         return Result(group, Outcome.WOULD, 0)
+    written = record.written(found.record, now_ms, command="lock", locked=True)
+    try:
+        yield from record.write(group, written)
+    except GroupRefusedError as error:
+        return ended_by(group, error)
     fault = yield from lock(group, now_ms)
     if fault is None:
         return Result(group, Outcome.DONE, 0)
-    return Result(group, Outcome.FAILED, 0, f"{fault}: use zkmigrate lock --hold")
+    why = f"{fault}: use zkmigrate lock --hold"
+    return Result(group, Outcome.FAILED, 0, why, (Reason.CANNOT_LOCK,))
 
 
 def release(group: str, execute: bool) -> Script[Result]:
@@ -159,29 +169,43 @@ def release(group: str, execute: bool) -> Script[Result]:
     state = yield from look(group)
     if state.record is None:
         return Result(group, Outcome.NOTHING, 0, "is not locked by zkmigrate")
-    mode = (yield from read_mode(LivePaths.of(group)))[0]
-    if mode is not Mode.ZOOKEEPER:
-        why = (
-            f"the group is moved while it runs, and is in mode {mode.value}: zkmigrate live "
-            "to-zookeeper and zkmigrate unlock end that"
-        )
-        return Result(group, Outcome.REFUSED, 0, why)
-    if not execute:
-        return Result(group, Outcome.WOULD, 0)
-    yield from unlock(group, may_unlock(group))
+    refused = by_table((yield from migration_marker.state_of(group)), Action.UNLOCK)
+    if refused is not None or not execute:
+        return refused or Result(group, Outcome.WOULD, 0)
+    try:
+        yield from unlock_recorded(group, int(time.time() * 1000))
+    except GroupRefusedError as error:
+        return ended_by(group, error)
     if (yield from look(group)).guard is Guard.LOCKED:
-        why = "another operator has locked the group meanwhile"
-        return Result(group, Outcome.REFUSED, 0, why)
+        return Result(group, Outcome.REFUSED, 0, LOCKED_MEANWHILE, (Reason.OTHER_OPERATOR,))
     return Result(group, Outcome.DONE, 0)
 
 
-def may_unlock(group: str) -> Callable[[], Script[bool]]:
-    """Return what ``unlock`` asks: whether the group's mode lets legacy consumers in."""
+def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]:
+    """Record that the group is unlocked, and unlock it, unless another command comes in between.
+
+    Return whether it was locked. ``live``: the lock must not be that of a group that was moved
+    while it was stopped.
+    """
+    state = yield from migration_marker.state_of(group)
+    if not _lets_in(state, live):
+        return False
+    if (yield from look(group)).record is None:
+        return False
+    written = record.written(state.record, now_ms, command="unlock", locked=False)
+    serial = (yield from record.write(group, written)).version
 
     def still() -> Script[bool]:
-        return (yield from read_mode(LivePaths.of(group)))[0] is Mode.ZOOKEEPER
+        now = yield from migration_marker.state_of(group)
+        return now.record.version == serial and _lets_in(now, live)
 
-    return still
+    return (yield from unlock(group, still))
+
+
+def _lets_in(state: GroupState, live: bool) -> bool:
+    """Whether the group's mode lets legacy consumers in."""
+    moved = live and state.marker is not None and state.marker.moved_to is Store.KAFKA
+    return state.mode is Mode.ZOOKEEPER and not state.faults and not moved
 
 
 def _clear(group: str) -> Script[None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from enum import Enum
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
@@ -19,14 +20,27 @@ from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.apply import ownership
 from zkmigrate.apply.guard import Guard, look
 from zkmigrate.errors import MigrationError
-from zkmigrate.model import Store
+from zkmigrate.plan.table import Action, Do, decide
 from zkmigrate.stores import migration_marker
 from zkmigrate.stores.offset_znodes import offset_partitions
 from zkmigrate.text import shown
 
-HELD = "held"
-LOCKED = "is locked, which is enough"
-NOT_MOVED = "was not moved to Kafka"
+
+class Event(Enum):
+    """What happened to a group. Commands print the value, or a sentence for ``OTHER``."""
+
+    HELD = "held"
+    LOCKED = "is locked, which is enough"
+    NOT_MOVED = "was not moved to Kafka"
+    OTHER = ""
+
+
+class _NotHeldError(MigrationError):
+    """A group need not be held, or must not be."""
+
+    def __init__(self, event: Event) -> None:
+        super().__init__(event.value)
+        self.event = event
 
 
 class Holding:
@@ -36,7 +50,7 @@ class Holding:
         zk: a session, opened.
         groups: their names; those that were not moved to Kafka are left alone.
 
-    Events are pairs of a group and an event: one of the above, or a sentence.
+    Events have the group and a sentence.
     """
 
     def __init__(self, zk: BlockingZk, groups: Iterable[str]) -> None:
@@ -46,7 +60,7 @@ class Holding:
         self._others: dict[str, list[str]] = {}
         self._run = uuid.uuid4().hex[:8]
 
-    def take(self, groups: Iterable[str] | None = None) -> Iterator[tuple[str, str]]:
+    def take(self, groups: Iterable[str] | None = None) -> Iterator[tuple[str, Event, str]]:
         """Claim groups; yield the outcome of each."""
         for group in self._groups if groups is None else groups:
             name = f"{group}_zkmigrate-{self._run}"
@@ -56,13 +70,14 @@ class Holding:
             except ZkUnavailableError:
                 raise
             except ZkConsumerError as error:
-                yield group, str(error)
+                event = error.event if isinstance(error, _NotHeldError) else Event.OTHER
+                yield group, event, str(error)
                 self._zk.run(or_refusal(ownership.release(hold)))
                 continue
             self.held[group] = hold
-            yield group, HELD
+            yield group, Event.HELD, Event.HELD.value
 
-    def look(self) -> Iterator[tuple[str, str]]:
+    def look(self) -> Iterator[tuple[str, Event, str]]:
         """Look for other members, and reclaim partitions that were lost with a session."""
         names = list(self.held)
         lost: list[str] = []
@@ -72,12 +87,14 @@ class Holding:
             others = [name for name in registered if name != hold.name]
             if others != self._others.get(group, []):
                 if others:
-                    yield group, f"{shown(others)} registered in ZooKeeper and can own nothing"
+                    text = f"{shown(others)} registered in ZooKeeper and can own nothing"
+                    yield group, Event.OTHER, text
                 self._others[group] = others
             if hold.name not in registered:
                 lost.append(group)
         for group in lost:
-            yield group, "was not held for a moment, because the session with ZooKeeper had ended"
+            text = "was not held for a moment, because the session with ZooKeeper had ended"
+            yield group, Event.OTHER, text
         yield from self.take(lost)
 
     def release(self) -> None:
@@ -88,11 +105,13 @@ class Holding:
 
 def _take(hold: ownership.Hold) -> Script[None]:
     """Claim all partitions of the topics that the group has offsets of, if that is needed."""
-    marker = yield from migration_marker.read(hold.group)
-    if marker is None or marker.moved_to is not Store.KAFKA:
-        raise MigrationError(NOT_MOVED)
+    state = yield from migration_marker.state_of(hold.group)
+    if state.faults:
+        raise MigrationError("; ".join(state.faults))
+    if decide(state, Action.LOCK).do is not Do.GO or state.in_live_move:
+        raise _NotHeldError(Event.NOT_MOVED)
     if (yield from look(hold.group)).guard is Guard.LOCKED:
-        raise MigrationError(LOCKED)
+        raise _NotHeldError(Event.LOCKED)
     wanted = set((yield from offset_partitions(hold.group)))
     names = sorted({tp.topic for tp in wanted})
     paths = list(map(topic_path, names))

@@ -19,6 +19,7 @@ from typing import Final
 from zkconsumer.admin.printable import printable
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.errors import refused
+from zkmigrate.reasons import Reason
 
 _PREFIX: Final = "ZKMIGRATE_"
 _SHOWN: Final = 200
@@ -54,7 +55,7 @@ class Hooks:
         """Run ``before``. Raises GroupRefusedError if it fails."""
         fault = self._run(self.before, facts)
         if fault:
-            raise refused(group, f"--before-group {fault}; nothing was changed")
+            raise refused(group, Reason.HOOK_FAILED, f"--before-group {fault}; nothing was changed")
 
     def end(self, result: Result, facts: Mapping[str, str]) -> Result:
         """Run ``after``; return the group's outcome, which needs attention if it fails."""

@@ -16,10 +16,8 @@ records that were never committed. A changed byte is not noticed either.
 from __future__ import annotations
 
 import fcntl
-import getpass
 import json
 import os
-import socket
 import threading
 import time
 import zlib
@@ -31,6 +29,7 @@ from typing import Any, Final, Self
 
 from zkmigrate.errors import JournalError, JournalWriteError
 from zkmigrate.formats import whole_file
+from zkmigrate.stores.record import operator
 
 FORMAT: Final = 3
 """Raised whenever records are added or get another meaning."""
@@ -121,7 +120,7 @@ class Journal:
 
     def begin(self, **facts: Any) -> None:
         """Record the start of a run: user, time and options. Raises JournalError."""
-        self.write(run={**facts, "by": _operator(), "pid": os.getpid()})
+        self.write(run={**facts, "by": operator(), "pid": os.getpid()})
 
     def write(self, **record: Any) -> None:
         """Append a record and the time; return when it is on disk. Any thread.
@@ -158,15 +157,6 @@ class Journal:
                 written = self._number
                 os.fsync(self._file)
                 self._synced = written
-
-
-def _operator() -> str:
-    """Return who runs this, as ``user@host``."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 def read_records(path: Path, digest: str) -> list[dict[str, Any]]:

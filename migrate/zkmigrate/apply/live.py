@@ -10,20 +10,22 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Final, NamedTuple
 
 from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import read_group
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.gates import (
+    Code,
     Facts,
+    Obstacle,
     may_pass,
     obstacles,
     start_obstacles,
 )
 from zkconsumer.core.migration.modes import Mode, has_reached, neighbours
-from zkconsumer.core.migration.scripts import read_mode, write_mode
+from zkconsumer.core.migration.scripts import read_mode
 from zkconsumer.core.migration.znodes import (
     LivePaths,
     decode_member,
@@ -31,7 +33,7 @@ from zkconsumer.core.migration.znodes import (
     member_id_of,
 )
 from zkconsumer.core.zookeeper.ops import (
-    Code,
+    Code as ZkCode,
     Create,
     Delete,
     Multi,
@@ -39,13 +41,15 @@ from zkconsumer.core.zookeeper.ops import (
     Ok,
     SetData,
 )
-from zkconsumer.core.zookeeper.scripts.common import Script, attempt, read_many
+from zkconsumer.core.zookeeper.scripts.common import Script, attempt, ensure_path, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths, is_ours
 from zkmigrate.apply import guard
 from zkmigrate.apply.guard import Guard
-from zkmigrate.model import Store
+from zkmigrate.errors import GroupRefusedError
+from zkmigrate.model import Record, Stage, Store
 from zkmigrate.plan.layout import is_foreign_layout
-from zkmigrate.stores import migration_marker
+from zkmigrate.reasons import Reason
+from zkmigrate.stores import migration_marker, record
 from zkmigrate.stores.group_states import foreign_znodes
 from zkmigrate.stores.offset_znodes import (
     misplaced_offsets,
@@ -114,10 +118,10 @@ def look(stores: Stores, group: str) -> Facts:
     )
 
 
-def before_stage(facts: Facts, target: Mode) -> tuple[str, ...]:
+def before_stage(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
     """Return the obstacles before a mode, without the lock that its stage sets itself."""
     why = obstacles(facts, target)
-    return tuple(text for text in why if "lock the group's ids" not in text)
+    return tuple(one for one in why if one.code != Code.IDS_OPEN)
 
 
 class Step(NamedTuple):
@@ -125,7 +129,7 @@ class Step(NamedTuple):
 
     mode: Mode
     changed: bool
-    why: tuple[str, ...] = ()
+    why: tuple[Obstacle, ...] = ()
 
 
 class LiveMove:
@@ -153,9 +157,6 @@ class LiveMove:
     def check(self, target: Mode, back: bool = False) -> Step:
         """Only check the gate before ``target``. ``back``: towards ZooKeeper."""
         facts = look(self._stores, self._group)
-        moved = self.moved(facts.mode)
-        if moved:
-            return Step(facts.mode, False, moved)
         if facts.mode is target:
             return Step(facts.mode, False, self._late(facts))
         if has_reached(facts.mode, target, back):
@@ -168,27 +169,25 @@ class LiveMove:
         """Give the group a mode. Members that are not migratable are named in the result."""
         zk = self._stores.zk
         mode, version = zk.run(read_mode(self._paths))
-        moved = self.moved(mode)
-        if moved:
-            return Step(mode, False, moved)
         facts = look(self._stores, self._group)
         why = start_obstacles(facts)
         if why and mode is Mode.ZOOKEEPER:
             return Step(mode, False, tuple(why))
-        changed = version < 0 and zk.run(write_mode(self._paths, Mode.ZOOKEEPER, -1))
+        found = zk.run(record.read(self._group))
+        changed = version < 0 and self._write_mode(Mode.ZOOKEEPER, -1, found)
         deadline = time.monotonic() + self._wait
         while True:
             facts = look(self._stores, self._group)
             late = self._late(facts)
             legacy = facts.registered - facts.members.keys()
             if legacy:
-                text = f"members that are not migratable: {_named(sorted(legacy))}"
-                return Step(mode, changed, (text, *late))
+                return Step(mode, changed, (_not_migratable(legacy), *late))
             if facts.plain and not late:
-                late = (
+                text = (
                     f"plain members on the coordinator: {_named(sorted(facts.plain))}: stop these "
-                    "first, as they keep migratable members out",
+                    "first, as they keep migratable members out"
                 )
+                late = (Obstacle(Code.PLAIN_MEMBER, text),)
             if not late or time.monotonic() >= deadline or self._stopped.wait(_POLL):
                 return Step(mode, changed, late)
 
@@ -197,9 +196,6 @@ class LiveMove:
         facts = look(self._stores, self._group)
         if facts.mode not in (Mode.ZOOKEEPER, Mode.LOCKED):
             return self.go(Mode.LOCKED)
-        moved = self.moved(facts.mode)
-        if moved:
-            return Step(facts.mode, False, moved)
         first = self.check(Mode.LOCKED)
         if not may_pass(first.why):
             return first
@@ -219,17 +215,17 @@ class LiveMove:
 
         Not in a group that was moved while it was stopped: its lock is that of the move.
         """
-        mode = self._stores.zk.run(read_mode(self._paths))[0]
-        moved = self.moved(mode)
-        if moved:
-            return Step(mode, False, moved)
         step = self.go(Mode.ZOOKEEPER, back=True)
         if step.why:
             return step
-        was = self._let_in()
+        try:
+            was = self._let_in()
+        except GroupRefusedError as error:
+            mode = self._stores.zk.run(read_mode(self._paths))[0]
+            return Step(mode, step.changed, (_other_operator(str(error)),))
         if self._stores.zk.run(guard.look(self._group)).guard is Guard.LOCKED:
-            why = "another operator has locked the group meanwhile"
-            return Step(self._stores.zk.run(read_mode(self._paths))[0], step.changed, (why,))
+            mode = self._stores.zk.run(read_mode(self._paths))[0]
+            return Step(mode, step.changed, (_other_operator(guard.LOCKED_MEANWHILE),))
         if was:
             self._say("legacy consumers can register again")
         return step._replace(changed=step.changed or was)
@@ -237,14 +233,42 @@ class LiveMove:
     def back(self) -> Step:
         """Go back to ``locked``, over ``kafka`` where the group is ``open``."""
         mode = self._stores.zk.run(read_mode(self._paths))[0]
-        moved = self.moved(mode)
-        if moved:
-            return Step(mode, False, moved)
         if mode is Mode.OPEN:
             step = self.go(Mode.KAFKA, back=True)
             if step.why:
                 return step
         return self.go(Mode.LOCKED, back=True)
+
+    def undo(self) -> Step:
+        """Go back to ``zookeeper``, over all modes between, and let legacy consumers in."""
+        step = self.back()
+        if step.why or step.mode not in (Mode.LOCKED, Mode.ZOOKEEPER):
+            return step
+        last = self.unlock()
+        return last._replace(changed=last.changed or step.changed)
+
+    def check_back(self) -> Step:
+        """Only check the gate before the next mode towards ``zookeeper``."""
+        facts = look(self._stores, self._group)
+        before = tuple(Mode)[max(0, tuple(Mode).index(facts.mode) - 1)]
+        return self.check(before, back=True)
+
+    def _write_mode(self, target: Mode, version: int, found: Record) -> bool:
+        """Write a mode and the record, if no other command has written either since."""
+        zk, path = self._stores.zk, self._paths.mode
+        data = encode_mode(target)
+        first: MultiOp = SetData(path, data, version)
+        if version < 0:
+            zk.run(ensure_path(set(), path.rpartition("/")[0]))
+            first = Create(path, data)
+        locked = found.locked if version < 0 else target is not Mode.ZOOKEEPER
+        fields = {"command": "live", "mode": target.value, "locked": locked}
+        written = record.written(found, int(time.time() * 1000), **fields)
+        try:
+            zk.run(record.write(self._group, written, (first,)))
+        except GroupRefusedError:
+            return False
+        return True
 
     def complete(self, execute: bool = True) -> Step:
         """Record a finished move: the group then counts as moved, as after ``zkmigrate apply``.
@@ -253,6 +277,7 @@ class LiveMove:
         ``execute`` only check.
         """
         zk, paths = self._stores.zk, self._paths
+        found = zk.run(record.read(self._group))
         facts = look(self._stores, self._group)
         marker = zk.run(migration_marker.read(self._group))
         if facts.mode is Mode.ZOOKEEPER and marker and marker.moved_to is Store.KAFKA:
@@ -263,7 +288,7 @@ class LiveMove:
         now_ms = int(time.time() * 1000)
         fault = zk.run(guard.lock(self._group, now_ms, exactly=True))
         if fault is not None:
-            return Step(facts.mode, False, (f"legacy consumers cannot be kept out: {fault}",))
+            return Step(facts.mode, False, (_cannot_lock(fault),))
         facts = look(self._stores, self._group)  # as no member can register any more
         why = _unfinished(facts)
         if not why:
@@ -271,10 +296,16 @@ class LiveMove:
             after = migration_marker.encode(
                 Store.KAFKA, now_ms, facts.in_zookeeper, misplaced=facts.misplaced, kept=kept
             )
-            if zk.run(_complete(paths, facts.version, marker is not None, after)):
+            fields = {"command": "live complete", "mode": "zookeeper", "locked": True}
+            written = record.written(
+                found, now_ms, **fields, moved_to="kafka", stage=Stage.NONE, plan=""
+            )
+            if zk.run(_complete(paths, facts.version, marker is not None, after, written)):
                 self._say("the group is recorded as moved to Kafka")
                 return Step(Mode.ZOOKEEPER, True)
-            why = ("another operator has changed the group meanwhile: run it again",)
+            why = (
+                _other_operator("another operator has changed the group meanwhile: run it again"),
+            )
         self._keep_out()
         return Step(facts.mode, False, why)
 
@@ -288,6 +319,7 @@ class LiveMove:
         changed = False
         sealed: int | None = None
         while True:
+            found = self._stores.zk.run(record.read(self._group))
             facts = look(self._stores, self._group)
             # Another operator may still be about to unlock the ids, from before this mode.
             seal = target is Mode.KAFKA and facts.mode is Mode.LOCKED
@@ -313,8 +345,7 @@ class LiveMove:
                 why = obstacles(facts, target)
                 if not why:
                     self._say(f"gate before {target.value}: open")
-                    script = write_mode(self._paths, target, facts.version)
-                    if self._stores.zk.run(script):
+                    if self._write_mode(target, facts.version, found):
                         changed = True
                         self._say(f"mode {target.value} is written")
                         deadline = time.monotonic() + self._wait
@@ -324,52 +355,53 @@ class LiveMove:
             if time.monotonic() >= deadline or self._stopped.wait(_POLL):
                 return Step(facts.mode, changed, why)
 
-    def _keep_out(self) -> str | None:
+    def _keep_out(self) -> Obstacle | None:
         """Lock the group's ids, also if they are locked; return why that is not possible."""
         now_ms = int(time.time() * 1000)
         fault = self._stores.zk.run(guard.lock(self._group, now_ms, (guard.LIVE,)))
-        return fault and f"legacy consumers cannot be kept out: {fault}"
+        return None if fault is None else _cannot_lock(fault)
 
     def _let_in(self) -> bool:
         """Unlock the ids while the mode is ``zookeeper``; return whether they were locked."""
-        script = guard.unlock(self._group, guard.may_unlock(self._group))
+        script = guard.unlock_recorded(self._group, int(time.time() * 1000), live=True)
         return bool(self._stores.zk.run(script))
 
-    def moved(self, mode: Mode) -> tuple[str, ...]:
-        """Return why a group that was moved while it was stopped cannot be moved while it runs."""
-        marker = self._stores.zk.run(migration_marker.read(self._group))
-        if mode is Mode.ZOOKEEPER and marker is not None and marker.moved_to is Store.KAFKA:
-            return (
-                "the group was moved to Kafka already: zkmigrate plan --direction kafka-to-zk "
-                "moves it back",
-            )
-        return ()
-
-    def _late(self, facts: Facts) -> tuple[str, ...]:
-        late = sorted(name for name, number in facts.members.items() if number != facts.version)
-        if not late or facts.version < 0:
-            return ()
-        return tuple(
-            text
-            for text in obstacles(facts, neighbours(facts.mode)[0])
-            if "is not acknowledged" in text
-        )
+    def _late(self, facts: Facts) -> tuple[Obstacle, ...]:
+        found = obstacles(facts, neighbours(facts.mode)[0])
+        return tuple(one for one in found if one.code == Code.NOT_ACKNOWLEDGED)
 
 
-def _unfinished(facts: Facts) -> tuple[str, ...]:
+def _unfinished(facts: Facts) -> tuple[Obstacle, ...]:
     """Return why a move is not finished."""
     if facts.mode is not Mode.OPEN:
-        return (f"the group is in mode {facts.mode.value}: run zkmigrate live finalize first",)
+        text = f"the group is in mode {facts.mode.value}: run zkmigrate live finalize first"
+        return (Obstacle(Code.WRONG_MODE, text),)
     if facts.members:
-        return (f"migratable members run: {_named(sorted(facts.members))}: replace these first",)
+        text = f"migratable members run: {_named(sorted(facts.members))}: replace these first"
+        return (Obstacle(Reason.MIGRATABLE.value, text),)
     if facts.registered:
-        names = _named(sorted(facts.registered))
-        return (f"members that are not migratable: {names}: stop these first",)
+        return (_not_migratable(facts.registered),)
     return ()
 
 
-def _complete(paths: LivePaths, version: int, marked: bool, after: bytes) -> Script[bool]:
-    """Write the marker and the mode, in one request that fails if a migratable member runs.
+def _not_migratable(names: Set[str]) -> Obstacle:
+    text = f"members that are not migratable: {_named(sorted(names))}"
+    return Obstacle(Code.NOT_MIGRATABLE, text)
+
+
+def _cannot_lock(fault: str) -> Obstacle:
+    text = f"legacy consumers cannot be kept out: {fault}"
+    return Obstacle(Reason.CANNOT_LOCK.value, text)
+
+
+def _other_operator(text: str) -> Obstacle:
+    return Obstacle(Reason.OTHER_OPERATOR.value, text)
+
+
+def _complete(
+    paths: LivePaths, version: int, marked: bool, after: bytes, written: Record
+) -> Script[bool]:
+    """Write marker, mode and record, in one request that fails if a migratable member runs.
 
     The mode's znode stays, so that its versions go on.
     """
@@ -379,11 +411,12 @@ def _complete(paths: LivePaths, version: int, marked: bool, after: bytes) -> Scr
         ops = [Create(paths.members)]
     ops.append(SetData(paths.mode, encode_mode(Mode.ZOOKEEPER), version))
     ops.append(SetData(marker, after) if marked else Create(marker, after))
+    ops.append(record.op(paths.group.group, written))
     while True:
         reply = yield from attempt(Multi(tuple(ops)))
         if isinstance(reply, Ok):
             return True
-        if reply.code is not Code.CONNECTION_LOSS:
+        if reply.code is not ZkCode.CONNECTION_LOSS:
             (node,) = yield from read_many([marker])
             return node is not None and node.data == after
 

@@ -16,31 +16,24 @@ from typing import Any, Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import (
-    GroupActiveError,
     ZkConsumerError,
     ZkUnavailableError,
     ZooKeeperError,
 )
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import ownership
-from zkmigrate.apply.change import back, forward
+from zkmigrate.apply.change import forward
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Effect, Journal, no_effect
-from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.outcome import Outcome, Result, ended_by
 from zkmigrate.apply.parallel import Parallel
-from zkmigrate.apply.records import (
-    begun_by,
-    histories_of,
-    names_in,
-    outcome_of,
-    recorded,
-    since_plan,
-)
+from zkmigrate.apply.records import begun_by, histories_of, outcome_of, recorded, since_plan
 from zkmigrate.apply.steps import Steps, changes_of
 from zkmigrate.errors import GroupInUseError, GroupRefusedError, JournalError
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import GroupPlan, Verdict
+from zkmigrate.reasons import Reason
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import shown
 
@@ -91,29 +84,34 @@ class Migrator:
         on_group: Callable[[Result], object],
         records: Iterable[dict[str, Any]] = (),
         wait: float = 0.0,
+        fresh: bool = False,
     ) -> list[Result]:
-        """Move every group that is ready.
+        """Move every group that is ready. ``fresh``: the journal's earlier records do not count.
 
         Without a journal only check whether it could be done, after earlier runs left ``records``.
         Once all others are done, groups with members are tried again for ``wait`` seconds, each as
         soon as it has none.
         """
         known = list(records) if journal is None else journal.records
+        known = [] if fresh else known
         begun, ended = begun_by(known), histories_of(known)
 
         def one(steps: Steps, group: GroupPlan) -> Result:
             if group.verdict is Verdict.REFUSED or group.verdict is Verdict.DECIDE:
                 return _skipped(group)
             if group.verdict is Verdict.IGNORED:
-                return Result(group.group, Outcome.NOTHING, 0, f"is ignored: {group.ignored}")
+                why = f"is ignored: {group.ignored}"
+                return Result(group.group, Outcome.NOTHING, 0, why, (Reason.IGNORED,))
             records = begun.get(group.group, [])
             last = records[-1]["step"] if records else ""
             if last == "undo-done":
-                raise GroupRefusedError(f"group {group.group} was rolled back: make a new plan")
+                text = f"group {group.group} was rolled back: make a new plan"
+                raise GroupRefusedError(text, Reason.ROLLED_BACK)
             if last.startswith("undo"):
                 raise GroupRefusedError(
                     f"group {group.group}: its rollback was begun and is not finished: run "
-                    "rollback again"
+                    "undo again",
+                    Reason.UNFINISHED,
                 )
             if journal is not None and last != "done" and group.verdict is Verdict.READY:
                 self._begin(steps, group)
@@ -147,33 +145,25 @@ class Migrator:
         return self._each(plan.groups, one, on_group, note, wait)
 
     def rollback(
-        self, plan: PlanFile, journal: Journal, execute: bool, on_group: Callable[[Result], object]
+        self, plan: PlanFile, journal: Journal | None, on_group: Callable[[Result], object]
     ) -> list[Result]:
-        """Undo all groups that were started. The others were not changed."""
-        begun = begun_by(journal.records)
+        """Restore what the groups' records have from before this plan changed them.
+
+        Without a digest of the plan, whatever has changed them. Without a journal only check.
+        """
+        begun = begun_by(() if journal is None else journal.records)
 
         def one(steps: Steps, group: GroupPlan) -> Result:
             records = begun.get(group.group, [])
-            if not records:
-                return Result(group.group, Outcome.NOTHING, 0, "was not begun")
-            done = [record["step"] for record in records]
-            if done[-1] == "undo-done":
-                steps.checks.not_moved(forward(plan, recorded(records) or group))
-                return Result(group.group, Outcome.WAS_DONE, 0)
-            if set(done) <= {"plan", "claim", "undo-claim"}:
-                if execute:
-                    steps.wait_for_earlier_runs(names_in(records), group.group)
-                    journal.write(group=group.group, step="undo-done")
-                return Result(group.group, Outcome.NOTHING, 0, "nothing was written")
-            if execute:
+
+            def first() -> None:
                 self._begin(steps, group)
-            group = recorded(records) or group
-            claim = next(one for one in since_plan(records) if one["step"] == "claim")
-            change = back(forward(plan, group), claim.get("held"))
-            return steps.move(change, records, "undo-", journal if execute else None)
+
+            return steps.roll_back(group.group, plan.digest, records, journal, first)
 
         def note(result: Result) -> None:
-            if execute and result.group in begun:  # the others keep the outcome that apply recorded
+            # The others keep their earlier outcome.
+            if journal is not None and result.outcome is not Outcome.NOTHING:
                 journal.write(**outcome_of(result))
 
         return self._each(plan.groups, one, on_group, note)
@@ -209,9 +199,7 @@ class Migrator:
                 except ZkConsumerError as error:
                     if isinstance(error, GroupInUseError) and not over:
                         return None
-                    refused = isinstance(error, (GroupRefusedError, GroupActiveError))
-                    outcome = Outcome.REFUSED if refused else Outcome.FAILED
-                    result = Result(item[1].group, outcome, 0, str(error))
+                    result = ended_by(item[1].group, error)
                 result = replace(result, locked=steps.locked, changed=steps.changed)
                 facts = self._hooked.pop(result.group, None)
                 if facts is not None:
@@ -253,4 +241,5 @@ class Migrator:
 
 def _skipped(group: GroupPlan) -> Result:
     problem = group.problems[0]
-    return Result(group.group, Outcome.SKIPPED, 0, f"{problem.what}: {problem.fix}")
+    reasons = tuple(one.kind for one in group.problems)
+    return Result(group.group, Outcome.SKIPPED, 0, f"{problem.what}: {problem.fix}", reasons)

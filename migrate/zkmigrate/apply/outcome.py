@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from zkconsumer.errors import GroupActiveError, ZkConsumerError
+from zkmigrate.errors import GroupRefusedError
 from zkmigrate.exits import exit_status
+from zkmigrate.model import GroupState
+from zkmigrate.plan.cases import case_of
+from zkmigrate.plan.table import Action, Do, decide
+from zkmigrate.reasons import Reason
 
 NOT_LOCKED = "not locked"
 """Start of the remark on a group that is moved but whose old consumers could still start."""
@@ -51,12 +57,44 @@ class Result:
     outcome: Outcome
     offsets: int
     why: str = ""
+    reasons: tuple[Reason, ...] = ()
     not_locked: bool = False
     """The group is moved, but its old consumers could still start; ``why`` gives the reason."""
     locked: bool | None = None
     """Whether old consumers are kept from starting, if that was looked up."""
     changed: tuple[Changed, ...] = ()
     """The offsets that were changed, by this run or a killed one that it has resumed."""
+
+
+_BY_TABLE: Final = {
+    Do.DONE: Outcome.WAS_DONE,
+    Do.SKIP: Outcome.SKIPPED,
+    Do.DECIDE: Outcome.SKIPPED,
+    Do.REFUSE: Outcome.REFUSED,
+    Do.FAIL: Outcome.FAILED,
+}
+
+
+def by_table(state: GroupState, action: Action) -> Result | None:
+    """Return a group's outcome if the table does not let the action begin."""
+    answer = decide(state, action)
+    if answer.do is Do.GO:
+        return None
+    reasons = () if answer.reason is None else (answer.reason,)
+    why = "; ".join(state.faults)
+    if not why and answer.reason is not None:
+        why = f"{case_of(state).value}: {answer.why}"
+    return Result(state.group, _BY_TABLE[answer.do], 0, why, reasons)
+
+
+def ended_by(group: str, error: ZkConsumerError) -> Result:
+    """Return the outcome of a group whose work ended with an error."""
+    match error:
+        case GroupRefusedError():
+            return Result(group, Outcome.REFUSED, 0, str(error), (error.reason,))
+        case GroupActiveError():
+            return Result(group, Outcome.REFUSED, 0, str(error), (Reason.LIVE_MEMBER,))
+    return Result(group, Outcome.FAILED, 0, str(error))
 
 
 def status_of_outcomes(outcomes: Iterable[Outcome]) -> int:

@@ -46,11 +46,14 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import GroupActiveError, GroupChangedError
 from zkmigrate.apply.journal import Effect
 from zkmigrate.errors import GroupInUseError, GroupRefusedError, refused
-from zkmigrate.stores import migration_marker
+from zkmigrate.model import Before, Record
+from zkmigrate.reasons import Reason
+from zkmigrate.stores import migration_marker, record
 
 __all__ = [
     "Accept",
     "Hold",
+    "begin",
     "counted",
     "list_members",
     "migrators",
@@ -111,48 +114,87 @@ def _refusing(script: Script[T]) -> Script[T]:
     try:
         return (yield from script)
     except GroupActiveError as error:
-        raise GroupInUseError(str(error)) from None
+        raise GroupInUseError(str(error), Reason.LIVE_MEMBER) from None
     except GroupChangedError as error:
-        raise GroupRefusedError(str(error)) from None
+        raise GroupRefusedError(str(error), Reason.CHANGED) from None
 
 
 def write_marker(
-    hold: Hold, before: Set[bytes | None], after: bytes | None, checked: bool = True
+    hold: Hold,
+    before: Set[bytes | None],
+    after: bytes | None,
+    written: Record,
+    checked: bool = True,
+    earlier: bytes | None = None,
 ) -> Script[None]:
-    """Bring the migration marker from one of ``before`` to ``after``; it may hold that already.
+    """Bring the migration marker from one of ``before`` to ``after``, and write the record.
+
+    The marker may have that content already. ``earlier``: what the record keeps from now on.
 
     With ``checked`` the versions of all claimed offset znodes are checked, as many as one request
     takes in the multi that writes the marker, and the others in multis right before it. The caller
     reads the offsets again after it, which also covers partitions without an offset. Raises
     GroupRefusedError, and then nothing is written.
     """
-    yield from _refusing(_write_marker(hold, before, after, checked))
+    yield from _refusing(_write_marker(hold, before, after, written, checked, earlier))
+
+
+def begin(hold: Hold, written: Record, before: Before | None) -> Script[Record]:
+    """Record that a change begins, and what was there before it. Raises GroupRefusedError."""
+    group = hold.group
+    (there,) = yield from read_many([record.before_path(group)])
+    more: list[MultiOp] = []
+    if before is not None:
+        where, data = record.before_path(group), record.encode_before(before)
+        more = [Create(where, data) if there is None else SetData(where, data)]
+    begun = yield from record.write(group, written, (hold.check,), more)
+    for path in (record.path(group), record.before_path(group)):
+        if written.version < 0 or there is None:
+            yield from _like_root(group, path)
+    return begun
 
 
 def _write_marker(
-    hold: Hold, before: Set[bytes | None], after: bytes | None, checked: bool
+    hold: Hold,
+    before: Set[bytes | None],
+    after: bytes | None,
+    written: Record,
+    checked: bool,
+    earlier: bytes | None,
 ) -> Script[None]:
-    path = migration_marker.path(hold.group)
+    path, where = migration_marker.path(hold.group), record.path(hold.group)
     made = False
-    *earlier, guards = _guards(hold, len(after or b"")) if checked else [{}]
-    for packet in earlier:
+    *packets, guards = _guards(hold, len(after or b"")) if checked else [{}]
+    for packet in packets:
         yield from _check(hold, packet)
     while True:
-        (node,) = yield from read_many([path])
-        if data_of(node) == after:
+        node, found = yield from read_many([path, where])
+        current = Record() if found is None else record.decode(where, found)
+        if current.id == written.id:
             if made:
                 yield from _like_root(hold.group, path)
             return
-        made = made or node is None
-        if data_of(node) not in before:
-            raise refused(hold.group, f"{path} was changed since the plan was made: plan again")
-        op: MultiOp
-        if after is None:
-            assert node is not None
-            op = Delete(path, node.stat.version)
-        else:
-            op = Create(path, after) if node is None else SetData(path, after, node.stat.version)
-        reply = yield from attempt(Multi((hold.check, *guards.values(), op)))
+        if current.version != written.version:
+            raise refused(hold.group, Reason.OTHER_OPERATOR, record.MEANWHILE)
+        ops: list[MultiOp] = [record.op(hold.group, written)]
+        if earlier is not None:
+            ops.append(SetData(record.before_path(hold.group), earlier))
+        if data_of(node) != after:
+            made = made or node is None
+            if data_of(node) not in before:
+                raise refused(
+                    hold.group,
+                    Reason.CHANGED,
+                    f"{path} was changed since the plan was made: plan again",
+                )
+            if after is None:
+                assert node is not None
+                ops.append(Delete(path, node.stat.version))
+            elif node is None:
+                ops.append(Create(path, after))
+            else:
+                ops.append(SetData(path, after, node.stat.version))
+        reply = yield from attempt(Multi((hold.check, *guards.values(), *ops)))
         if isinstance(reply, Failed):
             _still_unwritten(hold, reply, guards)
 
@@ -195,6 +237,7 @@ def _still_unwritten(hold: Hold, reply: Failed, guards: Mapping[TopicPartition, 
         tp = list(guards)[index - 1]
         raise refused(
             hold.group,
+            Reason.OTHER_WRITER,
             f"{tp} was written in ZooKeeper while the group was moved: a consumer is "
             "still alive; stop it, then plan again",
         )

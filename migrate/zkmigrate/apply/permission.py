@@ -16,6 +16,8 @@ from zkconsumer.runtime.gate import CLOCK
 from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate.apply.ownership import Hold
 from zkmigrate.errors import refused
+from zkmigrate.reasons import Reason
+from zkmigrate.stores import record
 
 
 def boottime() -> float:
@@ -37,6 +39,8 @@ class Permission:
         self._hold: Final = hold
         self._clock: Final = clock
         self._until = float("-inf")
+        self.serial: int | None = None
+        """The version that the group's record must have, once this run has written it."""
 
     def ask(self) -> None:
         """Ask ZooKeeper whether the claim still stands. Raises GroupRefusedError if not.
@@ -45,7 +49,9 @@ class Permission:
         a session at least that long.
         """
         asked = self._clock()
-        (node,) = self._zk.run(read_many([self._hold.check.path]))
+        node, written = self._zk.run(
+            read_many([self._hold.check.path, record.path(self._hold.group)])
+        )
         if (
             node is None
             or node.stat.ephemeral_owner != self._hold.session_id
@@ -53,9 +59,13 @@ class Permission:
         ):
             raise refused(
                 self._hold.group,
+                Reason.SESSION_ENDED,
                 "the session with ZooKeeper that claimed the group has ended, perhaps because "
                 "zkmigrate was suspended; nothing more is written: run it again",
             )
+        serial = -1 if written is None else written.stat.version
+        if self.serial not in (None, serial):
+            raise refused(self._hold.group, Reason.OTHER_OPERATOR, record.MEANWHILE)
         self._until = asked + self._zk.session_timeout
 
     @property

@@ -25,6 +25,9 @@ PLAN: Final = "plan"
 RESET: Final = "reset"
 """The step of a reset, and the plan of its journal."""
 RESET_JOURNAL: Final = "zkmigrate-reset.journal"
+UNDO: Final = "undo"
+"""In place of a plan's digest: the journals of undos without a plan."""
+UNDO_JOURNAL: Final = "zkmigrate-undo.journal"
 _UNWRITTEN: Final = (PLAN, "claim")
 _MOVE: Final = ("claim", "write", "mark", "done")
 _LATE: Final = ("late", "undo-late")

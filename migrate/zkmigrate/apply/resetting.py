@@ -19,10 +19,14 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZkConsumerError, ZnodeFormatError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
+from zkmigrate.apply.outcome import by_table
 from zkmigrate.apply.permission import Permission
 from zkmigrate.errors import in_use, refused
-from zkmigrate.model import GroupState, Store
+from zkmigrate.model import GroupState, Record, Store
 from zkmigrate.plan.reset import Reset, held
+from zkmigrate.plan.table import Action
+from zkmigrate.reasons import Reason
+from zkmigrate.stores import record
 from zkmigrate.stores.offset_znodes import offset_in
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import show, shown
@@ -34,27 +38,36 @@ def check_stopped(state: GroupState) -> None:
     Raises GroupInUseError, GroupRefusedError.
     """
     if state.members:
-        raise in_use(state.group, f"{shown(state.members)} registered in ZooKeeper: stop these")
+        raise in_use(
+            state.group,
+            Reason.LIVE_MEMBER,
+            f"{shown(state.members)} registered in ZooKeeper: stop these",
+        )
     if state.owners:
         raise in_use(
             state.group,
+            Reason.OWNED,
             "partitions are owned by members that are not registered: delete "
             f"/consumers/{state.group}/owners when no process of the group runs",
         )
-    if state.foreign:
-        raise refused(
-            state.group,
-            f"{shown(state.foreign)} is not in Kafka's layout: another client may use the group, "
-            "so reset it with that client's tools",
-        )
+    refusal = by_table(state, Action.RESET)
+    if refusal is not None:
+        text = f"{refusal.why} ({shown(state.foreign)})" if state.foreign else refusal.why
+        raise refused(state.group, refusal.reasons[0], text)
     if state.coordinator_members:
         raise in_use(
-            state.group, f"{shown(state.coordinator_members)} joined at the coordinator: stop these"
+            state.group,
+            Reason.COORDINATOR_MEMBER,
+            f"{shown(state.coordinator_members)} joined at the coordinator: stop these",
         )
 
 
-def carry_out(stores: Stores, state: GroupState, store: Store, rows: Sequence[Reset]) -> None:
-    """Write the offsets of ``rows``. Raises GroupRefusedError, ZkConsumerError.
+def carry_out(
+    stores: Stores, state: GroupState, store: Store, rows: Sequence[Reset], serial: Record
+) -> Record:
+    """Write the offsets of ``rows``, if the group's record is still ``serial``; return the new one.
+
+    Raises GroupRefusedError, ZkConsumerError.
 
     In ZooKeeper all offsets change in one multi, up to some hundreds of them. After an error some
     of them may be written; the same command may be repeated.
@@ -64,6 +77,7 @@ def carry_out(stores: Stores, state: GroupState, store: Store, rows: Sequence[Re
     locked = before.guard is guard.Guard.LOCKED
     hold = ownership.Hold(state.group, name, int(time.time() * 1000), locked)
     known = stores.zk.run(_exists(state.group))
+    permission = Permission(stores.zk, hold)
 
     def accept(tp: TopicPartition, node: Node | None) -> str | None:
         try:
@@ -77,11 +91,14 @@ def carry_out(stores: Stores, state: GroupState, store: Store, rows: Sequence[Re
     try:
         if known or store is Store.ZOOKEEPER:
             stores.zk.run(ownership.take(hold, [row.tp for row in rows], accept))
+            written = record.written(serial, hold.now_ms, command="reset")
+            serial = stores.zk.run(ownership.begin(hold, written, None))
+            permission.serial = serial.version
         if store is Store.ZOOKEEPER:
             script = ownership.write_offsets(hold, {row.tp: row.after for row in rows})
             stores.zk.run(script)
         else:
-            _commit(stores, state, rows, Permission(stores.zk, hold) if known else None)
+            _commit(stores, state, rows, permission if known else None)
     except BaseException:
         if known or store is Store.ZOOKEEPER:
             stores.zk.run(or_refusal(ownership.release(hold)))
@@ -90,9 +107,11 @@ def carry_out(stores: Stores, state: GroupState, store: Store, rows: Sequence[Re
     if others and store is Store.ZOOKEEPER:
         raise refused(
             state.group,
+            Reason.LIVE_MEMBER,
             f"the offsets are set, but {shown(others)} registered meanwhile and may have read the "
             "old ones: stop these members, then run it again",
         )
+    return serial
 
 
 def _commit(
@@ -100,7 +119,11 @@ def _commit(
 ) -> None:
     joined = stores.kafka.members(state.in_kafka)
     if joined:
-        raise in_use(state.group, f"{shown(joined)} joined at the coordinator: stop these")
+        raise in_use(
+            state.group,
+            Reason.COORDINATOR_MEMBER,
+            f"{shown(joined)} joined at the coordinator: stop these",
+        )
     wanted = {row.tp: row.after for row in rows}
     now = stores.fetch(state.in_kafka, list(wanted))
     for row in rows:
@@ -109,6 +132,7 @@ def _commit(
         if offset != row.before:
             raise refused(
                 state.group,
+                Reason.CHANGED,
                 f"{row.tp}: kafka holds {show(offset)} now, it was committed since: run it again",
             )
     new = {tp: StoredOffset(offset) for tp, offset in wanted.items()}
@@ -121,12 +145,18 @@ def _commit(
     if failed:
         tp, error = min(failed.items())
         raise refused(
-            state.group, f"the coordinator refused {len(failed)} offsets, such as {tp} ({error})"
+            state.group,
+            Reason.COORDINATOR_REFUSED,
+            f"the coordinator refused {len(failed)} offsets, such as {tp} ({error})",
         )
     found_now = stores.fetch(state.in_kafka, list(wanted))
     for tp, offset in wanted.items():
         if tp not in found_now or found_now[tp].offset != offset:
-            raise refused(state.group, f"{tp} was written as {offset}, but another client writes")
+            raise refused(
+                state.group,
+                Reason.OTHER_WRITER,
+                f"{tp} was written as {offset}, but another client writes",
+            )
 
 
 def _ask_again(state: GroupState, permission: Permission, wanted: Iterable[TopicPartition]) -> None:
@@ -135,6 +165,7 @@ def _ask_again(state: GroupState, permission: Permission, wanted: Iterable[Topic
     except ZkConsumerError:
         raise refused(
             state.group,
+            Reason.WRITTEN_LATE,
             f"{shown(map(str, wanted))}: committed after the session with ZooKeeper had ended, so "
             "newer offsets may have been overwritten: compare them with their consumers",
         ) from None

@@ -11,7 +11,7 @@ object.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from threading import Event
@@ -24,19 +24,22 @@ from zkconsumer.core.zookeeper.scripts.common import Script, T
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZnodeFormatError
 from zkmigrate.apply import guard, ownership
-from zkmigrate.apply.change import Change, Held, record_of
+from zkmigrate.apply.change import Change, Held, back, before as before_of, record_of
 from zkmigrate.apply.checks import Checks
 from zkmigrate.apply.journal import Effect, Journal
-from zkmigrate.apply.outcome import NOT_LOCKED, Changed, Outcome, Result
+from zkmigrate.apply.outcome import NOT_LOCKED, Changed, Outcome, Result, by_table
 from zkmigrate.apply.permission import Permission
 from zkmigrate.apply.records import late_partitions, names_in, since_plan, was_locked
 from zkmigrate.errors import GroupRefusedError, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import GroupState, Store, number
+from zkmigrate.model import Before, GroupState, Record, Stage, Store, number
 from zkmigrate.plan.cases import Case, case_of
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
-from zkmigrate.plan.values import LIVE, GroupPlan, Kind
+from zkmigrate.plan.table import Action
+from zkmigrate.plan.values import LIVE, GroupPlan
+from zkmigrate.reasons import Reason
+from zkmigrate.stores import migration_marker, record
 from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.offset_znodes import offset_in
 from zkmigrate.stores.sessions import Stores
@@ -90,7 +93,7 @@ class Steps:
         made = plan_group(state, plan.direction, options, now_ms, None)
         live = next((one for one in made.problems if one.kind in LIVE), None)
         if live is not None:
-            raise in_use(group.group, f"{live.what}: {live.fix}")
+            raise in_use(group.group, live.kind, f"{live.what}: {live.fix}")
         _decided_before(group, made)
         return replace(made, made_ms=now_ms)
 
@@ -109,16 +112,21 @@ class Steps:
         """
         undo = bool(prefix)
         current = since_plan(records)
-        self._without_doubt(change, records)
-        mine = [record for record in current if record["step"].startswith("undo") is undo]
+        self._without_doubt(change.group, records)
+        zk = self._stores.zk
+        found = self._allowed(change.group, Action.UNDO if undo else Action.APPLY)
+        begun = found.stage is Stage.BEGUN and found.plan == change.plan
+        mine = [one for one in current if one["step"].startswith("undo") is undo]
         # What was begun and then taken back partly may be anywhere between the two ends.
-        resumed = bool(mine) or (undo and records[-1]["step"] != "done")
-        self.wait_for_earlier_runs(names_in(records), change.group)
+        resumed = undo or begun or bool(mine)
+        claims = {found.claim} if found.stage in (Stage.BEGUN, Stage.UNDOING) else set()
+        self.wait_for_earlier_runs(names_in(records) | claims, change.group)
         self.checks.as_expected(change, resumed)
         before = self._stores.zk.run(guard.look(change.group))
         if not before.may_register(self._stores.zk.identities):
             raise refused(
                 change.group,
+                Reason.CLOSED,
                 f"{GroupPaths(change.group).ids}: the access list does not let zkmigrate register: "
                 "allow its identity, as --command-config gives it, to create znodes there",
             )
@@ -128,9 +136,11 @@ class Steps:
         name = f"{change.group}_zkmigrate-{self._run}"
         locked = self.locked = before.guard is guard.Guard.LOCKED
         hold = ownership.Hold(change.group, name, int(time.time() * 1000), locked)
-        zk = self._stores.zk
-        claimed = any(record["step"] == "claim" for record in records)
-        first_locked = was_locked(records) if claimed else locked
+        first_locked = was_locked(records) if mine else locked
+        earlier: Before | None = None
+        if undo or begun:
+            earlier = zk.run(record.read_before(change.group))
+            first_locked = locked if earlier is None else earlier.locked
         if undo:  # what is undone is locked again if it was before
             lock = first_locked
         else:
@@ -155,6 +165,9 @@ class Steps:
                 end = self._stores.commits_end(change.kafka_group)
             held = self.checks.as_expected(change, resumed, claimed=True)
             journal.write(group=change.group, step=f"{prefix}write")
+            keep = None if undo or begun else self._before(change, first_locked, found)
+            found = self._begin(change, hold, found, undo, keep)
+            permission.serial = found.version
             try:
                 first = [one["held"] for one in mine if "held" in one]
                 written = self._write(change, hold, held, permission, seen, first)
@@ -168,36 +181,167 @@ class Steps:
                 self._restore_overwritten(change, held, end, permission)
             self.checks.read_back(change)
             journal.write(group=change.group, step=f"{prefix}mark")
-            checked = not self._force
-            markers = change.between | {change.before}
-            mark = ownership.write_marker(hold, markers, change.after, checked)
-            zk.run(ownership.counted(mark, self._effect))
+            self._mark(change, hold, found, earlier if undo else None, lock)
+            permission.serial = found.version + 1
         except ZkUnavailableError:
             raise  # the claims end with the session
         except ZkConsumerError as error:
             self._release_after(error, hold)
             raise
-        unlocked: str | None = None
-        permission.ask()
-        if lock:
-            unlocked = self._run_guard(guard.lock(change.group, hold.now_ms))
-            self.locked = unlocked is None
-        elif locked:
-            self._run_guard(guard.unlock(change.group, permission.still))
-            self.locked = False
-            permission.ask()  # without it, the lock is still there
+        unlocked = self._lock_or_unlock(hold, permission, lock)
         others = zk.run(ownership.counted(ownership.release(hold), self._effect))
         if others and (change.target is Store.ZOOKEEPER or not undo):
             where = "will continue from" if change.target is Store.KAFKA else "may have read"
             raise GroupRefusedError(
                 f"group {change.group} is moved, but {shown(others)} registered in ZooKeeper "
-                f"meanwhile and {where} the old offsets: stop these members, then apply again"
+                f"meanwhile and {where} the old offsets: stop these members, then apply again",
+                Reason.LIVE_MEMBER,
             )
         journal.write(group=change.group, step=f"{prefix}done")
         if not undo:
             self.checks.source_unchanged(change)
-        why = f"{NOT_LOCKED}: {unlocked}" if unlocked else ""
-        return Result(change.group, Outcome.DONE, written, why, not_locked=bool(unlocked))
+        if unlocked:
+            why = f"{NOT_LOCKED}: {unlocked}"
+            return Result(
+                change.group, Outcome.DONE, written, why, (Reason.NOT_LOCKED,), not_locked=True
+            )
+        return Result(change.group, Outcome.DONE, written)
+
+    def _settle_lock(self, state: GroupState) -> bool:
+        """Lock or unlock a group whose undo was killed before it did that; return whether it was.
+
+        Its record says which of them is right, unless a later command has written it.
+        """
+        found, now_ms = state.record, int(time.time() * 1000)
+        if found.command != "undo" or found.stage not in (Stage.DONE, Stage.UNDONE):
+            return False
+        lock = self._stores.zk.run(guard.look(state.group))
+        if found.locked and lock.guard is guard.Guard.OPEN:
+            return self._run_guard(guard.lock(state.group, now_ms)) is None
+        if not found.locked and lock.record is not None:
+            self._run_guard(guard.unlock_recorded(state.group, now_ms))
+            return True
+        return False
+
+    def _lock_or_unlock(
+        self, hold: ownership.Hold, permission: Permission, lock: bool
+    ) -> str | None:
+        """Lock a claimed group, or unlock it if it was locked; return why that is not possible."""
+        permission.ask()
+        if lock:
+            fault = self._run_guard(guard.lock(hold.group, hold.now_ms))
+            self.locked = fault is None
+            return fault
+        if hold.locked:
+            self._run_guard(guard.unlock(hold.group, permission.still))
+            self.locked = False
+            permission.ask()  # without it, the lock is still there
+        return None
+
+    def _allowed(self, group: str, action: Action) -> Record:
+        """Return a group's record, if the table lets an action begin."""
+        state = self._stores.zk.run(migration_marker.state_of(group))
+        refusal = by_table(state, action)
+        if refusal is not None:
+            raise GroupRefusedError(f"group {group}: {refusal.why}", *refusal.reasons)
+        return state.record
+
+    def _begin(
+        self,
+        change: Change,
+        hold: ownership.Hold,
+        found: Record,
+        undo: bool,
+        before: Before | None,
+    ) -> Record:
+        """Record that the change begins; return the record. ``before``: what to keep with it."""
+        begun = record.written(
+            found,
+            hold.now_ms,
+            command="undo" if undo else "apply",
+            plan=change.plan,
+            stage=Stage.UNDOING if undo and found.stage is not Stage.BEGUN else Stage.BEGUN,
+            claim=hold.name,
+        )
+        script = ownership.begin(hold, begun, before)
+        return self._stores.zk.run(ownership.counted(script, self._effect))
+
+    def _before(self, change: Change, locked: bool, found: Record) -> Before:
+        """Return what the record keeps of the state before a change."""
+        made = before_of(change, locked)
+        if found.stage is not Stage.DONE:
+            return made
+        earlier = self._stores.zk.run(record.before_data(change.group))
+        return replace(made, earlier=earlier, earlier_plan=found.plan)
+
+    def _mark(
+        self,
+        change: Change,
+        hold: ownership.Hold,
+        found: Record,
+        undone: Before | None,
+        lock: bool,
+    ) -> None:
+        """Write the migration marker, and record that the change is done, or ``undone``."""
+        done = record.written(
+            found,
+            hold.now_ms,
+            stage=Stage.DONE if undone is None or undone.earlier else Stage.UNDONE,
+            plan=found.plan if undone is None or not undone.earlier else undone.earlier_plan,
+            locked=lock,
+            moved_to=migration_marker.store_in(change.after),
+        )
+        script = ownership.write_marker(
+            hold,
+            change.between | {change.before},
+            change.after,
+            done,
+            not self._force,
+            None if undone is None else undone.earlier,
+        )
+        self._stores.zk.run(ownership.counted(script, self._effect))
+
+    def roll_back(
+        self,
+        group: str,
+        digest: str,
+        records: list[dict[str, Any]],
+        journal: Journal | None,
+        first: Callable[[], object],
+    ) -> Result:
+        """Restore what the group's record has from before its last change.
+
+        ``digest``: only if that plan made the change; empty: whatever made it. ``first`` is called
+        before anything is changed. Without a journal only check. Raises GroupRefusedError.
+        """
+        self._without_doubt(group, records)
+        state = self._stores.zk.run(migration_marker.state_of(group))
+        if journal is not None and self._settle_lock(state):
+            journal.write(group=group, step="undo-done")
+            return Result(group, Outcome.DONE, 0)
+        refusal = by_table(state, Action.UNDO)
+        if refusal is not None:
+            return refusal
+        found = state.record
+        if found.stage is Stage.NONE or digest not in ("", found.plan):
+            last = records[-1]["step"] if records else ""
+            if last in ("undo-mark", "undo-done") and found.stage in (Stage.DONE, Stage.UNDONE):
+                return Result(group, Outcome.WAS_DONE, 0)
+            if since_plan(records) and records[-1]["step"] != "claim":
+                text = "the group was rolled back or moved again since this plan moved it"
+                raise refused(group, Reason.MOVED_SINCE, text)
+            return Result(group, Outcome.NOTHING, 0, "was not begun", (Reason.NOT_MOVED,))
+        if found.stage is Stage.UNDONE:
+            return Result(group, Outcome.WAS_DONE, 0)
+        old = self._stores.zk.run(record.read_before(group))
+        if old is None:
+            text = "its record does not have what was there before: move it back with a plan"
+            raise refused(group, Reason.NO_RECORD, text)
+        marker = None if state.marker is None else state.marker.data
+        change = back(group, old, marker, found.stage is not Stage.BEGUN)
+        if journal is not None:
+            first()
+        return self.move(replace(change, plan=found.plan), records, "undo-", journal)
 
     def _run_guard(self, script: Script[T]) -> T:
         return self._stores.zk.run(ownership.counted(script, self._effect))
@@ -209,12 +353,13 @@ class Steps:
         except ZkConsumerError as second:
             error.add_note(str(second))  # the claims end with the session
 
-    def _without_doubt(self, change: Change, records: list[dict[str, Any]]) -> None:
+    def _without_doubt(self, group: str, records: list[dict[str, Any]]) -> None:
         """Refuse a group whose offsets an earlier run may have overwritten without a claim."""
         doubtful = late_partitions(records)
         if doubtful and not self._force:
             raise refused(
-                change.group,
+                group,
+                Reason.WRITTEN_LATE,
                 f"an earlier run committed {shown(map(str, doubtful))} after its session with "
                 "ZooKeeper had ended, and may have overwritten newer offsets: set the right ones "
                 "with zkmigrate reset, then make a new plan with a new journal",
@@ -245,6 +390,7 @@ class Steps:
             journal.write(group=change.group, step=f"{prefix}late", held=rows)
             raise refused(
                 change.group,
+                Reason.WRITTEN_LATE,
                 f"{shown(map(str, lost))}: committed after the session with ZooKeeper had ended, "
                 "so newer offsets may have been overwritten: compare them with their consumers, "
                 "and set the right ones with zkmigrate reset",
@@ -268,6 +414,7 @@ class Steps:
             tp, offset = min(lost.items())
             raise refused(
                 change.group,
+                Reason.OTHER_WRITER,
                 f"{tp}: a client that is not a member committed {offset} to Kafka while the group "
                 "was moved; its offset was restored: stop that client, then plan again",
             )
@@ -286,11 +433,13 @@ class Steps:
             if time.monotonic() >= deadline:
                 raise GroupRefusedError(
                     f"group {group}: the session of an earlier run ({shown(sorted(there))}) is "
-                    "still alive: wait until that run has ended, then apply again"
+                    "still alive: wait until that run has ended, then apply again",
+                    Reason.EARLIER_RUN,
                 )
             if self._stopped.is_set():
                 raise GroupRefusedError(
-                    f"group {group}: zkmigrate was stopped while it waited: apply again"
+                    f"group {group}: zkmigrate was stopped while it waited: apply again",
+                    Reason.EARLIER_RUN,
                 )
             time.sleep(_POLL)
 
@@ -344,6 +493,7 @@ class Steps:
             tp, error = min(failed.items())
             raise refused(
                 change.group,
+                Reason.COORDINATOR_REFUSED,
                 f"the coordinator refused {len(failed)} of {len(change.to)} offsets, such as "
                 f"{tp} ({error}); remove the cause, then apply again",
             )
@@ -403,12 +553,12 @@ def _decided_before(preview: GroupPlan, made: GroupPlan) -> None:
     if made.problems:
         return  # it is not moved
     reviewed = preview.decisions()
-    clamped = {one.tp for one in preview.entries if Kind.OUT_OF_RANGE in one.decided}
+    clamped = {one.tp for one in preview.entries if Reason.OUT_OF_RANGE in one.decided}
     new = {
         one.tp: one.reason
         for one in made.entries
         if any((one.tp.topic, kind.value) not in reviewed for kind in one.decided)
-        or (Kind.OUT_OF_RANGE in one.decided and one.tp not in clamped)
+        or (Reason.OUT_OF_RANGE in one.decided and one.tp not in clamped)
     }
     new |= {
         one.tp: f"{show(one.offset)} stays behind: {one.why}"
@@ -418,6 +568,7 @@ def _decided_before(preview: GroupPlan, made: GroupPlan) -> None:
     if new:
         raise refused(
             made.group,
+            Reason.NOT_REVIEWED,
             f"changed since review: {shown(f'{tp} ({why})' for tp, why in sorted(new.items()))}: "
             "plan again, and review it",
         )

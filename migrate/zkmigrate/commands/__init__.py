@@ -2,7 +2,7 @@
 
 ``selection``, ``decisions`` and ``servers`` are options that several commands share; each hands
 the command one value (``Selection``, ``Options``, ``Servers``). ``planning`` makes the
-plans, and ``running`` is what ``apply`` and ``rollback`` share. ``cells`` turns problems and
+plans, and ``running`` is what ``apply`` and ``undo`` share. ``cells`` turns problems and
 offsets into cells of rows, ``progress`` shows on standard error how far a run is, and ``files``
 reads and writes what options name. Rows go to standard output, everything else to standard error.
 """

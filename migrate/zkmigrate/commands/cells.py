@@ -9,6 +9,7 @@ import click
 
 from zkconsumer.console.tables import How
 from zkmigrate.plan.values import Problem, StaysBehind
+from zkmigrate.reasons import Reason
 from zkmigrate.text import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,6 +46,12 @@ def problem_cells(problem: Problem, how: How) -> tuple[str, str, str]:
     fix = " ".join([problem.advice, *(f"--skip {skip}" for skip in problem.skips[:_SKIPS_SHOWN])])
     more = len(problem.skips) - _SKIPS_SHOWN
     return problem.kind.value, what, fix + (f" (and {more} more, see --json)" if more > 0 else "")
+
+
+def reasons_cell(reasons: Iterable[Reason], how: How) -> object:
+    """Return the codes of reasons: an array in JSON, text elsewhere."""
+    codes = list(dict.fromkeys(one.value for one in reasons))
+    return codes if how == "json" else ", ".join(codes)
 
 
 def stays_cell(stays: Iterable[StaysBehind], how: How) -> object:

@@ -29,7 +29,7 @@ from zkmigrate.commands.servers import (
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
-from zkmigrate.plan.values import Kind
+from zkmigrate.reasons import Reason
 from zkmigrate.text import shown, unlisted_note
 
 _AT_ONCE: Final = 100
@@ -173,9 +173,9 @@ def _offsets_in_kafka(
                     offsets[OffsetKey(state.group, *tp)] = stored.offset
             else:
                 name, problem = state
-                good = problem.kind is Kind.BAD_NAME
+                good = problem.kind is Reason.BAD_NAME
                 left_out += not good
-                away = away or problem.kind is Kind.COORDINATOR_AWAY
+                away = away or problem.kind is Reason.COORDINATOR_AWAY
                 notes.append(f"{problem.what}; it is left out")
             progress.group(name, good)
         if hidden:

@@ -12,7 +12,7 @@ from zkconsumer.console.tables import How, print_notes
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
-from zkmigrate.commands.cells import only_problems_option
+from zkmigrate.commands.cells import only_problems_option, reasons_cell
 from zkmigrate.commands.decisions import decisions_option, rules_in
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.rows import format_options, print_table
@@ -25,8 +25,9 @@ from zkmigrate.commands.servers import (
 )
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import GroupState, Store
-from zkmigrate.plan.left import IGNORED, Left, what_is_left
+from zkmigrate.plan.left import Left, what_is_left
 from zkmigrate.plan.options import Options
+from zkmigrate.reasons import Reason
 
 
 @click.command(epilog=HELP)
@@ -70,20 +71,23 @@ def gate(
                 foreign = (*state.foreign, *odd.get(state.group, ()))
                 one = what_is_left(replace(state, foreign=foreign))
             else:
-                one = Left.unknown(state[0], f"{state[1].kind.value}: {state[1].what}")
+                one = Left.unknown(state[0], state[1].kind, state[1].what)
             reason = options.ignored(one.group)
             rows.append(one.ignored(reason) if one.left and reason else one)
             progress.group(one.group, not rows[-1].left)
         print_not_looked_at(stores.zk, servers)
     left = [one for one in rows if one.left]
-    print_table("gate", Left._fields, left if only_problems else rows, how)
+    shown = left if only_problems else rows
+    width = len(Left._fields) - (how == "table")
+    cells = [(*one[:-1], reasons_cell(one.reasons, how))[:width] for one in shown]
+    print_table("gate", Left._fields[:width], cells, how)
     live = sum(one.members > 0 for one in left)
     click.echo(
         f"{len(left)} of {len(rows)} groups would lose something without ZooKeeper: "
         f"{sum(one.lost for one in left)} offsets; {live} groups have live members",
         err=True,
     )
-    ignored = [one for one in rows if one.why.startswith(IGNORED)]
+    ignored = [one for one in rows if Reason.IGNORED in one.reasons]
     print_notes(f"group {one.group} is {one.why}" for one in ignored)
     decided = sum(one.decided for one in rows)
     if decided:

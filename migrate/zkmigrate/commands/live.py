@@ -20,18 +20,20 @@ from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.steps import LOCK, Stage, Stepped, carry_out, print_steps
 from zkmigrate.exits import HELP
 from zkmigrate.model import Store
+from zkmigrate.plan.table import Action
 
 STAGES: Final = {
-    "prepare": LOCK._replace(act=lambda move: move.prepare()),
-    "to-kafka": Stage(Mode.KAFKA, False, lambda move: move.go(Mode.KAFKA)),
-    "finalize": Stage(Mode.OPEN, False, lambda move: move.go(Mode.OPEN)),
+    "prepare": LOCK._replace(action=Action.PREPARE, act=lambda move: move.prepare()),
+    "to-kafka": Stage(Action.TO_KAFKA, Mode.KAFKA, False, lambda move: move.go(Mode.KAFKA)),
+    "finalize": Stage(Action.FINALIZE, Mode.OPEN, False, lambda move: move.go(Mode.OPEN)),
     "complete": Stage(
+        Action.COMPLETE,
         Mode.ZOOKEEPER,
         True,
         lambda move: move.complete(),
         only_check=lambda move: move.complete(execute=False),
     ),
-    "to-zookeeper": Stage(Mode.LOCKED, True, lambda move: move.back()),
+    "to-zookeeper": Stage(Action.TO_ZOOKEEPER, Mode.LOCKED, True, lambda move: move.back()),
 }
 """The steps of a live move, except ``lock`` and ``unlock``."""
 

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from zkconsumer.admin.printable import printable
-from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How
 from zkconsumer.console.times import duration_option
-from zkconsumer.core.migration.scripts import read_mode
-from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import is_legal_group
-from zkconsumer.errors import ZkConsumerError
+from zkconsumer.errors import ZkConsumerError, ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.commands.cells import only_problems_option
@@ -37,7 +34,10 @@ from zkmigrate.commands.servers import Servers, open_stores, open_zookeeper, ser
 from zkmigrate.commands.steps import LOCK, UNLOCK, Stage, Stepped, carry_out, print_steps
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import Store
-from zkmigrate.stores import migration_marker
+from zkmigrate.stores.migration_marker import state_of
+
+if TYPE_CHECKING:
+    from zkmigrate.apply.holding import Event
 
 F = TypeVar("F", bound=Callable[..., Any])
 _POLL = 1.0
@@ -150,7 +150,12 @@ def _each_group(
                 click.echo("dry run: nothing is changed; give --execute to act", err=True)
             names = _chosen(which, zk)
             progress.total = len(names)
-            live = in_live_move(zk, names)
+            states = zk.run_all(or_refusal(state_of(name)) for name in names)
+            live = {
+                name: None
+                for name, state in zip(names, states, strict=True)
+                if isinstance(state, ZooKeeperError) or state.in_live_move
+            }
             others = [name for name in names if name not in live]
             for result in zk.run_all(_caught(name, stopped) for name in others):
                 steps.append(Stepped(result))
@@ -167,29 +172,6 @@ def _each_group(
         return one.outcome.good or skipped
 
     print_steps(names, steps, how, good, only_problems)
-
-
-def in_live_move(zk: BlockingZk, groups: Sequence[str]) -> dict[str, None]:
-    """Return the groups that have a mode or migratable members, and were not moved to Kafka."""
-    every = zk.run_all(_caught_mode(name) for name in groups)
-    return {name: None for name, is_live in zip(groups, every, strict=True) if is_live}
-
-
-def _caught_mode(group: str) -> Script[bool]:
-    try:
-        return (yield from or_refusal(_is_live(group))) is not False
-    except ZkConsumerError:  # the step reports that
-        return True
-
-
-def _is_live(group: str) -> Script[bool]:
-    """Whether the group has a mode or migratable members, and was not moved to Kafka."""
-    paths = LivePaths.of(group)
-    _, version = yield from read_mode(paths)
-    if version < 0 and not (yield from children(paths.members)):
-        return False
-    marker = yield from migration_marker.read(group)
-    return marker is None or marker.moved_to is not Store.KAFKA
 
 
 def _chosen(which: Selection, zk: BlockingZk) -> list[str]:
@@ -210,17 +192,17 @@ def _caught(group: str, script: Callable[[str], Script[Result]]) -> Script[Resul
 
 def _hold(which: Selection, servers: Servers, how: How) -> None:
     """Own every partition of the chosen groups until Ctrl-C; say what happens to them."""
-    from zkmigrate.apply.holding import HELD, LOCKED, NOT_MOVED, Holding
+    from zkmigrate.apply.holding import Event, Holding
 
     with open_zookeeper(servers) as zk:
         holding = Holding(zk, _chosen(which, zk))
         refused = 0
         try:
-            fine = {HELD, LOCKED} if which.names else {HELD, LOCKED, NOT_MOVED}
-            quiet = set() if which.names else {LOCKED, NOT_MOVED}
-            events = [what for _, what in _said(holding.take(), how, quiet)]
-            refused = sum(what not in fine for what in events)
-            others = sum(what in quiet for what in events)
+            bad = {Event.OTHER, Event.NOT_MOVED} if which.names else {Event.OTHER}
+            quiet = set() if which.names else {Event.LOCKED, Event.NOT_MOVED}
+            events = list(_said(holding.take(), how, quiet))
+            refused = sum(event in bad for event in events)
+            others = sum(event in quiet for event in events)
             click.echo(
                 f"{len(holding.held)} groups are held; Ctrl-C releases them"
                 + (f"; {others} others are locked or were not moved to Kafka" if others else ""),
@@ -240,15 +222,15 @@ def _hold(which: Selection, servers: Servers, how: How) -> None:
 
 
 def _said(
-    events: Iterator[tuple[str, str]], how: How, quiet: Collection[str] = ()
-) -> Iterator[tuple[str, str]]:
+    events: Iterator[tuple[str, Event, str]], how: How, quiet: Collection[Event] = ()
+) -> Iterator[Event]:
     """Print what happened to groups, a line for each, and pass it on. ``quiet``: not printed."""
-    for group, what in events:
-        if what in quiet:
+    for group, event, text in events:
+        if event in quiet:
             pass
         elif how == "json":
-            print_json_line("hold", ("group", "what"), (group, what))
+            print_json_line("hold", ("group", "what"), (group, text))
         else:
-            click.echo(printable(f"group {group}: {what}"))
+            click.echo(printable(f"group {group}: {text}"))
         sys.stdout.flush()
-        yield group, what
+        yield event

@@ -25,7 +25,8 @@ from zkmigrate.model import Direction, GroupState
 from zkmigrate.plan import findings
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options, Skip, covers
-from zkmigrate.plan.values import LIVE, GroupPlan, Kind, Problem, Verdict
+from zkmigrate.plan.values import LIVE, GroupPlan, Problem, Verdict
+from zkmigrate.reasons import Reason
 from zkmigrate.text import Note, unlisted_note
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def plan_groups(
     for state in read_states(stores, wanted, from_file or {}, times, renamed):
         if isinstance(state, GroupState):
             plan = plan_group(state, direction, options, now_ms, retention)
-        elif state[1].kind is Kind.UNREADABLE and options.skips_all(state[0]):
+        elif state[1].kind is Reason.UNREADABLE and options.skips_all(state[0]):
             why = f"it is skipped, and cannot be read: {state[1].what}"
             plan = GroupPlan(state[0], notes=(why,), ignored=why)
         else:
@@ -116,7 +117,7 @@ def _without_rights(
     }
     closed = {
         name: findings.problem(
-            Kind.CLOSED,
+            Reason.CLOSED,
             f"/consumers/{name}/ids: its access list does not let zkmigrate register",
             "allow its identity, as --command-config gives it, to create znodes there",
         )
@@ -138,7 +139,7 @@ class Summary:
     def __init__(self, how: How, only_problems: bool, skips: Iterable[Skip]) -> None:
         self.how = how
         self.only_problems = only_problems
-        self.kinds: Counter[Kind] = Counter()
+        self.kinds: Counter[Reason] = Counter()
         self.unlisted: Sequence[str] = ()
         """Partitions whose groups Kafka could not list; set before ``print_all``."""
         self.rows: list[tuple[object, ...]] = []
@@ -199,7 +200,7 @@ class Summary:
     def status(self) -> int:
         """The exit status."""
         good = {Verdict.READY, Verdict.MOVED, Verdict.IGNORED}
-        away = bool(self.unlisted) or Kind.COORDINATOR_AWAY in self.kinds
+        away = bool(self.unlisted) or Reason.COORDINATOR_AWAY in self.kinds
         return exit_status(failed=away, attention=bool(set(self.verdicts) - good))
 
 

@@ -20,7 +20,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
 from zkmigrate.apply.journal import Journal
-from zkmigrate.apply.outcome import Changed, Outcome, Result, status_of_outcomes
+from zkmigrate.apply.outcome import Changed, Outcome, Result, ended_by, status_of_outcomes
 from zkmigrate.apply.parallel import Parallel
 from zkmigrate.apply.records import RESET, RESET_JOURNAL, outcome_of
 from zkmigrate.commands.files import read_file
@@ -32,7 +32,7 @@ from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.status import names_of_both
 from zkmigrate.errors import GroupRefusedError, JournalError, MigrationError
-from zkmigrate.exits import ATTENTION, HELP
+from zkmigrate.exits import HELP
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.reset import (
@@ -45,7 +45,7 @@ from zkmigrate.plan.reset import (
     reset as reset_group,
     stores_of,
 )
-from zkmigrate.plan.values import Kind
+from zkmigrate.reasons import Reason
 
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
@@ -222,8 +222,7 @@ def reset(
             except (JournalError, ZkUnavailableError):
                 raise
             except ZkConsumerError as error:
-                outcome = Outcome.REFUSED if error.exit_code == ATTENTION else Outcome.FAILED
-                result = Result(name, outcome, 0, str(error))
+                result = ended_by(name, error)
                 found: list[tuple[object, ...]] = [(name, *[None] * 5, str(error))]
             else:
                 changed = tuple(
@@ -277,9 +276,10 @@ def _reset(
     extra = {group: {TopicPartition(topic, 0): 0 for topic in named}}
     (state,) = read_states(stores, [group], extra, False)
     if not isinstance(state, GroupState):
-        away = state[1].kind is Kind.COORDINATOR_AWAY
-        error = MigrationError if away else GroupRefusedError
-        raise error(f"group {group}: {state[1].what}: {state[1].fix}")
+        text = f"group {group}: {state[1].what}: {state[1].fix}"
+        if state[1].kind is Reason.COORDINATOR_AWAY:
+            raise MigrationError(text)
+        raise GroupRefusedError(text, state[1].kind)
     resetting.check_stopped(state)
     where = stores_of(state, wanted)
     both = len(where) > 1
@@ -296,11 +296,12 @@ def _reset(
     }
     if not both:
         check_undone(state, where[0], rows[where[0]])
+    serial = state.record
     for store in where if journal is not None else ():
         assert journal is not None
         before = [[*row.tp, row.before, row.after] for row in rows[store]]
         journal.write(group=group, step=RESET, store=store.value, held=before)
-        resetting.carry_out(stores, state, store, rows[store])
+        serial = resetting.carry_out(stores, state, store, rows[store], serial)
     return [(store, row) for store in where for row in rows[store]]
 
 

@@ -11,7 +11,7 @@ from zkconsumer.console.lazy import LazyGroup
 COMMANDS: Final = {
     "plan": "zkmigrate.commands.plan:plan",
     "apply": "zkmigrate.commands.apply:apply",
-    "rollback": "zkmigrate.commands.rollback:rollback",
+    "undo": "zkmigrate.commands.undo:undo",
     "status": "zkmigrate.commands.status:status",
     "lock": "zkmigrate.commands.lock:lock",
     "unlock": "zkmigrate.commands.lock:unlock",

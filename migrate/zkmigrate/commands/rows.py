@@ -48,6 +48,7 @@ _OUTCOME: Final = Column(
     "`failed`.",
 )
 _WHY: Final = Column("why", "string", "The reason, for people; empty if there is none.")
+_REASONS: Final = Column("reasons", "array", "Codes of the reasons: see the table of reasons.")
 _STAYS: Final = Column(
     "stays_behind",
     "array",
@@ -65,7 +66,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
                    "`ignored`."),
             Column("partitions", "integer", "Partitions in the plan."),
             Column("to_write", "integer", "Offsets that `apply` writes."),
-            Column("kind", "string", "Kind of the problem, such as `conflict`; empty if none."),
+            Column("kind", "string", "Code of the reason, such as `conflict`; empty if none."),
             Column("what", "string", "Description of the problem."),
             Column("fix", "string", "What to do."),
             Column("notes", "string", "Remarks that need no decision."),
@@ -75,10 +76,24 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "apply": Schema(
         1,
-        ("apply", "rollback"),
+        ("apply",),
         "each group",
-        (_GROUP, _OUTCOME, Column("offsets", "integer", "Offsets that were written."), _WHY, _STAYS,
-         _KAFKA),
+        (_GROUP, _OUTCOME, Column("offsets", "integer", "Offsets that were written."), _WHY,
+         _REASONS, _STAYS, _KAFKA),
+    ),
+    "undo": Schema(
+        1,
+        ("undo",),
+        "each group",
+        (
+            _GROUP,
+            _OUTCOME,
+            Column("way", "string", "`roll back`, `copy back`, `live back`, `unlock`, or empty."),
+            Column("offsets", "integer", "Offsets that were written."),
+            _WHY,
+            _REASONS,
+            _KAFKA,
+        ),
     ),
     "difference": Schema(
         1,
@@ -115,6 +130,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             Column("moved", "string", "Store and day of the last move, or `live: MODE`."),
             Column("days_left", "integer", "Days until the broker deletes the offsets.", True),
             Column("attention", "string", "What an operator must do; empty: nothing."),
+            _REASONS,
             Column("mode", "string", "Mode of a group in a live move; else empty."),
             Column("next_modes", "string", "For each mode that may be next: `open`, or what "
                    "prevents it."),
@@ -136,13 +152,15 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             Column("kafka", "string", "Offsets in Kafka: `none`, `older`, `same`, `newer` or "
                    "`mixed`."),
             _WHY,
+            _REASONS,
         ),
     ),
     "step": Schema(
         1,
         ("live", "lock", "unlock"),
         "each group",
-        (_GROUP, _OUTCOME, Column("mode", "string", "Mode of a group in a live move.", True), _WHY),
+        (_GROUP, _OUTCOME, Column("mode", "string", "Mode of a group in a live move.", True), _WHY,
+         _REASONS),
     ),
     "hold": Schema(
         1,

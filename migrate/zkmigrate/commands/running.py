@@ -1,4 +1,4 @@
-"""Shared by ``apply`` and ``rollback``: the plan and its journal, and the results of groups."""
+"""Shared by ``apply`` and ``undo``: the plan and its journal, and the results of groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result, status_of_outcomes
 from zkmigrate.apply.records import begun_by
-from zkmigrate.commands.cells import group_cell, problem_cells, stays_cell
+from zkmigrate.commands.cells import group_cell, problem_cells, reasons_cell, stays_cell
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.rows import print_table
 from zkmigrate.commands.selection import Selection
@@ -277,13 +277,14 @@ def _print_outcomes(
         there = passed.kafka_groups.get(one.group, "")
         row = (group_cell(one.group, there, how), one.outcome.value, one.offsets)
         if how != "table":
-            rows.append((*row, one.why, stays_cell(passed.stays.get(one.group, ()), how), there))
+            stays = stays_cell(passed.stays.get(one.group, ()), how)
+            rows.append((*row, one.why, reasons_cell(one.reasons, how), stays, there))
         elif one.outcome is Outcome.SKIPPED and one.group in passed.refused:
             rows.append((*row, ": ".join(problem_cells(passed.refused[one.group], how)[1:])))
         else:
             rows.append((*row, one.why))
     columns = ("group", "outcome", "offsets", "why")
-    more = () if how == "table" else ("stays_behind", "kafka_group")
+    more = () if how == "table" else ("reasons", "stays_behind", "kafka_group")
     print_table("apply", (*columns, *more), rows, how)
     if how == "table":
         for group, stays in passed.stays.items():

@@ -16,9 +16,8 @@ from zkconsumer.core.migration.modes import neighbours
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
-from zkmigrate.commands.cells import in_columns, only_problems_option
+from zkmigrate.commands.cells import in_columns, only_problems_option, reasons_cell
 from zkmigrate.commands.comparison import look_at_plan
-from zkmigrate.commands.lock import in_live_move
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.running import journal_option, journal_path, load
@@ -29,7 +28,7 @@ from zkmigrate.errors import MigrationError
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.status import Status, only_in_kafka, status_of, unknown
-from zkmigrate.plan.values import Kind
+from zkmigrate.reasons import Reason
 
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
@@ -102,19 +101,18 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
             name: "unknown" if isinstance(lock, ZooKeeperError) else lock.guard.value
             for name, lock in zip(legal, locks, strict=True)
         }
-        live = in_live_move(stores.zk, legal)
         for state in read_states(stores, names, {}, False):
             if isinstance(state, GroupState):
-                prepared = state.group in live
-                row, broken = status_of(state, locked[state.group], now_ms, retention, prepared)
-                if prepared:
+                row, broken = status_of(state, locked[state.group], now_ms, retention)
+                if state.in_live_move:
                     row, lost = _with_modes(stores, row)
                     broken = broken or lost
-            elif state[1].kind is Kind.BAD_NAME and state[0] not in in_zookeeper:
+            elif state[1].kind is Reason.BAD_NAME and state[0] not in in_zookeeper:
                 row, broken = only_in_kafka(state[0]), False
             else:
                 name, problem = state
-                row, broken = unknown(name, f"{problem.what}: {problem.fix}"), True
+                text = f"{problem.what}: {problem.fix}"
+                row, broken = unknown(name, text, problem.kind), True
             rows.append(row)
             failed = failed or broken
             progress.group(row.group, not row.attention)
@@ -126,9 +124,13 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
     if only_problems:
         rows = [row for row in rows if row.attention]
     said = f"groups: {', '.join(parts)}"
-    columns, cells = in_columns(Status._fields, rows, how)
-    if how == "table" and not any(row.mode for row in rows):
-        hidden = [columns.index(name) for name in ("mode", "next_modes")]
+    shown = [row._replace(reasons=reasons_cell(row.reasons, how)) for row in rows]  # type: ignore[arg-type]
+    columns, cells = in_columns(Status._fields, shown, how)
+    if how == "table":
+        live = any(row.mode for row in rows)
+        hidden = [
+            columns.index(name) for name in ("reasons", *(() if live else ("mode", "next_modes")))
+        ]
         columns = [name for at, name in enumerate(columns) if at not in hidden]
         cells = [[cell for at, cell in enumerate(row) if at not in hidden] for row in cells]
     ended = exit_status(failed=failed, attention=attention > 0)
@@ -142,7 +144,9 @@ def _with_modes(stores: Stores, row: Status) -> tuple[Status, bool]:
     try:
         facts = look(stores, row.group)
     except ZkConsumerError as error:
-        return row._replace(attention="; ".join(filter(None, (row.attention, str(error))))), True
+        attention = "; ".join(filter(None, (row.attention, str(error))))
+        reasons = (*row.reasons, Reason.UNREADABLE)
+        return row._replace(attention=attention, reasons=reasons), True
     after = [
         f"{mode.value}: {'; '.join(before_stage(facts, mode)) or 'open'}"
         for mode in neighbours(facts.mode)

@@ -14,27 +14,33 @@ from zkconsumer.admin.printable import printable
 from zkconsumer.console.tables import How
 from zkconsumer.core.migration.modes import Mode, has_reached
 from zkconsumer.errors import ZkConsumerError
-from zkmigrate.apply.outcome import Outcome, Result, status_of_outcomes
+from zkmigrate.apply.outcome import Outcome, Result, by_table, ended_by, status_of_outcomes
+from zkmigrate.commands.cells import reasons_cell
 from zkmigrate.commands.rows import print_table
+from zkmigrate.plan.table import Action
+from zkmigrate.reasons import Reason
+from zkmigrate.stores.migration_marker import state_of
 
 if TYPE_CHECKING:
     from zkconsumer.core.migration.gates import Facts
     from zkmigrate.apply.live import LiveMove, Step
     from zkmigrate.stores.sessions import Stores
 
-_COLUMNS = ("group", "outcome", "mode", "why")
+_COLUMNS = ("group", "outcome", "mode", "why", "reasons")
 
 
 class Stage(NamedTuple):
     """One stage of a live move.
 
     Args:
+        action: for the table of cases.
         target: the mode whose gate is checked.
         back: whether it leads towards ZooKeeper.
         act: carries out the stage.
         only_check: checks whether the stage can be carried out, if that is not a gate.
     """
 
+    action: Action
     target: Mode
     back: bool
     act: Callable[[LiveMove], Step]
@@ -53,8 +59,8 @@ class Stage(NamedTuple):
         return bool(facts.members)
 
 
-LOCK = Stage(Mode.LOCKED, False, lambda move: move.lock())
-UNLOCK = Stage(Mode.ZOOKEEPER, True, lambda move: move.unlock())
+LOCK = Stage(Action.LOCK, Mode.LOCKED, False, lambda move: move.lock())
+UNLOCK = Stage(Action.UNLOCK, Mode.ZOOKEEPER, True, lambda move: move.unlock())
 
 
 class Stepped(NamedTuple):
@@ -82,26 +88,29 @@ def carry_out(
 
     stopped, exact = Event(), set(named)
 
-    def work(stores: Stores, name: str) -> Step | None:
+    def work(stores: Stores, name: str) -> Stepped | None:
         def say(text: str) -> None:
             click.echo(printable(f"group {name}: {text}"), err=True)
 
         move = LiveMove(stores, name, wait, say, stopped)
         if name not in exact and not stage.concerns(look(stores, name)):
             return None
-        return stage.act(move) if execute else stage.check(move)
+        state = stores.zk.run(state_of(name))
+        refused = by_table(state, stage.action)
+        if refused is not None:
+            return Stepped(refused, None if state.faults else state.mode.value)
+        step = stage.act(move) if execute else stage.check(move)
+        reasons = tuple(Reason(one.code) for one in step.why)
+        result = Result(name, _outcome(step, execute, stage), 0, "; ".join(step.why), reasons)
+        return Stepped(result, step.mode.value)
 
     pool = Parallel(stores.each_thread(parallel), stopped, stores.kafka.stop_waiting)
     with closing(pool.each(groups, work)) as ended:
         for name, result in ended:
             if isinstance(result, ZkConsumerError):
-                yield name, Stepped(Result(name, Outcome.FAILED, 0, str(result)))
-            elif result is None:
-                yield name, None
+                yield name, Stepped(ended_by(name, result))
             else:
-                outcome = _outcome(result, execute, stage)
-                why = "; ".join(result.why)
-                yield name, Stepped(Result(name, outcome, 0, why), result.mode.value)
+                yield name, result
 
 
 def _outcome(step: Step, execute: bool, stage: Stage) -> Outcome:
@@ -122,7 +131,8 @@ def print_steps(
 ) -> None:
     """Print the outcome of each group in the order of ``names``; exit with the status."""
     by_name = {one.result.group: one for one in steps}
-    rows, bad = [], []
+    rows: list[tuple[object, ...]] = []
+    bad: list[Outcome] = []
     counts: Counter[Outcome] = Counter()
     for name in names:
         if (step := by_name.get(name)) is None:
@@ -132,8 +142,11 @@ def print_steps(
             bad.append(step.result.outcome)
         elif only_problems:
             continue
-        rows.append((name, step.result.outcome.value, step.mode, step.result.why))
-    print_table("step", _COLUMNS, rows, how)
+        result = step.result
+        reasons = reasons_cell(result.reasons, how)
+        rows.append((name, result.outcome.value, step.mode, result.why, reasons))
+    width = len(_COLUMNS) - (how == "table")
+    print_table("step", _COLUMNS[:width], [row[:width] for row in rows], how)
     parts = [f"{counts[one]} {one.value}" for one in Outcome if counts[one]]
     click.echo(f"groups: {', '.join(parts) or 'none'}", err=True)
     click.get_current_context().exit(status_of_outcomes(bad))

@@ -33,7 +33,8 @@ from zkmigrate.plan.options import (
     Unproven,
     WithoutOffset,
 )
-from zkmigrate.plan.values import GroupPlan, Kind, Problem, Verdict
+from zkmigrate.plan.values import GroupPlan, Problem, Verdict
+from zkmigrate.reasons import Reason
 
 _CHOICES: Final[Mapping[str, type[Enum]]] = {
     "on_conflict": OnConflict,
@@ -46,18 +47,18 @@ _CHOICES: Final[Mapping[str, type[Enum]]] = {
     "expired_offsets": Expired,
     "other_znodes": OtherZnodes,
 }
-_ASKED: Final[Mapping[Kind, str]] = {
-    Kind.CONFLICT: "on_conflict",
-    Kind.WOULD_LOWER: "on_conflict",
-    Kind.OUT_OF_RANGE: "out_of_range",
-    Kind.MISPLACED: "misplaced",
-    Kind.TOPIC_MISSING: "missing_topics",
-    Kind.PARTITION_MISSING: "missing_topics",
-    Kind.RECREATED: "recreated_topics",
-    Kind.UNPROVEN: "unproven_topics",
-    Kind.NO_OFFSET: "without_offset",
-    Kind.EXPIRED: "expired_offsets",
-    Kind.OTHER_ZNODES: "other_znodes",
+_ASKED: Final[Mapping[Reason, str]] = {
+    Reason.CONFLICT: "on_conflict",
+    Reason.WOULD_LOWER: "on_conflict",
+    Reason.OUT_OF_RANGE: "out_of_range",
+    Reason.MISPLACED: "misplaced",
+    Reason.TOPIC_MISSING: "missing_topics",
+    Reason.PARTITION_MISSING: "missing_topics",
+    Reason.RECREATED: "recreated_topics",
+    Reason.UNPROVEN: "unproven_topics",
+    Reason.NO_OFFSET: "without_offset",
+    Reason.EXPIRED: "expired_offsets",
+    Reason.OTHER_ZNODES: "other_znodes",
 }
 _HEAD: Final = """\
 # Decisions for zkmigrate plan --decisions FILE.
@@ -208,7 +209,7 @@ def _question(problem: Problem) -> Iterator[str]:
     if key is not None:
         choices = [str(one.value) for one in _CHOICES[key]]
         yield f'{key} = "{choices[0]}"  # or {", ".join(choices[1:])}'
-    elif problem.kind is Kind.IDLE:
+    elif problem.kind is Reason.IDLE:
         yield f"max_idle_days = {Options().max_idle_days}  # {printable(problem.advice)}"
     elif problem.skips:
         yield f"# {printable(problem.advice.removesuffix(' with'))}:"

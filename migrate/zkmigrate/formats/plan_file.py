@@ -22,7 +22,8 @@ from zkmigrate.errors import PlanFileError
 from zkmigrate.formats import decisions_file
 from zkmigrate.model import Direction, KafkaOffset
 from zkmigrate.plan.options import Options, covers
-from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem, StaysBehind, Verdict
+from zkmigrate.plan.values import Entry, GroupPlan, Problem, StaysBehind, Verdict
+from zkmigrate.reasons import Reason
 
 FORMAT: Final = 2
 """Raised whenever a key is added that changes what ``apply`` does, so that no older version applies
@@ -380,7 +381,7 @@ class _Reader:
             self.refuse("a problem is not an object")
         self.known(problem, _PROBLEM)
         try:
-            kind = Kind(problem.get("kind"))
+            kind = Reason(problem.get("kind"))
         except ValueError:
             self.refuse("a problem is of no known kind")
         what, fix = self.text(problem, "what"), self.text(problem, "fix")
@@ -419,7 +420,7 @@ class _Reader:
             self.refuse(f"{tp}: a move writes no 'no offset'")
         decided = self.texts(line, "decided") if "decided" in line else ()
         try:
-            kinds = frozenset(map(Kind, decided))
+            kinds = frozenset(map(Reason, decided))
         except ValueError:
             self.refuse(f"{tp}: decided names no known kind of problem")
         misplaced = self.number(line, "misplaced") if "misplaced" in line else None

@@ -8,7 +8,8 @@ from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
-from zkmigrate.model import GroupState, Store, number
+from zkmigrate.model import GroupState, Stage, Store, number
+from zkmigrate.plan.layout import is_foreign_layout
 
 
 class Case(Enum):
@@ -17,6 +18,7 @@ class Case(Enum):
     UNTOUCHED = "untouched"
     IN_KAFKA = "in kafka"
     EMPTY = "empty"
+    INTERRUPTED = "interrupted"
     MISPLACED = "misplaced offsets"
     HIDDEN = "hidden offsets"
     MOVED = "moved"
@@ -31,12 +33,14 @@ class Case(Enum):
     KAFKA = "live: kafka"
     OPEN = "live: open"
     OTHER_LAYOUT = "other layout"
+    OTHER_ZNODES = "other znodes"
     UNREADABLE = "unreadable"
 
 
 MEANING: Final[Mapping[Case, str]] = {
     Case.UNTOUCHED: "Its offsets are in ZooKeeper, and it was never moved.",
     Case.IN_KAFKA: "Its offsets are in Kafka only, as with `offsets.storage=kafka`.",
+    Case.INTERRUPTED: "A command has begun to change its offsets and has not finished.",
     Case.EMPTY: "No store has an offset.",
     Case.MISPLACED: "Never moved; a 1.1.0 broker has stored offsets below `offset`.",
     Case.HIDDEN: "Never moved; the broker's access lists hide the offsets of a topic in Kafka.",
@@ -51,16 +55,18 @@ MEANING: Final[Mapping[Case, str]] = {
     Case.LOCKED: "In a live move: locked, and ZooKeeper assigns its partitions.",
     Case.KAFKA: "In a live move: the coordinator assigns its partitions.",
     Case.OPEN: "In a live move: plain Kafka consumers may join.",
-    Case.OTHER_LAYOUT: "It has znodes that zkmigrate does not understand.",
+    Case.OTHER_LAYOUT: "Never moved; another client keeps its offsets in the group's znode.",
+    Case.OTHER_ZNODES: "Never moved; next to its offsets are znodes of an unknown kind.",
     Case.UNREADABLE: "Something of it cannot be read.",
 }
 _LIVE: Final = {Mode.LOCKED: Case.LOCKED, Mode.KAFKA: Case.KAFKA, Mode.OPEN: Case.OPEN}
 
 
-def case_of(state: GroupState, prepared: bool = False) -> Case:
-    """Return the case of a group. ``prepared``: it has a mode, and was not moved.
+def case_of(state: GroupState) -> Case:
+    """Return the case of a group.
 
-    What is not understood comes before what is known.
+    What cannot be read comes before what is known. Of a group that was moved, or is in a live move,
+    other clients' znodes are a problem next to its case.
     """
     marker = state.marker
     moved_to = marker.moved_to if marker is not None else None
@@ -68,8 +74,8 @@ def case_of(state: GroupState, prepared: bool = False) -> Case:
         moved_to is not Store.KAFKA and any(one.fault for one in state.zk.values())
     ):
         return Case.UNREADABLE
-    if state.foreign:
-        return Case.OTHER_LAYOUT
+    if state.record.stage in (Stage.BEGUN, Stage.UNDOING):
+        return Case.INTERRUPTED
     if state.mode in _LIVE:
         return _LIVE[state.mode]
     if marker is not None and moved_to is not None:
@@ -77,14 +83,17 @@ def case_of(state: GroupState, prepared: bool = False) -> Case:
             whole = state.expired >= marker.in_target.keys()
             return Case.EXPIRED if whole else Case.EXPIRED_IN_PART
         if moved_to is Store.ZOOKEEPER:
-            return Case.MOVED_BACK
+            return Case.PREPARED if state.has_mode else Case.MOVED_BACK
         if changed_since(state):
             return Case.LATE_COMMIT
         now = {tp: number(one) for tp, one in state.kafka.items()}
         same = all(now.get(tp) == offset for tp, offset in marker.in_target.items())
         return Case.MOVED if same else Case.USED
-    if prepared:
+    if state.has_mode:
         return Case.PREPARED
+    if state.foreign:
+        whole = is_foreign_layout(state.group, state.foreign, bool(state.zk))
+        return Case.OTHER_LAYOUT if whole else Case.OTHER_ZNODES
     if marker is not None:
         return Case.ROLLED_BACK
     zk = {tp for tp, one in state.zk.items() if one.offset is not None}

@@ -7,38 +7,45 @@ from typing import Final
 
 from zkconsumer.admin.printable import printable
 from zkconsumer.core.common.types import TopicPartition
-from zkmigrate.plan.values import Kind, Problem
+from zkmigrate.plan.values import Problem
+from zkmigrate.reasons import Reason
 
-_BY_PARTITION: Final = (Kind.UNREADABLE, Kind.PARTITION_MISSING)
-_SKIPPABLE: Final = (Kind.HIDDEN, Kind.RECREATED, Kind.UNPROVEN, Kind.TOPIC_MISSING, *_BY_PARTITION)
+_BY_PARTITION: Final = (Reason.UNREADABLE, Reason.PARTITION_MISSING)
+_SKIPPABLE: Final = (
+    Reason.HIDDEN,
+    Reason.RECREATED,
+    Reason.UNPROVEN,
+    Reason.TOPIC_MISSING,
+    *_BY_PARTITION,
+)
 _TEXTS: Final = {
-    Kind.HIDDEN: "the broker's access lists hide offsets in Kafka: ",
-    Kind.TOPIC_MISSING: "the topic does not exist: ",
-    Kind.PARTITION_MISSING: "the topic has no such partition: ",
-    Kind.UNPROVEN: "ZooKeeper knows no id of the topic, so it may be another one of that name: ",
-    Kind.UNKNOWN: "the brokers gave no log range: ",
-    Kind.NO_OFFSET: "neither store has an offset: ",
-    Kind.EXPIRED: "moved before, and gone since: ",
+    Reason.HIDDEN: "the broker's access lists hide offsets in Kafka: ",
+    Reason.TOPIC_MISSING: "the topic does not exist: ",
+    Reason.PARTITION_MISSING: "the topic has no such partition: ",
+    Reason.UNPROVEN: "ZooKeeper knows no id of the topic, so it may be another one of that name: ",
+    Reason.UNKNOWN: "the brokers gave no log range: ",
+    Reason.NO_OFFSET: "neither store has an offset: ",
+    Reason.EXPIRED: "moved before, and gone since: ",
 }
 _ADVICE: Final = {
-    Kind.HIDDEN: "allow the migrator to describe the topic, or leave it out with",
-    Kind.UNREADABLE: "correct the znode with zkconsumer offsets import, or leave it out with",
-    Kind.CONFLICT: "choose --on-conflict zookeeper, kafka, newest, min or max",
-    Kind.WOULD_LOWER: "the group was moved to the target before, so --on-conflict does not lower "
+    Reason.HIDDEN: "allow the migrator to describe the topic, or leave it out with",
+    Reason.UNREADABLE: "correct the znode with zkconsumer offsets import, or leave it out with",
+    Reason.CONFLICT: "choose --on-conflict zookeeper, kafka, newest, min or max",
+    Reason.WOULD_LOWER: "the group was moved to the target before, so --on-conflict does not lower "
     "what the target holds: choose max, or give the offsets that are meant with --from-file",
-    Kind.OUT_OF_RANGE: "choose --out-of-range clamp, or correct the offset",
-    Kind.TOPIC_MISSING: "leave all such offsets out with --missing-topics skip, or some with",
-    Kind.PARTITION_MISSING: "add partitions, or leave all such offsets out with --missing-topics "
+    Reason.OUT_OF_RANGE: "choose --out-of-range clamp, or correct the offset",
+    Reason.TOPIC_MISSING: "leave all such offsets out with --missing-topics skip, or some with",
+    Reason.PARTITION_MISSING: "add partitions, or leave all such offsets out with --missing-topics "
     "skip, or some with",
-    Kind.RECREATED: "the offset means another log: choose --recreated-topics skip or earliest, or "
-    "leave it out with",
-    Kind.UNPROVEN: "if it is the same topic choose --unproven-topics trust; else skip or earliest, "
+    Reason.RECREATED: "the offset means another log: choose --recreated-topics skip or earliest, "
     "or leave it out with",
-    Kind.NO_OFFSET: "choose --without-offset leave, earliest or latest",
-    Kind.EXPIRED: "consumers may have been beyond the offset that was moved: choose "
+    Reason.UNPROVEN: "if it is the same topic choose --unproven-topics trust; else skip or "
+    "earliest, or leave it out with",
+    Reason.NO_OFFSET: "choose --without-offset leave, earliest or latest",
+    Reason.EXPIRED: "consumers may have been beyond the offset that was moved: choose "
     "--expired-offsets moved, earliest or latest",
-    Kind.MISPLACED: "choose --misplaced use or --misplaced ignore",
-    Kind.UNKNOWN: "make sure that the partition has a leader, then plan again",
+    Reason.MISPLACED: "choose --misplaced use or --misplaced ignore",
+    Reason.UNKNOWN: "make sure that the partition has a leader, then plan again",
 }
 
 
@@ -47,12 +54,12 @@ class Findings:
 
     def __init__(self, group: str) -> None:
         self._group = group
-        self._found: dict[Kind, dict[TopicPartition, str]] = {}
+        self._found: dict[Reason, dict[TopicPartition, str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def add(self, kind: Kind, tp: TopicPartition, text: str = "") -> None:
+    def add(self, kind: Reason, tp: TopicPartition, text: str = "") -> None:
         """Add one partition; ``text`` follows its name."""
         self._found.setdefault(kind, {})[tp] = f"{tp}{text}"
 
@@ -67,7 +74,7 @@ class Findings:
 
 
 def problem(
-    kind: Kind, text: str, advice: str, names: Iterable[str] = (), skips: Iterable[str] = ()
+    kind: Reason, text: str, advice: str, names: Iterable[str] = (), skips: Iterable[str] = ()
 ) -> Problem:
     """Return a problem whose texts can be printed."""
     return Problem(

@@ -13,7 +13,9 @@ from zkmigrate.plan.layout import is_foreign_layout
 from zkmigrate.plan.left_out import LeftOut
 from zkmigrate.plan.options import Options, OtherZnodes, covers
 from zkmigrate.plan.partition import PartitionRules
-from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem
+from zkmigrate.plan.table import Action, decide
+from zkmigrate.plan.values import Entry, GroupPlan, Problem
+from zkmigrate.reasons import Reason
 from zkmigrate.text import Note, day
 
 DAY_MS: Final = 86_400_000
@@ -84,7 +86,7 @@ class _Planner:
         empty = not held and not misplaced and not state.expired
         if empty and not state.faults and not moved and not in_kafka:
             self._refuse(
-                Kind.NOTHING,
+                Reason.NOTHING,
                 f"{self.direction.source.value} has no offset of the group",
                 "check group, chroot and --direction",
             )
@@ -135,7 +137,7 @@ class _Planner:
             other = entry.misplaced not in (None, marker.misplaced.get(entry.tp))
             if other or held not in (None, marker.values.get(entry.tp)):
                 return False  # the source store was used since: a new marker has to say so
-        own = {Kind.COORDINATOR_MEMBER} if to_kafka else {Kind.LIVE_MEMBER, Kind.OWNED}
+        own = {Reason.COORDINATOR_MEMBER} if to_kafka else {Reason.LIVE_MEMBER, Reason.OWNED}
         self.problems = [problem for problem in self.problems if problem.kind not in own]
         return True
 
@@ -152,28 +154,28 @@ class _Planner:
         marker = self.state.marker
         return [tp for tp in marker.in_target if tp.topic in self.state.hidden] if marker else []
 
-    def _refuse(self, kind: Kind, text: str, advice: str, names: Iterable[str] = ()) -> None:
+    def _refuse(self, kind: Reason, text: str, advice: str, names: Iterable[str] = ()) -> None:
         self.problems.append(problem(kind, text, advice, names))
 
     def _live(self) -> None:
         state = self.state
         if state.members:
             self._refuse(
-                Kind.LIVE_MEMBER,
+                Reason.LIVE_MEMBER,
                 "registered in ZooKeeper: ",
                 "stop these members; a killed one vanishes when its session ends",
                 state.members,
             )
         elif state.owners:
             self._refuse(
-                Kind.OWNED,
+                Reason.OWNED,
                 "owned by members that are not registered: ",
                 f"delete /consumers/{state.group}/owners when no process of the group runs",
                 (f"{tp} by {owner}" for tp, owner in sorted(state.owners.items())),
             )
         if state.coordinator_members:
             self._refuse(
-                Kind.COORDINATOR_MEMBER,
+                Reason.COORDINATOR_MEMBER,
                 "joined at the broker's coordinator: ",
                 "stop these consumers, or let them leave; then plan again",
                 state.coordinator_members,
@@ -181,20 +183,16 @@ class _Planner:
 
     def _live_move(self) -> None:
         """Refuse a group that is moved while it runs: its mode says which store counts."""
-        mode = self.state.mode
-        if mode is Mode.OPEN:
-            self._refuse(
-                Kind.LIVE_MOVE,
-                "was moved to Kafka while it ran",
-                "run zkmigrate live complete; then it counts as moved",
+        answer = decide(self.state, Action.plan(self.direction))
+        if answer.reason is Reason.LIVE_MOVE:
+            fix = (
+                "run zkmigrate live complete; then it counts as moved"
+                if self.state.mode is Mode.OPEN
+                else "finish that with zkmigrate live, or go back with zkmigrate live to-zookeeper "
+                "and zkmigrate unlock"
             )
-        elif mode is not Mode.ZOOKEEPER:
-            self._refuse(
-                Kind.LIVE_MOVE,
-                f"is moved while it runs, and is in mode {mode.value}",
-                "finish that with zkmigrate live, or go back with zkmigrate live to-zookeeper and "
-                "zkmigrate unlock",
-            )
+            text = f"is moved while it runs, and is in mode {self.state.mode.value}"
+            self._refuse(answer.reason, text, fix)
 
     def _stores_offsets_in_kafka(self) -> bool:
         """Whether a group of ZooKeeper has all of its offsets in Kafka: offsets.storage=kafka.
@@ -219,7 +217,7 @@ class _Planner:
         foreign = self.state.foreign
         if is_foreign_layout(self.state.group, foreign, bool(self.state.zk)):
             self._refuse(
-                Kind.FOREIGN_LAYOUT,
+                Reason.FOREIGN_LAYOUT,
                 "not in the JVM consumer's format: ",
                 "move this group with its own client's tools",
                 foreign,
@@ -228,13 +226,13 @@ class _Planner:
             self.notes.append(Note("these znodes stay as they are: ", foreign))
         elif foreign:
             self._refuse(
-                Kind.OTHER_ZNODES,
+                Reason.OTHER_ZNODES,
                 "next to the group's offsets there are znodes of an unknown kind: ",
                 "choose --other-znodes ignore if they hold no offsets",
                 foreign,
             )
         for fault in self.state.faults:
-            self._refuse(Kind.UNKNOWN, fault, "make it available again, then plan again")
+            self._refuse(Reason.UNKNOWN, fault, "make it available again, then plan again")
 
     def _other_group(self) -> None:
         """Refuse a new name under which the target store has another group.
@@ -251,7 +249,7 @@ class _Planner:
             name, held = state.group, any(one.offset is not None for one in state.zk.values())
         if held:
             self._refuse(
-                Kind.GROUP_EXISTS,
+                Reason.GROUP_EXISTS,
                 f"{self.direction.target.value} has another group {name} with offsets",
                 "choose another name with --rename",
             )
@@ -267,7 +265,7 @@ class _Planner:
         days = max(0, self.now_ms - newest) // DAY_MS
         if days > self.options.of_group(self.state.group).max_idle_days:
             self._refuse(
-                Kind.IDLE,
+                Reason.IDLE,
                 f"no offset was written for {days} days",
                 f"if it is still needed give --max-idle-days {days}",
             )

@@ -12,10 +12,12 @@ from typing import Final, NamedTuple
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkmigrate.model import GroupState, Store, number
+from zkmigrate.plan.layout import is_foreign_layout
+from zkmigrate.plan.table import Action, decide
+from zkmigrate.reasons import Reason
 from zkmigrate.text import shown
 
 _LAST_MS: Final = 253_402_300_799_000
-IGNORED: Final = "ignored: "
 
 
 class Left(NamedTuple):
@@ -36,15 +38,16 @@ class Left(NamedTuple):
     last_activity: str
     kafka: str
     why: str
+    reasons: tuple[Reason, ...] = ()
 
     @classmethod
-    def unknown(cls, group: str, why: str) -> Left:
+    def unknown(cls, group: str, reason: Reason, why: str) -> Left:
         """Return the row of a group that could not be read and so counts as left behind."""
-        return cls(group, True, 0, 0, 0, 0, "", "", why)
+        return cls(group, True, 0, 0, 0, 0, "", "", f"{reason.value}: {why}", (reason,))
 
     def ignored(self, reason: str) -> Left:
         """Return the row of a group that an operator decided to leave behind."""
-        return self._replace(left=False, why=f"{IGNORED}{reason}")
+        return self._replace(left=False, why=f"ignored: {reason}", reasons=(Reason.IGNORED,))
 
 
 def what_is_left(state: GroupState) -> Left:
@@ -88,35 +91,42 @@ def what_is_left(state: GroupState) -> Left:
             lost.add(tp)
     gone = state.expired - lost if moved is not None else frozenset()
     newest = max((node.mtime_ms for node in state.zk.values()), default=None)
-    reasons = []
+    whys: list[tuple[Reason, str]] = []
     if lost:
-        reasons.append(f"{len(lost)} offsets are only in ZooKeeper")
+        whys.append((Reason.ONLY_IN_ZOOKEEPER, f"{len(lost)} offsets are only in ZooKeeper"))
     if gone:
-        reasons.append(f"{len(gone)} offsets that were moved are gone from Kafka")
+        whys.append((Reason.EXPIRED, f"{len(gone)} offsets that were moved are gone from Kafka"))
     if hidden:
-        reasons.append(
+        text = (
             f"{len(hidden)} offsets are of topics that zkmigrate may not describe: allow it to "
             f"({shown(sorted({tp.topic for tp in hidden}))})"
         )
+        whys.append((Reason.HIDDEN, text))
     if state.foreign:
-        reasons.append(f"not understood: {shown(state.foreign)}")
+        whole = is_foreign_layout(state.group, state.foreign, bool(state.zk))
+        reason = Reason.FOREIGN_LAYOUT if whole else Reason.OTHER_ZNODES
+        whys.append((reason, f"not understood: {shown(state.foreign)}"))
     if state.members:
-        reasons.append(f"{len(state.members)} members are live in ZooKeeper")
+        whys.append((Reason.LIVE_MEMBER, f"{len(state.members)} members are live in ZooKeeper"))
     if state.mode is not Mode.ZOOKEEPER:
-        reasons.append(
-            f"is moved while it runs, in mode {state.mode.value}: zkmigrate live ends that"
-        )
-    reasons += state.faults
+        text = f"is moved while it runs, in mode {state.mode.value}: zkmigrate live ends that"
+        whys.append((Reason.LIVE_MOVE, text))
+    whys += ((Reason.UNREADABLE, fault) for fault in state.faults)
+    answer = decide(state, Action.GATE)
+    if answer.reason not in (None, *(reason for reason, _ in whys)):
+        assert answer.reason is not None
+        whys.append((answer.reason, answer.why))
     return Left(
         state.group,
-        bool(reasons),
+        bool(whys),
         len(lost | hidden | gone),
         len(decided - lost),
         len(state.foreign),
         len(state.members),
         "" if newest is None else _time(newest),
         "mixed" if len(compared) > 1 else next(iter(compared), "none"),
-        "; ".join(reasons),
+        "; ".join(text for _, text in whys),
+        tuple(reason for reason, _ in whys),
     )
 
 

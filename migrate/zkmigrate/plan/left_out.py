@@ -8,7 +8,8 @@ from typing import Final
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import Direction, GroupState, Log
 from zkmigrate.plan.options import MissingTopics, Options, Recreated, Unproven, covers
-from zkmigrate.plan.values import Kind, StaysBehind
+from zkmigrate.plan.values import StaysBehind
+from zkmigrate.reasons import Reason
 
 _SKIPPED: Final = "skipped"
 
@@ -80,17 +81,17 @@ class LeftOut:
             and topic.is_younger_than(znode)
             and tp not in self._state.misplaced
         ):
-            return Kind.RECREATED.value
+            return Reason.RECREATED.value
         if (
             options.unproven_topics is Unproven.SKIP
             and self._direction is Direction.ZK_TO_KAFKA
             and topic is not None
             and topic.log is Log.UNPROVEN
         ):
-            return Kind.UNPROVEN.value
+            return Reason.UNPROVEN.value
         if options.missing_topics is MissingTopics.SKIP and tp.topic not in self._state.hidden:
             if topic is None:
-                return Kind.TOPIC_MISSING.value
+                return Reason.TOPIC_MISSING.value
             if tp.partition not in topic.partitions:
-                return Kind.PARTITION_MISSING.value
+                return Reason.PARTITION_MISSING.value
         return None

@@ -18,7 +18,8 @@ from zkmigrate.plan.options import (
     Unproven,
     WithoutOffset,
 )
-from zkmigrate.plan.values import Entry, Kind
+from zkmigrate.plan.values import Entry
+from zkmigrate.reasons import Reason
 from zkmigrate.text import day, show
 
 CLOCKS_MS: Final = 60_000
@@ -37,7 +38,7 @@ class PartitionRules:
         self._by_topic: dict[str, Options] = {}
         self._found = findings.add
         self._expired = frozenset() if state.from_file is not None else state.expired
-        self._decided: set[Kind] = set()
+        self._decided: set[Reason] = set()
         """What was decided about the partition at hand."""
 
     def _options(self, tp: TopicPartition) -> Options:
@@ -58,14 +59,14 @@ class PartitionRules:
     def _entry(self, tp: TopicPartition) -> Entry | None:
         state = self.state
         if tp.topic in state.hidden:
-            self._found(Kind.HIDDEN, tp)
+            self._found(Reason.HIDDEN, tp)
             return None
         znode = state.zk.get(tp)
         kafka = state.kafka.get(tp)
         zk = znode.offset if znode else None
         version = znode.version if znode else None
         if znode is not None and znode.fault:
-            self._found(Kind.UNREADABLE, tp, f": {znode.fault}")
+            self._found(Reason.UNREADABLE, tp, f": {znode.fault}")
             return None
         committed = kafka.offset if kafka else None
         done = self._moved_before(tp, zk, committed)
@@ -76,9 +77,9 @@ class PartitionRules:
         if misplaced is not None and misplaced != zk and self.direction is Direction.ZK_TO_KAFKA:
             if self._options(tp).misplaced is Misplaced.REFUSE:
                 text = f": {misplaced} below offset, {show(zk)} below offsets"
-                self._found(Kind.MISPLACED, tp, text)
+                self._found(Reason.MISPLACED, tp, text)
                 return None
-            self._decided.add(Kind.MISPLACED)
+            self._decided.add(Reason.MISPLACED)
             if self._options(tp).misplaced is Misplaced.USE:
                 source_zk = misplaced
         if tp in self._expired:
@@ -116,9 +117,9 @@ class PartitionRules:
         if rule is Expired.REFUSE:
             source = Store.ZOOKEEPER if marker.moved_to is Store.KAFKA else Store.KAFKA
             text = f": {moved} at the move to {marker.moved_to.value}"
-            self._found(Kind.EXPIRED, tp, f"{text}, {source.value} holds {show(other)}")
+            self._found(Reason.EXPIRED, tp, f"{text}, {source.value} holds {show(other)}")
             return None
-        self._decided.add(Kind.EXPIRED)
+        self._decided.add(Reason.EXPIRED)
         if rule is Expired.MOVED:
             usable = self._usable(tp, moved if other is None else other)
             if usable is None:
@@ -128,7 +129,7 @@ class PartitionRules:
         else:
             log = self.state.ranges.get(tp)
             if log is None:
-                self._found(Kind.UNKNOWN, tp)
+                self._found(Reason.UNKNOWN, tp)
                 return None
             value = log.earliest if rule is Expired.EARLIEST else log.latest
             reason = f"gone since the move: the log's {rule.value} by --expired-offsets"
@@ -143,7 +144,7 @@ class PartitionRules:
         assert self.state.from_file is not None
         target = kafka if self.direction is Direction.ZK_TO_KAFKA else zk
         if tp in self.state.from_file:
-            self._decided.add(Kind.FROM_FILE)
+            self._decided.add(Reason.FROM_FILE)
             return self.state.from_file[tp], "from the file"
         return target, "not in the file: it stays"
 
@@ -199,7 +200,7 @@ class PartitionRules:
             both += f" ({from_name} at the move: {then})"
         match self._options(tp).on_conflict:
             case OnConflict.REFUSE:
-                self._found(Kind.CONFLICT, tp, both)
+                self._found(Reason.CONFLICT, tp, both)
                 return target, "conflict"
             case OnConflict.ZOOKEEPER | OnConflict.KAFKA as rule:
                 chosen = zk if rule is OnConflict.ZOOKEEPER else kafka
@@ -210,12 +211,12 @@ class PartitionRules:
                 if chosen is None:
                     return target, "conflict"
         if moved_here and chosen is not None and chosen < target:
-            self._found(Kind.WOULD_LOWER, tp, both)
+            self._found(Reason.WOULD_LOWER, tp, both)
             return target, "conflict"
         other = kafka if chosen == zk else zk
         side = Store.ZOOKEEPER if chosen == zk else Store.KAFKA
         rule_name = self._options(tp).on_conflict.value
-        self._decided.add(Kind.CONFLICT)
+        self._decided.add(Reason.CONFLICT)
         return chosen, f"conflict: {side.value} by --on-conflict {rule_name} (the other: {other})"
 
     def _start(self, tp: TopicPartition) -> tuple[int, str] | None:
@@ -225,21 +226,21 @@ class PartitionRules:
         if rule is WithoutOffset.LEAVE or topic is None or tp.partition not in topic.partitions:
             return None
         if rule is WithoutOffset.REFUSE:
-            self._found(Kind.NO_OFFSET, tp)
+            self._found(Reason.NO_OFFSET, tp)
             return None
         log = self.state.ranges.get(tp)
         if log is None:
-            self._found(Kind.UNKNOWN, tp)
+            self._found(Reason.UNKNOWN, tp)
             return None
         reason = f"no offset: the log's {rule.value} by --without-offset"
-        self._decided.add(Kind.NO_OFFSET)
+        self._decided.add(Reason.NO_OFFSET)
         return (log.earliest if rule is WithoutOffset.EARLIEST else log.latest), reason
 
     def _newest(self, tp: TopicPartition, zk: int | None, kafka: int | None) -> int | None:
         znode, committed = self.state.zk.get(tp), self.state.kafka.get(tp)
         if znode is None or committed is None or committed.commit_ms is None:
             self._found(
-                Kind.CONFLICT,
+                Reason.CONFLICT,
                 tp,
                 f": zookeeper {zk}, kafka {kafka}, and no time of the commit is known",
             )
@@ -248,14 +249,14 @@ class PartitionRules:
         newer = max(znode.mtime_ms, committed.commit_ms)
         if marker is not None and marker.moved_to is None and newer <= marker.at_ms + CLOCKS_MS:
             self._found(
-                Kind.CONFLICT,
+                Reason.CONFLICT,
                 tp,
                 f": zookeeper {zk}, kafka {kafka}, and their times do not count, since a "
                 f"rollback restored offsets on {day(marker.at_ms)}",
             )
             return None
         if znode.mtime_ms == committed.commit_ms:
-            self._found(Kind.CONFLICT, tp, f": zookeeper {zk}, kafka {kafka}, equally new")
+            self._found(Reason.CONFLICT, tp, f": zookeeper {zk}, kafka {kafka}, equally new")
             return None
         return zk if znode.mtime_ms > committed.commit_ms else kafka
 
@@ -263,10 +264,10 @@ class PartitionRules:
         """Check an offset against topic and log; ``None`` when it cannot be used."""
         topic = self.state.topics.get(tp.topic)
         if topic is None:
-            self._found(Kind.TOPIC_MISSING, tp)
+            self._found(Reason.TOPIC_MISSING, tp)
             return None
         if tp.partition not in topic.partitions:
-            self._found(Kind.PARTITION_MISSING, tp, f" of {len(topic.partitions)}")
+            self._found(Reason.PARTITION_MISSING, tp, f" of {len(topic.partitions)}")
             return None
         znode = self.state.zk.get(tp)
         recreated = False
@@ -278,21 +279,21 @@ class PartitionRules:
         ):
             if self._options(tp).recreated_topics is not Recreated.EARLIEST:
                 self._found(
-                    Kind.RECREATED, tp, f": {value} was stored before the topic was created"
+                    Reason.RECREATED, tp, f": {value} was stored before the topic was created"
                 )
                 return None
             recreated = True
-            self._decided.add(Kind.RECREATED)
+            self._decided.add(Reason.RECREATED)
         unproven = topic.log is Log.UNPROVEN and self._is_from_zookeeper(tp, value)
         rule = self._options(tp).unproven_topics
         if unproven and rule not in (Unproven.TRUST, Unproven.EARLIEST):
-            self._found(Kind.UNPROVEN, tp)
+            self._found(Reason.UNPROVEN, tp)
             return None
         if unproven:
-            self._decided.add(Kind.UNPROVEN)
+            self._decided.add(Reason.UNPROVEN)
         log = self.state.ranges.get(tp)
         if log is None:
-            self._found(Kind.UNKNOWN, tp)
+            self._found(Reason.UNKNOWN, tp)
             return None
         if recreated:
             return log.earliest, f"; {value} is of an earlier topic: the log's beginning"
@@ -301,9 +302,11 @@ class PartitionRules:
         if log.earliest <= value <= log.latest:
             return value, ""
         if self._options(tp).out_of_range is OutOfRange.REFUSE:
-            self._found(Kind.OUT_OF_RANGE, tp, f": {value}, the log is {log.earliest}-{log.latest}")
+            self._found(
+                Reason.OUT_OF_RANGE, tp, f": {value}, the log is {log.earliest}-{log.latest}"
+            )
             return value, ""
-        self._decided.add(Kind.OUT_OF_RANGE)
+        self._decided.add(Reason.OUT_OF_RANGE)
         bound = log.earliest if value < log.earliest else log.latest
         return bound, f"; {value} clamped to the log's {log.earliest}-{log.latest}"
 

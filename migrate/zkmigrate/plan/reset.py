@@ -16,6 +16,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkmigrate.errors import refused
 from zkmigrate.model import GroupState, LogRange, Store
+from zkmigrate.reasons import Reason
 from zkmigrate.text import shown
 
 
@@ -71,6 +72,7 @@ def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
         if wanted is not None:
             raise refused(
                 state.group,
+                Reason.LIVE_MOVE,
                 f"is moved while it runs, and its members begin at the higher offset: give --store "
                 f"{BOTH}",
             )
@@ -82,7 +84,9 @@ def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
     if any(one.offset is not None for one in state.zk.values()):
         if any(one.offset >= 0 for one in state.kafka.values()):
             raise refused(
-                state.group, f"both stores hold offsets: choose one with --store, or {BOTH}"
+                state.group,
+                Reason.CONFLICT,
+                f"both stores hold offsets: choose one with --store, or {BOTH}",
             )
         return (Store.ZOOKEEPER,)
     return (Store.KAFKA,)
@@ -105,6 +109,7 @@ def check_undone(state: GroupState, store: Store, rows: Iterable[Reset]) -> None
     if above:
         raise refused(
             state.group,
+            Reason.WOULD_UNDO,
             f"{shown(above)}: a member with dual commit begins at the higher offset, which would "
             f"undo this: give --store {BOTH}",
         )
@@ -141,10 +146,13 @@ def chosen(
         if tp.topic not in state.topics or tp.partition not in state.topics[tp.topic].partitions
     ]
     if missing:
-        raise refused(state.group, f"{shown(missing)}: there is no such partition")
+        raise refused(
+            state.group, Reason.PARTITION_MISSING, f"{shown(missing)}: there is no such partition"
+        )
     if not partitions:
         raise refused(
             state.group,
+            Reason.NOTHING,
             f"{' and '.join(one.value for one in stores)} has no offset of the group: name topics "
             "with --topic",
         )
@@ -170,7 +178,9 @@ def reset(
         log = ranges.get(tp)
         if log is None:
             raise refused(
-                state.group, f"{tp}: the brokers returned no log range: bring its leader back"
+                state.group,
+                Reason.UNKNOWN,
+                f"{tp}: the brokers returned no log range: bring its leader back",
             )
         before = held(state, store, tp)
         why = ""
@@ -193,6 +203,7 @@ def reset(
                 if current is None:
                     raise refused(
                         state.group,
+                        Reason.NO_OFFSET,
                         f"{tp} has no offset to start from: choose another option for it",
                     )
                 after = current + target.number

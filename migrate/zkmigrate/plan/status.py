@@ -11,6 +11,9 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import RULES, Follows, Mode
 from zkmigrate.model import GroupState, Retention, Store
 from zkmigrate.plan.cases import Case, case_of, changed_since
+from zkmigrate.plan.layout import is_foreign_layout
+from zkmigrate.plan.table import Action, decide
+from zkmigrate.reasons import Reason
 from zkmigrate.text import day, shown
 
 DAY_MS: Final = 86_400_000
@@ -44,6 +47,7 @@ class Status(NamedTuple):
     moved: str
     days_left: int | None
     attention: str
+    reasons: tuple[Reason, ...] = ()
     mode: str = ""
     """Of a group in a live move."""
     next_modes: str = ""
@@ -57,7 +61,6 @@ def status_of(
     locked: str,
     now_ms: int,
     retention: Retention | None,
-    prepared: bool = False,
 ) -> tuple[Status, bool]:
     """Return the status of a group, and whether something of it could not be read."""
     members = [name for name in state.members if not is_migrator(state.group, name)]
@@ -65,37 +68,58 @@ def status_of(
     zk = {tp: one.offset for tp, one in state.zk.items() if one.offset is not None}
     kafka = {tp: one.offset for tp, one in state.kafka.items() if one.offset >= 0}
     moved_to = marker.moved_to if marker else None
-    truth = _truth(state, moved_to, bool(zk), bool(kafka), prepared)
-    attention: list[str] = []
+    truth = _truth(state, moved_to, bool(zk), bool(kafka))
+    attention: list[tuple[Reason, str]] = []
     changed: list[TopicPartition] = []
     if marker is not None and moved_to is not None and (marker.in_target or marker.misplaced):
         changed = sorted(changed_since(state))
         if changed:
             other = Store.KAFKA if moved_to is Store.ZOOKEEPER else Store.ZOOKEEPER
             attention.append(
-                f"{other.value} has changed since the move: stop its consumers, then plan again "
-                f"({shown(map(str, changed))})"
+                (
+                    Reason.SOURCE_MOVED_ON,
+                    f"{other.value} has changed since the move: stop its consumers, then plan "
+                    f"again ({shown(map(str, changed))})",
+                )
             )
     elif marker and moved_to and not marker.left and (kafka if moved_to is Store.ZOOKEEPER else zk):
         attention.append(
-            "the migration marker had no room for the offsets, so late commits are not noticed "
-            "here: run zkmigrate status with the plan"
+            (
+                Reason.UNKNOWN,
+                "the migration marker had no room for the offsets, so late commits are not noticed "
+                "here: run zkmigrate status with the plan",
+            )
         )
     old = [name for name in members if name not in state.migratable]
     live = state.mode is not Mode.ZOOKEEPER
     if (moved_to is Store.KAFKA and members) or (live and old):
-        attention.append(f"old consumers run: stop {shown(old if live else members)}")
+        attention.append(
+            (Reason.LIVE_MEMBER, f"old consumers run: stop {shown(old if live else members)}")
+        )
     if locked == Guard.OPEN.value and (live or moved_to is Store.KAFKA):
         lock = "repeat the last step of zkmigrate live" if live else "run zkmigrate lock"
-        attention.append(f"is not locked, so old consumers can start: {lock}")
+        attention.append((Reason.NOT_LOCKED, f"is not locked, so old consumers can start: {lock}"))
     if moved_to is Store.ZOOKEEPER and state.coordinator_members:
-        attention.append(f"consumers run at the broker: stop {shown(state.coordinator_members)}")
+        attention.append(
+            (
+                Reason.COORDINATOR_MEMBER,
+                f"consumers run at the broker: stop {shown(state.coordinator_members)}",
+            )
+        )
     if truth == BOTH and any(kafka.get(tp) != offset for tp, offset in zk.items() if tp in kafka):
-        attention.append("the stores differ, and zkmigrate has not moved the group: plan shows how")
+        attention.append(
+            (
+                Reason.CONFLICT,
+                "the stores differ, and zkmigrate has not moved the group: plan shows how",
+            )
+        )
     if state.expired and moved_to is not None:
         attention.append(
-            f"offsets that were moved are gone from {moved_to.value}: make a new plan, which shows "
-            f"what to decide ({shown(map(str, sorted(state.expired)))})"
+            (
+                Reason.EXPIRED,
+                f"offsets that were moved are gone from {moved_to.value}: make a new plan, which "
+                f"shows what to decide ({shown(map(str, sorted(state.expired)))})",
+            )
         )
     elif (
         marker
@@ -103,28 +127,41 @@ def status_of(
         and not (kafka or state.hidden or marker.in_target or marker.left or marker.misplaced)
     ):
         # as with offsets.storage=kafka: a marker of an older version does not name what was there
-        attention.append("kafka has no offset of the group, so auto.offset.reset decides")
+        attention.append(
+            (Reason.EXPIRED, "kafka has no offset of the group, so auto.offset.reset decides")
+        )
     beyond = _beyond(state, truth, zk, kafka)
     if beyond:
         attention.append(
-            f"offsets are above the end of the log, so auto.offset.reset decides: reset them "
-            f"({shown(map(str, beyond))})"
+            (
+                Reason.OUT_OF_RANGE,
+                f"offsets are above the end of the log, so auto.offset.reset decides: reset them "
+                f"({shown(map(str, beyond))})",
+            )
         )
     left = _days_left(state, now_ms, retention) if kafka else None
     if state.expired and moved_to is Store.KAFKA:
         left = 0
     elif left is not None and left < SOON_DAYS and truth in (Store.KAFKA.value, BOTH):
-        attention.append("the broker will soon delete the offsets: start the new consumers")
+        attention.append(
+            (Reason.EXPIRES, "the broker will soon delete the offsets: start the new consumers")
+        )
     if state.foreign:
-        attention.append(f"not understood: {shown(state.foreign)}")
+        whole = is_foreign_layout(state.group, state.foreign, bool(state.zk))
+        reason = Reason.FOREIGN_LAYOUT if whole else Reason.OTHER_ZNODES
+        attention.append((reason, f"not understood: {shown(state.foreign)}"))
     faults = [*state.faults]
     if moved_to is not Store.KAFKA:  # ZooKeeper's offsets count
         faults += (one.fault for one in state.zk.values() if one.fault)
-    attention += faults
+    attention += ((Reason.UNREADABLE, fault) for fault in faults)
+    answer = decide(state, Action.STATUS)
+    if answer.reason not in (None, *(reason for reason, _ in attention)):
+        assert answer.reason is not None
+        attention.append((answer.reason, answer.why))
     return (
         Status(
             state.group,
-            case_of(state, prepared).value,
+            case_of(state).value,
             truth,
             len(members),
             len(state.coordinator_members),
@@ -134,18 +171,18 @@ def status_of(
             locked,
             _moved(state),
             left,
-            "; ".join(attention),
+            "; ".join(text for _, text in attention),
+            tuple(reason for reason, _ in attention),
             kafka_group=state.kafka_group,
         ),
         bool(faults),
     )
 
 
-def unknown(group: str, why: str) -> Status:
+def unknown(group: str, why: str, reason: Reason) -> Status:
     """Return the status of a group that cannot be read."""
-    return Status(
-        group, Case.UNREADABLE.value, "unknown", None, None, None, None, 0, "", "", None, why
-    )
+    nothing = (None, None, None, None, 0, "", "", None)
+    return Status(group, Case.UNREADABLE.value, "unknown", *nothing, why, (reason,))
 
 
 def only_in_kafka(group: str) -> Status:
@@ -172,14 +209,12 @@ def is_migrator(group: str, name: str) -> bool:
     return name == head + run and _RUN.fullmatch(run) is not None
 
 
-def _truth(
-    state: GroupState, moved_to: Store | None, in_zk: bool, in_kafka: bool, prepared: bool
-) -> str:
+def _truth(state: GroupState, moved_to: Store | None, in_zk: bool, in_kafka: bool) -> str:
     if any(is_migrator(state.group, name) for name in state.members):
         return MOVING
     if moved_to is not None:
         return moved_to.value
-    if prepared or state.mode is not Mode.ZOOKEEPER:
+    if state.in_live_move:
         follows = RULES[state.mode].follows
         if follows is Follows.COORDINATOR:
             return Store.KAFKA.value

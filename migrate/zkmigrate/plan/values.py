@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import Direction, KafkaOffset, number
+from zkmigrate.reasons import Reason
 
 
 class Verdict(Enum):
@@ -21,64 +22,28 @@ class Verdict(Enum):
     REFUSED = "refused"
 
 
-class Kind(Enum):
-    """The kinds of problems. Commands print the value."""
-
-    LIVE_MEMBER = "live-member"
-    OWNED = "owned"
-    COORDINATOR_MEMBER = "coordinator-member"
-    COORDINATOR_AWAY = "coordinator-away"
-    CLOSED = "closed"
-    LIVE_MOVE = "live-move"
-    FOREIGN_LAYOUT = "foreign-layout"
-    OTHER_ZNODES = "other-znodes"
-    GROUP_EXISTS = "group-exists"
-    UNREADABLE = "unreadable"
-    UNKNOWN = "unknown"
-    BAD_NAME = "bad-name"
-    NOTHING = "nothing-stored"
-    HIDDEN = "hidden-offsets"
-    CONFLICT = "conflict"
-    WOULD_LOWER = "would-lower"
-    OUT_OF_RANGE = "out-of-range"
-    TOPIC_MISSING = "topic-missing"
-    PARTITION_MISSING = "partition-missing"
-    RECREATED = "topic-recreated"
-    UNPROVEN = "topic-unproven"
-    MISPLACED = "misplaced-offsets"
-    NO_OFFSET = "no-offset"
-    EXPIRED = "expired"
-    IDLE = "idle"
-    FROM_FILE = "from-file"
-    """No problem: the operator gave the offset, so it is a decision."""
-
-    @property
-    def verdict(self) -> Verdict:
-        """Whether an option of ``plan`` can solve it, or something else must change first."""
-        return Verdict.DECIDE if self in _DECIDABLE else Verdict.REFUSED
-
-
 _DECIDABLE = frozenset(
     {
-        Kind.HIDDEN,
-        Kind.CONFLICT,
-        Kind.WOULD_LOWER,
-        Kind.OUT_OF_RANGE,
-        Kind.TOPIC_MISSING,
-        Kind.PARTITION_MISSING,
-        Kind.RECREATED,
-        Kind.UNPROVEN,
-        Kind.MISPLACED,
-        Kind.NO_OFFSET,
-        Kind.EXPIRED,
-        Kind.OTHER_ZNODES,
-        Kind.IDLE,
-        Kind.UNREADABLE,
+        Reason.HIDDEN,
+        Reason.CONFLICT,
+        Reason.WOULD_LOWER,
+        Reason.OUT_OF_RANGE,
+        Reason.TOPIC_MISSING,
+        Reason.PARTITION_MISSING,
+        Reason.RECREATED,
+        Reason.UNPROVEN,
+        Reason.MISPLACED,
+        Reason.NO_OFFSET,
+        Reason.EXPIRED,
+        Reason.OTHER_ZNODES,
+        Reason.IDLE,
+        Reason.UNREADABLE,
     }
 )
+"""An option of ``plan`` can solve these. For others, something else must change first."""
 
 
-LIVE = frozenset({Kind.LIVE_MEMBER, Kind.OWNED, Kind.COORDINATOR_MEMBER})
+LIVE = frozenset({Reason.LIVE_MEMBER, Reason.OWNED, Reason.COORDINATOR_MEMBER})
 """Problems that disappear when the group's members have stopped."""
 
 
@@ -90,7 +55,7 @@ class Problem:
     ``--skip``, which ``advice`` names at its end.
     """
 
-    kind: Kind
+    kind: Reason
     text: str
     advice: str
     names: tuple[str, ...] = ()
@@ -100,6 +65,11 @@ class Problem:
     def what(self) -> str:
         """The problem, with all names."""
         return self.text + ", ".join(self.names)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether an option of ``plan`` can solve it, or something else must change first."""
+        return Verdict.DECIDE if self.kind in _DECIDABLE else Verdict.REFUSED
 
     @property
     def fix(self) -> str:
@@ -124,7 +94,7 @@ class Entry:
     to: int | None
     write: bool
     reason: str
-    decided: frozenset[Kind] = frozenset()
+    decided: frozenset[Reason] = frozenset()
     misplaced: int | None = None
     """On the way to Kafka: the offset that a 1.1.0 broker has stored below ``offset``."""
 
@@ -183,7 +153,7 @@ class GroupPlan:
         """The hardest of the problems' verdicts."""
         if self.ignored:
             return Verdict.IGNORED
-        verdicts = {problem.kind.verdict for problem in self.problems}
+        verdicts = {problem.verdict for problem in self.problems}
         if Verdict.REFUSED in verdicts:
             return Verdict.REFUSED
         if verdicts:

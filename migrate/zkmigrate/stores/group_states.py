@@ -23,10 +23,19 @@ from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths, is_legal_group, is_legal_topic
 from zkconsumer.errors import BrokerError, ZkConsumerError, ZnodeFormatError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
-from zkmigrate.model import GroupState, HeldNow, KafkaOffset, MigrationMarker, Store, ZkOffset
+from zkmigrate.model import (
+    GroupState,
+    HeldNow,
+    KafkaOffset,
+    MigrationMarker,
+    Record,
+    Store,
+    ZkOffset,
+)
 from zkmigrate.plan.status import is_migrator
-from zkmigrate.plan.values import GroupPlan, Kind, Problem
-from zkmigrate.stores import migration_marker
+from zkmigrate.plan.values import GroupPlan, Problem
+from zkmigrate.reasons import Reason
+from zkmigrate.stores import migration_marker, record
 from zkmigrate.stores.offset_znodes import (
     misplaced_offsets,
     misplaced_path,
@@ -133,7 +142,7 @@ def read_offsets(
             }
             committed = stores.fetch(plan.in_kafka, [entry.tp for entry in plan.entries])
         except ZnodeFormatError as fault:
-            yield plan, Problem(Kind.UNREADABLE, str(fault), "repair it, then verify again")
+            yield plan, Problem(Reason.UNREADABLE, str(fault), "repair it, then verify again")
             continue
         except BrokerError as error:
             yield plan, _unreadable(plan.group, error)
@@ -229,6 +238,12 @@ def _state(
             marker = migration_marker.decode(migration_marker.path(snapshot.group), snapshot.moved)
         except ZnodeFormatError as fault:
             faults.append(str(fault))
+    written = Record()
+    if snapshot.record is not None:
+        try:
+            written = record.decode(record.path(snapshot.group), snapshot.record)
+        except ZnodeFormatError as fault:
+            faults.append(str(fault))
     mode = Mode.ZOOKEEPER
     if snapshot.mode is not None:
         try:
@@ -259,6 +274,8 @@ def _state(
         exists=snapshot.exists,
         mode=mode,
         migratable=snapshot.migratable,
+        record=written,
+        has_mode=snapshot.mode is not None or bool(snapshot.migratable),
     )
 
 
@@ -298,7 +315,7 @@ def bad_name(name: str) -> Problem:
     """Return the refusal of a name that zkmigrate cannot handle in ZooKeeper."""
     shown = ascii(name[:60]) + ("..." if len(name) > 60 else "")
     return Problem(
-        Kind.BAD_NAME,
+        Reason.BAD_NAME,
         f"{shown} cannot be part of a ZooKeeper path",
         "leave the group where it is: zkmigrate takes names of 1 to 255 characters without '/' "
         "and control characters; if it is not needed, ignore it in a file for --decisions",
@@ -310,8 +327,8 @@ def _unreadable(group: str, error: ZkConsumerError) -> Problem:
     leave = f"leave the group out with --exclude {group}"
     if isinstance(error.__cause__, PendingOffsetsError):
         fix = f"let the transaction end and run this again, or {leave}"
-        return Problem(Kind.UNREADABLE, printable(str(error)), fix)
+        return Problem(Reason.UNREADABLE, printable(str(error)), fix)
     if isinstance(error, BrokerError) and error.retriable:
         fix = f"bring its broker back and run this again, or {leave}"
-        return Problem(Kind.COORDINATOR_AWAY, printable(str(error)), fix)
-    return Problem(Kind.UNREADABLE, printable(str(error)), f"allow it to be read, or {leave}")
+        return Problem(Reason.COORDINATOR_AWAY, printable(str(error)), fix)
+    return Problem(Reason.UNREADABLE, printable(str(error)), f"allow it to be read, or {leave}")

@@ -15,17 +15,19 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import MOVED
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.scripts import read_mode
-from zkconsumer.core.migration.znodes import LivePaths
+from zkconsumer.core.migration.znodes import LivePaths, decode_mode
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
-from zkmigrate.model import MigrationMarker, Store
+from zkmigrate.model import GroupState, MigrationMarker, Record, Store
+from zkmigrate.stores import record
 
 FORMAT: Final = 1
 """Not raised for a new key: a reader refuses keys that it does not know, and the markers that the
@@ -144,11 +146,39 @@ def decode(where: str, node: Node) -> MigrationMarker:
         ) from None
 
 
+def store_in(data: bytes | None) -> str | None:
+    """Return the store that a marker's content names, if any."""
+    return str(json.loads(data)["moved_to"]) if data else None
+
+
 def read(group: str) -> Script[MigrationMarker | None]:
     """Return a group's migration marker, if there is one. Raises ZnodeFormatError."""
     where = path(group)
     (node,) = yield from read_many([where])
     return None if node is None else decode(where, node)
+
+
+def state_of(group: str) -> Script[GroupState]:
+    """Return what ZooKeeper says of a group's moves: record, marker and mode, and no offsets.
+
+    What cannot be read is one of its faults.
+    """
+    paths = LivePaths.of(group)
+    moved, modes, where = path(group), paths.mode, record.path(group)
+    stored, mode, written = yield from read_many([moved, modes, where])
+    members = tuple((yield from children(paths.members)) or ())
+    has_mode = mode is not None or bool(members)
+    try:
+        return GroupState(
+            group,
+            marker=None if stored is None else decode(moved, stored),
+            mode=Mode.ZOOKEEPER if mode is None else decode_mode(modes, mode.data),
+            migratable=members,
+            has_mode=has_mode,
+            record=Record() if written is None else record.decode(where, written),
+        )
+    except ZnodeFormatError as fault:
+        return GroupState(group, faults=(str(fault),), has_mode=has_mode)
 
 
 def name_of_moved(group: str) -> Script[str | None]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Final
+from enum import StrEnum
+from typing import Final, Self
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode, neighbours
@@ -52,17 +53,50 @@ class Facts:
     hidden: frozenset[str] = frozenset()
 
 
-def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
-    """Return what prevents writing ``target``, a sentence each. If it is empty, the mode may be
-    written.
+class Code(StrEnum):
+    """The kinds of obstacles. Tools print the value."""
 
-    An obstacle that ends with "wait" may disappear by itself. A group without members holds no
-    partition, so that alone is not an obstacle; but then no member carries offsets over.
+    WRONG_MODE = "wrong-mode"
+    NOT_ACKNOWLEDGED = "not-acknowledged"
+    IDS_OPEN = "ids-open"
+    NOT_MIGRATABLE = "not-migratable"
+    PLAIN_MEMBER = "plain-member"
+    FORMER_MEMBER = "former-member"
+    BEHIND = "behind"
+    AHEAD_IN_KAFKA = "ahead-in-kafka"
+    HIDDEN = "hidden-offsets"
+    MISPLACED = "misplaced-offsets"
+    FOREIGN_LAYOUT = "foreign-layout"
+
+
+class Obstacle(str):
+    """One sentence about what prevents a mode. ``waits``: it may disappear by itself.
+
+    ``code``: one of ``Code``, or a word of the tool that adds an obstacle.
+    """
+
+    __slots__ = ("code", "waits")
+    code: str
+    waits: bool
+
+    def __new__(cls, code: str, text: str, waits: bool = False) -> Self:
+        """Make an obstacle of its sentence."""
+        made = super().__new__(cls, text)
+        made.code, made.waits = code, waits
+        return made
+
+
+def obstacles(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
+    """Return what prevents writing ``target``. If it is empty, the mode may be written.
+
+    A group without members holds no partition, so that alone is not an obstacle; but then no member
+    carries offsets over.
     """
     if target not in neighbours(facts.mode):
         names = " or ".join(mode.value for mode in neighbours(facts.mode))
-        return (f"the group is in mode {facts.mode.value}: the next one is {names}",)
-    reasons = []
+        text = f"the group is in mode {facts.mode.value}: the next one is {names}"
+        return (Obstacle(Code.WRONG_MODE, text),)
+    reasons: list[Obstacle] = []
     late = {name for name, number in facts.members.items() if number != facts.version}
     # In a group that was never prepared there is no mode to acknowledge.
     if late and facts.version >= 0:
@@ -73,17 +107,21 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
             # know.
             wait += f", or stop the plain members on the coordinator ({_named(facts.plain)})"
         reasons.append(
-            f"mode {facts.mode.value} is not acknowledged by {_named(late)}: {wait}, or look at "
-            "the health of these members"
+            Obstacle(
+                Code.NOT_ACKNOWLEDGED,
+                f"mode {facts.mode.value} is not acknowledged by {_named(late)}: {wait}, or look "
+                "at the health of these members",
+                waits=True,
+            )
         )
     if target is not Mode.ZOOKEEPER:  # every other mode keeps legacy consumers out
         legacy = facts.registered - facts.members.keys()
         if not facts.ids_locked:
-            reasons.append("legacy consumers can still register: lock the group's ids first")
+            text = "legacy consumers can still register: lock the group's ids first"
+            reasons.append(Obstacle(Code.IDS_OPEN, text))
         if legacy:
-            reasons.append(
-                f"members that are not migratable: {_named(legacy)}: restart these as such"
-            )
+            text = f"members that are not migratable: {_named(legacy)}: restart these as such"
+            reasons.append(Obstacle(Code.NOT_MIGRATABLE, text))
     if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
         reasons += start_obstacles(facts)
     elif target is Mode.KAFKA and facts.mode is Mode.OPEN:
@@ -93,54 +131,54 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
         shown = {tp: n for tp, n in facts.in_zookeeper.items() if tp.topic not in facts.hidden}
         behind = lower(facts.in_kafka, shown)
         if behind:
-            reasons.append(
-                f"offsets are lower in Kafka than in ZooKeeper: {_named(behind)}: {_until(facts)}"
-            )
+            reasons.append(_behind(facts, "Kafka than in ZooKeeper", behind))
     elif target is Mode.ZOOKEEPER:
         reasons += _others(facts)
         reasons += _hidden(facts)
         behind = lower(facts.in_zookeeper, facts.in_kafka)
         if behind:
-            reasons.append(
-                f"offsets are lower in ZooKeeper than in Kafka: {_named(behind)}: {_until(facts)}"
-            )
+            reasons.append(_behind(facts, "ZooKeeper than in Kafka", behind))
     return tuple(reasons)
 
 
-def _others(facts: Facts) -> list[str]:
+def _others(facts: Facts) -> list[Obstacle]:
     """Return the obstacles of members of the coordinator's group that are not migratable."""
     reasons = []
     if facts.plain:
-        reasons.append(f"plain members on the coordinator: {_named(facts.plain)}: stop these first")
+        text = f"plain members on the coordinator: {_named(facts.plain)}: stop these first"
+        reasons.append(Obstacle(Code.PLAIN_MEMBER, text))
     if facts.former:
-        reasons.append(
+        text = (
             "plain members on the coordinator, or last incarnations of migratable members, whose "
             f"client id they have: {_named(facts.former)}: stop them if they are plain ones; a "
             "last incarnation leaves when its session ends: wait"
         )
+        reasons.append(Obstacle(Code.FORMER_MEMBER, text, waits=True))
     return reasons
 
 
-def start_obstacles(facts: Facts) -> list[str]:
+def start_obstacles(facts: Facts) -> list[Obstacle]:
     """Return why a live move must not start from the offsets that members have in ZooKeeper."""
-    reasons = []
+    reasons: list[Obstacle] = []
     ahead = lower(facts.in_zookeeper, facts.in_kafka)
     if ahead:
-        reasons.append(ahead_in_kafka(ahead))
+        reasons.append(Obstacle(Code.AHEAD_IN_KAFKA, ahead_in_kafka(ahead)))
     reasons += _hidden(facts)
     below = lower(facts.in_zookeeper, facts.misplaced)
     if below:
-        reasons.append(
+        text = (
             "offsets that a 1.1.0 broker has stored below offset are higher than those below "
             f"offsets, where members read: {_named(below)}: if they are right, stop the members "
             "and set them with zkmigrate reset --store zookeeper; if not, delete their znodes"
         )
+        reasons.append(Obstacle(Code.MISPLACED, text))
     if facts.foreign:
-        reasons.append(
+        text = (
             f"znodes in another client's layout: {_named(facts.foreign)}: a live move leaves their "
             "offsets behind, so move the group with that client's tools; delete these znodes if no "
             "client uses them"
         )
+        reasons.append(Obstacle(Code.FOREIGN_LAYOUT, text))
     return reasons
 
 
@@ -157,26 +195,27 @@ def ahead_in_kafka(partitions: Set[str]) -> str:
     )
 
 
-def _hidden(facts: Facts) -> list[str]:
+def _hidden(facts: Facts) -> list[Obstacle]:
     """Return the obstacle that the offsets of both stores cannot be compared."""
     if not facts.hidden:
         return []
-    return [
+    text = (
         f"the broker's access lists hide offsets in Kafka: {_named(facts.hidden)}: allow zkmigrate "
         "to describe these topics"
-    ]
+    )
+    return [Obstacle(Code.HIDDEN, text)]
 
 
-def may_pass(why: Sequence[str]) -> bool:
+def may_pass(why: Sequence[Obstacle]) -> bool:
     """Whether these obstacles may all disappear by themselves, so that waiting can help."""
-    return all(text.endswith((": wait", "of these members")) for text in why)
+    return all(one.waits for one in why)
 
 
-def _until(facts: Facts) -> str:
-    """What to do about offsets that are not carried over yet. Members do that at each commit."""
-    if facts.members:
-        return "wait"
-    return "no migratable member runs that carries them over: start one"
+def _behind(facts: Facts, where: str, partitions: Set[str]) -> Obstacle:
+    """Return the obstacle that offsets are not carried over yet. Members do that at each commit."""
+    fix = "wait" if facts.members else "no migratable member runs that carries them over: start one"
+    text = f"offsets are lower in {where}: {_named(partitions)}: {fix}"
+    return Obstacle(Code.BEHIND, text, waits=bool(facts.members))
 
 
 def lower(

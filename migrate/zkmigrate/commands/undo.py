@@ -1,0 +1,287 @@
+"""``zkmigrate undo``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+
+from zkconsumer.admin.snapshot import list_groups
+from zkconsumer.console.tables import How
+from zkconsumer.console.times import duration_option
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.errors import ZnodeFormatError
+from zkconsumer.zk.blocking import or_refusal
+from zkmigrate.apply.hooks import Hooks
+from zkmigrate.apply.journal import Journal
+from zkmigrate.apply.outcome import Outcome, Result, by_table, status_of_outcomes
+from zkmigrate.apply.records import UNDO, UNDO_JOURNAL
+from zkmigrate.commands.cells import group_cell, only_problems_option, reasons_cell
+from zkmigrate.commands.metrics import metrics_option
+from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.rows import format_options, print_table
+from zkmigrate.commands.running import (
+    begin,
+    check_cluster,
+    hook_options,
+    journal_path,
+    load,
+    open_migrator,
+    parallel_option,
+    record_options,
+)
+from zkmigrate.commands.selection import Selection, selection
+from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.commands.steps import Stage, carry_out
+from zkmigrate.exits import HELP
+from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.model import Direction, GroupState, Stage as Recorded, Store, number
+from zkmigrate.plan.options import Options
+from zkmigrate.plan.table import Action, Way, decide
+from zkmigrate.plan.values import GroupPlan
+from zkmigrate.reasons import Reason
+from zkmigrate.stores.record import read_before
+
+if TYPE_CHECKING:
+    from zkmigrate.stores.sessions import Stores
+
+_COLUMNS: Final = ("group", "outcome", "way", "offsets", "why", "reasons", "kafka_group")
+_LIVE: Final = Stage(
+    Action.UNDO,
+    Mode.ZOOKEEPER,
+    True,
+    lambda move: move.undo(),
+    only_check=lambda move: move.check_back(),
+)
+
+
+class _Undone(NamedTuple):
+    """A group, how it is taken back, and its outcome. ``kafka_group``: its name in Kafka."""
+
+    way: Way | None
+    result: Result
+    kafka_group: str = ""
+
+
+@click.command(epilog=HELP)
+@click.argument("plan", required=False)
+@click.option("--execute", is_flag=True, help="Take them back; without it nothing is changed.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Roll back also where offsets were committed after the move, and overwrite them.",
+)
+@duration_option(
+    "--wait", default=60.0, help="In a live move: how long to wait for a group's members."
+)
+@hook_options
+@parallel_option
+@selection
+@click.option(
+    "--journal",
+    metavar="FILE",
+    help="The journal's file.  [default: PLAN.journal; without PLAN zkmigrate-undo.journal]",
+)
+@record_options
+@metrics_option
+@server_options
+@only_problems_option
+@format_options
+def undo(
+    plan: str | None,
+    execute: bool,
+    force: bool,
+    wait: float,
+    parallel: int,
+    hooks: Hooks,
+    which: Selection,
+    journal: str | None,
+    servers: Servers,
+    only_problems: bool,
+    how: How,
+) -> None:
+    """Take groups back to ZooKeeper, or to what was before. A dry run unless --execute is given.
+
+    The way depends on the group's case, and is shown before anything is changed:
+
+    roll back: both stores get what they had before the last change, by the group's record in
+    ZooKeeper. This also ends a change that was interrupted.
+
+    copy back: new consumers have committed to Kafka since the move, so ZooKeeper gets these
+    offsets, as by plan --direction kafka-to-zk. Stop these consumers first.
+
+    live back: the modes of a live move, back to zookeeper, while the members run. Then unlock.
+
+    unlock: a group that was not moved, but is locked.
+
+    It needs neither plan nor journal of the move, so another operator can run it on another
+    machine. With PLAN, only groups that this plan has changed. With --all or a pattern, other
+    groups are left out.
+    """
+    loaded = None if plan is None else load(plan, which)[0]
+    where = journal_path(plan, journal) if plan is not None else Path(journal or UNDO_JOURNAL)
+    done: dict[str, _Undone] = {}
+    with (
+        Progress("undoing" if execute else "checking", changes=execute) as progress,
+        open_stores(servers, progress) as stores,
+    ):
+        if loaded is not None:
+            check_cluster(loaded, stores)
+            names = [group.group for group in loaded.groups]
+        else:
+            names = which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
+        progress.total = len(names)
+        digest = "" if loaded is None else loaded.digest
+        ways: dict[Way, list[GroupState]] = {}
+        for found in _ways(stores, names, digest, force):
+            if isinstance(found, _Undone):
+                done[found.result.group] = found
+            else:
+                ways.setdefault(found[1], []).append(found[0])
+        _announce(ways, execute)
+
+        def on_group(way: Way, kafka: dict[str, str], result: Result) -> None:
+            done[result.group] = _Undone(way, result, kafka.get(result.group, ""))
+            progress.result(result)
+
+        options = {"force": force, "parallel": parallel, "wait": wait, **hooks.commands}
+        for way, states in ways.items():
+            groups = [state.group for state in states]
+            say = partial(on_group, way, {state.group: state.kafka_group for state in states})
+            if way is Way.UNLOCK:
+                from zkmigrate.apply import guard
+
+                for name in groups:
+                    result = stores.zk.run(or_refusal(guard.release(name, execute)))
+                    if not isinstance(result, Result):
+                        result = Result(name, Outcome.FAILED, 0, str(result))
+                    say(result)
+            elif way is Way.LIVE_BACK:
+                steps = carry_out(_LIVE, stores, groups, groups, execute, wait, parallel)
+                for _, step in steps:
+                    if step is not None:
+                        say(step.result)
+            else:
+                back = way is Way.COPY_BACK
+                direction = Direction.KAFKA_TO_ZK if back else Direction.ZK_TO_KAFKA
+                chosen = [GroupPlan(one.group, kafka_group=one.kafka_group) for one in states]
+                # A plan's journal has the records of the plan, so a new plan gets another one.
+                own = back and plan is not None
+                path, of = (Path(UNDO_JOURNAL), "") if own else (where, digest)
+                at_apply = Options() if back else None
+                made = PlanFile(direction, 0, chosen, "" if back else digest, at_apply)
+                with _journal(path, of or UNDO, execute) as opened:
+                    if opened is not None:
+                        begin(opened, stores.cluster_id(), options, which)
+                    migrator = open_migrator(stores, plan or "", direction, parallel, hooks, force)
+                    if back:
+                        migrator.apply(made, opened, say, fresh=True)
+                    else:
+                        migrator.rollback(made, opened, say)
+    if not execute:
+        click.echo("dry run: nothing was changed; give --execute to act", err=True)
+    named = names if plan is not None else which.groups
+    _print(names, named, done, how, only_problems)
+
+
+@contextmanager
+def _journal(path: Path, digest: str, execute: bool) -> Iterator[Journal | None]:
+    """Open the journal, unless it is a dry run."""
+    if not execute:
+        yield None
+        return
+    with Journal(path, digest) as opened:
+        yield opened
+
+
+def _ways(
+    stores: Stores, names: Sequence[str], digest: str, force: bool
+) -> Iterator[_Undone | tuple[GroupState, Way]]:
+    """Yield how each group is taken back, or why it is not."""
+    from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
+
+    for state in read_states(stores, names, {}, False):
+        if not isinstance(state, GroupState):
+            name, problem = state
+            away = problem.kind is Reason.COORDINATOR_AWAY
+            outcome = Outcome.FAILED if away else Outcome.REFUSED
+            why = f"{problem.what}: {problem.fix}"
+            yield _Undone(None, Result(name, outcome, 0, why, (problem.kind,)))
+            continue
+        record = state.record
+        way = decide(state, Action.UNDO).way or Way.ROLL_BACK
+        refused = by_table(state, Action.UNDO)
+        if digest and record.plan != digest:
+            yield state, Way.ROLL_BACK  # which finds out whether the plan has changed the group
+        elif refused is not None and refused.outcome is not Outcome.WAS_DONE:
+            yield _Undone(None, refused, state.kafka_group)
+        elif way is Way.COPY_BACK and (force or _unused(stores, state)):
+            yield state, Way.ROLL_BACK
+        elif way is Way.ROLL_BACK and record.stage in (Recorded.NONE, Recorded.UNDONE):
+            moved = state.marker is not None and state.marker.moved_to is Store.KAFKA
+            if (moved and record.stage is Recorded.NONE) or (moved and not digest):
+                yield state, Way.COPY_BACK
+            else:
+                yield state, Way.ROLL_BACK
+        else:
+            yield state, way
+
+
+def _unused(stores: Stores, state: GroupState) -> bool:
+    """Whether Kafka has exactly what the last change has written, whatever ZooKeeper had."""
+    if state.record.stage is not Recorded.DONE:
+        return False
+    try:
+        before = stores.zk.run(read_before(state.group))
+    except ZnodeFormatError:
+        return False
+    if before is None or before.target is not Store.KAFKA:
+        return False
+    written = {tp: number(one) for tp, one in {**before.kafka, **before.to}.items()}
+    return all(number(state.kafka.get(tp)) == offset for tp, offset in written.items())
+
+
+def _announce(ways: dict[Way, list[GroupState]], execute: bool) -> None:
+    """Say how each group is taken back, before anything is changed."""
+    verb = "now" if execute else "would"
+    for way, states in ways.items():
+        names = ", ".join(state.group for state in states[:5])
+        more = f" and {len(states) - 5} more" if len(states) > 5 else ""
+        click.echo(f"{verb} {way.value}: {names}{more}", err=True)
+
+
+def _print(
+    names: Iterable[str],
+    named: Iterable[str],
+    done: dict[str, _Undone],
+    how: How,
+    only_problems: bool,
+) -> None:
+    """Print the outcome of each group; exit with the status."""
+    exact = set(named)
+    rows: list[tuple[object, ...]] = []
+    outcomes: list[Outcome] = []
+    for name in names:
+        one = done[name]
+        result = one.result
+        if result.outcome is Outcome.NOTHING and name not in exact:
+            continue
+        outcomes.append(result.outcome)
+        if only_problems and result.outcome.good:
+            continue
+        way = "" if one.way is None or result.outcome is Outcome.NOTHING else one.way.value
+        cell = group_cell(name, one.kafka_group, how)
+        reasons = reasons_cell(result.reasons, how)
+        row = (cell, result.outcome.value, way, result.offsets, result.why, reasons)
+        rows.append((*row, one.kafka_group))
+    width = 5 if how == "table" else len(_COLUMNS)
+    print_table("undo", _COLUMNS[:width], [row[:width] for row in rows], how)
+    counts = Counter(outcomes)
+    parts = [f"{counts[one]} {one.value}" for one in Outcome if counts[one]]
+    click.echo(f"groups: {', '.join(parts) or 'none'}", err=True)
+    click.get_current_context().exit(status_of_outcomes(outcomes))

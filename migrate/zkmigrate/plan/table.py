@@ -1,0 +1,212 @@
+"""What each action does with a group in each case: the one table that every command decides from.
+
+A cell comes before the checks of the action itself, such as those for members and for offsets that
+have changed since a plan was made. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from zkmigrate.model import Direction, GroupState
+from zkmigrate.plan.cases import Case, case_of
+from zkmigrate.reasons import MEANING, Reason
+
+
+class Action(Enum):
+    """What a command wants to do with a group. The value is the command."""
+
+    PLAN = "plan"
+    PLAN_BACK = "plan --direction kafka-to-zk"
+    APPLY = "apply"
+    UNDO = "undo"
+    LOCK = "lock"
+    UNLOCK = "unlock"
+    RESET = "reset"
+    PREPARE = "live prepare"
+    TO_KAFKA = "live to-kafka"
+    FINALIZE = "live finalize"
+    COMPLETE = "live complete"
+    TO_ZOOKEEPER = "live to-zookeeper"
+    GATE = "gate"
+    STATUS = "status"
+
+    @classmethod
+    def plan(cls, direction: Direction) -> Action:
+        """Return the action that plans a move."""
+        return cls.PLAN if direction is Direction.ZK_TO_KAFKA else cls.PLAN_BACK
+
+
+class Way(Enum):
+    """How ``undo`` takes a group back. Commands print the value."""
+
+    ROLL_BACK = "roll back"
+    """Both stores get what they had before the last change."""
+    COPY_BACK = "copy back"
+    """ZooKeeper gets the offsets that Kafka has now."""
+    LIVE_BACK = "live back"
+    """The group's mode goes back to ``zookeeper``, while its members run."""
+    UNLOCK = "unlock"
+    """Old consumers may start again."""
+
+
+class Do(Enum):
+    """What a command does. The reference shows the value."""
+
+    GO = "go"
+    DONE = "done before"
+    SKIP = "skip"
+    DECIDE = "decide"
+    REFUSE = "refuse"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A cell of the table. ``reason``: why the action is not carried out."""
+
+    do: Do
+    reason: Reason | None = None
+    way: Way | None = None
+
+    def __str__(self) -> str:
+        if self.way is not None:
+            return self.way.value
+        return self.do.value + (f": {self.reason.value}" if self.reason else "")
+
+    @property
+    def why(self) -> str:
+        """The reason and what to do, for people."""
+        if self.reason is None:
+            return ""
+        return " ".join(MEANING[self.reason]).replace("`", "")
+
+
+GO: Final = Answer(Do.GO)
+DONE: Final = Answer(Do.DONE)
+
+_EXPIRED: Final = (Case.EXPIRED_IN_PART, Case.EXPIRED)
+_IN_KAFKA: Final = (Case.MOVED, Case.USED, Case.LATE_COMMIT, *_EXPIRED)
+"""Moved to Kafka."""
+_FOLLOWS_KAFKA: Final = (Case.KAFKA, Case.OPEN)
+_LIVE: Final = (Case.LOCKED, *_FOLLOWS_KAFKA)
+_NEVER: Final = (
+    Case.UNTOUCHED, Case.IN_KAFKA, Case.EMPTY, Case.MISPLACED, Case.HIDDEN, Case.OTHER_LAYOUT,
+    Case.OTHER_ZNODES,
+)  # fmt: skip
+"""Never moved."""
+_NO_MODE: Final = (*_NEVER, Case.ROLLED_BACK, Case.MOVED_BACK)
+"""Neither moved to Kafka nor in a live move."""
+
+
+def _row(*rules: tuple[tuple[Case, ...], Do, Reason | None]) -> Mapping[Case, Answer]:
+    """Return the answer for each case: that of the first rule with it, otherwise ``GO``."""
+    row = dict.fromkeys(Case, GO)
+    for cases, do, reason in reversed(rules):
+        row |= dict.fromkeys(cases, Answer(do, reason))
+    return row
+
+
+_UNREADABLE: Final = ((Case.UNREADABLE,), Do.FAIL, Reason.UNREADABLE)
+_UNFINISHED: Final = ((Case.INTERRUPTED,), Do.REFUSE, Reason.UNFINISHED)
+_LIVE_REFUSED: Final = (_LIVE, Do.REFUSE, Reason.LIVE_MOVE)
+_PROBLEMS: Final = (
+    ((Case.UNREADABLE,), Do.DECIDE, Reason.UNREADABLE),
+    ((Case.OTHER_LAYOUT,), Do.REFUSE, Reason.FOREIGN_LAYOUT),
+    ((Case.OTHER_ZNODES,), Do.DECIDE, Reason.OTHER_ZNODES),
+    ((Case.HIDDEN,), Do.DECIDE, Reason.HIDDEN),
+    (_EXPIRED, Do.DECIDE, Reason.EXPIRED),
+    ((Case.LATE_COMMIT,), Do.DECIDE, Reason.CONFLICT),
+    _LIVE_REFUSED,
+)
+_BEFORE_LIVE: Final = (_UNREADABLE, _UNFINISHED, (_IN_KAFKA, Do.REFUSE, Reason.MOVED))
+_LAYOUT: Final = (
+    ((Case.OTHER_LAYOUT,), Do.REFUSE, Reason.FOREIGN_LAYOUT),
+    ((Case.OTHER_ZNODES,), Do.REFUSE, Reason.OTHER_ZNODES),
+)
+
+TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
+    Action.PLAN: _row(
+        *_PROBLEMS,
+        ((Case.MISPLACED,), Do.DECIDE, Reason.MISPLACED),
+        ((Case.EMPTY,), Do.REFUSE, Reason.NOTHING),
+        ((Case.MOVED, Case.USED), Do.DONE, None),
+    ),
+    Action.PLAN_BACK: _row(*_PROBLEMS, ((Case.MOVED_BACK,), Do.DONE, None)),
+    Action.APPLY: _row(_UNREADABLE, _LIVE_REFUSED),
+    Action.UNDO: {
+        **_row(
+            _UNREADABLE,
+            ((Case.LATE_COMMIT,), Do.REFUSE, Reason.CONFLICT),
+            ((Case.ROLLED_BACK,), Do.DONE, None),
+        ),
+        **dict.fromkeys(
+            (Case.INTERRUPTED, Case.MOVED, *_EXPIRED, Case.MOVED_BACK),
+            Answer(Do.GO, way=Way.ROLL_BACK),
+        ),
+        Case.USED: Answer(Do.GO, way=Way.COPY_BACK),
+        **dict.fromkeys(_LIVE, Answer(Do.GO, way=Way.LIVE_BACK)),
+        **dict.fromkeys((Case.PREPARED, *_NEVER), Answer(Do.GO, way=Way.UNLOCK)),
+    },
+    Action.LOCK: _row(_UNREADABLE, (_NO_MODE, Do.SKIP, Reason.NOT_MOVED)),
+    Action.UNLOCK: _row(_UNREADABLE, (_FOLLOWS_KAFKA, Do.REFUSE, Reason.LIVE_MOVE)),
+    Action.RESET: _row(
+        _UNFINISHED,
+        ((Case.UNREADABLE,), Do.REFUSE, Reason.UNREADABLE),
+        *_LAYOUT,
+        ((Case.HIDDEN,), Do.REFUSE, Reason.HIDDEN),
+    ),
+    Action.PREPARE: _row(
+        *_BEFORE_LIVE,
+        ((Case.IN_KAFKA,), Do.REFUSE, Reason.AHEAD_IN_KAFKA),
+        ((Case.HIDDEN,), Do.REFUSE, Reason.HIDDEN),
+        ((Case.OTHER_LAYOUT,), Do.REFUSE, Reason.FOREIGN_LAYOUT),
+    ),
+    Action.TO_KAFKA: _row(
+        *_BEFORE_LIVE, ((*_NO_MODE, Case.PREPARED), Do.REFUSE, Reason.WRONG_MODE)
+    ),
+    Action.FINALIZE: _row(
+        *_BEFORE_LIVE, ((*_NO_MODE, Case.PREPARED, Case.LOCKED), Do.REFUSE, Reason.WRONG_MODE)
+    ),
+    Action.COMPLETE: _row(
+        _UNREADABLE,
+        _UNFINISHED,
+        (_IN_KAFKA, Do.DONE, None),
+        ((*_NO_MODE, Case.PREPARED, Case.LOCKED, Case.KAFKA), Do.REFUSE, Reason.WRONG_MODE),
+    ),
+    Action.TO_ZOOKEEPER: _row(*_BEFORE_LIVE, ((*_NO_MODE, Case.PREPARED), Do.DONE, None)),
+    Action.GATE: _row(
+        _UNFINISHED,
+        ((Case.UNREADABLE,), Do.REFUSE, Reason.UNREADABLE),
+        *_LAYOUT,
+        ((Case.HIDDEN,), Do.REFUSE, Reason.HIDDEN),
+        (_EXPIRED, Do.REFUSE, Reason.EXPIRED),
+        _LIVE_REFUSED,
+    ),
+    Action.STATUS: _row(
+        _UNFINISHED,
+        _UNREADABLE,
+        *_LAYOUT,
+        ((Case.LATE_COMMIT,), Do.REFUSE, Reason.SOURCE_MOVED_ON),
+        (_EXPIRED, Do.REFUSE, Reason.EXPIRED),
+    ),
+}
+"""For ``gate``, ``refuse`` means that the group is left. For ``status`` it means that the group
+needs attention."""
+
+
+BY_RECORD: Final = frozenset(
+    {
+        Action.APPLY, Action.LOCK, Action.UNLOCK, Action.PREPARE, Action.TO_KAFKA, Action.FINALIZE,
+        Action.COMPLETE, Action.TO_ZOOKEEPER,
+    }
+)  # fmt: skip
+"""Actions that know a group's record and mode alone, and then make their own checks of offsets."""
+
+
+def decide(state: GroupState, action: Action) -> Answer:
+    """Return what an action does with a group."""
+    return TABLE[action][case_of(state)]

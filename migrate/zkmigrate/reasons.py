@@ -1,0 +1,301 @@
+"""Why a group is refused, skipped or needs attention: one short, stable word for each reason.
+
+Programs decide by these codes. The sentences next to them are for people, and may change. Values
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+
+class Reason(Enum):
+    """The reasons. Commands print the value."""
+
+    # Members and claims
+    LIVE_MEMBER = "live-member"
+    OWNED = "owned"
+    COORDINATOR_MEMBER = "coordinator-member"
+    OTHER_WRITER = "other-writer"
+    EARLIER_RUN = "earlier-run"
+    HOOK_FAILED = "hook-failed"
+    SESSION_ENDED = "session-ended"
+    WRITTEN_LATE = "written-late"
+    # What could not be read or is not allowed
+    COORDINATOR_AWAY = "coordinator-away"
+    COORDINATOR_REFUSED = "coordinator-refused"
+    CLOSED = "closed"
+    CANNOT_LOCK = "cannot-lock"
+    UNREADABLE = "unreadable"
+    UNKNOWN = "unknown"
+    BAD_NAME = "bad-name"
+    HIDDEN = "hidden-offsets"
+    # What has happened to the group
+    NOT_MOVED = "not-moved"
+    MOVED = "moved"
+    MOVED_SINCE = "moved-since"
+    ROLLED_BACK = "rolled-back"
+    UNFINISHED = "unfinished"
+    NO_RECORD = "no-record"
+    LIVE_MOVE = "live-move"
+    OTHER_OPERATOR = "other-operator"
+    USED = "used"
+    EXPIRED = "expired"
+    EXPIRES = "expires"
+    SOURCE_MOVED_ON = "source-moved-on"
+    CHANGED = "changed"
+    NOT_REVIEWED = "not-reviewed"
+    NOT_LOCKED = "not-locked"
+    ONLY_IN_ZOOKEEPER = "only-in-zookeeper"
+    # Offsets and znodes
+    FOREIGN_LAYOUT = "foreign-layout"
+    OTHER_ZNODES = "other-znodes"
+    GROUP_EXISTS = "group-exists"
+    NOTHING = "nothing-stored"
+    CONFLICT = "conflict"
+    WOULD_LOWER = "would-lower"
+    WOULD_UNDO = "would-undo"
+    OUT_OF_RANGE = "out-of-range"
+    TOPIC_MISSING = "topic-missing"
+    PARTITION_MISSING = "partition-missing"
+    RECREATED = "topic-recreated"
+    UNPROVEN = "topic-unproven"
+    MISPLACED = "misplaced-offsets"
+    NO_OFFSET = "no-offset"
+    IDLE = "idle"
+    IGNORED = "ignored"
+    FROM_FILE = "from-file"
+    # Gates of a live move
+    WRONG_MODE = "wrong-mode"
+    NOT_ACKNOWLEDGED = "not-acknowledged"
+    IDS_OPEN = "ids-open"
+    NOT_MIGRATABLE = "not-migratable"
+    MIGRATABLE = "migratable-member"
+    PLAIN_MEMBER = "plain-member"
+    FORMER_MEMBER = "former-member"
+    BEHIND = "behind"
+    AHEAD_IN_KAFKA = "ahead-in-kafka"
+
+
+MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
+    Reason.LIVE_MEMBER: (
+        "Members are registered in ZooKeeper.",
+        "Stop them. A killed one disappears when its session ends; `apply --wait` waits for that.",
+    ),
+    Reason.OWNED: (
+        "Partitions are owned by members that are not registered.",
+        "Make sure that no process of the group runs, then delete the named `owners` znode.",
+    ),
+    Reason.COORDINATOR_MEMBER: (
+        "Consumers are members of the group on the broker's coordinator.",
+        "Stop them, or let them leave.",
+    ),
+    Reason.OTHER_WRITER: (
+        "A client that is not a member wrote an offset while the group was changed.",
+        "Stop that client, then plan again.",
+    ),
+    Reason.EARLIER_RUN: (
+        "An earlier run of `zkmigrate` still has its session.",
+        "Wait until it has ended, then run the command again.",
+    ),
+    Reason.HOOK_FAILED: (
+        "The command of `--before-group` failed.",
+        "Remove the cause, then run it again.",
+    ),
+    Reason.SESSION_ENDED: (
+        "The session that claimed the group has ended, perhaps because `zkmigrate` was suspended. "
+        "Nothing more was written.",
+        "Run it again.",
+    ),
+    Reason.WRITTEN_LATE: (
+        "Offsets were committed after the session had ended, and may have replaced newer ones.",
+        "Compare them with their consumers, set the right ones with `reset`, then make a new plan.",
+    ),
+    Reason.COORDINATOR_AWAY: (
+        "The group's coordinator does not answer.",
+        "Bring the broker back and run the command again. Other groups are not affected.",
+    ),
+    Reason.COORDINATOR_REFUSED: (
+        "The coordinator refused to store offsets.",
+        "Remove the cause in the message, then run it again.",
+    ),
+    Reason.CLOSED: (
+        "The access list of the group's `ids` does not let `zkmigrate` register.",
+        "Allow its identity to create znodes there.",
+    ),
+    Reason.CANNOT_LOCK: (
+        "Old consumers cannot be kept out: ZooKeeper does not enforce access lists, or "
+        "`zkmigrate` is its super user, or may not change the list.",
+        "Use another identity, or `lock --hold`.",
+    ),
+    Reason.UNREADABLE: (
+        "An offset, the group's record or another znode cannot be read.",
+        "Correct the znode or allow it to be read, leave the offset out with `--skip`, or the "
+        "group with `--exclude`.",
+    ),
+    Reason.UNKNOWN: (
+        "The brokers gave no log range.",
+        "Make sure that the partition has a leader, then run it again.",
+    ),
+    Reason.BAD_NAME: (
+        "Kafka allows any name for a group, ZooKeeper does not.",
+        "Leave the group in Kafka.",
+    ),
+    Reason.HIDDEN: (
+        "The broker's access lists hide the offsets of a topic.",
+        "Allow `zkmigrate` to describe the topic, or leave it out with `--skip`.",
+    ),
+    Reason.NOT_MOVED: (
+        "The group was not moved, and is not in a live move.",
+        "Nothing, or move it first.",
+    ),
+    Reason.MOVED: (
+        "The group counts as moved to Kafka.",
+        "For a live move, first move it back with `plan --direction kafka-to-zk`.",
+    ),
+    Reason.MOVED_SINCE: (
+        "The group was rolled back or moved again since this plan moved it.",
+        "Make a new plan if it is to be moved.",
+    ),
+    Reason.ROLLED_BACK: ("This plan was rolled back in the group.", "Make a new plan."),
+    Reason.UNFINISHED: (
+        "A command has begun to change the group's offsets and has not finished.",
+        "Run `apply` again with its plan, or `undo`.",
+    ),
+    Reason.NO_RECORD: (
+        "ZooKeeper does not have what was there before the change, which was too long.",
+        "Move the group back with `plan --direction kafka-to-zk`.",
+    ),
+    Reason.LIVE_MOVE: (
+        "The group is moved while it runs, and its mode shows which store counts.",
+        "Finish that with `live`, or go back.",
+    ),
+    Reason.OTHER_OPERATOR: (
+        "Another operator has changed the group meanwhile.",
+        "Agree on what is to be done, then run it again.",
+    ),
+    Reason.USED: (
+        "New consumers have committed since the move, so what was before it would be delivered "
+        "again.",
+        "Stop them and move Kafka's offsets back with `plan --direction kafka-to-zk`.",
+    ),
+    Reason.EXPIRED: (
+        "Offsets that were moved are gone from their store: they expired, or were deleted.",
+        "Make a new plan and choose `--expired-offsets`.",
+    ),
+    Reason.EXPIRES: (
+        "The broker will soon delete the offsets.",
+        "Start the new consumers.",
+    ),
+    Reason.SOURCE_MOVED_ON: (
+        "The source store has changed since the move: an old consumer is or was alive.",
+        "Stop it, then plan again; the plan shows both offsets.",
+    ),
+    Reason.CHANGED: (
+        "Offsets, topics or the group's record have changed since the plan was made or the group "
+        "was read.",
+        "Plan again from what is there now, or run the command again.",
+    ),
+    Reason.NOT_REVIEWED: (
+        "A decision would apply to something that the preview did not show.",
+        "Plan again, and review it.",
+    ),
+    Reason.NOT_LOCKED: (
+        "The group counts in Kafka, and old consumers can start.",
+        "Run `lock`, or repeat the last step of `live`.",
+    ),
+    Reason.ONLY_IN_ZOOKEEPER: (
+        "Kafka has no offset, or a lower one, where ZooKeeper has one.",
+        "Move the group.",
+    ),
+    Reason.FOREIGN_LAYOUT: (
+        "Another client keeps its offsets in the group's znode.",
+        "Move the group with that client's tools.",
+    ),
+    Reason.OTHER_ZNODES: (
+        "Next to the group's offsets are znodes of an unknown kind.",
+        "Look at them, then choose `--other-znodes ignore` if they hold no offsets.",
+    ),
+    Reason.GROUP_EXISTS: (
+        "The target store has another group of that name, with offsets.",
+        "Choose another name with `--rename`.",
+    ),
+    Reason.NOTHING: (
+        "The source store has no offset of the group.",
+        "Check group, chroot and `--direction`.",
+    ),
+    Reason.CONFLICT: ("The stores have different offsets.", "Choose `--on-conflict`."),
+    Reason.WOULD_LOWER: (
+        "An old consumer has used the source store since the move, and the decision would lower "
+        "the target's offset.",
+        "Choose `--on-conflict max`, or give the right offsets with `--from-file`.",
+    ),
+    Reason.WOULD_UNDO: (
+        "Members begin at the higher offset, so the other store would undo a reset.",
+        "Give `--store both`.",
+    ),
+    Reason.OUT_OF_RANGE: ("An offset is outside of the log.", "Choose `--out-of-range clamp`."),
+    Reason.TOPIC_MISSING: ("The topic does not exist.", "Choose `--missing-topics skip`."),
+    Reason.PARTITION_MISSING: (
+        "The topic has no such partition.",
+        "Add partitions, or choose `--missing-topics skip`.",
+    ),
+    Reason.RECREATED: (
+        "The offset was stored before the topic was created.",
+        "Choose `--recreated-topics skip` or `earliest`.",
+    ),
+    Reason.UNPROVEN: (
+        "It is not certain that the topic is still the same.",
+        "Choose `--unproven-topics`.",
+    ),
+    Reason.MISPLACED: (
+        "A 1.1.0 broker has stored offsets below `offset`.",
+        "Choose `--misplaced use` or `ignore`.",
+    ),
+    Reason.NO_OFFSET: (
+        "A partition has no offset in either store.",
+        "Choose `--without-offset`.",
+    ),
+    Reason.IDLE: (
+        "The group has stored no offset for a long time.",
+        "If it is needed, give `--max-idle-days N`.",
+    ),
+    Reason.IGNORED: ("An operator decided to leave the group as it is.", "Nothing."),
+    Reason.FROM_FILE: ("No problem: the operator gave the offset.", "Nothing."),
+    Reason.WRONG_MODE: (
+        "The group is in a mode that this step does not start from.",
+        "Run the steps between.",
+    ),
+    Reason.NOT_ACKNOWLEDGED: (
+        "Members do not act on the mode yet.",
+        "Wait, or look at the health and the logs of these members. If the message also names "
+        "plain members, these joined before the mode was written: stop them.",
+    ),
+    Reason.IDS_OPEN: ("Legacy consumers can still register.", "Run `lock`."),
+    Reason.NOT_MIGRATABLE: (
+        "Members are not migratable.",
+        "Restart them as `MigratableConsumerConnector`.",
+    ),
+    Reason.MIGRATABLE: ("Migratable members run.", "Replace them by plain consumers."),
+    Reason.PLAIN_MEMBER: (
+        "Plain Kafka consumers are members on the coordinator.",
+        "Stop them first.",
+    ),
+    Reason.FORMER_MEMBER: (
+        "Plain consumers, or the last incarnations of migratable members, are on the coordinator.",
+        "Wait until their sessions end. If they are plain consumers, stop them.",
+    ),
+    Reason.BEHIND: (
+        "Offsets are lower in the store that the next mode uses.",
+        "Wait for the next commit. Without members, start a migratable one. If no member reads the "
+        "topic any longer, delete `/consumers/GROUP/offsets/TOPIC` with ZooKeeper's shell.",
+    ),
+    Reason.AHEAD_IN_KAFKA: (
+        "Offsets are higher in Kafka than in ZooKeeper, where a live move starts.",
+        "If members have `offsets.storage=kafka`, let them store in ZooKeeper again first. If they "
+        "are from an earlier use, stop the members and set them with `reset --store kafka`.",
+    ),
+}
+"""The meaning of each reason, and what to do. The reference shows this table."""

@@ -1,0 +1,267 @@
+"""``/consumers/GROUP/record``: who works on a group's move, and what was there before it. Scripts.
+
+The record is small JSON: operator, command, plan digest, mode, lock, the store that counts, and the
+state of the last change (``begun``, ``undoing`` or ``done``). Its version is the group's *serial*.
+Every command reads it first, and writes it in one request with each change of the migration marker
+or of the mode, or right before a change that ZooKeeper cannot put into a request with others. The
+write fails if another command has written it meanwhile.
+
+``/consumers/GROUP/record/before`` has what both stores held before the last change, and what it was
+to write. So another operator can go on or undo on another machine, without a plan or a journal.
+Members of a live move watch the mode znode, and other programs read the marker: the record repeats
+both and replaces neither.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from zkconsumer.admin.snapshot import RECORD
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Code, Create, Multi, MultiOp, Node, Ok, SetData
+from zkconsumer.core.zookeeper.scripts.common import Script, attempt, read_many
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.errors import ZnodeFormatError
+from zkmigrate.errors import refused
+from zkmigrate.model import Before, KafkaOffset, Record, Stage, Store
+from zkmigrate.reasons import Reason
+
+FORMAT: Final = 1
+_KEYS: Final = frozenset(
+    {
+        "version", "id", "by", "command", "plan", "at_ms", "mode", "locked", "moved_to", "stage",
+        "claim",
+    }
+)  # fmt: skip
+_BEFORE_KEYS: Final = frozenset(
+    {"version", "target", "kafka_group", "marker", "locked", "skipped", "rows", "earlier"}
+)
+_EARLIER_BYTES: Final = 400 * 1024
+"""What was there before an earlier change is kept only if both are not longer."""
+MEANWHILE: Final = "another operator has changed the group meanwhile: run it again"
+MAX_BYTES: Final = 900 * 1024
+"""ZooKeeper takes 1 MiB in one request. What is longer is left out, and cannot be undone."""
+
+
+def path(group: str) -> str:
+    """Return the record's path."""
+    return f"{GroupPaths(group).root}/{RECORD}"
+
+
+def before_path(group: str) -> str:
+    """Return the path of what was there before the last change."""
+    return f"{path(group)}/before"
+
+
+def encode(record: Record) -> bytes:
+    """Return a record's content."""
+    document = {
+        "version": FORMAT,
+        "id": record.id,
+        "by": record.by,
+        "command": record.command,
+        "plan": record.plan,
+        "at_ms": record.at_ms,
+        "mode": record.mode,
+        "locked": record.locked,
+        "moved_to": record.moved_to,
+        "stage": record.stage.value,
+        "claim": record.claim,
+    }
+    return _json(document)
+
+
+def decode(where: str, node: Node) -> Record:
+    """Decode a record. Raises ZnodeFormatError."""
+    document = _document(where, node.data, _KEYS)
+    try:
+        texts = [document[name] for name in ("id", "by", "command", "plan", "claim")]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError
+        if type(document["at_ms"]) is not int or type(document["locked"]) is not bool:
+            raise ValueError
+        moved_to = document["moved_to"]
+        return Record(
+            node.stat.version,
+            id=texts[0],
+            by=texts[1],
+            command=texts[2],
+            plan=texts[3],
+            at_ms=document["at_ms"],
+            mode=str(document["mode"]),
+            locked=document["locked"],
+            moved_to=None if moved_to is None else Store(moved_to).value,
+            stage=Stage(document["stage"]),
+            claim=texts[4],
+        )
+    except (KeyError, TypeError, ValueError):
+        raise ZnodeFormatError(where, "is not a record of zkmigrate") from None
+
+
+def encode_before(before: Before) -> bytes:
+    """Return the content of what was there before; empty if it is too long."""
+    rows: dict[str, dict[str, list[Any]]] = {}
+    for tp in sorted(before.zk):
+        kafka = before.kafka.get(tp)
+        row: list[Any] = [_offset(before.zk[tp]), _offset(kafka)]
+        rich = before.target is Store.KAFKA and kafka is not None
+        if tp in before.to:
+            row.append(_offset(before.to[tp]))
+            if rich and kafka is not None and (kafka.leader_epoch != -1 or kafka.metadata):
+                row += [kafka.leader_epoch, kafka.metadata]
+        rows.setdefault(tp.topic, {})[str(tp.partition)] = row
+    marker = None if before.marker is None else before.marker.decode()
+    document: dict[str, Any] = {
+        "version": FORMAT,
+        "target": before.target.value,
+        "kafka_group": before.kafka_group,
+        "marker": marker,
+        "locked": before.locked,
+        "skipped": sorted(before.skipped),
+        "rows": rows,
+        "earlier": None,
+    }
+    data = _json(document)
+    if len(data) > MAX_BYTES:
+        return b""
+    if before.earlier and len(data) + len(before.earlier) < _EARLIER_BYTES:
+        earlier = {**json.loads(before.earlier), "earlier": None}
+        document["earlier"] = {"plan": before.earlier_plan, "before": earlier}
+        return _json(document)
+    return data
+
+
+def decode_before(where: str, data: bytes) -> Before:
+    """Reverse ``encode_before``. Raises ZnodeFormatError."""
+    document = _document(where, data, _BEFORE_KEYS)
+    zk: dict[TopicPartition, KafkaOffset | None] = {}
+    kafka: dict[TopicPartition, KafkaOffset | None] = {}
+    to: dict[TopicPartition, KafkaOffset | None] = {}
+    try:
+        for topic, partitions in document["rows"].items():
+            for number, row in partitions.items():
+                tp = TopicPartition(topic, int(number))
+                zk[tp], kafka[tp] = _stored(row[0]), _stored(row[1])
+                if len(row) > 2:
+                    to[tp] = _stored(row[2])
+                if len(row) > 3:
+                    kafka[tp] = KafkaOffset(_int(row[1]), _int(row[3]), str(row[4]))
+        marker, earlier = document["marker"], document["earlier"]
+        return Before(
+            Store(document["target"]),
+            str(document["kafka_group"]),
+            None if marker is None else str(marker).encode(),
+            bool(document["locked"]),
+            frozenset(map(str, document["skipped"])),
+            zk,
+            kafka,
+            to,
+            b"" if earlier is None else _json(earlier["before"]),
+            "" if earlier is None else str(earlier["plan"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        raise ZnodeFormatError(where, "is not what zkmigrate wrote") from None
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _document(where: str, data: bytes, keys: frozenset[str]) -> dict[str, Any]:
+    try:
+        document = json.loads(data.decode())
+        version, odd = document["version"], sorted(document.keys() - keys)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise ZnodeFormatError(where, "is not a record of zkmigrate") from None
+    if version != FORMAT or odd:
+        raise ZnodeFormatError(
+            where, "was written by another version of zkmigrate: use that version"
+        )
+    return document  # type: ignore[no-any-return]
+
+
+def _offset(stored: KafkaOffset | None) -> int | None:
+    return None if stored is None else stored.offset
+
+
+def _int(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError
+    return value
+
+
+def _stored(value: object) -> KafkaOffset | None:
+    return None if value is None else KafkaOffset(_int(value))
+
+
+# -- scripts ---------------------------------------------------------------------------------------
+
+
+def read(group: str) -> Script[Record]:
+    """Return a group's record; an empty one if there is none. Raises ZnodeFormatError."""
+    where = path(group)
+    (node,) = yield from read_many([where])
+    return Record() if node is None else decode(where, node)
+
+
+def read_before(group: str) -> Script[Before | None]:
+    """Return what was there before the last change, if it is known. Raises ZnodeFormatError."""
+    data = yield from before_data(group)
+    return decode_before(before_path(group), data) if data else None
+
+
+def before_data(group: str) -> Script[bytes]:
+    """Return the content of what was there before the last change; empty if there is none."""
+    (node,) = yield from read_many([before_path(group)])
+    return b"" if node is None else node.data
+
+
+def written(record: Record, now_ms: int, **fields: Any) -> Record:
+    """Return the record after a write by this process. ``version`` is still the one before."""
+    return replace(record, id=uuid.uuid4().hex[:8], by=operator(), at_ms=now_ms, **fields)
+
+
+def op(group: str, record: Record) -> MultiOp:
+    """Return the operation that writes a record, if nothing else has written it since."""
+    data = encode(record)
+    if record.version < 0:
+        return Create(path(group), data)
+    return SetData(path(group), data, record.version)
+
+
+def write(
+    group: str, record: Record, first: Iterable[MultiOp] = (), then: Iterable[MultiOp] = ()
+) -> Script[Record]:
+    """Write a record together with other operations; return it with its new version.
+
+    Raises GroupRefusedError if another command has written the record since, or another operation
+    fails. Then nothing is written.
+    """
+    ops = (*first, op(group, record), *then)
+    while True:
+        reply = yield from attempt(Multi(ops))
+        if isinstance(reply, Ok):
+            return replace(record, version=record.version + 1)
+        if reply.code is Code.CONNECTION_LOSS:
+            found = yield from read(group)
+            if found.id == record.id:
+                return found
+            if found.version == record.version:
+                continue
+        raise refused(group, Reason.OTHER_OPERATOR, MEANWHILE)
+
+
+def operator() -> str:
+    """Return who runs this, as ``user@host``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
