@@ -114,7 +114,7 @@ def test_a_second_try(tests: int, status: int, tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     names = (tmp_path / "names").read_text().split()
     assert (ran.returncode, len(names), len(set(names))) == (status, 2 * tests, 2 * tests)
