@@ -9,12 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from contextlib import closing
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import click
 import pytest
+from zkmigrate.apply import parallel
 from zkmigrate.apply.parallel import Parallel
 from zkmigrate.commands import watch
 from zkmigrate.commands.watch import Look, look_once_or_often
@@ -78,6 +81,19 @@ def test_an_error_of_all_groups_begins_no_other() -> None:
     with pytest.raises(JournalError), closing(pool.each(items(), work)) as found:
         list(found)
     assert sorted(begun) == [0, 1]
+
+
+def test_results_of_one_worker_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if several have ended before any was looked at. ``reset`` prints them as they are."""
+
+    def backwards(tasks: list[Future[int]], return_when: str) -> SimpleNamespace:
+        wait(tasks)
+        return SimpleNamespace(done=list(tasks)[::-1])
+
+    monkeypatch.setattr(parallel, "wait", backwards)
+    pool = Parallel([None], Event(), lambda: None)
+    with closing(pool.each(range(5), lambda _worker, item: item)) as found:
+        assert [item for item, _ in found] == [0, 1, 2, 3, 4]
 
 
 SCRIPT = """

@@ -69,11 +69,12 @@ class Parallel(Generic[Worker]):
             finally:
                 self._workers.put(worker)
 
-        under_way: set[Future[tuple[Item, Result | ZkConsumerError] | None]] = set()
+        under_way: list[Future[tuple[Item, Result | ZkConsumerError] | None]] = []
 
         def ended() -> Iterator[tuple[Item, Result | ZkConsumerError]]:
-            """Wait for at least one to end, and take those that did."""
-            for one in wait(under_way, return_when=FIRST_COMPLETED).done:
+            """Wait for at least one to end, and take those that did, in the order of the items."""
+            done = wait(under_way, return_when=FIRST_COMPLETED).done
+            for one in [one for one in under_way if one in done]:
                 under_way.remove(one)
                 outcome = one.result()
                 if outcome is not None:
@@ -83,7 +84,7 @@ class Parallel(Generic[Worker]):
             with ThreadPoolExecutor(self._count, "zkmigrate") as pool:
                 try:
                     for item in items:
-                        under_way.add(pool.submit(task, item))
+                        under_way.append(pool.submit(task, item))
                         if len(under_way) >= 2 * self._count:
                             yield from ended()
                     while under_way:
