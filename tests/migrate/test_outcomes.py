@@ -218,6 +218,8 @@ def test_report_prints_json(simulated: Simulated, capsys: pytest.CaptureFixture[
     rows = rows_of(capsys.readouterr().out)
     found = [(row["group"], row["state"], row["offsets"], row["locked"]) for row in rows]
     assert found == [("a", "moved", 1, True), ("b", "refused", 0, None)]
+    assert [row["reasons"] for row in rows] == [[], ["changed"]]
+    assert rows[1]["runs"][0]["reasons"] == ["changed"]
     assert "kafka holds 7, not none" in rows[1]["why"]
     assert run(["report", "plan"]) == 2
 

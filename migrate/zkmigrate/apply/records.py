@@ -19,6 +19,7 @@ from zkmigrate.apply.outcome import Changed, Outcome, Result
 from zkmigrate.errors import JournalError
 from zkmigrate.formats import plan_file
 from zkmigrate.plan.values import GroupPlan
+from zkmigrate.reasons import Reason
 
 Records = list[dict[str, Any]]
 PLAN: Final = "plan"
@@ -39,7 +40,8 @@ _RUN: Final = frozenset({"run"}) | _WRITTEN
 _STEP: Final = frozenset({"group", "step", "name", "held", "locked", "plan", "store"}) | _WRITTEN
 _OUTCOMES: Final = frozenset(one.value for one in Outcome)
 _OUTCOME: Final = (
-    frozenset({"group", "outcome", "offsets", "why", "not_locked", "locked", "changed"}) | _WRITTEN
+    frozenset({"group", "outcome", "offsets", "why", "reasons", "not_locked", "locked", "changed"})
+    | _WRITTEN
 )
 
 
@@ -83,6 +85,8 @@ def outcome_of(result: Result) -> dict[str, Any]:
         "offsets": result.offsets,
         "why": result.why,
     }
+    if result.reasons:
+        record["reasons"] = [one.value for one in result.reasons]
     if result.not_locked:
         record["not_locked"] = True
     if result.locked is not None:
@@ -144,13 +148,17 @@ def _result(record: Mapping[str, Any]) -> Result:
     locked = record.get("locked")
     try:
         changed = tuple(Changed(*row) for row in record.get("changed", ()))
-    except TypeError:
-        raise JournalError("the journal has an outcome that is damaged") from None
+        reasons = tuple(map(Reason, record.get("reasons", ())))
+    except (TypeError, ValueError):
+        raise JournalError(
+            "the journal has an outcome that is damaged, or from a newer zkmigrate"
+        ) from None
     return Result(
         record["group"],
         Outcome(record["outcome"]),
         int(record.get("offsets", 0)),
         str(record.get("why", "")),
+        reasons,
         not_locked=record.get("not_locked") is True,
         locked=locked if isinstance(locked, bool) else None,
         changed=changed,

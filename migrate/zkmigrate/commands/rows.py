@@ -194,10 +194,11 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             Column("locked", "boolean", "Whether old consumers were locked out by then.", True),
             Column("ended", "string", "When its last step ended, in UTC.", True),
             _WHY,
+            _REASONS,
             Column("changed", "array", "Offsets that were changed last: objects with `topic`, "
                    "`partition`, `store`, `before` and `after`."),
             Column("runs", "array", "The runs that worked on it: objects with `at`, `command`, "
-                   "`by`, `note`, `approved_by`, `outcome` and `why`."),
+                   "`by`, `note`, `approved_by`, `outcome`, `why` and `reasons`."),
         ),
     ),
 }  # fmt: skip

@@ -45,7 +45,8 @@ COLUMNS: Final = (
 )  # fmt: skip
 """Of the CSV."""
 GROUP_COLUMNS: Final = (
-    "group", "kafka_group", "state", "offsets", "locked", "ended", "why", "changed", "runs",
+    "group", "kafka_group", "state", "offsets", "locked", "ended", "why", "reasons", "changed",
+    "runs",
 )  # fmt: skip
 """Of the JSON rows."""
 _VERDICTS: Final = (Verdict.DECIDE.value, Verdict.REFUSED.value)
@@ -159,11 +160,15 @@ def group_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
                 "approved_by": seen.run.get("approved_by"),
                 "outcome": seen.result.outcome.value,
                 "why": seen.result.why,
+                "reasons": [reason.value for reason in seen.result.reasons],
             }
             for seen in one.history.ended
         ]
         head = (plan.group, plan.kafka_group, one.state, one.written, locked)
-        yield *head, _at(one.ended_ms), why, changed, runs
+        ended = one.history.last
+        codes = [item.kind for item in plan.problems] if ended is None else ended.reasons
+        reasons = list(dict.fromkeys(code.value for code in codes))
+        yield *head, _at(one.ended_ms), why, reasons, changed, runs
 
 
 def csv_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
