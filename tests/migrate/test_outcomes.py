@@ -429,7 +429,7 @@ def test_resets_are_reported(simulated: Simulated, capsys: pytest.CaptureFixture
     simulated.topic("t", (0, 100))
     for group in ("a", "b"):
         simulated.in_zookeeper(group, "t", 5)
-    assert run(["report", "--json"]) == 1, "there is no journal"
+    assert run(["report", "--json"]) == 2, "there is no journal"
     words = ("reset", "--all-topics", "--to-offset", "3", "--execute", "--note", "CHG-19")
     assert simulated.run(*words, "--group", "a").status == 0
     simulated.zk.set("/consumers/b/ids/x", b"{}")
@@ -443,7 +443,28 @@ def test_resets_are_reported(simulated: Simulated, capsys: pytest.CaptureFixture
     ]
     assert a["runs"][0]["note"] == "CHG-19"
     page = Path("page.html").read_text()
-    assert "Offsets that were reset" in page
+    assert "Offsets that were changed by zkmigrate reset" in page
     assert '<td>t-0</td><td>ZooKeeper</td><td class="n">5</td><td class="n">3</td>' in page
     assert "a,a,reset,t,0,5,,3,yes,in zookeeper" in Path("rows.csv").read_text()
     assert "b,b,refused" in Path("rows.csv").read_text()
+
+
+def test_what_was_taken_back_is_reported(
+    simulated: Simulated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the plan, from the journal of ``undo``. A plan's own journal needs its plan."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("a", "t", 5)
+    assert simulated.run("plan", "--all", "--out", "plan").status == 0
+    assert simulated.run("apply", "plan", "--execute").status == 0
+    assert simulated.run("undo", "--group", "a", "--execute", "--note", "CHG-20").status == 0
+    assert run(["report", "--json", "--journal", "plan.journal"]) == 1
+    capsys.readouterr()
+    words = ["report", "--json", "--journal", "zkmigrate-undo.journal", "--out", "page.html"]
+    assert run(words) == 0
+    (row,) = rows_of(capsys.readouterr().out)
+    assert (row["state"], row["runs"][0]["note"]) == ("rolled back", "CHG-20")
+    assert row["changed"] == [
+        {"topic": "t", "partition": 0, "store": "kafka", "before": 5, "after": None}
+    ]
+    assert "changed by zkmigrate undo" in Path("page.html").read_text()

@@ -173,6 +173,14 @@ def read_records(path: Path, digest: str) -> list[dict[str, Any]]:
         raise JournalError(f"{path}: {error.strerror}") from None
 
 
+def plan_of(path: Path) -> str:
+    """Return the digest of a journal's plan. Raises JournalError."""
+    try:
+        return str(parse(str(path), path.read_bytes())[0][0].get("plan"))
+    except OSError as error:
+        raise JournalError(f"{path}: {error.strerror}") from None
+
+
 def check_writable(path: Path) -> None:
     """Check, for a dry run, that a journal could be opened or created. Raises JournalError."""
     place = path if os.path.lexists(path) else path.parent

@@ -13,9 +13,9 @@ import click
 
 from zkconsumer.console.tables import guarded
 from zkmigrate import report as reports
-from zkmigrate.apply.journal import read_records
+from zkmigrate.apply.journal import plan_of, read_records
 from zkmigrate.apply.outcome import NOT_LOCKED
-from zkmigrate.apply.records import RESET, RESET_JOURNAL, begun_by, histories_of
+from zkmigrate.apply.records import RESET, RESET_JOURNAL, UNDO, begun_by, histories_of
 from zkmigrate.commands.files import write_out
 from zkmigrate.commands.rows import print_table
 from zkmigrate.commands.running import journal_option, journal_path
@@ -39,20 +39,23 @@ def report(
     """Report what was moved, decided and refused, and why, as an HTML page, CSV or JSON.
 
     It reads PLAN and its journal, and connects to no server. Groups that are not moved
-    need attention. Without PLAN it reports what zkmigrate reset has done.
+    need attention. Without PLAN it reports what zkmigrate reset has done,
+    and with --journal zkmigrate-undo.journal what zkmigrate undo has done.
     """
     if out is None and csv_out is None and not as_json:
         raise click.UsageError("name a file with --out, with --csv, or both; or give --json")
     loaded = None if plan is None else plan_file.load(plan)
     if loaded is None:
         where = Path(journal or RESET_JOURNAL)
-        if not where.exists():
-            raise MigrationError(f"{where} does not exist: name a PLAN, or --journal")
+        digest = plan_of(where)
+        if digest not in (RESET, UNDO):
+            raise MigrationError(f"{where} is the journal of a plan: name that PLAN too")
     else:
         where = journal_path(str(plan), journal)
-    records = read_records(where, RESET if loaded is None else loaded.digest)
+        digest = loaded.digest
+    records = read_records(where, digest)
     histories = histories_of(records)
-    groups = reports.resets(histories) if loaded is None else loaded.groups
+    groups = reports.unplanned(histories) if loaded is None else loaded.groups
     look = partial(reports.look, groups, begun_by(records), histories)
     plain: dict[str, object] = {"options": {}, "note": None, "approved_by": None}
     runs = [
@@ -61,7 +64,7 @@ def report(
         if isinstance(one.get("run"), dict)
     ]
     if out is not None:
-        write_out(out, [reports.page(loaded, look(), runs)])
+        write_out(out, [reports.page(loaded, look(), runs, digest)])
     if csv_out is not None:
         rows = reports.csv_rows(look())
         write_out(csv_out, _lines([reports.COLUMNS], rows), "--csv")
@@ -74,6 +77,7 @@ def report(
     said += f"; {unlocked} {NOT_LOCKED}" if unlocked else ""
     click.echo(f"groups: {said or 'none'}", err=True)
     good = {reports.MOVED, reports.BEFORE, reports.SET, Verdict.IGNORED.value}
+    good |= {reports.BACK} if loaded is None else set()
     click.get_current_context().exit(exit_status(attention=not counts.keys() <= good))
 
 

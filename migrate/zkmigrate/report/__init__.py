@@ -117,8 +117,8 @@ def look(
         yield GroupReport(group, state, why, wrote, not_locked, ended, held, history)
 
 
-def resets(histories: Mapping[str, History]) -> list[GroupPlan]:
-    """Return the groups of a journal of ``zkmigrate reset``, as plans without partitions."""
+def unplanned(histories: Mapping[str, History]) -> list[GroupPlan]:
+    """Return the groups of a journal that has no plan, as plans without partitions."""
     return [GroupPlan(group) for group in histories]
 
 
@@ -181,7 +181,7 @@ def csv_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
             kafka = entry.kafka.offset if entry.kafka else None
             moved = "yes" if group.wrote and entry.write else "no"
             yield (*head, *entry.tp, entry.zk, kafka, entry.to, moved, entry.reason)
-        for row in group.history.changed if group.state == SET else ():
+        for row in () if plan.entries else group.history.changed:
             there = [row.before if row.store == store.value else None for store in Store]
             yield (*head, row.topic, row.partition, *there, row.after, "yes", f"in {row.store}")
         for one in plan.stays:
@@ -193,10 +193,13 @@ def csv_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
 
 
 def page(
-    plan: PlanFile | None, groups: Iterable[GroupReport], runs: Iterable[Mapping[str, Any]]
+    plan: PlanFile | None,
+    groups: Iterable[GroupReport],
+    runs: Iterable[Mapping[str, Any]],
+    command: str = "",
 ) -> str:
-    """Return the HTML page. ``plan``: ``None`` for the journal of ``zkmigrate reset``; ``runs``:
-    the journal's records of each run."""
+    """Return the HTML page. ``runs``: the journal's records of each run; ``command``: the one whose
+    journal it is, without a plan."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     every = list(groups)
@@ -209,6 +212,7 @@ def page(
     moved = [group for group in every if group.state == MOVED]
     return environment.get_template("page.html").render(
         plan=plan,
+        command=command,
         names={"zookeeper": "ZooKeeper", "kafka": "Kafka"},
         groups=[group for group in every if group.ended_ms is not None],
         counts=[(state, counts[state]) for state in STATES if counts[state]],
