@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 
 import pytest
@@ -282,24 +280,3 @@ def test_a_late_commit_to_zookeeper_of_a_group_that_was_in_kafka(was_in_kafka: S
     found = was_in_kafka.run("status", "--all")
     assert found.status == 3
     assert "zookeeper has changed since the move" in found.rows[0]["attention"]
-
-
-def test_a_plan_of_format_1_finds_its_marker_again(planned_in_kafka: Simulated) -> None:
-    """An older version has moved the group. Its marker does not name the offsets in Kafka."""
-    simulated = planned_in_kafka
-    plan = (simulated.folder / "plan").read_text().splitlines(keepends=True)[:-1]
-    plan[0] = plan[0].replace('{"zkmigrate": 2', '{"zkmigrate": 1')
-    digest = hashlib.sha256("".join(plan).encode()).hexdigest()
-    plan.append(json.dumps({"groups": 1, "partitions": 2, "sha256": digest}) + "\n")
-    (simulated.folder / "old").write_text("".join(plan))
-    assert simulated.run("apply", simulated.file("old"), *DO).status == 0
-    marker = json.loads(simulated.zk.text("/consumers/g/migration") or b"")
-    assert marker.keys() == {"version", "moved_to", "at_ms", "offsets"}
-    again = simulated.run("apply", simulated.file("old"), *DO)
-    assert again.rows[0]["outcome"] == "was done before"
-    simulated.kafka.committed.clear()
-    found = simulated.run("status", "--all")
-    assert (found.status, found.rows[0]["attention"]) == (
-        3,
-        "kafka has no offset of the group, so auto.offset.reset decides",
-    )

@@ -274,7 +274,8 @@ def _print(
         outcomes.append(result.outcome)
         if only_problems and result.outcome.good:
             continue
-        way = "" if one.way is None or result.outcome is Outcome.NOTHING else one.way.value
+        idle = result.outcome in (Outcome.NOTHING, Outcome.WAS_DONE)
+        way = "" if one.way is None or idle else one.way.value
         cell = group_cell(name, one.kafka_group, how)
         reasons = reasons_cell(result.reasons, how)
         row = (cell, result.outcome.value, way, result.offsets, result.why, reasons)
