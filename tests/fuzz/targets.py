@@ -578,7 +578,7 @@ _ASSIGNMENT: Final = wire.encode_assignment(wire.AssignmentData(frozenset({_TP})
 _PLAN: Final = b"".join(
     json.dumps(line).encode() + b"\n"
     for line in (
-        {"zkmigrate": 1, "direction": "zk-to-kafka", "made_ms": 1},
+        {"zkmigrate": plan_file.FORMAT, "direction": "zk-to-kafka", "made_ms": 1},
         {
             "group": "g",
             "verdict": "ready",
@@ -1002,7 +1002,10 @@ TARGETS: Final[dict[str, Target]] = {
         ids_lock.moved_to, (), ZNODE_S, (b'{"moved_to":"kafka"}', b'{"moved_to":1}', b"[]")
     ),
     "migration-journal": Target(
-        _checked_lines, (JournalError,), ANSWER_S, (b'{"journal":1,"n":0,"plan":"x"}\n{"n":1}\n',)
+        _checked_lines,
+        (JournalError,),
+        ANSWER_S,
+        (b'{"journal":%d,"n":0,"plan":"x"}\n{"n":1}\n' % migration_journal.FORMAT,),
     ),
     "offsets-file": Target(
         lambda data: offset_files.parse("f", data),
