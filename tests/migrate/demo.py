@@ -79,9 +79,9 @@ class _Demo:
         _say("Coordinator-based consumers read the second third")
         for group in GROUPS:
             self.read_modern(group, THIRD)
-        _say("A rollback would lose what they did, so it refuses")
-        self.command(3, "undo", self.file("forth"), "--execute")
-        _say("The way back is a move of its own, from what Kafka holds now")
+        _say("A rollback would lose what they did, so undo would copy the offsets back")
+        self.command(0, "undo", self.file("forth"))
+        _say("The same as a plan, from what Kafka holds now")
         back = ("--direction", "kafka-to-zk")
         self.command(0, "plan", "--groups-regex", "|".join(GROUPS), *back, "--out",
                      self.file("back"), show=False)  # fmt: skip
