@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from zkconsumer.admin.reads import children, json_object
@@ -90,15 +89,10 @@ class ClusterZk(BlockingZk):
                 raise
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._reader is not None:
             self._reader.disconnect()
-        super().__exit__(exc_type, exc, traceback)
+        super().__exit__(*_error)
 
     @property
     def has_bootstrap(self) -> bool:

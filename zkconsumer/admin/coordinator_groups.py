@@ -7,8 +7,7 @@ those of ``log_ends``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from zkconsumer.admin.describe import GroupRow
 from zkconsumer.admin.log_ends import CLIENT_ID, fetch_log_ends
@@ -54,6 +53,14 @@ class CoordinatorGroups:
     BrokerError when no broker answers.
     """
 
+    columns: ClassVar[dict[str, tuple[str, ...]]] = {
+        "summary": ("group",),
+        "offsets": GroupRow._fields,
+        "members": MemberRow._fields,
+        "state": StateRow._fields,
+    }
+    """Of each kind of rows."""
+
     def __init__(
         self, bootstrap: str, timeout: float = 30.0, security: SecurityConfig | None = None
     ) -> None:
@@ -72,18 +79,17 @@ class CoordinatorGroups:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._groups.close()
         self._reader.disconnect()
 
     def group_names(self) -> list[str]:
         """Return the names of all groups, sorted."""
         return self._groups.list_groups()
+
+    def summaries(self) -> list[tuple[str]]:
+        """Return a row for each group."""
+        return [(name,) for name in self.group_names()]
 
     def states(self, groups: Sequence[str]) -> list[StateRow]:
         """Return state and number of members of each group. Raises UnknownGroupError."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 from zkconsumer.admin.change import (
     Deletion,
@@ -135,6 +134,14 @@ class GroupTools:
     Every method raises ZooKeeperError's subclasses when ZooKeeper does not answer.
     """
 
+    columns: ClassVar[dict[str, tuple[str, ...]]] = {
+        "summary": GroupSummary._fields,
+        "offsets": GroupRow._fields[:-1],  # only members on brokers have a client id
+        "members": GroupMemberRow._fields,
+        "state": GroupStateRow._fields,
+    }
+    """Of each kind of rows."""
+
     def __init__(
         self,
         zookeeper: str,
@@ -157,13 +164,8 @@ class GroupTools:
         self._zk.__enter__()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._zk.__exit__(exc_type, exc, traceback)
+    def __exit__(self, *_error: object) -> None:
+        self._zk.__exit__(*_error)
 
     @property
     def zk(self) -> ClusterZk:

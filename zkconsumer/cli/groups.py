@@ -7,13 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from zkconsumer.admin.describe import GroupMemberRow, GroupRow, GroupStateRow
 from zkconsumer.admin.printable import printable
-from zkconsumer.admin.tools import GroupSummary, GroupTools
+from zkconsumer.admin.tools import GroupTools
 from zkconsumer.admin.verifier import Finding
 from zkconsumer.cli.watch import watch
 from zkconsumer.config.security_keys import SecurityConfig
@@ -33,6 +32,9 @@ from zkconsumer.console.times import duration_option
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.errors import GroupActiveError, GroupError, ProtectedGroupError
+
+if TYPE_CHECKING:
+    from zkconsumer.admin.coordinator_groups import CoordinatorGroups
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NO_SERVER = "give --zookeeper for groups in ZooKeeper, or --bootstrap-server for those on brokers"
@@ -71,6 +73,21 @@ def servers_options(command: F) -> F:
     return either_option(timeout_option(command_config(command)))
 
 
+def either_tools(
+    zookeeper: str | None, bootstrap: str | None, timeout: float, security: SecurityConfig
+) -> GroupTools | CoordinatorGroups:
+    """Return the tools for groups in ZooKeeper; without ``--zookeeper``, for those on brokers."""
+    zookeeper, bootstrap = chosen(zookeeper, bootstrap)
+    if zookeeper is not None:
+        return GroupTools(zookeeper, timeout, security, bootstrap)
+    if bootstrap is None:
+        raise click.UsageError(_NO_SERVER)
+    # Not above: loading kafka-python takes longer than most of the other commands.
+    from zkconsumer.admin.coordinator_groups import CoordinatorGroups
+
+    return CoordinatorGroups(bootstrap, timeout, security)
+
+
 @groups.command("list")
 @click.option("--state", is_flag=True, help="Also show the state and the number of members.")
 @servers_options
@@ -87,39 +104,10 @@ def list_(
 
     Groups on brokers are listed by name; --state shows more of either kind.
     """
-    zookeeper, bootstrap = chosen(zookeeper, bootstrap)
-    if zookeeper is None:
-        _list_on_brokers(bootstrap, state, timeout, security, how)
-        return
-    columns: Sequence[str] = GroupSummary._fields
-    rows: Sequence[tuple[object, ...]]
-    with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
-        if state:
-            columns, rows = GroupStateRow._fields, tools.states(tools.group_names())
-        else:
-            rows = tools.summaries()
+    with no_collector(), either_tools(zookeeper, bootstrap, timeout, security) as tools:
+        rows = tools.states(tools.group_names()) if state else tools.summaries()
     print_notes(tools.notes)
-    print_rows(columns, rows, how)
-
-
-def _list_on_brokers(
-    bootstrap: str | None, state: bool, timeout: float, security: SecurityConfig, how: How
-) -> None:
-    if bootstrap is None:
-        raise click.UsageError(_NO_SERVER)
-    # Not above: loading kafka-python takes longer than most of the other commands.
-    from zkconsumer.admin.coordinator_groups import CoordinatorGroups, StateRow
-
-    with CoordinatorGroups(bootstrap, timeout, security) as groups:
-        names = groups.group_names()
-        if state:
-            print_rows(StateRow._fields, groups.states(names), how)
-        else:
-            print_rows(("group",), [(name,) for name in names], how)
-
-
-class _Named(Protocol):
-    def group_names(self) -> list[str]: ...
+    print_rows(tools.columns["state" if state else "summary"], rows, how)
 
 
 def _check_choice(names: tuple[str, ...], everything: bool) -> None:
@@ -129,7 +117,7 @@ def _check_choice(names: tuple[str, ...], everything: bool) -> None:
         raise click.UsageError("name groups, or give --all")
 
 
-def _choose(tools: _Named, names: tuple[str, ...]) -> list[str]:
+def _choose(tools: GroupTools | CoordinatorGroups, names: tuple[str, ...]) -> list[str]:
     return list(names) or tools.group_names()
 
 
@@ -179,66 +167,29 @@ def describe(
     format, and CONSUMER-ID is the stream that owns the partition. An unknown value is "-". If a
     broker did not answer, a note is printed on standard error.
     """
-    zookeeper, bootstrap = chosen(zookeeper, bootstrap)
     _check_choice(names, everything)
     if what != "members":
         only_with("--members", "verbose")
     if what != "offsets":
         no_effect(f"--{what}", "no_lag", "kafka_offsets")
-    if zookeeper is None:
-        if kafka_offsets:
+    rows: Sequence[tuple[object, ...]]
+    with no_collector(), either_tools(zookeeper, bootstrap, timeout, security) as tools:
+        wanted = _choose(tools, names)
+        if what == "members":
+            rows = tools.members(wanted)
+        elif what == "state":
+            rows = tools.states(wanted)
+        elif isinstance(tools, GroupTools):
+            rows = tools.describe(wanted, lag=not no_lag, kafka_offsets=kafka_offsets)
+        elif kafka_offsets:
             raise click.UsageError("--kafka-offsets is for groups in ZooKeeper: give --zookeeper")
-        _describe_on_brokers(bootstrap, names, what, verbose, no_lag, timeout, security, how)
-        return
-    columns: Sequence[str] = GroupRow._fields[:-1]
-    rows: Sequence[tuple[object, ...]]
-    with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
-        wanted = _choose(tools, names)
-        if what == "members":
-            columns, rows = _members(GroupMemberRow._fields, tools.members(wanted), verbose)
-        elif what == "state":
-            columns, rows = GroupStateRow._fields, tools.states(wanted)
         else:
-            description = tools.describe(wanted, lag=not no_lag, kafka_offsets=kafka_offsets)
-            rows = [row[:-1] for row in description]
+            rows = tools.describe(wanted, lag=not no_lag)
+    columns = tools.columns[what]
+    if what == "members" and not verbose:
+        columns = columns[:-1]  # as Kafka's tool, which shows the assignment with --verbose
     print_notes(tools.notes)
-    print_rows(columns, rows, how)
-
-
-def _members(
-    columns: Sequence[str], rows: Sequence[tuple[object, ...]], verbose: bool
-) -> tuple[Sequence[str], Sequence[tuple[object, ...]]]:
-    """As in Kafka's tool, the assignment (the last column) is shown with ``--verbose`` only."""
-    return (columns, rows) if verbose else (columns[:-1], [row[:-1] for row in rows])
-
-
-def _describe_on_brokers(
-    bootstrap: str | None,
-    names: tuple[str, ...],
-    what: str,
-    verbose: bool,
-    no_lag: bool,
-    timeout: float,
-    security: SecurityConfig,
-    how: How,
-) -> None:
-    if bootstrap is None:
-        raise click.UsageError(_NO_SERVER)
-    # Not above: loading kafka-python takes longer than most of the other commands.
-    from zkconsumer.admin.coordinator_groups import CoordinatorGroups, MemberRow, StateRow
-
-    columns: Sequence[str]
-    rows: Sequence[tuple[object, ...]]
-    with CoordinatorGroups(bootstrap, timeout, security) as tools:
-        wanted = _choose(tools, names)
-        if what == "members":
-            columns, rows = _members(MemberRow._fields, tools.members(wanted), verbose)
-        elif what == "state":
-            columns, rows = StateRow._fields, tools.states(wanted)
-        else:
-            columns, rows = GroupRow._fields, tools.describe(wanted, lag=not no_lag)
-    print_notes(tools.notes)
-    print_rows(columns, rows, how)
+    print_rows(columns, [row[: len(columns)] for row in rows], how)
 
 
 @groups.command()

@@ -14,14 +14,17 @@ import click
 from zkconsumer.admin.describe import GroupRow
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.tools import GroupTools
+from zkconsumer.cli.groups import either_tools
 from zkconsumer.config.security_keys import SecurityConfig
-from zkconsumer.console.bootstrap import chosen, either_option
-from zkconsumer.console.tables import command_config, print_rows, timeout_option
+from zkconsumer.console.bootstrap import either_option
+from zkconsumer.console.tables import command_config, count_option, print_rows, timeout_option
 from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ZkConsumerError
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from zkconsumer.admin.coordinator_groups import CoordinatorGroups
 
 Owners = Mapping[tuple[str, int], str]
 
@@ -103,12 +106,7 @@ class History:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[GROUP]...")
 @duration_option("--every", default=2.0, least=0.2, help="How often to read the groups.")
-@click.option(
-    "--count",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Exit after this many tables.  [default: stay until Ctrl-C]",
-)
+@count_option("--count", help="Exit after this many tables.  [default: stay until Ctrl-C]")
 @either_option
 @timeout_option
 @command_config
@@ -128,16 +126,14 @@ def top(
     REBALANCES counts the tables in which partitions had changed owners, and MOVES counts those
     partitions. If standard output is not a terminal, the tables are printed one after another.
     """
-    zookeeper, bootstrap = chosen(zookeeper, bootstrap)
-    with ExitStack() as stack:
-        look = _looker(stack, zookeeper, bootstrap, timeout, security)
+    with either_tools(zookeeper, bootstrap, timeout, security) as tools, ExitStack() as stack:
         history = History()
         live = _live(stack)
         drawn = 0
         while True:
             now = time.monotonic()
             try:
-                state = look(names)
+                state = _look(tools, names)
                 rows = [history.row(group, seen, now) for group, seen in state.items()]
             except ZkConsumerError as error:
                 if drawn == 0:
@@ -152,44 +148,15 @@ def top(
             time.sleep(max(0.0, now + every - time.monotonic()))
 
 
-def _looker(
-    stack: ExitStack,
-    zookeeper: str | None,
-    bootstrap: str | None,
-    timeout: float,
-    security: SecurityConfig,
-) -> Callable[[Sequence[str]], dict[str, Seen]]:
-    if zookeeper is not None:
-        tools = stack.enter_context(GroupTools(zookeeper, timeout, security, bootstrap))
-
-        def in_zookeeper(names: Sequence[str]) -> dict[str, Seen]:
-            groups = list(names) or tools.group_names()
-            rows: dict[str, list[GroupRow]] = {group: [] for group in groups}
-            for row in tools.describe(groups):
-                rows[row.group].append(row)
-            return {
-                row.group: Seen(row.state, row.members, rows[row.group])
-                for row in tools.states(groups)
-            }
-
-        return in_zookeeper
-    if bootstrap is None:
-        raise click.UsageError(
-            "give --zookeeper for groups in ZooKeeper, or --bootstrap-server for those on brokers"
-        )
-    from zkconsumer.admin.coordinator_groups import CoordinatorGroups
-
-    brokers = stack.enter_context(CoordinatorGroups(bootstrap, timeout, security))
-
-    def on_brokers(names: Sequence[str]) -> dict[str, Seen]:
-        groups = list(names) or brokers.group_names()
-        rows: dict[str, list[GroupRow]] = {group: [] for group in groups}
-        for row in brokers.describe(groups):
-            rows[row.group].append(row)
-        states = brokers.states(groups)
-        return {row.group: Seen(row.state, row.members, rows[row.group]) for row in states}
-
-    return on_brokers
+def _look(tools: GroupTools | CoordinatorGroups, names: Sequence[str]) -> dict[str, Seen]:
+    groups = list(names) or tools.group_names()
+    rows: dict[str, list[GroupRow]] = {group: [] for group in groups}
+    for row in tools.describe(groups):
+        rows[row.group].append(row)
+    return {
+        state.group: Seen(state.state, state.members, rows[state.group])
+        for state in tools.states(groups)
+    }
 
 
 def _live(stack: ExitStack) -> Callable[[Sequence[TopRow]], None]:

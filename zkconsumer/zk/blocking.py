@@ -12,7 +12,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from zkconsumer.config.security_keys import SecurityKeys
@@ -101,14 +100,9 @@ class BlockingZk:
         self._inside = True
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         self._inside = False
-        if exc is None:
+        if error is None:
             self._driver.close()
         else:  # ZooKeeper may be what failed, and Ctrl-C is not to wait for it
             self._driver.close(_HASTY_CLOSE_SECONDS)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
@@ -94,12 +93,7 @@ class GroupCoordinators(OffsetClient):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def another(self) -> Self:
