@@ -6,19 +6,21 @@ Used from one thread. One broker, one ZooKeeper and one controller, on loopback.
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
 from zkconsumer.errors import ClusterError
-from zkconsumer.servers.kraft import Voter, controller_spec, format_storage, quorum_settings
+from zkconsumer.servers.kraft import Voter, format_storage, quorum_settings
 from zkconsumer.servers.servers import (
     HOST,
     Server,
     ServerSpec,
     broker_settings,
     broker_spec,
+    made,
     main_argv,
     read_metadata,
     write_properties,
@@ -153,7 +155,31 @@ class MigratingCluster(TopicVerbs):
         }
 
     def _controller_spec(self, properties: Mapping[str, str]) -> ServerSpec:
-        return controller_spec(_LINE, self._root, _CONTROLLER, self._quorum, properties)
+        """Write the configuration of a controller that is not a broker."""
+        port = self._quorum[0].port
+        settings: dict[str, object] = {
+            **quorum_settings(self._quorum),
+            "process.roles": "controller",
+            "node.id": _CONTROLLER,
+            "listeners": f"CONTROLLER://{HOST}:{port}",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": made(self._root / "data" / f"controller-{_CONTROLLER}"),
+        }
+        name = f"controller-{_CONTROLLER}"
+        config = self._root / "conf" / f"{name}.properties"
+        return ServerSpec(
+            name=name,
+            port=port,
+            argv=main_argv(
+                _LINE,
+                ("-Xmx256m",),
+                "kafka.Kafka",
+                str(write_properties(config, {**settings, **properties})),
+            ),
+            log=made(self._root / "logs") / f"{name}.log",
+            is_ready=lambda: _accepts(port),
+            before_restart=lambda: None,
+        )
 
     def _broker_spec(self, properties: Mapping[str, str]) -> ServerSpec:
         port = self._port
@@ -165,3 +191,12 @@ class MigratingCluster(TopicVerbs):
         self._broker = Server(self._supervisor, spec)
         self._broker.start()
         self._broker.wait_ready(_SECONDS)
+
+
+def _accepts(port: int) -> bool:
+    """Whether a server listens at this port of 127.0.0.1."""
+    try:
+        with socket.create_connection((HOST, port), timeout=2.0):
+            return True
+    except OSError:
+        return False

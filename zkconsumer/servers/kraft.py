@@ -17,7 +17,6 @@ from zkconsumer.servers.servers import (
     HOST,
     READY_SECONDS,
     ServerSpec,
-    accepts,
     broker_settings,
     made,
     main_argv,
@@ -103,35 +102,6 @@ def kraft_spec(
         argv=main_argv(kafka, ("-Xmx512m",), "kafka.Kafka", str(config)),
         log=made(root / "logs") / f"broker-{node}.log",
         is_ready=is_ready,
-        before_restart=lambda: None,
-    )
-
-
-def controller_spec(
-    kafka: str,
-    root: Path,
-    node: int,
-    quorum: Sequence[Voter],
-    properties: Mapping[str, str],
-) -> ServerSpec:
-    """Write the configuration of a controller that is not a broker."""
-    port = next(controller.port for controller in quorum if controller.node == node)
-    settings: dict[str, object] = {
-        **quorum_settings(quorum),
-        "process.roles": "controller",
-        "node.id": node,
-        "listeners": f"CONTROLLER://{HOST}:{port}",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-        "log.dirs": made(root / "data" / f"controller-{node}"),
-    }
-    name = f"controller-{node}"
-    config = write_properties(root / "conf" / f"{name}.properties", {**settings, **properties})
-    return ServerSpec(
-        name=name,
-        port=port,
-        argv=main_argv(kafka, ("-Xmx256m",), "kafka.Kafka", str(config)),
-        log=made(root / "logs") / f"{name}.log",
-        is_ready=lambda: accepts(port),
         before_restart=lambda: None,
     )
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from zkconsumer.errors import ClusterError
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.metadata import ask_metadata
+from zkconsumer.core.common.types import BrokerEndpoint
+from zkconsumer.errors import BrokerError, ClusterError
 from zkconsumer.servers.jars import JVM_FILES, KRAFT_LINES, fetch_jars, java
 from zkconsumer.servers.supervisor import Supervisor
 from zkconsumer.servers.waiting import free_port, stands_still, wait_until
@@ -315,75 +318,21 @@ def wait_unregistered(zookeeper_ports: Sequence[int], broker_id: int) -> None:
 
 
 def read_metadata(port: int) -> BrokerView | None:
-    """Ask the broker at a loopback port about all topics (Metadata version 0).
+    """Ask the broker at a loopback port about all topics; ``None``: it cannot be reached.
 
-    This version is spoken by every broker from 0.8 to 4.4, and without topic names it creates
-    none. ``None``: the broker cannot be reached.
+    Without topic names, no broker creates a topic.
     """
-    request = struct.pack(">hhih", 3, 0, 0, -1) + struct.pack(">i", 0)
-    try:
-        with socket.create_connection((HOST, port), timeout=2.0) as connection:
-            connection.sendall(struct.pack(">i", len(request)) + request)
-            (size,) = struct.unpack(">i", _receive(connection, 4))
-            answer = _Answer(_receive(connection, size)[4:])
-    except OSError:
-        return None
-    brokers = set()
-    for _ in range(answer.number(">i")):
-        brokers.add(answer.number(">i"))
-        answer.text()
-        answer.number(">i")
-    leaders: dict[str, dict[int, int]] = {}
-    for _ in range(answer.number(">i")):
-        answer.number(">h")
-        partitions = leaders.setdefault(answer.text(), {})
-        for _ in range(answer.number(">i")):
-            answer.number(">h")
-            partition = answer.number(">i")
-            partitions[partition] = answer.number(">i")
-            for _ in range(2):  # replicas, in-sync replicas
-                answer.skip(4 * answer.number(">i"))
-    return BrokerView(frozenset(brokers), leaders)
-
-
-class _Answer:
-    """Reads Kafka's fixed-size numbers and short strings in order."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def number(self, code: str) -> int:
-        (value,) = struct.unpack_from(code, self._data, self._at)
-        self._at += struct.calcsize(code)
-        return int(value)
-
-    def text(self) -> str:
-        size = self.number(">h")
-        self._at += size
-        return self._data[self._at - size : self._at].decode()
-
-    def skip(self, size: int) -> None:
-        self._at += size
-
-
-def accepts(port: int) -> bool:
-    """Whether a server listens at this port of 127.0.0.1."""
-    try:
-        with socket.create_connection((HOST, port), timeout=2.0):
-            return True
-    except OSError:
-        return False
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        part = connection.recv(size - len(received))
-        if not part:
-            raise ConnectionResetError("the broker closed the connection")
-        received += part
-    return bytes(received)
+    endpoint = BrokerEndpoint(-1, HOST, port)
+    with closing(BrokerConnection(endpoint, "zkconsumer-servers", 2.0, 0)) as connection:
+        try:
+            answer = ask_metadata(connection, None)
+        except BrokerError:  # open: a broker of 0.8.2 that knows of no brokers yet
+            return BrokerView(frozenset(), {}) if connection.is_open else None
+    leaders = {
+        topic.name: {part.partition_index: part.leader_id for part in topic.partitions}
+        for topic in answer.topics
+    }
+    return BrokerView(frozenset(broker.broker_id for broker in answer.brokers), leaders)
 
 
 def four_letters(port: int, word: str) -> str:
