@@ -6,20 +6,26 @@ in the caller's thread; servers, members and the producer have their own process
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from kafka import KafkaProducer
 from kazoo.client import KazooClient
 
+from zkconsumer.admin.tools import GroupTools
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.servers import LocalCluster, expire_session, wait_until
-from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 GROUP = "orders"
 TOPIC = "clicks"
@@ -51,15 +57,45 @@ def play(folder: Path, say: Say, *, faults: bool = True) -> None:
     """
     with LocalCluster("3.9", dir=folder) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
-        _Play(cluster, journal_directory(folder), say).run(faults)
+        with _Messages(cluster.bootstrap), GroupTools(cluster.zookeeper) as tools:
+            _Play(cluster, tools, journal_directory(folder), say).run(faults)
+
+
+class _Messages(threading.Thread):
+    """Sends a message to a partition, each in rotation, 50 times a second."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(name="messages", daemon=True)
+        self._producer = KafkaProducer(bootstrap_servers=bootstrap.split(","))
+        self._ended = threading.Event()
+
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *_error: object) -> None:
+        self._ended.set()
+        self.join()
+        self._producer.close(timeout=5.0)
+
+    def run(self) -> None:
+        for number in itertools.count():
+            if self._ended.wait(0.02):
+                return
+            self._producer.send(TOPIC, b"%d" % number, partition=number % PARTITIONS)
+
+
+def _read(streams: list[KafkaStream]) -> None:
+    """Read the streams, each in a thread of its own, until the member shuts down."""
+    for stream in streams:
+        threading.Thread(target=deque, args=(stream, 0), name="reader", daemon=True).start()
 
 
 class _Play:
-    def __init__(self, cluster: LocalCluster, journals: Path, say: Say) -> None:
+    def __init__(self, cluster: LocalCluster, tools: GroupTools, journals: Path, say: Say) -> None:
         self.cluster = cluster
+        self.tools = tools
         self.journals = journals
         self.say = say
-        self.watch = GroupWatch(cluster.zookeeper, GROUP)
 
     def config(self, name: str) -> dict[str, object]:
         return {
@@ -75,14 +111,13 @@ class _Play:
         }
 
     def run(self, faults: bool) -> None:
-        producer = Producer(self.cluster.bootstrap, TOPIC, list(range(PARTITIONS)), 0.02)
         members: list[ZookeeperConsumerConnector] = []
         process: subprocess.Popen[bytes] | None = None
         try:
             for name in ("anna", "bert"):
                 member = ZookeeperConsumerConnector(self.config(name))
                 members.append(member)
-                Reader(member.create_message_streams({TOPIC: 1})[TOPIC])
+                _read(member.create_message_streams({TOPIC: 1})[TOPIC])
             self.settled(2)
             self.say("two members share the topic")
             process = self.process("carl")
@@ -105,8 +140,6 @@ class _Play:
                 process.wait()
             for member in members:
                 member.shutdown()
-            producer.close()
-            self.watch.close()
 
     def process(self, name: str) -> subprocess.Popen[bytes]:
         # Like the JVM's consumer, it does not stop at once when its session may be lost.
@@ -132,12 +165,13 @@ class _Play:
         self.progress()
         client = KazooClient(self.cluster.zookeeper)
         client.start(timeout=15)
+        paths = GroupPaths(GROUP)
         try:
-            path = self.watch.paths.offset(TopicPartition(TOPIC, 0))
+            path = paths.offset(TopicPartition(TOPIC, 0))
             client.set(path, b"1")
             self.say(f"wrote 1 to {path} by hand: a tool write")
             self.progress()
-            path = self.watch.paths.owner(TopicPartition(TOPIC, 1))
+            path = paths.owner(TopicPartition(TOPIC, 1))
             client.delete(path)
             self.say(f"deleted {path} by hand: a foreign release")
             self.settled(3)
@@ -147,26 +181,29 @@ class _Play:
 
     def settled(self, members: int) -> None:
         """Wait until this many members own all partitions."""
-        self.watch.wait_owners(
-            TOPIC,
-            lambda owners: (
-                len(owners) == PARTITIONS
-                and len({text.rpartition("-")[0] for text in owners.values()}) == members
-                and len(self.watch.members()) == members
-            ),
-            40.0,
-            f"{members} members own all partitions",
-        )
+
+        def settled() -> bool:
+            names = {row.consumer_id for row in self.tools.members([GROUP])}
+            rows = self.tools.describe([GROUP], lag=False)
+            threads = [row.consumer_id or "" for row in rows if row.partition is not None]
+            owners = {thread.rpartition("-")[0] for thread in threads}
+            return len(threads) == PARTITIONS and len(names) == members and owners == names
+
+        wait_until(settled, 40.0, f"{members} members own all partitions")
 
     def progress(self) -> None:
         """Wait until every partition's offset has grown."""
-        begin = self.watch.offsets(TOPIC)
+        begin = self.offsets()
 
         def grown() -> bool:
-            now = self.watch.offsets(TOPIC)
+            now = self.offsets()
             return len(now) == PARTITIONS and all(now[p] > begin.get(p, 0) for p in now)
 
         wait_until(grown, 30.0, "all offsets have grown")
+
+    def offsets(self) -> dict[int, int]:
+        """The stored offset of each partition that has one."""
+        return {key.partition: offset for key, offset in self.tools.export([GROUP]).items()}
 
 
 def _member(settings: str) -> None:
@@ -174,7 +211,7 @@ def _member(settings: str) -> None:
     member = ZookeeperConsumerConnector(json.loads(settings))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        Reader(member.create_message_streams({TOPIC: 1})[TOPIC])
+        _read(member.create_message_streams({TOPIC: 1})[TOPIC])
         while True:
             signal.pause()
     finally:

@@ -32,9 +32,9 @@ from statistics import median
 from confluent_kafka import Producer
 
 from tests.integration.group_members import Java, Join, Jvm
+from tests.support.groups import Reader
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Reader
 
 PARTITIONS, WIDE, LIMIT = 1000, "wide", 180.0
 

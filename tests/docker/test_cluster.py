@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.docker import DockerCluster
 from tests.support.docker_engine import CLUSTER_LABEL, DockerContainer
+from tests.support.groups import GroupWatch, Producer
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import KAFKA_LINES, wait_until
-from zkconsumer.servers.groups import GroupWatch, Producer
 from zkconsumer.servers.servers import read_metadata
 
 PARTITIONS = range(8)

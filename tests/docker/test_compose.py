@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from tests.support.groups import GroupWatch
 from zkconsumer.servers import wait_until
-from zkconsumer.servers.groups import GroupWatch
 
 FILE = Path(__file__).parents[2] / "docker" / "compose.yaml"
 ZOOKEEPER = "127.0.0.1:12181,127.0.0.1:12182,127.0.0.1:12183"

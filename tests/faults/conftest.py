@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from tests.faults.coordinated import written
+from tests.support.groups import Delivery, GroupWatch, Producer, Reader
 from tests.support.members import keys
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.servers import LocalCluster, expire_session, wait_until
-from zkconsumer.servers.groups import Delivery, GroupWatch, Producer, Reader
 from zkconsumer.servers.waiting import stands_still
 
 SCRIPT = Path(__file__).with_name("member.py")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from tests.support.groups import Producer, Reader
 from tests.support.members import keys
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer, Reader
 
 SESSION = 6.0
 """Session timeout in seconds: the lowest that brokers accept."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.groups import Producer
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.cli.main import run
 from zkconsumer.connector import ZookeeperConsumerConnector
@@ -25,7 +26,6 @@ from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ConsumerTimeoutError, ZkConsumerError, ZkUnavailableError
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer
 from zkconsumer.servers.topics.in_zookeeper import zookeeper_session
 from zkconsumer.servers.waiting import free_port
 

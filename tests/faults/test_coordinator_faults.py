@@ -26,12 +26,12 @@ from tests.faults.coordinated import (
     written,
 )
 from tests.support.endpoints import endpoints
+from tests.support.groups import Delivery, Producer, Reader
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import CommitFailedError
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Delivery, Producer, Reader
 
 SCRIPT = Path(__file__).with_name("member.py")
 

@@ -10,12 +10,12 @@ from typing import Any
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.faults.coordinated import HEAL, PARTITIONS, check_all, config, held, twice
+from tests.support.groups import Delivery, Producer, Reader
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.groups.states import State
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Delivery, Producer, Reader
 from zkconsumer.servers.servers import read_metadata
 from zkconsumer.servers.topics.in_zookeeper import zookeeper_session
 

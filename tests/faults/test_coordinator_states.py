@@ -12,6 +12,7 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from tests.support.endpoints import endpoints
+from tests.support.groups import Producer, Reader
 from zkconsumer.broker.groups.classic_client import GroupClient
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.broker.known_brokers import KnownBrokers
@@ -19,7 +20,6 @@ from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands, events
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer, Reader
 
 SESSION = 10.0
 HEAL = SESSION + 5

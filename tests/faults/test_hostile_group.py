@@ -16,10 +16,10 @@ import pytest
 
 from tests.fuzz.catastrophic import CATASTROPHIC
 from tests.fuzz.mutate import mutate
+from tests.support.groups import GroupWatch, Producer, Reader
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 SEED = int(os.environ.get("ZKC_SEED", "1"))
 WRITES = int(os.environ.get("ZKC_HOSTILE", "80"))

@@ -22,10 +22,10 @@ import pytest
 from kazoo.exceptions import NoNodeError
 
 from tests.faults.frame_proxy import Fault, FrameProxy
+from tests.support.groups import GroupWatch, Producer, Reader
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 from zkconsumer.sim.judges.invariants import RULES
 
 SEED = int(os.environ.get("ZKC_SEED", "1"))

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.groups import Producer
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import ConnectorFailedError, ZkConsumerError
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.observation.watchdog import PERIOD
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer
 
 BOUND = 2 * PERIOD + 3.0
 """Seconds until a member must deliver again or have failed. 3 of them are for a busy machine."""

@@ -13,11 +13,11 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.support.groups import GroupWatch, Producer, Reader
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.errors import CommitFailedError, RebalanceFailedError
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 SESSION = 3.0
 """Session timeout in seconds."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
+from tests.support.groups import GroupWatch
 from zkconsumer.servers import LocalCluster
-from zkconsumer.servers.groups import GroupWatch
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,9 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
+from tests.support.groups import Reader
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.servers import fetch_jars, java, wait_until
-from zkconsumer.servers.groups import Reader
 
 PYTHON_ASSIGNORS: Final[dict[str, Any]] = {
     "range": RangePartitionAssignor,

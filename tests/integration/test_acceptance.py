@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
+from tests.support.groups import Producer, Reader
 from tests.support.members import started
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -26,7 +27,6 @@ from zkconsumer.errors import (
     UsageError,
 )
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer, Reader
 
 Connector: TypeAlias = ZookeeperConsumerConnector | CoordinatorConsumerConnector
 Make: TypeAlias = Callable[..., Connector]

@@ -14,6 +14,7 @@ from kafka import KafkaProducer
 from kazoo.client import KazooClient
 
 from tests.integration.kafka_offsets import kafka_offsets
+from tests.support.groups import GroupWatch, Reader
 from zkconsumer.admin.describe import GroupRow
 from zkconsumer.admin.offset_files import render
 from zkconsumer.admin.tools import GroupTools
@@ -23,7 +24,6 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.errors import GroupActiveError
 from zkconsumer.servers import LocalCluster, fetch_jars, java, wait_until
-from zkconsumer.servers.groups import GroupWatch, Reader
 
 FLAGS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 COMMAND = "kafka.admin.ConsumerGroupCommand"

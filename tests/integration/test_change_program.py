@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.groups import Producer
 from zkconsumer.servers import LocalCluster
-from zkconsumer.servers.groups import Producer
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "change-a-program.md"
 ZKMIGRATE = Path(sys.executable).with_name("zkmigrate")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.groups import GroupWatch, Producer, Reader
 from zkconsumer.broker.fetching.records import MessageAndMetadata
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
@@ -14,7 +15,6 @@ from zkconsumer.errors import ConsumerTimeoutError, StreamsAlreadyCreatedError
 from zkconsumer.journal.json_lines import read_journal
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 
 @pytest.fixture(scope="module")

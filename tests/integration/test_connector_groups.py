@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.groups import GroupWatch, Producer, Reader
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
@@ -19,7 +20,6 @@ from zkconsumer.errors import (
     UsageError,
 )
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 # -- filters ------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.groups import GroupWatch, Producer, Reader
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import (
@@ -26,7 +27,6 @@ from zkconsumer.errors import (
 )
 from zkconsumer.runtime.gate import CLOCK
 from zkconsumer.servers import LocalCluster, free_port, wait_until
-from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 
 @pytest.fixture

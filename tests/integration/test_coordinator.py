@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.groups import Producer, Reader
 from tests.support.members import started
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import CommitFailedError
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer, Reader
 
 Make = Callable[..., CoordinatorConsumerConnector]
 

@@ -18,6 +18,7 @@ from kafka.admin import (
     ResourceType,
 )
 
+from tests.support.groups import Producer, Reader
 from tests.support.members import keys
 from zkconsumer.broker.groups.classic_client import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
@@ -26,7 +27,6 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.groups import commands, events
 from zkconsumer.errors import BrokerError, CommitFailedError
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer, Reader
 
 
 class Listened(CoordinatorConsumerConnector):

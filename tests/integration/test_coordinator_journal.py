@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.groups import Producer, Reader
 from tests.support.sized import SizedConnector
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups.classic_client import OnExchange
@@ -18,7 +19,6 @@ from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import Entry, run_entry
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer, Reader
 
 
 def _config(cluster: LocalCluster, group: str) -> dict[str, object]:

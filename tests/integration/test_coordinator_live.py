@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from tests.integration.test_coordinator_mixed import Join, Jvm, Member, jvm, start
 from tests.integration.test_live_move import Make, acknowledged, config, held, make, move
+from tests.support.groups import Producer, Reader
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer, Reader
 from zkconsumer.zk.blocking import BlockingZk
 
 PARTITIONS = 8

@@ -22,6 +22,7 @@ from tests.integration.group_members import (
     Ours,
 )
 from tests.support.endpoints import endpoints
+from tests.support.groups import Producer
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups.assignors.sticky import StickyStrategy
@@ -44,7 +45,6 @@ from zkconsumer.core.groups.formats.consumer_protocol import (
 from zkconsumer.core.groups.states import State
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer
 
 STRATEGIES: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 PARTITIONS: Final = 8

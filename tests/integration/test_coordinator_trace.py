@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.groups import Producer, Reader
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import ConfigError, UnsupportedBrokerError
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer, Reader
 from zkconsumer.servers.waiting import free_port
 
 COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "trace"]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from tests.support.groups import GroupWatch
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.admin.verifier import Finding, Kind
 from zkconsumer.cli.watch import Change, Watch
@@ -23,7 +24,6 @@ from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.errors import UnknownGroupError
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import GroupWatch
 
 MAIN = "from zkconsumer.cli import main; main()"
 COMMAND = (sys.executable, "-c", MAIN, "groups", "verify", "--watch")

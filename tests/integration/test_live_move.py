@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.support.groups import Producer, Reader
 from tests.support.members import started
 from zkconsumer.admin.reads import children
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -19,7 +20,6 @@ from zkconsumer.errors import BrokerError
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.prometheus import ConnectorCollector
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer, Reader
 from zkconsumer.zk.blocking import BlockingZk
 
 Make = Callable[..., MigratableConsumerConnector]

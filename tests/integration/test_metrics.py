@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.groups import GroupWatch, Producer, Reader
 from zkconsumer import Metrics, UsageError, ZookeeperConsumerConnector
 from zkconsumer.core.common.faults import Trouble
 from zkconsumer.core.common.types import TopicPartition
@@ -22,7 +23,6 @@ from zkconsumer.prometheus import ConnectorCollector, start_http_server
 from zkconsumer.runtime.counters import HistogramValue
 from zkconsumer.runtime.observation.metrics import Kind, declared
 from zkconsumer.servers import LocalCluster, expire_session, wait_until
-from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.support.groups import Producer, Reader
 from zkconsumer.broker.groups.classic_client import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.cli.main import cli
@@ -24,7 +25,6 @@ from zkconsumer.core.groups import commands, events
 from zkconsumer.journal import read_journal
 from zkconsumer.journal.recorder import Entry
 from zkconsumer.servers import LocalCluster, expire_session, wait_until
-from zkconsumer.servers.groups import Producer, Reader
 
 Made = Callable[[], ZookeeperConsumerConnector | CoordinatorConsumerConnector]
 SOON = 30.0

@@ -20,12 +20,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.groups import Delivery, Reader
+from tests.support.legacy_jvm import JvmMembers
 from tests.support.legacy_jvm_group import MixedGroup
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
 from zkconsumer.servers import KAFKA_LINES, LocalCluster
-from zkconsumer.servers.groups import Delivery, Reader
-from zkconsumer.servers.legacy_jvm import LEGACY_LINES, JvmMembers
+from zkconsumer.servers.legacy_jvm import LEGACY_LINES
 
 RESULTS = Path(__file__).parents[2] / "build" / "interop.jsonl"
 LINES = {version: line for line, version in KAFKA_LINES.items()}

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from kafka import KafkaProducer
 
+from tests.support.legacy_jvm import JvmMembers
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.legacy_jvm import JvmMembers
 
 CODECS = ["none", "gzip", "snappy", "lz4"]
 FORMATS = {"0": "0.9.0", "1": "0.10.2", "2": "1.1"}

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.legacy_jvm import JvmMembers
 from zkconsumer.core.common.assign import java_hash
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.servers.legacy_jvm import JvmMembers
 
 PAIRS = [
     ("1.1.1", "3.9.1"),

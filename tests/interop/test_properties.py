@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.groups import Delivery, GroupWatch
+from tests.support.legacy_jvm import JvmMember
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.keys import KEYS
 from zkconsumer.config.properties import read_properties
 from zkconsumer.config.security_keys import is_security
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import wait_until
-from zkconsumer.servers.groups import Delivery, GroupWatch
-from zkconsumer.servers.legacy_jvm import JvmMember
 
 FILES = sorted((Path(__file__).parent / "properties").glob("*.properties"))
 WRONG = sorted((Path(__file__).parent / "properties" / "wrong").glob("*.properties"))

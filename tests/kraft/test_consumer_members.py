@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from confluent_kafka import Consumer
 
+from tests.support.groups import Producer, Reader
 from tests.support.members import started
 from zkconsumer import Trouble
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
@@ -23,7 +24,6 @@ from zkconsumer.errors import (
     UnsupportedBrokerError,
 )
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer, Reader
 
 Make = Callable[..., CoordinatorConsumerConnector]
 

@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 
 from tests.integration.group_members import Java, Join, Jvm, Librdkafka, Member, Ours
+from tests.support.groups import Producer
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer
 
 PARTITIONS: Final = 12
 SETTLED: Final = 40

@@ -9,11 +9,11 @@ from zkmigrate.cli import run
 
 from tests.kraft.conftest import LeftBehind
 from tests.migrate.rows import rows_of, step_words
+from tests.support.groups import Producer, Reader
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import BrokerError
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.servers import wait_until
-from zkconsumer.servers.groups import Producer, Reader
 
 PARTITIONS = 6
 SETTLED = 30

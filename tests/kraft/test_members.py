@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.groups import GroupWatch, Reader
+from tests.support.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.errors import ConfigError, ForeignMemberError
 from zkconsumer.servers import wait_until
-from zkconsumer.servers.groups import GroupWatch, Reader
-from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.servers.produce import send
 
 

@@ -7,9 +7,9 @@ import sys
 
 from zkaudit.sources.offsets import ZkauditOffsets
 
+from tests.support.groups import Reader
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Reader
 from zkconsumer.servers.produce import send
 
 TRACE = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "trace"]

@@ -17,13 +17,13 @@ from kazoo.client import KazooClient
 from zkmigrate.cli import run
 
 from tests.migrate.rows import rows_of
+from tests.support.groups import GroupWatch, Producer, Reader
 from tests.support.migrating import MigratingCluster
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.servers import wait_until
-from zkconsumer.servers.groups import GroupWatch, Producer, Reader
 from zkconsumer.servers.produce import send
 
 SEED = 16

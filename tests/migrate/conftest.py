@@ -27,12 +27,12 @@ from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.sessions import Stores
 
 from tests.migrate.rows import rows_of
+from tests.support.legacy_jvm import JvmMembers
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.servers import LocalCluster
-from zkconsumer.servers.legacy_jvm import JvmMembers
 
 NOW = 1_700_000_000_000
 Zk = dict[str, bytes]

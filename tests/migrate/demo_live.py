@@ -21,10 +21,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.support.groups import Producer
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.runtime.undisturbed import Alarm
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer
 
 GROUP, TOPIC = "demo-live", "demo-live"
 STAGES: Final = (

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.migrate.rows import rows_of, step_words
+from tests.support.groups import Producer
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer
 
 TOPIC: Final = "live-estate"
 PARTITIONS: Final = 2

@@ -14,8 +14,8 @@ from zkmigrate.apply.outcome import Outcome
 from zkmigrate.model import Direction
 
 from tests.migrate.java_reader import read_java
+from tests.support.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.servers import wait_until
-from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

@@ -17,10 +17,10 @@ from zkmigrate.apply.outcome import Outcome
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import OnConflict, Options
 
+from tests.support.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 
 if TYPE_CHECKING:
     from conftest import Bench, Shell  # type: ignore[import-not-found]

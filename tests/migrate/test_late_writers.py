@@ -26,10 +26,10 @@ from zkmigrate.formats.plan_file import PlanFile, render
 from zkmigrate.model import Direction, Store
 
 from tests.migrate.rows import rows_of
+from tests.support.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Check, Create, Multi, Node, Ok, Stat
 from zkconsumer.servers import wait_until
-from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.servers.waiting import stands_still
 
 if TYPE_CHECKING:

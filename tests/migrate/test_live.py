@@ -9,13 +9,13 @@ import pytest
 
 from tests.migrate.conftest import Bench, Shell
 from tests.migrate.rows import step_words
+from tests.support.groups import Producer, Reader
+from tests.support.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ClusterError
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.servers import wait_until
-from zkconsumer.servers.groups import Producer, Reader
-from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 
 PARTITIONS = 6
 QUICK = {

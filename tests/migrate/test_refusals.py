@@ -31,10 +31,10 @@ from zkmigrate.plan.values import Verdict
 from zkmigrate.reasons import Reason
 
 from tests.migrate.rows import rows_of
+from tests.support.groups import GroupWatch
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import GroupWatch
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.peers.clients import Start, filled
+from tests.support.groups import Reader
 from zkconsumer import CoordinatorConsumerConnector
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Reader
 
 PARTITIONS, EACH = 6, 500
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.peers.clients import Start, command, filled
+from tests.support.groups import Reader
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Reader
 from zkconsumer.servers.produce import send
 
 PARTITIONS, EACH = 6, 500

@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 from tests.peers.clients import PYTHON, filled
+from tests.support.groups import Reader
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.servers import LocalCluster
-from zkconsumer.servers.groups import Reader
 
 
 def test_it_reads_our_groups(cluster: LocalCluster, group: str, topic: str, tmp_path: Path) -> None:

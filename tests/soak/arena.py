@@ -27,6 +27,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.soak.history import FaultRecord, Life
 from tests.soak.kinds import KINDS
+from tests.support.groups import WatchClient
+from tests.support.legacy_jvm import JvmMember, JvmMembers
 from tests.support.specs import kip848_spec
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.broker.groups.classic_client import GroupClient
@@ -37,8 +39,6 @@ from zkconsumer.core.groups import commands, events
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import LocalCluster, expire_session, wait_until
-from zkconsumer.servers.groups import WatchClient
-from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.servers.servers import Server, four_letters
 from zkconsumer.servers.waiting import stands_still
 

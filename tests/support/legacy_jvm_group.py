@@ -15,6 +15,8 @@ from typing import Any, Final, Protocol
 from kafka import KafkaProducer
 from kazoo.exceptions import NoNodeError
 
+from tests.support.groups import Delivery, GroupWatch
+from tests.support.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.broker.groups.offset_client import OffsetClient
 from zkconsumer.core.common.assign import (
     RoundRobinHash,
@@ -26,8 +28,6 @@ from zkconsumer.core.common.assign import (
 from zkconsumer.core.common.expansion import expand
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.znodes import decode_registration, decode_topic, topic_path
-from zkconsumer.servers.groups import Delivery, GroupWatch
-from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.servers.local_cluster import LocalCluster
 from zkconsumer.servers.waiting import wait_until
 

@@ -6,7 +6,6 @@ one thread reads its reports. Any thread may call the methods.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import os
@@ -14,18 +13,15 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 import urllib.parse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from zkconsumer.config.properties import read_properties
-from zkconsumer.core.common.types import Pattern, TopicPartition
+from zkconsumer.core.common.types import Pattern
 from zkconsumer.errors import ClusterError
-from zkconsumer.servers.groups import Delivery
 from zkconsumer.servers.jars import JVM_FILES, cache_dir, fetch_jars, java
 from zkconsumer.servers.waiting import wait_until
 
@@ -40,7 +36,7 @@ _ANSWER_SECONDS: Final = 40.0
 
 
 class JvmMembers:
-    """One JVM that runs members of the original consumer. Open from construction to ``close``.
+    """One JVM that runs members of the original consumer, from construction to ``kill``.
 
     Args:
         kafka: a line of ``LEGACY_LINES``: which release's consumer.
@@ -57,9 +53,7 @@ class JvmMembers:
             )
         self.kafka = kafka
         self._members: dict[str, JvmMember] = {}
-        self._answers: dict[str, list[str]] = {}
-        self._tags = 0
-        self._lock = threading.Lock()  # guards the three above, and writing orders
+        self._lock = threading.Lock()  # guards the members, and writing orders
         self._ready = threading.Event()
         self._dir = Path(tempfile.mkdtemp(prefix="zkconsumer-jvm-"))
         self._log = self._dir / "log"
@@ -86,17 +80,6 @@ class JvmMembers:
             self.kill()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     @property
     def running(self) -> bool:
         """Whether the process exists."""
@@ -113,17 +96,6 @@ class JvmMembers:
                     pipe.close()
         shutil.rmtree(self._dir, ignore_errors=True)
 
-    def close(self) -> None:
-        """Let all members leave their groups, then end the JVM."""
-        try:
-            with self._lock:
-                members = list(self._members.values())
-            for member in members:
-                if self.running:
-                    member.shutdown()
-        finally:
-            self.kill()
-
     def log_text(self) -> str:
         """The log of the original consumer so far."""
         try:
@@ -135,74 +107,11 @@ class JvmMembers:
         """How many rebalance attempts a member has begun, according to its log."""
         return self.log_text().count(f"begin rebalancing consumer {consumer_id} try #")
 
-    def assignment(
-        self,
-        zookeeper: str,
-        group: str,
-        strategy: str,
-        members: Sequence[str],
-        exclude_internal: bool = True,
-    ) -> dict[TopicPartition, str]:
-        """Return each thread's partitions, computed by the original assignor of the ``members``.
-
-        It reads the group's registrations from ZooKeeper once for each member named (consumer ids).
-        Raises ClusterError when two members' results differ, or one cannot be computed.
-        """
-        tag = self._tag()
-        words = [zookeeper, group, strategy, str(exclude_internal).lower(), *members]
-        self._order("assign", tag, *words)
-        answer = self._answer(tag)
-        result: dict[TopicPartition, str] = {}
-        for topic, partition, thread in zip(answer[0::3], answer[1::3], answer[2::3], strict=True):
-            tp = TopicPartition(topic, int(partition))
-            if result.setdefault(tp, thread) != thread:
-                raise ClusterError(f"the original assignors of {members} differ about {tp}")
-        return result
-
-    def produce(
-        self,
-        bootstrap: str,
-        topic: str,
-        partition: int,
-        values: Sequence[bytes],
-        codec: str = "none",
-    ) -> list[int]:
-        """Send values with this release's own producer, in batches; return their offsets.
-
-        ``codec`` is the producer's ``compression.type``: none, gzip, snappy or lz4. Raises
-        ClusterError.
-        """
-        tag = self._tag()
-        texts = [base64.b64encode(value).decode() for value in values]
-        self._order("produce", tag, bootstrap, topic, str(partition), codec, *texts)
-        return [int(offset) for offset in self._answer(tag)]
-
-    def _tag(self) -> str:
-        with self._lock:
-            self._tags += 1
-            return f"#{self._tags}"
-
-    def _answer(self, tag: str) -> list[str]:
-        wait_until(
-            lambda: tag in self._answers or not self.running,
-            _ANSWER_SECONDS,
-            "the JVM has answered",
-        )
-        with self._lock:
-            kind, *words = self._answers.pop(tag, ["failed", "its JVM has ended"])
-        if kind == "failed":
-            raise ClusterError(f"the original consumer's JVM: {words[0]}")
-        return words
-
     def _add(self, member: JvmMember) -> None:
         with self._lock:
             if member.consumer_id in self._members:
                 raise ClusterError(f"a member {member.consumer_id} runs in this JVM already")
             self._members[member.consumer_id] = member
-
-    def _remove(self, member: JvmMember) -> None:
-        with self._lock:
-            self._members.pop(member.consumer_id, None)
 
     def _order(self, *words: str) -> None:
         line = "\t".join(urllib.parse.quote_plus(word) for word in words)
@@ -223,12 +132,13 @@ class JvmMembers:
             if words[0] == "ready":
                 self._ready.set()
                 continue
-            with self._lock:
-                member = self._members.get(words[1])
-                if member is None:
-                    self._answers[words[1]] = [words[0], *words[2:]]
-            if member is not None:
-                member._report(words[0], words[2:])
+            self._report(words)
+
+    def _report(self, words: Sequence[str]) -> None:
+        with self._lock:
+            member = self._members.get(words[1])
+        if member is not None:
+            member._report(words[0], words[2:])
 
 
 class JvmMember:
@@ -261,8 +171,6 @@ class JvmMember:
         named = {entry.key: entry.value for entry in read_properties(file)[0]} if file else {}
         named |= {key: str(value) for key, value in config.items()}
         self.consumer_id = f"{named['group.id']}_{named['consumer.id']}"
-        self.deliveries: list[Delivery] = []
-        """Every message its streams gave out."""
         self.failures: list[str] = []
         """Exceptions of the original consumer: creating streams, iterating, shutting down."""
         self._counts: Counter[str] = Counter()
@@ -285,28 +193,6 @@ class JvmMember:
         """Wait for the end of the first rebalance. Raises ClusterError, also when it failed."""
         self._await("joined", 1, timeout, 0)
 
-    def commit(self, timeout: float = 30.0) -> None:
-        """Let the member commit, and wait until it has. Raises ClusterError."""
-        count, already = self._counts["committed"] + 1, len(self.failures)
-        self.jvm._order("commit", self.consumer_id)
-        self._await("committed", count, timeout, already)
-
-    def shutdown(self, timeout: float = 30.0) -> None:
-        """Let the member leave the group cleanly, and wait until its streams have ended.
-        Idempotent."""
-        if self._counts["left"]:
-            return
-        already = len(self.failures)
-        self.jvm._order("leave", self.consumer_id)
-        self._await("left", 1, timeout, already)
-        self.jvm._remove(self)
-
-    def leave(self) -> None:
-        """Shut it down. Raises ClusterError if a part of it had failed before."""
-        self.shutdown()
-        if self.failures:
-            raise ClusterError(f"the original consumer {self.consumer_id}: {self.failures[0]}")
-
     def _await(self, what: str, count: int, timeout: float, already: int) -> None:
         """Wait for a report, or for a failure beyond those there were before the order."""
         wait_until(
@@ -322,12 +208,7 @@ class JvmMember:
 
     def _report(self, kind: str, words: Sequence[str]) -> None:
         """Note one report; called by the thread that reads them."""
-        if kind == "message":
-            _, topic, partition, offset, text = words
-            value = None if text == "null" else base64.b64decode(text)
-            at = time.monotonic()
-            self.deliveries.append(Delivery(at, int(partition), int(offset), value, topic))
-        elif kind == "failed":
+        if kind == "failed":
             self.failures.append(words[0])
         else:
             self._counts[kind] += 1

@@ -33,11 +33,11 @@ from kazoo.client import KazooClient
 
 from tests.audit.corpus.incidents import Corpus, Incident, Play, wait
 from tests.audit.corpus.play import CUT, RECORDED, store
+from tests.support.groups import Delivery, GroupWatch, Producer, Reader
+from tests.support.legacy_jvm import JvmMember, JvmMembers
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.servers import LocalCluster, expire_session, wait_until
-from zkconsumer.servers.groups import Delivery, GroupWatch, Producer, Reader
-from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 
 LIMITS = {
     "unowned_seconds": 10.0,

@@ -33,12 +33,12 @@ from zkaudit.tables import catalog, migrations, timeline
 from zkmigrate.cli import run as migrate
 
 from tests.audit.histories import END, frame_of, in_snapshots, keep, logged
+from tests.support.groups import Producer, Reader
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import encode_member, encode_mode
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.groups import Producer, Reader
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 PARTITIONS = 4

@@ -31,11 +31,11 @@ from zkaudit.sources import offsets as sources_offsets
 from zkaudit.tables import catalog as tables
 from zkmigrate.cli import run as migrate
 
+from tests.support.groups import Delivery, GroupWatch, Producer, Reader
+from tests.support.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.servers import LocalCluster, expire_session, wait_until
-from zkconsumer.servers.groups import Delivery, GroupWatch, Producer, Reader
-from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 
 pytestmark = pytest.mark.timeout(600)
 PARTITIONS = 4

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.bench.speed.readers import BUILD
+from tests.support.legacy_jvm import JvmMember, JvmMembers
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import GetChildren, GetMany, Node, Ok, Reply, ZkOp
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.zk.driver import ZkDriver
 
 WIDTHS = (100, 1000, 5000)
