@@ -62,10 +62,10 @@ def audit(
     ``out``; TypeError for an unknown limit.
     """
     _check_session(spark)
-    from zkaudit.findings.limits import Limits
     from zkaudit.job.audit import Options, run
     from zkaudit.job.output import load
     from zkaudit.job.place import locked
+    from zkaudit.limits import Limits
 
     given = [zookeeper_logs] if isinstance(zookeeper_logs, str | Path) else zookeeper_logs
     chosen: dict[str, Any] = limits

@@ -30,6 +30,21 @@ class Kind(Enum):
     LONGS = "list of longs"
     NUMBERS = "map of string to long"
     TEXTS = "map of string to string"
+    EVIDENCE = "list of rows"
+    """As ``EVIDENCE_ROW``."""
+
+
+EVIDENCE_ROW: Final = {
+    "table": Kind.STRING,
+    "zxid": Kind.LONG,
+    "idx": Kind.INT,
+    "session": Kind.LONG,
+    "what": Kind.STRING,
+    "server": Kind.STRING,
+    "file": Kind.STRING,
+    "position": Kind.LONG,
+}
+"""A row on which a finding is based, and where its transaction is in the logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +383,8 @@ def spark_type(columns: tuple[Column, ...]) -> StructType:
         Kind.NUMBERS: t.MapType(t.StringType(), t.LongType(), valueContainsNull=True),
         Kind.TEXTS: t.MapType(t.StringType(), t.StringType(), valueContainsNull=True),
     }
+    evidence = t.StructType([t.StructField(name, kinds[k]) for name, k in EVIDENCE_ROW.items()])
+    kinds[Kind.EVIDENCE] = t.ArrayType(evidence, containsNull=True)
     return t.StructType([t.StructField(c.name, kinds[c.kind], c.nullable) for c in columns])
 
 
@@ -387,6 +404,8 @@ def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
         Kind.NUMBERS: pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=True)),
         Kind.TEXTS: pa.map_(pa.string(), pa.field("value", pa.string(), nullable=True)),
     }
+    evidence = pa.struct([pa.field(name, kinds[kind]) for name, kind in EVIDENCE_ROW.items()])
+    kinds[Kind.EVIDENCE] = pa.list_(pa.field("element", evidence, nullable=True))
     return pa.schema([pa.field(c.name, kinds[c.kind], c.nullable) for c in columns])
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, MapType, StructType, TimestampType
 from zkaudit import schema
 from zkaudit.findings.base import Tables
-from zkaudit.findings.limits import Limits
-from zkaudit.findings.ownership import wanted
 from zkaudit.findings.rules import parts, union
 from zkaudit.history import staging
-from zkaudit.job.audit import QUIET_MS
 from zkaudit.job.output import collected
+from zkaudit.limits import Limits
 from zkaudit.sources import selection
 from zkaudit.tables import build, catalog, journals
 
@@ -133,46 +130,43 @@ def tables_of(
     log_gaps: tuple[tuple[int, int], ...] = (),
     journal: tuple[Path, ...] = (),
     snapshots: Sequence[dict[str, Any]] = (),
+    limits: Limits | None = None,
 ) -> tuple[Tables, staging.Stage]:
     """All tables of a history. ``snapshots``: rows of ``schema.SNAPSHOT``."""
     shown = in_snapshots(spark, snapshots) if snapshots else None
     known = selection.known(log_gaps, {row["zxid"] for row in snapshots})
     rows = logged(spark, history.rows)
-    stage = staging.stage(rows, log_gaps, shown, keep=keep, known=known)
+    last = frame_of(spark, END, [{"zxid": history.zxid, "time": history.now}])
+    first = next((row for row in history.rows if row["zxid"] > (known[-1] or 0)), None)
+    known_us = round(first["time"].timestamp() * 1e6) if known[-1] and first else None
+    facts = staging.facts_of(rows, shown, log_gaps, last, known_us)
+    stage = staging.stage(
+        rows, log_gaps, shown, keep=keep, known=known, facts=facts, limits=limits or Limits()
+    )
 
     def table(spec: catalog.Table, frame: DataFrame) -> DataFrame:
         return kept(spec.shape(frame))
 
     ownership = table(catalog.OWNERSHIP, stage.lifetimes("owners"))
     members = table(catalog.REGISTRATIONS, build.registrations(stage))
-    first = next((row for row in history.rows if row["zxid"] > (known[-1] or 0)), None)
     steps = build.steps(members, log_gaps, known)
-    changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))
-    refused = table(catalog.FAILED_CLAIMS, build.failed_claims(stage, members))
     lines = kept(journals.lines(kept(journals.read(spark, journal)), members))
-    last = {"zxid": history.zxid, "time": history.now}
     made = Tables(
         registrations=members,
         ownership=ownership,
         commits=table(catalog.COMMITS, stage.commits),
-        membership=changes,
-        failed_claims=refused,
-        rebalances=table(
-            catalog.REBALANCES, build.rebalances(ownership, changes, refused, QUIET_MS)
-        ),
         moves=table(catalog.MOVES, build.moves(stage)),
-        partitions=table(catalog.PARTITIONS, build.partitions(stage)),
+        partitions=frame_of(spark, catalog.PARTITIONS.spark_type(), build.partitions(facts)),
         herds=table(catalog.HERDS, journals.herds(steps, lines)),
         deliveries=table(catalog.DELIVERIES, journals.deliveries(lines)),
         views=table(catalog.VIEWS, journals.views(lines)),
-        end=frame_of(spark, END, [last]),
+        end=last,
         sessions=table(catalog.SESSIONS, build.sessions(stage)),
         known=known,
-        known_us=round(first["time"].timestamp() * 1e6) if known[-1] and first else None,
         log_gaps=log_gaps,
-        foreign=kept(stage.lifetimes("foreign")),
+        of_groups=kept(stage.findings),
     )
-    return replace(made, wanted=kept(wanted(made))), stage
+    return made, stage
 
 
 def findings_of(tables: Tables, limits: Limits | None = None) -> DataFrame:
@@ -189,7 +183,7 @@ def found(
     snapshots: Sequence[dict[str, Any]] = (),
 ) -> dict[tuple[str, str], list[Any]]:
     """Findings by group and kind."""
-    made, _ = tables_of(spark, history, log_gaps, journal, snapshots)
+    made, _ = tables_of(spark, history, log_gaps, journal, snapshots, limits)
     by: dict[tuple[str, str], list[Any]] = {}
     for row in findings_of(made, limits).collect():
         by.setdefault((row["group"], row["kind"]), []).append(row)

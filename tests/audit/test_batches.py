@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from zkaudit.group import ACTS, Act, Coverage, Event, replay
+from zkaudit.group import ACTS, Act, Coverage, Event, Facts, replay
 from zkaudit.history.batches import EVENTS, INPUT, LATER, OUTPUT, SHOWN, fold_batches
+from zkaudit.limits import Limits
 from zkaudit.schema import arrow_schema
 
 from tests.audit.group_histories import RandomGroup
@@ -51,7 +52,8 @@ def test_groups_in_batches_of_any_size(size: int) -> None:
     output = fold_batches(arrow_schema(OUTPUT), coverage, batches_of(rows, size))
     table = pa.Table.from_batches(output, arrow_schema(OUTPUT))
     tables = table["table"].to_pylist()
-    assert len(tables) - tables.count("used") == expected
+    others = tables.count("used") + tables.count("rebalances")
+    assert len(tables) - others == expected
     states = {(row["zxid"], row["idx"], row["group"]): row["owner_state"]
               for row in table.to_pylist() if row["table"] == "offsets"}  # fmt: skip
     whole = {
@@ -83,3 +85,20 @@ def test_a_group_is_a_stream() -> None:
     assert next(output).num_rows == 10_000
     assert read == 2
     assert sum(batch.num_rows for batch in output) == 40_001
+
+
+def test_findings_leave_with_the_rows() -> None:
+    """Each finding has the group's name and its evidence."""
+    owner = "/x/consumers/g/owners/t/0"
+    events = [
+        Event(1, 0, 1, 5, Act.CREATE, owner, b"g_c-0", True),
+        Event(2, 0, 2, 6, Act.DELETE, owner),
+    ]
+    rows = [row_of(1, EVENTS, event) for event in events]
+    output = fold_batches(arrow_schema(OUTPUT), Coverage(), batches_of(rows, 10), Facts(), Limits())
+    table = pa.Table.from_batches(output, arrow_schema(OUTPUT)).to_pylist()
+    (finding,) = (row for row in table if row["table"] == "findings")
+    assert (finding["chroot"], finding["group"], finding["kind"]) == ("/x", "g", "foreign release")
+    assert [(row["zxid"], row["what"]) for row in finding["evidence"]] == [
+        (1, "claimed"), (2, "deleted"),
+    ]  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import zkaudit.findings
 from zkaudit.findings.kinds import KINDS, LASTING, page
-from zkaudit.findings.limits import NOT_COVERED, SEVERITIES
+from zkaudit.limits import NOT_COVERED, SEVERITIES
 
 from tests.audit.corpus.held_out import HELD_OUT
 from tests.audit.corpus.held_out_late import HELD_OUT_LATE

@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from zkaudit.findings.limits import Limits
+from zkaudit.limits import Limits
 
 from tests.audit.corpus.held_out import HELD_OUT
 from tests.audit.corpus.held_out_late import HELD_OUT_LATE

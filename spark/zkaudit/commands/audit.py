@@ -12,7 +12,7 @@ import click
 from zkaudit.commands.expected import count_expected, expected_option
 from zkaudit.commands.inputs import audit_options, spark_session
 from zkaudit.commands.summary import print_summary, status_of
-from zkaudit.findings.limits import SEVERITIES
+from zkaudit.limits import SEVERITIES
 
 if TYPE_CHECKING:
     from zkaudit.findings.expected import Expected

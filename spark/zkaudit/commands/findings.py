@@ -17,7 +17,7 @@ from zkaudit.commands.expected import expected_option, print_gone
 from zkaudit.commands.question import Clock, timezone_option
 from zkaudit.commands.summary import FAILED
 from zkaudit.findings.kinds import KINDS
-from zkaudit.findings.limits import NOT_COVERED, SEVERITIES
+from zkaudit.limits import NOT_COVERED, SEVERITIES
 from zkaudit.text import printable
 from zkconsumer.console.tables import guarded
 

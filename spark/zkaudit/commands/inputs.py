@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zkaudit.findings.limits import Limits
+from zkaudit.limits import Limits
 from zkaudit.text import regex_of
 from zkconsumer.console.exclusive import at_most_one, only_with
 from zkconsumer.console.times import duration_option

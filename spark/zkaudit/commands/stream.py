@@ -15,7 +15,7 @@ import click
 from zkaudit.commands.expected import count_expected, expected_option
 from zkaudit.commands.inputs import audit_options, spark_session
 from zkaudit.commands.summary import FAILED, print_summary, status_of
-from zkaudit.findings.limits import SEVERITIES
+from zkaudit.limits import SEVERITIES
 from zkconsumer.console.exclusive import no_effect, only_with
 from zkconsumer.console.signals import Stop
 from zkconsumer.console.times import duration_option

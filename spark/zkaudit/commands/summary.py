@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from zkaudit.findings.limits import NOT_COVERED, SEVERITIES
+from zkaudit.limits import NOT_COVERED, SEVERITIES
 from zkaudit.report.verdict import NOT_SHOWN, coverage, doubt, moves, rolled_back
 from zkaudit.text import no_group, printable
 

@@ -1,11 +1,13 @@
-"""The rules: they derive findings from the tables. The driver builds DataFrames.
+"""The findings that need several groups or sources. The driver builds DataFrames from the tables.
 
 ``rules`` puts all findings together, ``kinds`` describes each kind, and ``base`` has the code that
 the rules share::
 
-    ownership  partitions without an owner, foreign releases, sessions, shares
-    offsets    offsets that were written by the wrong session or moved the wrong way
-    load       rebalance storms, contention, herds
-    journals   overlapping deliveries, views that differ
-    migrations groups that migrate while they run; ``modes`` checks one group
+    offsets     offsets that were written by the wrong session or moved the wrong way
+    load        herds
+    journals    overlapping deliveries, views that differ
+    migrations  groups that migrate while they run; ``modes`` checks one group
+    coordinator groups on the coordinator
+
+The rules of one group in ZooKeeper are plain Python and run with its fold: ``zkaudit.group.rules``.
 """

@@ -30,9 +30,6 @@ class Tables:
     registrations: DataFrame
     ownership: DataFrame
     commits: DataFrame
-    membership: DataFrame
-    failed_claims: DataFrame
-    rebalances: DataFrame
     moves: DataFrame
     partitions: DataFrame
     herds: DataFrame
@@ -44,9 +41,6 @@ class Tables:
     known: tuple[int | None, ...] = (0,)
     """For each segment between log gaps, the zxid from which all ephemeral znodes are known, as
     ``selection.known`` returns it."""
-    known_us: int | None = None
-    """Time of the first transaction from the last zxid of ``known`` on, in microseconds since 1970.
-    ``None`` if the history begins with the first transaction, or ``known`` ends with ``None``."""
     log_gaps: tuple[LogGap, ...] = ()
     """Where transactions are missing, as in ``Stage.log_gaps``."""
     moving: Moving = field(default_factory=Moving)
@@ -57,13 +51,8 @@ class Tables:
     generations: DataFrame | None = None
     """Table ``generations`` with the chroot of each group, empty where it is unknown; ``None`` if
     no records of a coordinator were read."""
-    owned_topics: DataFrame | None = None
-    """Chroot and topic of all topics that any group ever owned; ``None``: those of ``ownership``.
-    A filter may mean a topic that only other groups show."""
-    foreign: DataFrame | None = None
-    """Lifetimes of owner znodes in another client's layout; ``None``: not looked for."""
-    wanted: DataFrame | None = None
-    """What ``ownership.wanted`` returned, if it is stored: several rules use it."""
+    of_groups: DataFrame | None = None
+    """Findings of the rules that run with the fold (``zkaudit.group.rules``)."""
 
 
 def text(name: str | Column) -> Column:
@@ -124,32 +113,6 @@ def finding(
             "sentence": F.concat(*words),
         }
     )
-
-
-def two_leaders(first: Column | str, last: Column | str) -> Column:
-    """Whether the leader changed between two zxids: then their times are those of two clocks."""
-    first, last = (F.shiftright(F.col(z) if isinstance(z, str) else z, 32) for z in (first, last))
-    return F.coalesce(first != last, F.lit(False))
-
-
-def clocks(first: Column | str, last: Column | str) -> Column:
-    """A sentence about that; empty if the leader did not change."""
-    numbers = [
-        F.shiftright(F.col(z) if isinstance(z, str) else z, 32).cast("string")
-        for z in (first, last)
-    ]
-    return F.when(
-        two_leaders(first, last),
-        F.concat(
-            F.lit(" The leader changed (epoch "), numbers[0], F.lit(" to "), numbers[1],
-            F.lit("), so the time is by the clocks of two servers."),
-        ),
-    ).otherwise("")  # fmt: skip
-
-
-def timed(first: Column | str, last: Column | str) -> Column:
-    """The basis of a finding that is proven except for the time between two transactions."""
-    return F.when(two_leaders(first, last), "inferred").otherwise("proven")
 
 
 def writers(tables: Tables) -> DataFrame:

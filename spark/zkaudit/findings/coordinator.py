@@ -15,9 +15,9 @@ from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from zkaudit.findings.base import GROUP, PARTITION, Tables, finding, row, text, tp
 from zkaudit.findings.journals import overlaps
-from zkaudit.findings.limits import Limits
 from zkaudit.findings.load import culprits, in_storms
 from zkaudit.history.staging import known_at
+from zkaudit.limits import Limits
 from zkaudit.tables.timeline import OWN_PROTOCOL, with_mode
 
 SLOT_MS: Final = 5_000

@@ -12,7 +12,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from zkaudit.findings.base import GROUP, PARTITION, Tables, finding, row, text, tp
-from zkaudit.findings.limits import Limits
+from zkaudit.limits import Limits
 
 SHOWN = 5
 """At most this many members are named in a sentence."""

@@ -1,4 +1,4 @@
-"""The cost of rebalances: storms, contention, herds.
+"""The cost of rebalances: storms on the coordinator, and herds.
 
 Runs in the driver's thread and only builds DataFrames.
 """
@@ -8,80 +8,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window, functions as F
 
 from zkaudit.findings.base import GROUP, Tables, finding, row, text
-from zkaudit.findings.limits import Limits
-from zkaudit.findings.members import source_of
-
-
-def storms(tables: Tables, limits: Limits) -> DataFrame:
-    """Many rebalances in a short time: one finding for each storm.
-
-    The tenth rebalance (if ten is the limit) makes it a storm, to which the nine before it belong.
-    One burst may hold many rebalances. In each of them, a partition is claimed once, or once for
-    each attempt. So there were at least as many as members joined or left, if a partition was
-    claimed as often, and at least as many as a partition was claimed, less the refused claims: an
-    attempt fails only if a claim is refused. Of a burst longer than ``storm_seconds``, only the
-    share within that time counts.
-    """
-    span = int(limits.storm_seconds * 1000)
-    timed = tables.rebalances.withColumn("ms", F.unix_millis("start_time"))
-    lasted = F.greatest(F.unix_millis("end_time") - F.col("ms"), F.lit(1))
-    rebalances = F.greatest(
-        F.least("rounds", F.col("joins") + F.col("leaves")), F.col("rounds") - F.col("refused")
-    )
-    times = rebalances * F.least(F.lit(1), span / lasted)
-    timed = timed.withColumn("times", F.greatest(F.floor(times), F.lit(1)))
-    each = (
-        in_storms(timed, limits, "first_zxid")
-        .groupBy(*GROUP, "storm")
-        .agg(
-            F.min("first_zxid").alias("zxid"),
-            F.max("last_zxid").alias("end_zxid"),
-            F.min("start_time").alias("time"),
-            F.max("end_time").alias("end_time"),
-            F.max("recent").alias("most"),
-            F.sum(F.col("joins") + F.col("leaves")).alias("changes"),
-            F.sum("claims").alias("claims"),
-            F.sum("ends").alias("ends"),
-            F.sum("times").alias("times"),
-            F.sum(F.unix_millis("end_time") - F.col("ms")).alias("busy"),
-            (F.max(F.unix_millis("end_time")) - F.min("ms")).alias("lasted"),
-        )
-    )
-    minutes = F.greatest(F.col("lasted") / 60_000, F.lit(1.0))
-    each = each.withColumns(
-        {
-            "rate": F.col("times") / minutes,
-            "share": F.least(F.lit(1.0), F.col("busy") / F.greatest("lasted", F.lit(1))) * 100,
-            **{f"{name}_a_minute": F.format_number(F.col(name) / minutes, 1)
-               for name in ("claims", "ends", "changes")},
-        }
-    )  # fmt: skip
-    changes = tables.membership.select(
-        *GROUP, F.col("zxid").alias("at"), source_of().alias("source")
-    )
-    begins = each.select(
-        *GROUP, "storm", F.col("zxid").alias("begin"), F.col("end_zxid").alias("end")
-    )
-    each = each.join(culprits(changes, begins), [*GROUP, "storm"], "left")
-    each = each.withColumn(
-        "evidence",
-        F.array(
-            row("rebalances", "zxid", None, None, "first"),
-            row("rebalances", "end_zxid", None, None, "last"),
-        ),
-    )
-    return finding(
-        each.drop("member"),
-        F.when(F.col("rate") >= limits.storm_per_minute, "high").otherwise("medium"),
-        "rebalance storm", "inferred",
-        "Group ", F.col("group"), " rebalanced ", text("most"),
-        f" times within {limits.storm_seconds:g} s; there were ", text("changes"),
-        " joins and leaves. The averages per minute were ", F.col("claims_a_minute"), " claims, ",
-        F.col("ends_a_minute"), " ends of ownership, and ", F.col("changes_a_minute"),
-        " joins and leaves. Rebalances took ", F.format_number("share", 0), " % of the time.",
-        F.coalesce(F.concat(F.lit(" "), text("by_source"), F.lit(" of the joins and leaves came "
-                   "from "), F.col("source"), F.lit(".")), F.lit("")),
-    )  # fmt: skip
+from zkaudit.limits import Limits
 
 
 def in_storms(timed: DataFrame, limits: Limits, order: str) -> DataFrame:
@@ -129,27 +56,6 @@ def culprits(changes: DataFrame, storms_: DataFrame) -> DataFrame:
     )
     most = most.where(F.col("most.by_source") > F.col("all") / 2).where("all > 2")
     return most.select(*GROUP, "storm", "most.*")
-
-
-def contention(tables: Tables, limits: Limits) -> DataFrame:
-    """Rebalances in which ZooKeeper refused many claims."""
-    hot = tables.rebalances.where(F.col("refused") >= limits.contention).withColumns(
-        {
-            "zxid": F.col("first_zxid"),
-            "end_zxid": F.col("last_zxid"),
-            "time": F.col("start_time"),
-            "evidence": F.array(
-                row("rebalances", "first_zxid", None, None,
-                     F.concat(text("refused"), F.lit(" refused"))),
-            ),
-        }
-    )  # fmt: skip
-    return finding(
-        hot.drop("members"), "medium", "claim contention", "inferred",
-        "In one rebalance of group ", F.col("group"), " ZooKeeper refused ", text("refused"),
-        " writes by members because the znode already existed; ", text("claims"),
-        " claims succeeded.",
-    )  # fmt: skip
 
 
 def large_herds(tables: Tables, limits: Limits) -> DataFrame:

@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from zkaudit.findings.base import Tables
-from zkaudit.findings.limits import Limits
 from zkaudit.findings.modes import judge
+from zkaudit.limits import Limits
 from zkaudit.tables.catalog import FINDINGS
 from zkaudit.tables.migrations import Moving, as_frame, time_of
 

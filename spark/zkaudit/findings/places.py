@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, functions as F
 
 from zkaudit.findings import ids
 from zkaudit.findings.base import session
-from zkaudit.findings.limits import SEVERITIES
+from zkaudit.limits import SEVERITIES
 
 UNCONFIRMED = (
     " These transactions may never have been committed: not all of them are in the logs of a "

@@ -21,9 +21,9 @@ from zkaudit.findings.base import (
     tp,
     who,
 )
-from zkaudit.findings.limits import Limits
 from zkaudit.findings.moves import movers
 from zkaudit.history.quiet import JUMP_LEAST, JUMP_STEPS, JUMP_TIMES
+from zkaudit.limits import Limits
 
 
 def recreated(tables: Tables) -> DataFrame:

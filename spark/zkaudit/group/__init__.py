@@ -15,6 +15,9 @@ each commit with the owner at that transaction and the offset before it.
     history.commits[0].owner  # the lifetime of the owner znode
     history.lifetimes[0].ended  # Ended.CLOSED
 
+``audit_group`` does the same for one group, and also returns what its rules find
+(``zkaudit.group.rules``).
+
 ``events`` may also have events of other groups. ``ACTS`` has the act of each type of transaction;
 types that it lacks are not read. Closes of all sessions may be among the events.
 Writes and deletes of the znodes of a migration are returned as they are (``Change``).
@@ -34,13 +37,15 @@ before, no end yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from zkaudit.group.coverage import UNKNOWN, Coverage, LogGap, Unknown
 from zkaudit.group.events import (
     ACTS,
     Act,
+    Began,
+    Burst,
     Change,
     Commit,
     Ended,
@@ -48,37 +53,56 @@ from zkaudit.group.events import (
     Kind,
     Lifetime,
     Moment,
+    Refused,
+    Row,
     Shown,
     Write,
     member_of,
 )
-from zkaudit.group.fold import Fold, Row
+from zkaudit.group.facts import Facts, FactsReader, Opened, Partition, TopicEvent, Topics, topics_of
+from zkaudit.group.fold import Fold
 from zkaudit.group.later import LaterEvents
+from zkaudit.group.rules import Evidence, Finding, Rules
 from zkaudit.group.znodes import Znode, znode_of
+from zkaudit.limits import Limits
 
 __all__ = [
     "ACTS",
     "UNKNOWN",
     "Act",
+    "Began",
+    "Burst",
     "Change",
     "Commit",
     "Coverage",
     "Ended",
     "Event",
+    "Evidence",
+    "Facts",
+    "FactsReader",
+    "Finding",
     "Fold",
     "Kind",
     "LaterEvents",
     "Lifetime",
     "LogGap",
     "Moment",
+    "Opened",
+    "Partition",
+    "Refused",
     "Replay",
     "Row",
+    "Rules",
     "Shown",
+    "TopicEvent",
+    "Topics",
     "Unknown",
     "Write",
     "Znode",
+    "audit_group",
     "member_of",
     "replay",
+    "topics_of",
     "znode_of",
 ]
 
@@ -92,24 +116,55 @@ class Replay(NamedTuple):
     changes: list[Change]
     """Of znodes of migrations."""
 
+    def add(self, row: Row) -> None:
+        """Add a row of a fold."""
+        if isinstance(row, Lifetime):
+            self.lifetimes.append(row)
+        elif isinstance(row, Commit):
+            self.commits.append(row)
+        elif isinstance(row, Change):
+            self.changes.append(row)
+
 
 def replay(
     events: Iterable[Event], coverage: Coverage | None = None, shown: Sequence[Shown] = ()
 ) -> Replay:
     """Fold events that are in memory, in any order."""
-    coverage = coverage or Coverage()
+    done = Replay([], [], [])
+    for row in _rows(events, coverage or Coverage(), shown):
+        done.add(row)
+    return done
+
+
+def audit_group(
+    events: Iterable[Event],
+    facts: Facts | None = None,
+    limits: Limits | None = None,
+    coverage: Coverage | None = None,
+    shown: Sequence[Shown] = (),
+) -> tuple[Replay, list[Finding]]:
+    """Fold the events of one group that are in memory, and return what its rules find.
+
+    The history ends with ``facts.end``, or with the last event if that is later.
+    """
+    coverage, facts, history = coverage or Coverage(), facts or Facts(), list(events)
+    done, found = Replay([], [], []), list[Finding]()
+    rules = Rules(coverage, facts, limits or Limits())
+    for row in _rows(history, coverage, shown):
+        done.add(row)
+        found += rules.read(row)
+    last = max((Moment(*event[:3]) for event in history), default=facts.end)
+    found += rules.finish(max(last, facts.end))
+    return done, found
+
+
+def _rows(events: Iterable[Event], coverage: Coverage, shown: Sequence[Shown]) -> Iterator[Row]:
     history = sorted(events, key=lambda event: (event.zxid, event.idx))
     later = LaterEvents(coverage, shown)
     if coverage.log_gaps:
         for event in history:
             later.read(event)
     fold = Fold(coverage, shown, later)
-    done = Replay([], [], [])
-    for row in (*(row for event in history for row in fold.apply(event)), *fold.finish()):
-        if isinstance(row, Lifetime):
-            done.lifetimes.append(row)
-        elif isinstance(row, Commit):
-            done.commits.append(row)
-        else:
-            done.changes.append(row)
-    return done
+    for event in history:
+        yield from fold.apply(event)
+    yield from fold.finish()

@@ -6,8 +6,9 @@ A time is a number of microseconds since 1970 by the leader's clock. It never or
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -31,6 +32,8 @@ class Act(StrEnum):
     DELETE = "delete"
     SET = "set"
     CLOSE = "close"
+    REFUSED = "refused"
+    """ZooKeeper refused a create of the session, because the znode exists. The log has no path."""
 
 
 ACTS: Final = {
@@ -134,6 +137,12 @@ class Lifetime:
         return None if self.start is UNKNOWN else self.start.zxid
 
 
+class Began(NamedTuple):
+    """A lifetime that begins. It is also a row when it ends, or at the end of the history."""
+
+    lifetime: Lifetime
+
+
 class Change(NamedTuple):
     """One operation on a znode of a migration, or what a snapshot shows instead."""
 
@@ -178,6 +187,60 @@ class Commit(NamedTuple):
     """``None``: the partition had no owner."""
     free_since: int | None
     """Without an owner: the zxid by which the last owner znode was gone."""
+
+
+class Refused(NamedTuple):
+    """A write of a registered member that ZooKeeper refused."""
+
+    registration: Lifetime
+    at: Moment
+
+
+@dataclass(slots=True, eq=False)
+class Burst:
+    """Claims, ends of ownership, joins, leaves and refused writes, without a pause between."""
+
+    znode: Znode
+    """Of the group."""
+    first_zxid: int
+    start_time: int
+    last_zxid: int
+    end_time: int
+    ends: int = 0
+    refused: int = 0
+    joins: int = 0
+    leaves: int = 0
+    claims: Counter[str] = field(default_factory=Counter)
+    """By the name of the partition."""
+    released: set[str] = field(default_factory=set)
+    """Partitions whose owner is gone."""
+    claimants: set[str | None] = field(default_factory=set)
+    changed: Counter[str] = field(default_factory=Counter)
+    """Joins and leaves of each member."""
+
+    @property
+    def is_rebalance(self) -> bool:
+        """Whether a partition was claimed or released: a row of table ``rebalances``."""
+        return bool(self.claims) or self.ends > 0
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions were claimed or released."""
+        return len(self.released.union(self.claims))
+
+    @property
+    def members(self) -> int:
+        """How many members claimed."""
+        return len(self.claimants - {None})
+
+    @property
+    def rounds(self) -> int:
+        """How often the partition was claimed that was claimed most often."""
+        return max(self.claims.values(), default=0)
+
+
+Row = Began | Lifetime | Commit | Change | Refused | Burst
+"""What a fold returns."""
 
 
 def member_of(data: bytes | None) -> tuple[str | None, str | None]:

@@ -10,6 +10,7 @@ from zkaudit.group.coverage import UNKNOWN, Coverage, Unknown
 from zkaudit.group.events import (
     FROM_SNAPSHOT,
     Act,
+    Began,
     Change,
     Commit,
     Ended,
@@ -17,13 +18,17 @@ from zkaudit.group.events import (
     Kind,
     Lifetime,
     Moment,
+    Refused,
+    Row,
     Shown,
     Write,
     member_of,
     offset_of,
 )
 from zkaudit.group.later import FirstEvent, LaterEvents, Listed
+from zkaudit.group.rebalances import Bursts
 from zkaudit.group.znodes import (
+    IDS,
     MIGRATION,
     MODE,
     OFFSETS,
@@ -33,8 +38,6 @@ from zkaudit.group.znodes import (
     Znode,
     Znodes,
 )
-
-Row = Lifetime | Commit | Change
 
 
 class _Node:
@@ -140,6 +143,7 @@ class Fold:
         self._of_session: defaultdict[int, dict[str, Lifetime]] = defaultdict(dict)
         self._closed: set[int] = set()
         self._listed = Listed()
+        self._bursts = Bursts()
 
     @property
     def group(self) -> tuple[str, str] | None:
@@ -150,13 +154,17 @@ class Fold:
         return None
 
     def apply(self, event: Event) -> Sequence[Row]:
-        """Apply the next event. Return the rows that it completes: lifetimes that ended, commits,
-        and changes of a migration."""
+        """Apply the next event. Return its rows: lifetimes that begin and end, commits, changes of
+        a migration, refused writes of members, and bursts of changes that have ended."""
         rows: list[Row] = []
         for earlier in self._snapshots.before(event.zxid):
             self._change(earlier, rows)
         if event.act is Act.CLOSE:
             self._close(event, rows)
+        elif event.act is Act.REFUSED:
+            at = Moment(*event[:3])
+            mine = self._of_session.get(event.session, {})
+            rows += (Refused(one, at) for one in mine.values() if one.znode.tree == IDS)
         elif event.path is not None and (znode := self._znodes[event.path]) is not None:
             if znode.tree == OFFSETS:
                 self._offset(event, znode, rows)
@@ -166,13 +174,17 @@ class Fold:
                 if event.act is Act.CREATE or znode.tree not in WITH_LIFETIMES:
                     self._snapshots.logged(event.path, event.zxid)
                 self._change(event, rows)
-        return rows
+        if len(rows) == 1 and isinstance(rows[0], Commit):
+            return rows  # nearly always
+        return list(self._bursts.read(rows))
 
     def finish(self) -> Sequence[Row]:
-        """Return the lifetimes that have not ended at the end of the history."""
+        """Return the last burst, and the lifetimes that have not ended at the end of the
+        history."""
         rows: list[Row] = []
         for event in self._snapshots.before(2**63):
             self._change(event, rows)
+        rows = [*self._bursts.read(rows), *self._bursts.finish()]
         for node in self._nodes.values():
             if (lifetime := node.live) is not None:
                 if lifetime.seen_in < self.coverage.last_segment:
@@ -239,6 +251,7 @@ class Fold:
         node.last, node.event_in = lifetime, segment
         if lifetime.session is not None and lifetime.session not in self._closed:
             self._of_session[lifetime.session][event.path] = lifetime
+        rows.append(Began(lifetime))
 
     def _delete(self, event: Event, rows: list[Row]) -> None:
         assert event.path is not None

@@ -15,26 +15,35 @@ from typing import TYPE_CHECKING, Any, Final
 from zkaudit.group import (
     ACTS,
     UNKNOWN,
+    Act,
+    Began,
+    Burst,
     Change,
     Commit,
     Coverage,
     Event,
+    Facts,
+    Finding,
     Fold,
     LaterEvents,
     Lifetime,
     Moment,
+    Refused,
     Row,
+    Rules,
     Shown,
     Write,
     Znode,
     member_of,
 )
 from zkaudit.group.znodes import OFFSETS, OWNERS
+from zkaudit.limits import Limits
 from zkaudit.schema import Column, Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_ACTS: Final = ACTS | {"error": Act.REFUSED}
 SHOWN: Final = 0
 """The part of a group's rows that snapshots show."""
 LATER: Final = 1
@@ -68,6 +77,16 @@ _COMMIT: Final = (
 )  # fmt: skip
 _CHANGE: Final = (*_NODE, "zxid", "idx", "time", "session", "act", "data", "version", "tree")
 _SESSION: Final = ("table", "chroot", "group", "session")
+_GROUP: Final = ("table", "chroot", "group")
+_REFUSED: Final = (*_GROUP, "zxid", "idx", "time", "member", "session")
+_COUNTS: Final = ("ends", "partitions", "members", "rounds", "refused", "joins", "leaves")
+_BURST: Final = (
+    *_GROUP, "first_zxid", "last_zxid", "start_time", "end_time", "claims", *_COUNTS,
+)  # fmt: skip
+_FINDING: Final = (
+    "table", "chroot", "group", "severity", "kind", "basis", "sentence", "evidence", "zxid", "time",
+    "end_zxid", "end_time", "topic", "partition", "member", "session", "effect", "messages",
+)  # fmt: skip
 
 OUTPUT: Final = _columns(
     table=Kind.STRING, chroot=Kind.STRING, group=Kind.STRING, topic=Kind.STRING,
@@ -79,21 +98,36 @@ OUTPUT: Final = _columns(
     previous_zxid=Kind.LONG, previous_time=Kind.TIMESTAMP, kind=Kind.STRING, created=Kind.BOOLEAN,
     owner_state=Kind.STRING, owner_session=Kind.LONG, owner_member=Kind.STRING,
     owner_start_zxid=Kind.LONG, free_since_zxid=Kind.LONG, act=Kind.STRING, version=Kind.INT,
-    tree=Kind.STRING,
+    tree=Kind.STRING, severity=Kind.STRING, basis=Kind.STRING, sentence=Kind.STRING,
+    evidence=Kind.EVIDENCE, effect=Kind.STRING, messages=Kind.LONG, first_zxid=Kind.LONG,
+    last_zxid=Kind.LONG, claims=Kind.LONG, **dict.fromkeys(_COUNTS, Kind.LONG),
 )  # fmt: skip
 """``table``: the tree of a lifetime (``ids``, ``owners``, ``foreign``, ``members``), ``offsets``
-for a commit, ``changes`` for a change of the znodes of a migration (``tree``), ``used`` for a
-session that changed a znode of the group. Columns of other tables are null."""
+for a commit, ``changes`` for a change of the znodes of a migration (``tree``), ``failed_claims``,
+``rebalances``, ``used`` for a session that changed a znode of the group, ``findings`` for what the
+rules find, ``waiting`` for a group in which they would find more if the history ended later.
+Columns of other tables are null."""
 
+_TABLES: Final = (
+    _LIFETIME, _COMMIT, _CHANGE, _REFUSED, _BURST, _SESSION, _FINDING, _GROUP,
+)  # fmt: skip
 _ROWS: Final = 10_000
 """Rows of one Arrow batch."""
 _NOWHERE: Final = (None, None, None)
+_NEVER: Final = 1000 * 365 * 86_400 * 1_000_000
+"""Microseconds until a time at which all thresholds are exceeded."""
 
 
 def fold_batches(
-    columns: pa.Schema, coverage: Coverage, batches: Iterable[pa.RecordBatch]
+    columns: pa.Schema,
+    coverage: Coverage,
+    batches: Iterable[pa.RecordBatch],
+    facts: Facts | None = None,
+    limits: Limits | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Fold the groups in batches of ``INPUT``; yield batches of ``columns``, which is ``OUTPUT``.
+
+    Without ``facts`` and ``limits``, no rules are applied.
 
     The fold makes many small objects and no cycles, so the cycle collector is off meanwhile: it
     would cost a third of the time.
@@ -103,7 +137,10 @@ def fold_batches(
     gc.disable()
     try:
         for _, group in groupby(rows, itemgetter(0)):
-            yield from _fold_group(group, coverage, output)
+            rules = None if facts is None else Rules(coverage, facts, limits or Limits())
+            yield from _fold_group(group, coverage, output, rules)
+            if rules is not None and facts is not None:
+                output.add_last_findings(rules, facts.end)
         yield from output.flush()
     finally:
         gc.enable()
@@ -114,7 +151,7 @@ def _lists(batch: pa.RecordBatch) -> Iterator[list[Any]]:
 
 
 def _fold_group(
-    rows: Iterable[tuple[Any, ...]], coverage: Coverage, output: _Output
+    rows: Iterable[tuple[Any, ...]], coverage: Coverage, output: _Output, rules: Rules | None
 ) -> Iterator[pa.RecordBatch]:
     shown: list[Shown] = []
     later: LaterEvents | None = None
@@ -133,11 +170,15 @@ def _fold_group(
             fold = Fold(coverage, shown, later)
         for done in fold.apply(_event(row)):
             output.add(done)
+            if rules is not None:
+                output.add_findings(rules, rules.read(done))
         if output.is_full:
             yield from output.flush()
     fold = fold or Fold(coverage, shown, later or LaterEvents(coverage, shown))
     for done in fold.finish():
         output.add(done)
+        if rules is not None:
+            output.add_findings(rules, rules.read(done))
     output.add_sessions(fold)
     if output.is_full:
         yield from output.flush()
@@ -146,7 +187,7 @@ def _fold_group(
 def _event(row: tuple[Any, ...]) -> Event:
     _, _, zxid, idx, time, session, kind, path, data, ephemeral, cxid, deleted, version, _ = row
     return Event(
-        zxid, idx, time, session, ACTS[kind], path, data, ephemeral, cxid, deleted, version
+        zxid, idx, time, session, _ACTS[kind], path, data, ephemeral, cxid, deleted, version
     )
 
 
@@ -161,17 +202,21 @@ class _Output:
     def __init__(self, columns: pa.Schema) -> None:
         self._columns = columns
         self._count = 0
-        self._rows: dict[tuple[str, ...], list[tuple[Any, ...]]] = {
-            names: [] for names in (_LIFETIME, _COMMIT, _CHANGE, _SESSION)
-        }
+        self._rows: dict[tuple[str, ...], list[tuple[Any, ...]]] = {names: [] for names in _TABLES}
 
     def add(self, row: Row) -> None:
         """Add a row of a fold."""
+        if isinstance(row, Began) or (isinstance(row, Burst) and not row.is_rebalance):
+            return
         self._count += 1
         if isinstance(row, Commit):
             self._rows[_COMMIT].append(_of_commit(row))
         elif isinstance(row, Lifetime):
             self._rows[_LIFETIME].append(_of_lifetime(row))
+        elif isinstance(row, Burst):
+            self._rows[_BURST].append(_of_burst(row))
+        elif isinstance(row, Refused):
+            self._rows[_REFUSED].append(_of_refused(row))
         else:
             self._rows[_CHANGE].append(_of_change(row))
 
@@ -181,6 +226,24 @@ class _Output:
         if place is not None:
             rows = self._rows[_SESSION]
             rows += (("used", *place, session) for session in fold.sessions if session)
+
+    def add_findings(self, rules: Rules, found: Iterable[Finding]) -> None:
+        """Add what the rules of a group found."""
+        for finding in found:
+            assert rules.group is not None
+            self._count += 1
+            values = (getattr(finding, name) for name in _FINDING[3:])
+            row = ("findings", rules.group.chroot, rules.group.name, *values)
+            self._rows[_FINDING].append(row)
+
+    def add_last_findings(self, rules: Rules, end: Moment) -> None:
+        """Add what the rules of a group find at the end of the history, and whether they would find
+        more at a later end."""
+        found = rules.finish(end)
+        self.add_findings(rules, found)
+        later = rules.finish(end._replace(time=(end.time or 0) + _NEVER))
+        if rules.group is not None and later != found:
+            self._rows[_GROUP].append(("waiting", rules.group.chroot, rules.group.name))
 
     @property
     def is_full(self) -> bool:
@@ -238,6 +301,20 @@ def _of_commit(row: Commit) -> tuple[Any, ...]:
         OFFSETS, znode.chroot, znode.group, znode.topic, znode.partition, None, None, row.zxid,
         row.idx, row.time, row.session, row.offset, content, *previous, row.kind, row.created,
         *state, row.free_since,
+    )  # fmt: skip
+
+
+def _of_refused(row: Refused) -> tuple[Any, ...]:
+    of = row.registration
+    znode = of.znode
+    return "failed_claims", znode.chroot, znode.group, *row.at, znode.name, of.session
+
+
+def _of_burst(row: Burst) -> tuple[Any, ...]:
+    counts = (getattr(row, name) for name in _COUNTS)
+    return (
+        "rebalances", row.znode.chroot, row.znode.group, row.first_zxid, row.last_zxid,
+        row.start_time, row.end_time, row.claims.total(), *counts,
     )  # fmt: skip
 
 

@@ -30,15 +30,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zkaudit.group.rules.members import REGULAR
+from zkaudit.group.subscriptions import FILTERS, topics_of_filter
 from zkaudit.schema import NODE_EXISTS, QUIET_GROUP, arrow_schema
-from zkconsumer.core.common.expansion import expand
-from zkconsumer.core.common.types import Pattern, Subscription
-from zkconsumer.errors import ZkConsumerError
 
 Numbers: TypeAlias = "np.ndarray[Any, Any]"
-REGULAR: Final = 5
-"""An owner committed regularly if its last intervals, this many of them, together took about the
-time after which it counts as stalled, or less."""
 JUMP_LEAST: Final = 10_000
 """Steps of fewer offsets are never compared with the other ones of their topic."""
 JUMP_TIMES: Final = 20
@@ -59,7 +55,6 @@ _BITS: Final = 30
 """Bits of a partition, which has at most nine digits."""
 _UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors of reading JSON that does not have the expected form."""
-_FILTERS: Final = ("white_list", "black_list")
 
 _OTHER, _IDS, _OWNERS, _OFFSETS, _GROUP, _LIVE, _MEMBERS, _TOPICS = range(8)
 """What the parent of a znode is."""
@@ -73,17 +68,6 @@ class TimeRange:
     """Findings before this time are left out."""
     jump_rate: float
     stalled_ms: int
-
-
-def topics_of_filter(pattern: str, regex: str, topics: list[str]) -> list[str]:
-    """Return the topics that a member's filter matches; none for an invalid filter.
-
-    Internal topics are left out, as members do by default.
-    """
-    try:
-        return list(expand("", Subscription(Pattern(pattern), {regex: 1}), topics, True))
-    except (ZkConsumerError, ValueError):
-        return []
 
 
 class _Codes(dict[Any, int]):
@@ -440,7 +424,7 @@ class QuietGroups:
                 pattern, wants = found
                 for name, threads in wants.items():
                     names = [name]
-                    if pattern in _FILTERS:
+                    if pattern in FILTERS:
                         key = chroots[group], pattern, name
                         if key not in matched:
                             every = sorted(known.get(key[0], ()))
@@ -602,7 +586,7 @@ def _subscription(content: bytes) -> tuple[str, dict[str, int]] | None:
         counts = [type(count) is int and 0 < count < 2**31 for count in wants.values()]
     except _UNREADABLE:
         return None
-    if pattern not in ("static", *_FILTERS) or not counts or not all(counts):
+    if pattern not in ("static", *FILTERS) or not counts or not all(counts):
         return None
     return pattern, wants
 

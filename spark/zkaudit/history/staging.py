@@ -8,16 +8,17 @@ brokers. Runs in the driver's thread and only builds DataFrames.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, functions as F
 
 from zkaudit.errors import AuditError
-from zkaudit.group import ACTS, Coverage, LogGap
+from zkaudit.group import ACTS, Coverage, Event, Facts, FactsReader, LogGap, Moment, Shown
 from zkaudit.history.batches import EVENTS, INPUT, LATER, OUTPUT, SHOWN, fold_batches
+from zkaudit.limits import Limits
 from zkaudit.schema import CREATES, DELETES, NODE_EXISTS, arrow_schema, spark_type
 
 BUCKETS: Final = 256
@@ -52,8 +53,6 @@ class Stage:
     migration's znodes."""
     sessions: DataFrame
     """Rows of type createSession and closeSession, unchanged."""
-    refused: DataFrame
-    """Rows of type error with the code for a znode that exists (-110)."""
     topics: DataFrame
     """Events of topics (``/brokers/topics/T``): chroot, topic, zxid, idx, time, act, data, segment.
     Data that only a snapshot shows has the zxid of its write and the segment of the snapshot."""
@@ -78,6 +77,20 @@ class Stage:
     def changes(self) -> DataFrame:
         """The changes of a migration's znodes."""
         return self.folded.where("table = 'changes'")
+
+    def rows(self, spec: str) -> DataFrame:
+        """Return the rows of table ``failed_claims`` or ``rebalances``."""
+        return self.folded.where(F.col("table") == spec)
+
+    @property
+    def findings(self) -> DataFrame:
+        """What the rules of the groups find, without the places in the logs."""
+        return self.folded.where("table = 'findings'")
+
+    @property
+    def waiting(self) -> DataFrame:
+        """Groups in which rules would find more if the history ended later: chroot and group."""
+        return self.folded.where("table = 'waiting'").select("chroot", "group")
 
     @property
     def used(self) -> DataFrame:
@@ -111,14 +124,6 @@ def segment_of(zxid: Column, log_gaps: Sequence[LogGap]) -> Column:
     return _up_to(zxid, [before for _, before in sorted(log_gaps)])
 
 
-def log_gap_between(first: Column, last: Column, log_gaps: Sequence[LogGap]) -> Column:
-    """Whether transactions are missing between a known zxid and a later one."""
-    if not log_gaps:
-        return F.lit(False)
-    ends = [after for after, _ in sorted(log_gaps)]
-    return (first < last) & (_up_to(last - 1, ends) > _up_to(first - 1, ends))
-
-
 def first_of(segment: Column, log_gaps: Sequence[LogGap]) -> Column:
     """First zxid of a segment; 0 for the first segment."""
     return F.get(_numbers([0, *[before for _, before in sorted(log_gaps)]]), segment)
@@ -148,6 +153,8 @@ def stage(
     paths: DataFrame | None = None,
     keep: Callable[[str, DataFrame], DataFrame] = lambda _, frame: frame,
     known: Sequence[int | None] = (0,),
+    facts: Facts | None = None,
+    limits: Limits | None = None,
 ) -> Stage:
     """Reduce a history (``schema.TXNLOG``, each transaction once) to what happened in groups.
 
@@ -157,7 +164,8 @@ def stage(
     Java regex that must match a group's whole name. ``paths``: at least all paths below
     ``/consumers``, if they are known without reading ``rows``. ``keep`` stores a frame that is used
     several times under a name, and returns the stored frame. ``known``: as
-    ``selection.known`` returns it.
+    ``selection.known`` returns it. Without ``facts``, there are no findings; ``limits``: the
+    thresholds of rules.
     """
     if len(log_gaps) > MAX_LOG_GAPS:
         raise AuditError(
@@ -170,12 +178,9 @@ def stage(
         paths = paths.unionByName(shown.select("path"))
     return Stage(
         keep("names", _names(paths.distinct(), group)),
-        keep("folded", _folded(rows, snapshots, group, Coverage(log_gaps, known))),
+        keep("folded", _folded(rows, snapshots, group, Coverage(log_gaps, known), facts, limits)),
         rows.where(F.col("type").isin("createSession", "closeSession")).select(
             "type", "zxid", "time", "session", "cxid", "timeout"
-        ),
-        rows.where((F.col("type") == "error") & (F.col("error") == NODE_EXISTS)).select(
-            "zxid", "idx", "time", "session"
         ),
         _topics(rows, snapshots, log_gaps),
         _brokers(rows, snapshots),
@@ -183,16 +188,59 @@ def stage(
     )
 
 
+def facts_of(
+    rows: DataFrame,
+    snapshots: DataFrame | None,
+    log_gaps: Sequence[LogGap],
+    end: DataFrame,
+    known_us: int | None,
+) -> Facts:
+    """Collect what rules need from outside the groups. ``end``: one row with zxid and time of the
+    last transaction. ``known_us``: as in ``Facts``."""
+    reader = FactsReader(Coverage(log_gaps))
+    of, path = F.col("type"), F.col("path")
+    named = path.contains("/brokers/ids/") | path.contains("/brokers/topics/")
+    acts = of.isin(*ACTS) & (of != "closeSession") & named
+    logged = rows.where((of == "createSession") | F.coalesce(acts, F.lit(False))).select(
+        "type", "zxid", "idx", F.unix_micros("time"), "session", "path", "data"
+    )
+    for kind, zxid, idx, time, *rest in _collected(logged):
+        if kind == "createSession":
+            reader.open(rest[0], zxid)
+        else:
+            session, name, data = rest
+            reader.read(Event(zxid, idx, time, session, ACTS[kind], name, data))
+    if snapshots is not None:
+        shown = snapshots.where(named).select(
+            "zxid", "path", "data", "czxid", F.unix_micros("ctime"), "mzxid",
+            F.unix_micros("mtime"), "ephemeral_owner",
+        )  # fmt: skip
+        for row in _collected(shown):
+            reader.show(Shown(*row))
+    ((zxid, time),) = _collected(end.select("zxid", F.unix_micros("time")))
+    return reader.facts(Moment(zxid or 0, 0, time), known_us)
+
+
+def _collected(frame: DataFrame) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in frame.toArrow().columns), strict=True)
+
+
 def _folded(
-    rows: DataFrame, snapshots: DataFrame | None, group: str | None, coverage: Coverage
+    rows: DataFrame,
+    snapshots: DataFrame | None,
+    group: str | None,
+    coverage: Coverage,
+    facts: Facts | None,
+    limits: Limits | None,
 ) -> DataFrame:
     """``Stage.folded``: all rows of a group are in one task, in order."""
     parts = _of_groups(rows, snapshots, group, bool(coverage.log_gaps))
+    fold = partial(fold_batches, arrow_schema(OUTPUT), coverage, facts=facts, limits=limits)
     every = reduce(DataFrame.unionByName, (_as_input(number, part) for number, part in parts))
     return (
         every.repartition("key")
         .sortWithinPartitions("key", "part", "zxid", "idx")
-        .mapInArrow(partial(fold_batches, arrow_schema(OUTPUT), coverage), spark_type(OUTPUT))
+        .mapInArrow(fold, spark_type(OUTPUT))
     )
 
 
@@ -216,9 +264,11 @@ def _of_groups(
         sessions = sessions.unionByName(_keyed(listed, group).select("key", "session"))
     else:
         closes = closes.withColumn("deleted", F.lit(None).cast("array<string>"))
-    closes = closes.join(sessions.where("session != 0").distinct(), "session")
+    refused = rows.where((F.col("type") == "error") & (F.col("error") == NODE_EXISTS))
+    sessions = sessions.where("session != 0").distinct()
+    closes, refused = (part.join(sessions, "session") for part in (closes, refused))
     changes = _keyed(rows.where(F.col("type").isin(*ACTS)), group)
-    parts += [(EVENTS, changes), (EVENTS, closes)]
+    parts += [(EVENTS, changes), (EVENTS, closes), (EVENTS, refused)]
     if later:
         others = rows.where(created | F.col("type").isin(*DELETES)).where(~offset)
         parts += [(LATER, _keyed(others, group)), (LATER, closes)]

@@ -23,14 +23,12 @@ from zkaudit.errors import InputMissingError
 from zkaudit.findings.base import Tables
 from zkaudit.findings.ids import id_of
 from zkaudit.findings.kinds import LASTING
-from zkaudit.findings.limits import NOT_COVERED, SEVERITIES, Limits
-from zkaudit.findings.ownership import wanted
 from zkaudit.findings.places import located
 from zkaudit.findings.rules import findings, parts, union
 from zkaudit.group import LogGap
 from zkaudit.history import committed, doubt
 from zkaudit.history.quiet import TimeRange
-from zkaudit.history.staging import stage
+from zkaudit.history.staging import facts_of, stage
 from zkaudit.job import inputs
 from zkaudit.job.coverage import (
     Coverage,
@@ -62,15 +60,13 @@ from zkaudit.job.spark import (
     planned_for,
 )
 from zkaudit.job.verify import verify
+from zkaudit.limits import NOT_COVERED, SEVERITIES, Limits
 from zkaudit.schema import PATH, QUIET_GROUP, SNAPSHOT, arrow_of
 from zkaudit.sources import offsets, selection, server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.tables import brokers, build, catalog, journals, migrations, timeline
 from zkaudit.tables.migrations import Moving
 from zkaudit.text import no_group
-
-QUIET_MS = 5_000
-"""A rebalance ends if nothing happens in the group for this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,7 @@ class Snapshots:
     """Server, file and zxid of the snapshots that were whole."""
     known: tuple[int | None, ...] = (0,)
     known_us: int | None = None
-    """Both as in ``Tables``."""
+    """As in ``Tables`` and in ``Facts``."""
 
 
 @dataclass(frozen=True)
@@ -295,6 +291,7 @@ def _audit(
     transactions = committed.apply(rows.where("kind is null"), plan)
     snapshot_rows = shown.rows
     known = shown.known
+    facts = facts_of(transactions, snapshot_rows, log_gaps, last, shown.known_us)
     events = stage(
         transactions,
         log_gaps,
@@ -303,6 +300,8 @@ def _audit(
         rows.where(F.col("kind") == PATH),
         keep,
         known,
+        facts,
+        options.limits,
     )
 
     registrations = build.registrations(events)
@@ -323,7 +322,7 @@ def _audit(
         spark,
         lambda: table(catalog.OWNERSHIP, events.lifetimes("owners")),
         lambda: store.sessions(build.sessions(events, addresses, store.used(events))),
-        lambda: store.shared(catalog.PARTITIONS, build.partitions(events)),
+        lambda: store.rows(catalog.PARTITIONS, build.partitions(facts)),
         lambda: table(catalog.REGISTRATIONS, registrations),
         lambda: table(catalog.MOVES, build.moves(events)),
     )
@@ -345,17 +344,12 @@ def _audit(
     commits = offsets.commits(stored)
     steps = build.steps(registered, log_gaps, known)
 
-    def rebalances() -> tuple[DataFrame, ...]:
-        changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))
-        refused = table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered))
-        bursts = build.rebalances(ownership, changes, refused, QUIET_MS)
-        topics = store.owned_topics(ownership)
-        if shown.quiet is not None:
-            others = shown.quiet.select("chroot", F.explode("topics").alias("topic"))
-            topics = topics.unionByName(others.distinct())
-        return changes, refused, table(catalog.REBALANCES, bursts), topics
+    def rebalances() -> None:
+        table(catalog.MEMBERSHIP, steps.where("change is not null"))
+        table(catalog.FAILED_CLAIMS, events.rows("failed_claims"))
+        table(catalog.REBALANCES, events.rows("rebalances"))
 
-    written, made, herds, unreadable, delivered, views = at_once(
+    written, _, herds, unreadable, delivered, views = at_once(
         spark,
         lambda: table(
             catalog.COMMITS,
@@ -367,7 +361,6 @@ def _audit(
         lambda: store.shared(catalog.DELIVERIES, journals.deliveries(lines)),
         lambda: store.shared(catalog.VIEWS, journals.views(lines)),
     )
-    changes, refused, bursts, owned_topics = made
     group_ownership = generations = None
     if options.bootstrap is not None:
         generations = timeline.placed(every, chroots).fillna("", "chroot")
@@ -382,9 +375,6 @@ def _audit(
         registrations=registered,
         ownership=ownership,
         commits=written,
-        membership=changes,
-        failed_claims=refused,
-        rebalances=bursts,
         moves=moves,
         partitions=partitions,
         herds=herds,
@@ -393,19 +383,16 @@ def _audit(
         end=last,
         sessions=sessions,
         known=known,
-        known_us=shown.known_us,
         log_gaps=tuple(log_gaps),
         moving=moving,
         group_ownership=group_ownership,
         generations=generations,
-        owned_topics=owned_topics,
-        foreign=events.lifetimes("foreign"),
+        of_groups=events.findings,
     )
-    tables = replace(tables, wanted=keep("wanted", wanted(tables)))
-    found, later = _found(store, tables, options.limits, keep)
+    found = _found(store, tables, options.limits, keep)
     found = within(found, last, options.start, options.end)
     found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
-    store.judged(found, later)
+    store.waiting(events.waiting)
     found = catalog.FINDINGS.shape(located(found, transactions, sessions))
     if coverage.missing:
         found = found.unionByName(not_covered(spark, coverage))
@@ -433,17 +420,16 @@ def _audit(
 
 def _found(
     store: Store, tables: Tables, limits: Limits, keep: Callable[[str, DataFrame], DataFrame]
-) -> tuple[DataFrame, DataFrame | None]:
-    """All findings, and what ``Store.later`` returns."""
+) -> DataFrame:
+    """All findings."""
     if not is_little(store.spark):  # the parts read the same tables: as one job they do it once
-        return findings(tables, limits, keep), store.later(tables, limits)
+        return findings(tables, limits, keep)
 
-    def part(name: str, made: Callable[[], DataFrame]) -> Callable[[], DataFrame | None]:
+    def part(name: str, made: Callable[[], DataFrame]) -> Callable[[], DataFrame]:
         return lambda: keep(f"findings-{name}", made())
 
     jobs = [part(name, made) for name, made in parts(tables, limits, keep).items()]
-    *found, later = at_once(store.spark, *jobs, lambda: store.later(tables, limits))
-    return union(frame for frame in found if frame is not None), later
+    return union(at_once(store.spark, *jobs))
 
 
 def not_covered(spark: SparkSession, coverage: Coverage) -> DataFrame:

@@ -38,9 +38,6 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from zkaudit import schema
 from zkaudit.errors import AuditError
-from zkaudit.findings.base import Tables
-from zkaudit.findings.limits import Limits
-from zkaudit.findings.rules import later, waiting
 from zkaudit.history.committed import Range, Run, merged
 from zkaudit.history.staging import (
     BUCKETS,
@@ -51,7 +48,7 @@ from zkaudit.history.staging import (
     is_shared,
 )
 from zkaudit.job.coverage import LoggedRun
-from zkaudit.job.output import Store, collected, empty, for_arrow, kept, put, stored
+from zkaudit.job.output import Store, collected, empty, for_arrow, put, stored
 from zkaudit.job.spark import PACKED, ROUNDS, bytes_of, is_little, planned_for
 from zkaudit.tables import catalog
 
@@ -72,10 +69,6 @@ _STATE: Final = ".state"
 _GROUPS: Final = f"{_STATE}/groups"
 FILE_ROWS: Final = 50_000
 """A file of a bucket has about so many rows. So a round rewrites little of a long table."""
-
-
-class NewTopicError(Exception):
-    """A bucket's groups own a topic that was not known to any group: filters may mean it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -389,7 +382,7 @@ class State:
         end_us: time of the last transaction, in microseconds since 1970.
         always: keys of the groups that are audited in every round.
         audited: keys of the groups that were audited; ``None``: all.
-        known_us: as in ``Tables``.
+        known_us: as in ``Facts``.
     """
 
     last: int
@@ -498,22 +491,6 @@ class BucketStore(Store):
             self._known_us = None if before is None else before.known_us
         return self._known_us
 
-    def owned_topics(self, ownership: DataFrame) -> DataFrame:
-        """Return chroot and topic of what any group ever owned; raise NewTopicError for a new
-        one, which groups that are not audited may mean too."""
-        name = f"{_STATE}/owned_topics"
-        owned = ownership.select("chroot", "topic", group_key().alias("key")).distinct()
-        audited = self._write(name, owned, F.col("key"))
-        if self.before is None:
-            return audited
-        known = _pairs(file for _, file in _files(self.before / name))
-        known |= _pairs((self.place / catalog.PARTITIONS.name).glob("*.parquet"))
-        if not known >= _pairs(file for n, file in _files(self.place / name) if n in self.buckets):
-            raise NewTopicError
-        rows = [{"chroot": chroot, "topic": topic} for chroot, topic in sorted(known)]
-        columns = ownership.select("chroot", "topic").schema
-        return put(self.out, "staging/owned_topics", self.spark, columns, rows)
-
     def groups(self, stage: Stage) -> tuple[int, int]:
         """Return how many groups there are, and how many with a mode. These are always audited."""
         found = stage.names.groupBy("chroot", "group").agg(
@@ -527,14 +504,8 @@ class BucketStore(Store):
         count = 0 if every is None else pc.sum(every["counts"]).as_py() or 0
         return count, len(moving)
 
-    def later(self, tables: Tables, limits: Limits) -> DataFrame:
-        """Return what would be found if the history ended later."""
-        return kept(self.out, "staging/later", later(tables, limits))
-
-    def judged(self, found: DataFrame, later: DataFrame | None) -> None:
+    def waiting(self, groups: DataFrame) -> None:
         """Note the groups whose findings depend on when the history ends."""
-        assert later is not None
-        groups = waiting(found, later)
         rows = groups.select(group_key().alias("key")).distinct().collect()
         self.always.update(row["key"] for row in rows)
 
@@ -642,15 +613,6 @@ def _values(files: Iterable[Path], column: str) -> set[int]:
         found.update(pc.unique(pq.read_table(file, columns=[column])[column]).to_pylist())
     found.discard(None)
     return found
-
-
-def _pairs(files: Iterable[Path]) -> set[tuple[str, str]]:
-    """Chroot and topic of all rows."""
-    rows = _table(files, None, "chroot", "topic")
-    if rows is None:
-        return set()
-    found = rows.group_by(["chroot", "topic"]).aggregate([])
-    return set(zip(found["chroot"].to_pylist(), found["topic"].to_pylist(), strict=True))
 
 
 _TIMES: Final = ("first_time", "last_time")

@@ -19,8 +19,6 @@ from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from zkaudit.errors import AuditError, InputMissingError
-from zkaudit.findings.base import Tables
-from zkaudit.findings.limits import Limits
 from zkaudit.history.staging import Stage
 from zkaudit.job.place import finished, new_tables
 from zkaudit.job.spark import is_little
@@ -176,26 +174,19 @@ class Store:
         return stage.used
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
-        """Return ``Tables.known_us``. ``rows``: all rows of ``inputs.transactions``."""
+        """Return ``Facts.known_us``. ``rows``: all rows of ``inputs.transactions``."""
         if not known:
             return None
         later = rows.where(F.col("kind").isNull() & (F.col("zxid") >= known))
         found = later.agg(F.unix_micros(F.min_by("time", "zxid"))).first()
         return None if found is None else found[0]
 
-    def owned_topics(self, ownership: DataFrame) -> DataFrame:
-        """Return chroot and topic of what any group ever owned. Table ``partitions`` is written."""
-        return ownership.select("chroot", "topic")
-
     def groups(self, stage: Stage) -> tuple[int, int]:
         """Return how many groups there are, and how many of them have a mode."""
         return migrations.count(stage)
 
-    def later(self, tables: Tables, limits: Limits) -> DataFrame | None:
-        """Return what ``judged`` needs in addition to the findings."""
-
-    def judged(self, found: DataFrame, later: DataFrame | None) -> None:
-        """Take note of the findings, before they are written. ``later``: rows of ``later()``."""
+    def waiting(self, groups: DataFrame) -> None:
+        """Take note of the groups in which rules would find more if the history ended later."""
 
     def close(self) -> None:
         """Everything is written but the summary."""

@@ -48,7 +48,6 @@ from zkaudit.job.audit import Options, Snapshots, audit, coverage_of
 from zkaudit.job.buckets import (
     Batches,
     BucketStore,
-    NewTopicError,
     Recorder,
     State,
     Touched,
@@ -177,10 +176,7 @@ def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
             history = _history(spark, options)
         state = _state(options, history)
         touched = _touched(options, history, before, state)
-        try:
-            return _round(spark, options, history, state, touched)
-        except NewTopicError:
-            return _round(spark, options, history, state, None)
+        return _round(spark, options, history, state, touched)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Any
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.expected import Expected, gone
 from zkaudit.findings.kinds import LASTING
-from zkaudit.findings.limits import SEVERITIES
 from zkaudit.job.place import finished
+from zkaudit.limits import SEVERITIES
 from zkaudit.show import command
 from zkaudit.text import no_group, regex_of
 

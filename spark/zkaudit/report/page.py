@@ -25,10 +25,10 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
 
 from zkaudit.errors import InputMissingError
-from zkaudit.findings.limits import SEVERITIES
 from zkaudit.job.output import load
 from zkaudit.job.place import finished
 from zkaudit.job.spark import PACKED, at_once, bytes_of, check_group, planned_for
+from zkaudit.limits import SEVERITIES
 from zkaudit.report.verdict import Count, verdict
 from zkaudit.show import command
 from zkaudit.sources.selection import BEFORE_START, milliseconds

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
 from zkaudit.findings.kinds import KINDS
-from zkaudit.findings.limits import NOT_COVERED, SEVERITIES
+from zkaudit.limits import NOT_COVERED, SEVERITIES
 
 _EFFECTS: Final = {
     "lost": "Messages were lost",

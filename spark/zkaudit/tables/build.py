@@ -1,4 +1,4 @@
-"""Tables derived from the intervals: sessions, membership, refused claims, rebalances.
+"""Tables derived from the intervals: sessions, membership, moves.
 
 Runs in the driver's thread and only builds DataFrames.
 """
@@ -6,13 +6,16 @@ Runs in the driver's thread and only builds DataFrames.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
-from zkaudit.group import LogGap
+from zkaudit.group import Facts, LogGap
 from zkaudit.history.staging import Stage, first_of, known_at, segment_of, text_of
 
 GROUP = ("chroot", "group")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _REGISTRATION = "version int, subscription map<string,int>, pattern string"
 
 
@@ -112,72 +115,6 @@ def steps(
     )
 
 
-def failed_claims(stage: Stage, registered: DataFrame) -> DataFrame:
-    """Table ``failed_claims``."""
-    who = registered.select(*GROUP, "member", "session", "start_zxid", "end_zxid")
-    during = (F.col("zxid") > F.col("start_zxid")) & (
-        F.col("end_zxid").isNull() | (F.col("zxid") < F.col("end_zxid"))
-    )
-    return stage.refused.join(who, "session").where(during).drop("start_zxid", "end_zxid")
-
-
-def rebalances(
-    owned: DataFrame, changes: DataFrame, refused: DataFrame, quiet_ms: int
-) -> DataFrame:
-    """Table ``rebalances``: bursts of claims and releases, separated by ``quiet_ms`` without any.
-
-    A join or leave counts if it is in a burst or at most ``quiet_ms`` before its start.
-    """
-
-    def part(frame: DataFrame, act: str, zxid: str = "zxid", time: str = "time") -> DataFrame:
-        has = set(frame.columns)
-        tp = F.concat_ws("\0", "topic", "partition") if "topic" in has else F.lit(None)
-        return frame.where(F.col(zxid).isNotNull() & F.col(time).isNotNull()).select(
-            *GROUP,
-            F.col(zxid).alias("zxid"),
-            F.unix_millis(F.col(time)).alias("ms"),
-            F.lit(act).alias("act"),
-            tp.cast("string").alias("tp"),
-            "member",
-        )
-
-    rows = (
-        part(owned, "claim", "start_zxid", "start_time")
-        .unionByName(part(owned, "end", "end_zxid", "end_time"))
-        .unionByName(part(changes.where("change = 'join'"), "join"))
-        .unionByName(part(changes.where("change = 'leave'"), "leave"))
-        .unionByName(part(refused, "refused"))
-    )
-    order = Window.partitionBy(*GROUP).orderBy("zxid")
-    # The clock may step back when the leader changes; such a step never starts a new burst.
-    rows = rows.withColumn("pause", F.col("ms") - F.lag("ms").over(order))
-    opens = F.when(F.col("pause").isNull() | (F.col("pause") > quiet_ms), 1).otherwise(0)
-    rows = rows.withColumn("burst", F.sum(opens).over(order))
-
-    moves = F.col("act").isin("claim", "end")
-    claim = F.col("act") == "claim"
-    each = Window.partitionBy(*GROUP, "burst", "tp", "act").orderBy("zxid")
-    rows = rows.withColumn("round", F.when(claim, F.row_number().over(each)))
-    return (
-        rows.groupBy(*GROUP, "burst")
-        .agg(
-            F.min("zxid").alias("first_zxid"),
-            F.max("zxid").alias("last_zxid"),
-            F.timestamp_millis(F.min("ms")).alias("start_time"),
-            F.timestamp_millis(F.max("ms")).alias("end_time"),
-            F.count_if(claim).alias("claims"),
-            F.count_if(F.col("act") == "end").alias("ends"),
-            F.count_distinct(F.when(moves, F.col("tp"))).alias("partitions"),
-            F.count_distinct(F.when(claim, F.col("member"))).alias("members"),
-            F.coalesce(F.max("round"), F.lit(0)).alias("rounds"),
-            F.count_if(F.col("act") == "refused").alias("refused"),
-            F.count_if(F.col("act") == "join").alias("joins"),
-            F.count_if(F.col("act") == "leave").alias("leaves"),
-        )
-        .where("claims + ends > 0")
-    )
-
-
 def moves(stage: Stage) -> DataFrame:
     """Table ``moves``."""
     moved_to = F.get_json_object(text_of(F.col("data")), "$.moved_to")
@@ -193,32 +130,24 @@ def moves(stage: Stage) -> DataFrame:
     )
 
 
-def partitions(stage: Stage) -> DataFrame:
-    """Table ``partitions``: the partitions in the topics' znodes, up to the topic's deletion."""
-    order = Window.partitionBy("chroot", "topic").orderBy("zxid", "idx", "segment")
-    # If the data before it is known too, the transaction added the partitions that are new in it.
-    follows = F.lag("segment").over(order).eqNullSafe(F.col("segment"))
-    events = stage.topics.withColumn("created", (F.col("act") == "create") | follows)
-    gone = stage.topics.groupBy("chroot", "topic").agg(
-        F.max(F.when(F.col("act") == "delete", F.col("zxid"))).alias("gone_zxid"),
-        F.max(F.when(F.col("act") != "delete", F.col("zxid"))).alias("content_zxid"),
-    )
-    listed = F.from_json(text_of(F.col("data")), "partitions map<string,array<int>>")
-    numbers = F.explode(F.map_keys(listed["partitions"])).alias("number")
-    listed_in = events.where("act != 'delete'").select(
-        "chroot", "topic", "zxid", "time", "created", numbers
-    )
-    listed_in = listed_in.where(F.col("number").rlike(r"\A(0|[1-9][0-9]{0,9})\z"))
-    # A topic that was deleted and recreated has the partitions of its latest lifetime.
-    latest = listed_in.join(gone, ["chroot", "topic"]).where(
-        "gone_zxid is null or zxid > gone_zxid or content_zxid < gone_zxid"
-    )
-    return latest.groupBy("chroot", "topic", F.col("number").cast("bigint").alias("partition")).agg(
-        F.min("zxid").alias("zxid"),
-        F.min_by("time", "zxid").alias("time"),
-        F.min_by("created", "zxid").alias("created"),
-        F.max(F.when(F.col("gone_zxid") > F.col("content_zxid"), F.col("gone_zxid"))).alias(
-            "gone_zxid"
-        ),
-        F.max("gone_zxid").alias("deleted_zxid"),
-    )
+def time_at(us: int | None) -> datetime | None:
+    """Return a time in microseconds since 1970 as a column has it."""
+    return None if us is None else _EPOCH + timedelta(microseconds=us)
+
+
+def partitions(facts: Facts) -> list[dict[str, Any]]:
+    """Rows of table ``partitions``."""
+    return [
+        {
+            "chroot": chroot,
+            "topic": topic,
+            "partition": number,
+            "zxid": partition.zxid,
+            "time": time_at(partition.time),
+            "created": partition.is_created,
+            "gone_zxid": partition.gone_zxid,
+            "deleted_zxid": partition.deleted_zxid,
+        }
+        for (chroot, topic), numbers in facts.topics.items()
+        for number, partition in numbers.items()
+    ]

@@ -19,6 +19,7 @@ EVIDENCE: Final = (
     "array<struct<table:string,zxid:bigint,idx:int,session:bigint,what:string,server:string,"
     "file:string,position:bigint>>"
 )
+"""As ``zkaudit.schema.EVIDENCE_ROW``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,10 +27,10 @@ from zkaudit.history.modes import (
 )
 from zkaudit.history.staging import Stage
 from zkaudit.schema import arrow_of
+from zkaudit.tables.build import time_at
 
 GROUP = ("chroot", "group")
 _NEVER: Final = Moment(0)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +131,7 @@ def _moment(zxid: int | None, us: int | None) -> Moment | None:
 
 def time_of(moment: Moment | None) -> datetime | None:
     """A transaction's time; ``None`` if unknown."""
-    if moment is None or moment.us is None:
-        return None
-    return _EPOCH + timedelta(microseconds=moment.us)
+    return None if moment is None else time_at(moment.us)
 
 
 def _zxid(moment: Moment | None) -> int | None:

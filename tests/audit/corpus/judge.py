@@ -18,9 +18,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 from zkaudit.decode.batches import LogReader
 from zkaudit.findings.kinds import KINDS
-from zkaudit.findings.limits import SEVERITIES, Limits
 from zkaudit.job.audit import Options, run
 from zkaudit.job.spark import session
+from zkaudit.limits import SEVERITIES, Limits
 from zkaudit.report.found import read
 
 from tests.audit.corpus.held_out import HELD_OUT

@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from zkaudit.findings.limits import Limits
 from zkaudit.job.audit import Options, run
 from zkaudit.job.spark import session
+from zkaudit.limits import Limits
 from zkaudit.report.page import write
 
 from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from zkaudit.decode.batches import LogReader, nodes_of
 from zkaudit.decode.snapshot import open_snapshot
-from zkaudit.findings.limits import Limits
+from zkaudit.limits import Limits
 from zkaudit.sources.rows import nodes_of_groups
 
 from tests.audit.corpus.held_out import HELD_OUT

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import random
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession, functions as F
 from zkaudit import schema
-from zkaudit.findings import load, ownership
+from zkaudit.findings import load
 from zkaudit.findings.base import Tables
-from zkaudit.findings.limits import Limits
 from zkaudit.group import znode_of
 from zkaudit.group.znodes import WITH_CHANGES
 from zkaudit.history.staging import (
     first_of,
     known_at,
-    log_gap_between,
     segment_of,
     stage,
 )
@@ -31,21 +29,20 @@ pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 @pytest.mark.parametrize("count", [1, 2, 17, 10_000])
 def test_the_place_of_a_zxid_among_log_gaps(spark: SparkSession, count: int) -> None:
     """The history has as many log gaps as it may have. Segments, their borders and everything
-    between two zxids equal the result of a search in the list."""
+    known at a zxid equal the result of a search in the list."""
     chance = random.Random(count)
     edges = sorted(chance.sample(range(1, 60 * count), 2 * count))
     gaps = list(zip(edges[::2], [b + 1 for b in edges[1::2]], strict=True))
-    ends, begins = [a for a, _ in gaps], [b for _, b in gaps]
+    begins = [b for _, b in gaps]
     known = [0, *[chance.choice([None, b]) for b in begins]]
     near = [number + step for number in chance.sample(edges, min(60, len(edges)))
             for step in (-1, 0, 1, 2)]  # fmt: skip
-    rows = [(a, chance.choice(near)) for a in [*near, 0, 2**62]]
-    given = spark.createDataFrame([*rows, (None, None)], "a long, b long")
-    a, b = F.col("a"), F.col("b")
+    rows = [(a,) for a in [*near, 0, 2**62]]
+    given = spark.createDataFrame([*rows, (None,)], "a long")
+    a = F.col("a")
     segment = segment_of(a, gaps)
     found = given.select(
-        "a", "b", segment.alias("segment"), first_of(segment, gaps).alias("first"),
-        log_gap_between(a, b, gaps).alias("between"),
+        "a", segment.alias("segment"), first_of(segment, gaps).alias("first"),
         known_at(a, gaps, known).alias("known"),
     ).collect()  # fmt: skip
     assert len(found) == len(rows) + 1
@@ -55,9 +52,6 @@ def test_the_place_of_a_zxid_among_log_gaps(spark: SparkSession, count: int) -> 
         assert row.first == [0, *begins][number]
         if row.a is None:
             continue
-        assert row.between == (
-            row.a < row.b and bisect_left(ends, row.b) > bisect_left(ends, row.a)
-        )
         since = known[number]
         assert row.known == (since is not None and row.a >= since)
 
@@ -103,112 +97,6 @@ def of(spark: SparkSession, **rows: list[dict[str, Any]]) -> Tables:
     return Tables(**{name: made[name] for name in names}, end=end)
 
 
-def test_two_sessions_of_one_member_are_found_as_by_comparing_all(spark: SparkSession) -> None:
-    """Members join and leave at random, some before or after the logs. The audit finds each overlap
-    of an ownership with a registration from another session."""
-    chance = random.Random(4)
-    group = {"chroot": "", "group": "g"}
-    registrations, owned = [], []
-    for member in ("m1", "m2"):
-        at = 1
-        for number in range(40):
-            end = at + chance.randrange(1, 30)
-            unknown = number == 0
-            lasting = number == 39
-            registrations.append(
-                group | {"member": member, "session": chance.randrange(1, 4),
-                         "start_zxid": None if unknown else at,
-                         "end_zxid": None if lasting else end,
-                         "ended": "still held" if lasting else "expired"}
-            )  # fmt: skip
-            at = end + chance.choice([0, 0, 5])
-        for number in range(40):
-            begin = chance.randrange(1, at)
-            owned.append(
-                group | {"member": member, "session": chance.randrange(1, 4), "topic": "t",
-                         "partition": number, "start_zxid": chance.choice([begin, begin, None]),
-                         "end_zxid": chance.choice([begin + chance.randrange(1, 60), None]),
-                         "ended": "released"}
-            )  # fmt: skip
-    last = 2**63 - 1
-    expected = sorted(
-        (o["member"], o["partition"], max(o["start_zxid"] or 0, r["start_zxid"] or 0))
-        for o in owned
-        for r in registrations
-        if o["member"] == r["member"] and o["session"] != r["session"]
-        and (o["start_zxid"] is not None or r["start_zxid"] is not None)
-        and max(o["start_zxid"] or 0, r["start_zxid"] or 0)
-        < min(o["end_zxid"] or last, r["end_zxid"] or last)
-    )  # fmt: skip
-    rows = ownership.two_sessions(of(spark, ownership=owned, registrations=registrations))
-    found = sorted((row.member, row.partition, row.zxid) for row in rows.collect())
-    assert len(expected) > 100
-    assert found == expected
-
-
-def test_filters_mean_the_topics_that_a_member_sees(spark: SparkSession) -> None:
-    """The audit has white lists and black lists of two ensembles in many partitions. Each filter
-    matches topics of its own chroot only. Broken filters and internal topics match nothing."""
-    topics = [(c, f"{k}{n}") for c in ("", "/b") for k in ("x", "y") for n in range(5)]
-    topics += [("", "__consumer_offsets"), ("", "x0")]
-    filters = [("", "white_list", f"x[0-{n}]") for n in range(5)] + [
-        ("/b", "black_list", "x.*"), ("", "white_list", "["), ("/none", "white_list", ".*"),
-        ("", "white_list", ".*"),
-    ]  # fmt: skip
-    found = ownership._matched(
-        spark.createDataFrame(filters, "chroot string, pattern string, name string"),
-        spark.createDataFrame(topics, "chroot string, topic string"),
-    )
-    rows = found.collect()
-    named: dict[tuple[str, str], set[str]] = {(r.chroot, r.name): set() for r in rows}
-    for row in rows:
-        named[row.chroot, row.name].add(row.topic)
-    assert len(rows) == sum(map(len, named.values()))
-    every = {f"{k}{n}" for k in "xy" for n in range(5)}
-    assert named == {
-        **{("", f"x[0-{n}]"): {f"x{m}" for m in range(n + 1)} for n in range(5)},
-        ("/b", "x.*"): {f"y{n}" for n in range(5)},
-        ("", ".*"): every,
-    }
-
-
-def test_the_longest_registration_is_found_as_by_comparing_all(spark: SparkSession) -> None:
-    """Members join and leave at random while partitions have no owner. Each unowned interval gets
-    the registration that began first, of those that lasted to its end."""
-    chance = random.Random(5)
-    group = {"chroot": "", "group": "g"}
-    free, wants = [], []
-    for number in range(200):
-        topic = chance.choice("tu")
-        free.append(group | {"topic": topic, "partition": number, "until": chance.randrange(400)})
-    for _ in range(60):
-        begin = chance.randrange(400)
-        end = chance.choice([begin + chance.randrange(1, 60), None])
-        if end is None and chance.random() < 0.8:
-            end = begin + 1
-        wants.append(group | {"topic": chance.choice("tu"), "from_zxid": begin, "to_zxid": end})
-    last = 2**63 - 1
-    expected = {
-        f["partition"]: min(starts)
-        for f in free
-        if (starts := [w["from_zxid"] for w in wants
-                       if w["topic"] == f["topic"] and w["from_zxid"] < f["until"]
-                       and (w["to_zxid"] or last) >= f["until"]])
-    }  # fmt: skip
-    key = "chroot string, group string, topic string"
-    rows = ownership._witnessed(
-        spark.createDataFrame(free, f"{key}, partition int, until long"),
-        spark.createDataFrame(
-            [w | {"from_time": None} for w in wants],
-            f"{key}, from_zxid long, to_zxid long, from_time timestamp",
-        ),
-    )
-    plan = rows._jdf.queryExecution().toString()
-    assert "Join" not in plan
-    assert {row.partition: row.from_zxid for row in rows.collect()} == expected
-    assert 100 < len(expected) < 200
-
-
 def test_the_cause_of_a_storm_is_found_as_by_comparing_all(spark: SparkSession) -> None:
     """A group has many storms, and joins and leaves inside and outside of them. Each storm gets the
     member with more than half of its joins and leaves."""
@@ -237,37 +125,3 @@ def test_the_cause_of_a_storm_is_found_as_by_comparing_all(spark: SparkSession) 
     found = {row.storm: (row.source, row.by_source) for row in rows.collect()}
     assert len(expected) > 10
     assert found == expected
-
-
-def test_partitions_that_no_member_ever_owned(spark: SparkSession) -> None:
-    """A member joined and left often, and never claimed some partitions: the audit reports one
-    finding for each, except for one that is newer than the member."""
-    from datetime import UTC, datetime
-
-    def at(second: int) -> datetime:
-        return datetime.fromtimestamp(1_700_000_000 + second, UTC)
-
-    group = {"chroot": "", "group": "g"}
-    registrations = [
-        group | {"member": "m", "session": n, "pattern": "static", "subscription": {"t": 1},
-                 "start_zxid": 10 + n, "start_time": at(100 * n), "end_zxid": 11 + n,
-                 "end_time": at(100 * n + 60), "ended": "expired"}
-        for n in range(50)
-    ]  # fmt: skip
-    partitions = [
-        {"chroot": "", "topic": "t", "partition": n, "zxid": zxid, "time": at(time),
-         "created": True}
-        for n, zxid, time in ((0, 1, 0), (1, 1, 0), (2, 1, 0), (3, 50, 4_001), (4, 99, 5_000))
-    ]  # fmt: skip
-    owned = [
-        group | {"topic": "t", "partition": 0, "member": "m", "session": 1, "start_zxid": 12,
-                 "start_time": at(1), "end_zxid": 13, "end_time": at(2), "ended": "released"}
-    ]  # fmt: skip
-    tables = of(spark, registrations=registrations, partitions=partitions, ownership=owned)
-    end = frame_of(spark, END, [{"zxid": 10_000, "time": at(9_000)}])
-    rows = ownership.unclaimed(
-        Tables(**{**{n: getattr(tables, n) for n in Tables.__dataclass_fields__}, "end": end}),
-        Limits(),
-    ).collect()
-    assert sorted((row.partition, row.zxid) for row in rows) == [(1, 10), (2, 10), (3, 50)]
-    assert {(row.kind, row.severity) for row in rows} == {("unowned interval", "medium")}

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType
 from zkaudit.findings.base import Tables
 from zkaudit.findings.coordinator import coordinator, two_owners
-from zkaudit.findings.limits import Limits
 from zkaudit.history.modes import Group
+from zkaudit.limits import Limits
 from zkaudit.tables import catalog, timeline
 from zkaudit.tables.migrations import Moving
 

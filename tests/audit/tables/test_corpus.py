@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from zkaudit.cli import run
-from zkaudit.findings.limits import Limits
 from zkaudit.job import spark as job_spark
 from zkaudit.job.audit import Options, run as audit
 from zkaudit.job.output import load
+from zkaudit.limits import Limits
 
 from tests.audit import answers
 from tests.audit.corpus.held_out import HELD_OUT

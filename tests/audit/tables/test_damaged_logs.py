@@ -12,9 +12,9 @@ from zkaudit.commands.findings import findings_command
 from zkaudit.commands.summary import status_of
 from zkaudit.decode.batches import LogReader
 from zkaudit.errors import AuditError
-from zkaudit.findings.limits import Limits
 from zkaudit.job import audit as job
 from zkaudit.job.output import load
+from zkaudit.limits import Limits
 from zkaudit.report.found import read
 from zkaudit.report.page import write as write_page
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit.findings.base import Tables
 from zkaudit.findings.journals import delivery_gaps, double_deliveries, offset_resets
-from zkaudit.findings.limits import Limits
-from zkaudit.findings.load import storms
-from zkaudit.findings.members import stalled
-from zkaudit.findings.ownership import unclaimed, unowned
 from zkaudit.job import audit as job
+from zkaudit.limits import Limits
 from zkaudit.sources import selection
 from zkaudit.tables import build as tables_build, catalog as tables, journals
 
@@ -430,244 +426,9 @@ def rows_of(spark: SparkSession, table: tables.Table, *rows: dict[str, Any]) -> 
     return frame_of(spark, table.spark_type(), rows)
 
 
-def end_at(spark: SparkSession, zxid: int, time: datetime) -> DataFrame:
-    """``Tables.end`` of a history that ends there."""
-    return frame_of(spark, END, [{"zxid": zxid, "time": time}])
-
-
-@dataclass
-class Few:
-    """Only the tables that a rule reads."""
-
-    registrations: Any = None
-    ownership: Any = None
-    commits: Any = None
-    partitions: Any = None
-    rebalances: Any = None
-    membership: Any = None
-    end: Any = None
-    owned_topics: Any = None
-    wanted: Any = None
-    known: tuple[int | None, ...] = (0,)
-    known_us: int | None = None
-    log_gaps: tuple[tuple[int, int], ...] = ()
-
-
-def micros(seconds: float) -> int:
-    """The same in microseconds since 1970."""
-    return round(after(seconds).timestamp() * 1_000_000)
-
-
 def after(seconds: float) -> datetime:
     """A time after the start of the history."""
     return EPOCH + timedelta(seconds=seconds)
-
-
-@pytest.mark.parametrize("log_gap", [None, (3, 14), (4, 14), (13, 15), (15, 17)])
-def test_no_unowned_interval_across_a_log_gap(
-    spark: SparkSession, log_gap: tuple[int, int] | None
-) -> None:
-    """Nothing in a log gap shows who owned the partition, so the audit reports no unowned interval
-    and no orphan partition."""
-    common: dict[str, Any] = {"chroot": "", "group": "g", "session": 1, "member": "m"}
-    owner = {**common, "topic": "t", "start_zxid": 2, "end_zxid": 3, "end_time": after(0)}
-    claim = {**common, "topic": "t", "start_zxid": 14, "start_time": after(60)}
-    few = Few(
-        rows_of(
-            spark,
-            tables.REGISTRATIONS,
-            {**common, "start_zxid": 1, "subscription": {"t": 1}, "pattern": "static",
-             "ended": "still held"},
-        ),
-        rows_of(
-            spark,
-            tables.OWNERSHIP,
-            {**owner, "partition": 0, "ended": "released"},
-            {**claim, "partition": 0, "ended": "still held"},
-            {**owner, "partition": 1, "ended": "released"},
-        ),
-        partitions=rows_of(spark, tables.PARTITIONS),
-        end=end_at(spark, 20, after(100)),
-        log_gaps=(log_gap,) if log_gap else (),
-    )  # fmt: skip
-    interval, orphan = unowned(cast(Tables, few), Limits())
-    told = [(row["kind"], row["partition"]) for row in interval.unionByName(orphan).collect()]
-    expected = [("unowned interval", 0)] * (log_gap in (None, (15, 17)))
-    expected += [("orphan partition", 1)] * (not log_gap)
-    assert told == expected
-
-
-@pytest.mark.parametrize(("known", "since"), [(None, None), (10, None), (35, None), (35, 50)])
-def test_the_time_before_the_first_claim(
-    spark: SparkSession, known: int | None, since: int | None
-) -> None:
-    """A new partition without an owner is an unowned interval, from its creation or the
-    registration of a member. If the partition may be older, the owners must be known, and the time
-    begins where they are."""
-    common: dict[str, Any] = {"chroot": "", "group": "g", "session": 1, "member": "m"}
-    subscription = {"new": 1, "old": 1, "quick": 1, "late": 1}
-    claims = {"new": (40, 80), "old": (41, 81), "quick": (42, 32), "late": (43, 80)}
-    claimed = [
-        {**common, "topic": topic, "partition": 0, "start_zxid": zxid, "start_idx": 0,
-         "start_time": after(second), "ended": "still held"}
-        for topic, (zxid, second) in claims.items()
-    ]  # fmt: skip
-    claimed[-1]["start_idx"] = 2**31 - 1  # only a snapshot shows it
-    few = Few(
-        rows_of(
-            spark,
-            tables.REGISTRATIONS,
-            {**common, "start_zxid": 30, "start_time": after(20), "subscription": subscription,
-             "pattern": "static", "ended": "still held"},
-        ),
-        rows_of(spark, tables.OWNERSHIP, *claimed),
-        partitions=rows_of(
-            spark,
-            tables.PARTITIONS,
-            *[{"chroot": "", "topic": topic, "partition": 0, "zxid": 20, "time": after(0),
-               "created": topic != "old"} for topic in claims],
-        ),
-        end=end_at(spark, 50, after(100)),
-        known=(0, known),
-        known_us=None if since is None else micros(since),
-        log_gaps=((0, 10),),
-    )  # fmt: skip
-    interval, orphan = unowned(cast(Tables, few), Limits())
-    told = interval.unionByName(orphan).orderBy("zxid", "topic").collect()
-    assert [row["topic"] for row in told] == ["new", "old"][: 2 if known == 10 or since else 1]
-    for row in told:
-        late = row["topic"] == "old" and since is not None
-        assert (row["zxid"], row["end_zxid"]) == (35 if late else 30, claims[row["topic"]][0])
-        time = "31.0 s before its first claim in the logs" if late else "6"
-        assert f" had no owner for {time}" in row["sentence"]
-        proof = [part["table"] for part in row["evidence"]]
-        assert proof == ["partitions", *["registrations"] * (not late), "ownership"]
-
-
-@pytest.mark.parametrize(("known", "since"), [(None, 10), (20, None), (20, 10), (3, 0)])
-def test_partitions_without_an_owner_when_the_logs_begin(
-    spark: SparkSession, known: int | None, since: int | None
-) -> None:
-    """A snapshot shows that a partition has no owner, and the logs show no claim. Before that there
-    may have been an owner. What begins in the logs is found without a snapshot too."""
-    common: dict[str, Any] = {"chroot": "", "group": "g", "session": 1}
-    member = {"pattern": "static", "start_time": after(0), "ended": "still held"}
-    topics = ("never", "earlier", "held", "claimed", "left", "joined")
-    members = [
-        {**common, **member, "member": topic, "subscription": {topic: 1}, "start_zxid": 6}
-        for topic in topics
-    ]
-    members[4] |= {"ended": "closed", "end_zxid": 15, "end_time": after(5)}
-    members[5] |= {"start_zxid": 25, "start_time": after(20)}
-    owner = {**common, "partition": 0, "member": "m", "start_zxid": 7, "start_time": after(1)}
-    few = Few(
-        rows_of(spark, tables.REGISTRATIONS, *members),
-        rows_of(
-            spark,
-            tables.OWNERSHIP,
-            {**owner, "topic": "earlier", "ended": "unknown", "end_after_zxid": 9},
-            {**owner, "topic": "held", "ended": "still held"},
-            {**owner, "topic": "claimed", "start_zxid": 30, "start_time": after(60), "end_zxid": 31,
-             "end_time": after(90), "ended": "released"},
-        ),
-        partitions=rows_of(
-            spark,
-            tables.PARTITIONS,
-            *[{"chroot": "", "topic": topic, "partition": 0, "zxid": 5, "time": after(0),
-               "created": False} for topic in topics],
-        ),
-        end=end_at(spark, 50, after(100)),
-        known=(0, known),
-        known_us=None if since is None else micros(since),
-        log_gaps=((9, 12),) if known == 20 else ((0, 2),),
-    )  # fmt: skip
-    orphans = {row["topic"]: row for row in unclaimed(cast(Tables, few), Limits()).collect()}
-    first = {"never": (6, "never had an owner")}
-    if known == 20:
-        first = dict.fromkeys(("never", "earlier"), (20, "had no owner when the logs begin"))
-    if since is None:
-        first = {}
-    joined = {} if known is None else {"joined": (25, "never had an owner")}
-    first = {} if known is None else first | joined
-    assert {topic: row["zxid"] for topic, row in orphans.items()} == {
-        topic: zxid for topic, (zxid, _) in first.items()
-    }
-    for topic, row in orphans.items():
-        assert (row["severity"], row["kind"], row["basis"]) == (
-            "high", "orphan partition", "proven"
-        )  # fmt: skip
-        assert f"{topic}-0 of group g {first[topic][1]}" in row["sentence"]
-        assert [part["zxid"] for part in row["evidence"]] == [
-            25 if topic == "joined" else 6, 25 if topic == "joined" else 5 if known == 20 else 6
-        ]  # fmt: skip
-    if known == 20 and since:
-        assert orphans["never"]["sentence"].endswith("were registered for 90.0 s.")
-        assert orphans["never"]["time"] == after(10).replace(tzinfo=None)
-
-
-def commits_of(group: str, member: str, *times: float) -> list[dict[str, Any]]:
-    """A member's commits of its own partition."""
-    return [
-        {"chroot": "", "group": group, "topic": "t", "partition": 0, "store": "zookeeper",
-         "zxid": int(10 * time) + ord(member), "idx": 0, "time": after(time),
-         "session": ord(member), "kind": "commit", "owner_state": "owner",
-         "owner_session": ord(member), "owner_member": member, "owner_start_zxid": 1}
-        for time in times
-    ]  # fmt: skip
-
-
-def every(step: int, begin: int, end: int) -> list[float]:
-    """Times at regular intervals."""
-    return list(range(begin, end, step))
-
-
-def test_an_owner_that_stops_committing(spark: SparkSession) -> None:
-    """An owner stalls if it committed regularly and then paused for five minutes, while another
-    member still committed after that time. It does not matter whether it continues. There is one
-    finding for each member."""
-    both = every(60, 0, 1200)
-    busy = every(60, 0, 6000)
-    groups: dict[str, tuple[list[float], list[float]]] = {
-        "ends": (both, busy),
-        "continues": ([*both, *every(60, 2000, 3000), *every(60, 3400, 6000)], busy),
-        "outage": ([*both, *every(60, 2000, 3000)],) * 2,
-        "briefly": ([*both, *every(60, 1380, 6000)], busy),
-        "outlasted": ([*both, *every(60, 2000, 6000)], [*both, *every(60, 2001, 6000)]),
-        # 20 commits together, once in ten minutes
-        "batches": ([at + n / 100 for at in every(600, 0, 6000) for n in range(20)], busy),
-        "rarely": (every(290, 0, 3000), busy),
-        "lost": (both, busy),
-        "alone": (both, []),
-    }
-    rows = [
-        row
-        for group, times in groups.items()
-        for member, at in zip("ab", times, strict=True)
-        for row in commits_of(group, member, *at)
-    ]
-    owned = [
-        {"chroot": "", "group": group, "topic": "t", "partition": partition, "member": member,
-         "session": ord(member), "start_zxid": 1, "start_time": after(0), "ended": "still held"}
-        for group in groups for partition, member in enumerate("ab")
-    ]  # fmt: skip
-    for row in owned:
-        if (row["group"], row["member"]) == ("lost", "a"):
-            row.update(ended="expired", end_zxid=11_501, end_time=after(1_150))
-    few = Few(
-        ownership=rows_of(spark, tables.OWNERSHIP, *owned),
-        commits=rows_of(spark, tables.COMMITS, *rows),
-        end=end_at(spark, 99_999, after(7000)),
-    )
-    told = stalled(cast(Tables, few), Limits()).orderBy("group").collect()
-    assert [(row["group"], row["member"]) for row in told] == [("continues", "a"), ("ends", "a")]
-    assert [row["sentence"].partition(" committed ")[2] for row in told] == [
-        "nothing for 860.0 s although it owned 1 partitions and other members kept committing. It "
-        "stalled 2 times; this was the longest time.",
-        "nothing for 4,800.0 s although it owned 1 partitions and other members kept committing.",
-    ]
-    assert [row["zxid"] for row in told] == [11_400 + 97] * 2
-    assert [row["end_zxid"] for row in told] == [20_000 + 97, None]
-    assert [len(row["evidence"]) for row in told] == [2, 1]
 
 
 def deleted_topics(h: History) -> None:
@@ -969,7 +730,9 @@ def test_an_incident_in_logs_that_begin_late(spark: SparkSession) -> None:
     cut = next(row["zxid"] for row in h.rows if row["session"] == 90)
     h.rows = [row for row in h.rows if row["zxid"] >= cut]
     made, _ = tables_of(spark, h, ((0, cut),))
-    assert {row["members"] for row in made.membership.collect()} == {None}
+    steps = tables_build.steps(made.registrations, made.log_gaps, made.known)
+    counts = steps.where("change is not null").select("members").distinct()
+    assert [row["members"] for row in counts.collect()] == [None]
     rows = findings_of(made).collect()
     told = [((row["kind"], row["partition"]), f"{row['severity']} {row['basis']}") for row in rows]
     expected = {
@@ -1054,7 +817,7 @@ def test_findings_of_a_time(spark: SparkSession) -> None:
         {"kind": "zombie commit", "group": "once", "time": after(0)},
         {"kind": "zombie commit", "group": "later", "time": after(60)},
     ]
-    last = end_at(spark, 20, after(100))
+    last = frame_of(spark, END, [{"zxid": 20, "time": after(100)}])
     wrong = rows_of(spark, tables.FINDINGS, *rows)
 
     def told(start: float | None, end: float | None) -> set[str]:
@@ -1067,47 +830,6 @@ def test_findings_of_a_time(spark: SparkSession) -> None:
     assert told(50, 55) == {"open", "across"}
     assert told(100.5, None) == set()
     assert told(None, 55) == {"open", "over", "across", "once"}
-
-
-def test_a_storm_begins_with_its_first_rebalance(spark: SparkSession) -> None:
-    """A storm is recognised at its tenth rebalance, but the earlier ones belong to it. A later
-    storm is a separate one, and the rebalances between the two are not part of either."""
-    rows: list[dict[str, Any]] = []
-    times = {"ten": [20 * n for n in range(10)], "nine": [20 * n for n in range(9)]}
-    times["two"] = [*times["ten"], 900, *[3_000 + 20 * n for n in range(12)]]
-    for group, seconds in times.items():
-        for number, second in enumerate(seconds):
-            rows.append(
-                {"chroot": "", "group": group, "first_zxid": 10 * number, "joins": 1, "leaves": 0,
-                 "rounds": 1, "last_zxid": 10 * number + 5, "start_time": after(second),
-                 "end_time": after(second + 1), "claims": 2, "ends": 1}
-            )  # fmt: skip
-    joins = [
-        {"chroot": "", "group": "ten", "zxid": 10 * number, "member": f"ten_{name}"}
-        for number, name in enumerate(["h-1700000000000-0a"] * 6 + ["b"] * 4)
-    ]
-    few = Few(
-        rebalances=rows_of(spark, tables.REBALANCES, *rows),
-        membership=rows_of(spark, tables.MEMBERSHIP, *joins),
-    )
-    told = storms(cast(Tables, few), Limits()).orderBy("group", "zxid").collect()
-    places = [(row["group"], row["zxid"], row["end_zxid"]) for row in told]
-    assert places == [("ten", 0, 95), ("two", 0, 95), ("two", 110, 225)]
-    assert [row["evidence"][0]["zxid"] for row in told] == [0, 0, 110]
-    assert (
-        "rebalanced 10 times within 600 s; there were 10 joins and leaves. The"
-        in (told[0]["sentence"])
-    )
-    # 20 claims, 10 ends and 10 joins within 181 s, of which 10 s were rebalances.
-    assert told[0]["sentence"].endswith(
-        "The averages per minute were 6.6 claims, 3.3 ends of ownership, and 3.3 joins and leaves. "
-        "Rebalances took 6 % of the time. 6 of the joins and leaves came from host h."
-    )
-    assert told[0]["severity"] == "medium"
-    assert (
-        "rebalanced 12 times within 600 s; there were 12 joins and leaves. The"
-        in (told[2]["sentence"])
-    )
 
 
 def restarts(h: History) -> None:
@@ -1181,7 +903,7 @@ def test_tables_of_a_small_history(spark: SparkSession) -> None:
     assert sessions == {1: (1, 6000, 12, "client"), 2: (2, 4000, 10, "server")}
     changes = [
         (r["zxid"], r["member"], r["change"], r["cause"], r["members"])
-        for r in made.membership.orderBy("zxid").collect()
+        for r in tables_build.steps(made.registrations, (), (0,)).orderBy("zxid").collect()
     ]
     assert changes == [
         (3, "a", "join", None, 1),
@@ -1189,10 +911,10 @@ def test_tables_of_a_small_history(spark: SparkSession) -> None:
         (10, "b", "leave", "expired", 1),
         (11, "a", "leave", "released", 0),
     ]
-    assert [(r["zxid"], r["member"]) for r in made.failed_claims.collect()] == [(7, "b")]
+    assert [(r["zxid"], r["member"]) for r in stage.rows("failed_claims").collect()] == [(7, "b")]
     bursts = [
         (r["first_zxid"], r["last_zxid"], r["claims"], r["ends"], r["partitions"], r["members"],
          r["refused"], r["joins"], r["leaves"])
-        for r in made.rebalances.orderBy("first_zxid").collect()
+        for r in stage.rows("rebalances").orderBy("first_zxid").collect()
     ]  # fmt: skip
     assert bursts == [(3, 7, 1, 0, 1, 1, 1, 2, 0), (9, 12, 1, 2, 2, 1, 0, 0, 2)]

@@ -22,11 +22,11 @@ from kazoo.client import KazooClient
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit.findings.base import Tables
 from zkaudit.findings.coordinator import coordinator, two_owners
-from zkaudit.findings.limits import Limits
 from zkaudit.findings.migrations import migrations as rules
 from zkaudit.history import staging
 from zkaudit.job import audit as job
 from zkaudit.job.output import load
+from zkaudit.limits import Limits
 from zkaudit.report.found import read
 from zkaudit.report.verdict import verdict
 from zkaudit.tables import catalog, migrations, timeline

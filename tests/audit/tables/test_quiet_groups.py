@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from zkaudit.decode.batches import LogReader
-from zkaudit.findings.limits import Limits
 from zkaudit.job import audit as job
 from zkaudit.job.output import load
+from zkaudit.limits import Limits
 from zkaudit.report.found import read
 from zkaudit.sources import selection
 from zkaudit.tables import catalog

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from zkaudit.decode.batches import LogReader
-from zkaudit.findings.limits import Limits
 from zkaudit.job import audit as job, buckets, stream
 from zkaudit.job.output import load
+from zkaudit.limits import Limits
 
 from tests.audit.corpus.incidents import LIMITS
 from tests.audit.corpus.judge import directories

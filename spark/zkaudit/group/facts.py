@@ -1,0 +1,195 @@
+"""What rules know of the world outside a group: the same for all groups of a history."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from zkaudit.group.coverage import Coverage
+from zkaudit.group.events import Act, Event, Moment, Shown
+from zkaudit.group.subscriptions import topics_of_filter
+from zkconsumer.core.zookeeper.znodes import decode_topic
+from zkconsumer.errors import ZnodeFormatError
+
+
+class Opened:
+    """The transactions that opened sessions: 16 bytes for each, as there may be millions.
+
+    Args:
+        sessions: pairs of a session and the zxid at which it was opened.
+    """
+
+    def __init__(self, sessions: Iterable[tuple[int, int]] = ()) -> None:
+        pairs = sorted(sessions)
+        self._sessions = array("q", (session for session, _ in pairs))
+        self._zxids = array("q", (zxid for _, zxid in pairs))
+
+    def zxid(self, session: int | None) -> int | None:
+        """Return the transaction that opened a session; ``None`` if the logs do not show it."""
+        if session is None:
+            return None
+        place = bisect_left(self._sessions, session)
+        if place == len(self._sessions) or self._sessions[place] != session:
+            return None
+        return self._zxids[place]
+
+
+class TopicEvent(NamedTuple):
+    """One operation on the znode of a topic. Data that only a snapshot shows has the zxid of its
+    write and the segment of the snapshot."""
+
+    chroot: str
+    topic: str
+    zxid: int
+    idx: int
+    segment: int
+    time: int | None
+    act: Act
+    data: bytes | None
+
+
+class Partition(NamedTuple):
+    """A partition of a topic, from the topic's znode."""
+
+    zxid: int
+    """The oldest transaction that shows it."""
+    time: int | None
+    is_created: bool
+    """Whether that transaction created it."""
+    gone_zxid: int | None = None
+    """The transaction that deleted its topic, if it does not exist at the end."""
+    deleted_zxid: int | None = None
+    """The last transaction that deleted a topic of this name."""
+
+
+class Topics(dict[tuple[str, str], Mapping[int, Partition]]):
+    """The partitions of each topic, by chroot and topic."""
+
+    def __init__(self, partitions: Mapping[tuple[str, str], Mapping[int, Partition]] = {}) -> None:
+        super().__init__(partitions)
+        self._names: dict[str, list[str]] = {}
+        self._matched: dict[tuple[str, str, str], Sequence[str]] = {}
+
+    def matching(self, chroot: str, pattern: str, regex: str) -> Sequence[str]:
+        """Return the topics below a chroot that a filter matches."""
+        if not self._names:
+            for place, topic in self:
+                self._names.setdefault(place, []).append(topic)
+        key = chroot, pattern, regex
+        if key not in self._matched:
+            self._matched[key] = topics_of_filter(pattern, regex, self._names.get(chroot, []))
+        return self._matched[key]
+
+
+def topics_of(events: Iterable[TopicEvent]) -> Topics:
+    """Return the partitions of all topics, up to the deletion of each. A topic that was deleted and
+    recreated has the partitions of its latest lifetime."""
+    place = attrgetter("chroot", "topic")
+    ordered = sorted(events, key=lambda event: event[:5])
+    found = {name: _partitions(list(group)) for name, group in groupby(ordered, place)}
+    return Topics({name: partitions for name, partitions in found.items() if partitions})
+
+
+def _partitions(events: list[TopicEvent]) -> dict[int, Partition]:
+    deleted = max((event.zxid for event in events if event.act is Act.DELETE), default=None)
+    written = max((event.zxid for event in events if event.act is not Act.DELETE), default=0)
+    gone = deleted if deleted is not None and deleted > written else None
+    found: dict[int, Partition] = {}
+    segment = -1
+    for event in events:
+        # If the data before it is known too, the transaction added the partitions that are new.
+        created = event.act is Act.CREATE or event.segment == segment
+        segment = event.segment
+        if event.act is Act.DELETE or (gone is None and event.zxid < (deleted or 0)):
+            continue
+        for number in _numbers(event):
+            partition = Partition(event.zxid, event.time, created, gone, deleted)
+            found.setdefault(number, partition)
+    return found
+
+
+def _numbers(event: TopicEvent) -> Iterable[int]:
+    try:
+        return decode_topic(event.topic, event.data or b"")
+    except ZnodeFormatError:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What all groups of a history have in common."""
+
+    end: Moment = field(default_factory=partial(Moment, 0, 0))
+    """The last transaction of the history."""
+    opened: Opened = field(default_factory=Opened)
+    brokers: Mapping[int, str] = field(default_factory=dict)
+    """The id of the broker that registered in each session of a broker."""
+    topics: Topics = field(default_factory=Topics)
+    known_us: int | None = None
+    """Time of the first transaction from which on all ephemeral znodes of the last segment are
+    known; ``None`` if that is the first transaction, or they never are."""
+
+
+_BROKER: Final = re.compile(r"(?s).*?/brokers/ids/([0-9]+)")
+_TOPIC: Final = re.compile(r"(?s)(.*?)/brokers/topics/([^/]+)")
+
+
+class FactsReader:
+    """Collects the facts of a history from its events, in any order.
+
+    Args:
+        coverage: the segments of the history.
+    """
+
+    def __init__(self, coverage: Coverage) -> None:
+        self._coverage = coverage
+        self._opened: dict[int, int] = {}
+        self._brokers: dict[int, str] = {}
+        self._topics: dict[tuple[str, int, int], TopicEvent] = {}
+        self._shown: dict[tuple[str, int, int], TopicEvent] = {}
+
+    def open(self, session: int, zxid: int) -> None:
+        """Read a transaction that opened a session."""
+        self._opened[session] = min(zxid, self._opened.get(session, zxid))
+
+    def read(self, event: Event) -> None:
+        """Read an operation. Only those on the znodes of brokers and topics count."""
+        path = event.path or ""
+        if topic := _TOPIC.fullmatch(path):
+            segment = self._coverage.segment(event.zxid)
+            self._topics[path, event.zxid, event.idx] = TopicEvent(
+                topic[1], topic[2], event.zxid, event.idx, segment, event.time, event.act,
+                event.data,
+            )  # fmt: skip
+        elif event.act is Act.CREATE:
+            self._name(path, event.session)
+
+    def show(self, shown: Shown) -> None:
+        """Read a znode in a snapshot."""
+        if topic := _TOPIC.fullmatch(shown.path):
+            act = Act.CREATE if shown.czxid == shown.mzxid else Act.SET
+            segment = self._coverage.segment(shown.zxid + 1)
+            self._shown[shown.path, shown.mzxid, segment] = TopicEvent(
+                topic[1], topic[2], shown.mzxid, 0, segment, shown.mtime, act, shown.data
+            )
+        else:
+            self._name(shown.path, shown.session)
+
+    def _name(self, path: str, session: int) -> None:
+        if broker := _BROKER.fullmatch(path):
+            known = self._brokers.get(session)
+            self._brokers[session] = broker[1] if known is None else min(known, broker[1])
+
+    def facts(self, end: Moment, known_us: int | None = None) -> Facts:
+        """Return the facts. ``end``: the last transaction; ``known_us``: as in ``Facts``."""
+        logged = {key[:2] for key in self._topics}
+        shown = (event for key, event in self._shown.items() if key[:2] not in logged)
+        topics = topics_of([*self._topics.values(), *shown])
+        return Facts(end, Opened(self._opened.items()), self._brokers, topics, known_us)

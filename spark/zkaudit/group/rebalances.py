@@ -1,0 +1,72 @@
+"""Bursts of changes in a group, most of which are rebalances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from zkaudit.group.coverage import UNKNOWN
+from zkaudit.group.events import Began, Burst, Change, Commit, Moment, Refused, Row
+from zkaudit.group.znodes import IDS, OWNERS, Znode
+
+QUIET_US: Final = 5_000_000
+"""A burst ends if nothing happens in the group for this long."""
+
+
+class Bursts:
+    """Divides the rows of a group's fold into bursts."""
+
+    def __init__(self) -> None:
+        self._now: Burst | None = None
+        self._time = 0
+        """Of the last change. The clock may step back when the leader changes; such a step never
+        begins a new burst."""
+
+    def read(self, rows: Sequence[Row]) -> Iterator[Row]:
+        """Yield the rows of the fold, each after the burst that ended before it."""
+        for row in rows:
+            if isinstance(row, Began):
+                start = row.lifetime.start
+                if start is not UNKNOWN:
+                    yield from self._add(row, row.lifetime.znode, start)
+            elif isinstance(row, Refused):
+                yield from self._add(row, row.registration.znode, row.at)
+            elif not isinstance(row, Commit | Change | Burst) and row.end is not None:
+                yield from self._add(row, row.znode, row.end)
+            yield row
+
+    def finish(self) -> Sequence[Burst]:
+        """Return the last burst."""
+        return () if self._now is None else (self._now,)
+
+    def _add(self, row: Row, znode: Znode, at: Moment) -> Iterator[Burst]:
+        if at.time is None or znode.tree not in (IDS, OWNERS):
+            return
+        burst = self._now
+        if burst is None or at.time - self._time > QUIET_US:
+            if burst is not None:
+                yield burst
+            burst = self._now = Burst(znode, at.zxid, at.time, at.zxid, at.time)
+        self._time = at.time
+        burst.last_zxid = at.zxid
+        burst.start_time = min(burst.start_time, at.time)
+        burst.end_time = max(burst.end_time, at.time)
+        if isinstance(row, Refused):
+            burst.refused += 1
+        elif isinstance(row, Began):
+            self._begin(burst, row)
+        elif znode.tree == OWNERS:
+            burst.ends += 1
+            burst.released.add(znode.name)
+        else:
+            burst.leaves += 1
+            burst.changed[znode.name] += 1
+
+    def _begin(self, burst: Burst, row: Began) -> None:
+        znode = row.lifetime.znode
+        if znode.tree == OWNERS:
+            burst.claims[znode.name] += 1
+            burst.claimants.add(row.lifetime.member)
+        else:
+            burst.joins += 1
+            burst.changed[znode.name] += 1

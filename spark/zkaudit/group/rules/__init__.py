@@ -1,0 +1,135 @@
+"""The rules of one group: they read the rows of its fold in order and return findings.
+
+``Rules`` calls all rules. ``zkaudit.group.audit_group`` runs a fold and its rules for events in
+memory, ``zkaudit.history.batches`` for a group as a stream. So a rule is tested with a few events::
+
+    audited = audit_group(
+        [
+            Event(1, 0, None, 5, Act.CREATE, "/consumers/g/owners/t/0", b"g_c-0", True),
+            Event(2, 0, None, 6, Act.DELETE, "/consumers/g/owners/t/0"),
+        ]
+    )
+    [finding.kind for finding in audited.findings]  # ["foreign release"]
+
+A new rule:
+
+1. Subclass ``Rule`` and override the methods for the rows that it reads: ``began`` and ``ended`` of
+   lifetimes (``znode.tree`` has which: ``ids``, ``owners``, ...), ``committed``, ``burst`` of a
+   rebalance, ``changed``, ``gap`` for transactions that are missing, ``finish``. Return the
+   findings that are complete. What lasts is kept in the rule until it ends, and what has not ended
+   is returned by ``finish``.
+2. ``self.group`` is what rules share: ``live`` lifetimes, the ``member`` behind a session,
+   ``coverage``, ``limits``, and ``facts`` from outside the group: sessions, brokers, topics, the
+   end of the history. Something that two rules need is added there.
+3. Nothing may depend on what happened in a log gap. ``Group.exists`` and ``is_new`` help.
+4. State is kept for members and partitions, never for commits: a group may have millions.
+5. Add the rule to ``RULES``, its kind to ``zkaudit.findings.kinds``, and a test with a few events
+   to ``tests/audit/test_rules.py``, with a case that resembles the fault but is correct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from zkaudit.group.coverage import Coverage
+from zkaudit.group.events import Began, Burst, Change, Commit, Lifetime, Moment, Row
+from zkaudit.group.facts import Facts
+from zkaudit.group.rules.layouts import ForeignOwners
+from zkaudit.group.rules.load import Contention, Storms
+from zkaudit.group.rules.members import Flapping, Stalled
+from zkaudit.group.rules.moves import CommitsPastMoves
+from zkaudit.group.rules.ownership import ForeignReleases, TwoSessions
+from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
+from zkaudit.group.rules.shares import Shares
+from zkaudit.group.rules.unowned import Unclaimed, Unowned
+from zkaudit.group.znodes import Znode
+from zkaudit.limits import Limits
+
+__all__ = ["RULES", "Evidence", "Finding", "Group", "Rule", "Rules"]
+
+RULES: Final[tuple[type[Rule], ...]] = (
+    ForeignReleases,
+    TwoSessions,
+    Unowned,
+    Unclaimed,
+    Shares,
+    Flapping,
+    Stalled,
+    Storms,
+    Contention,
+    ForeignOwners,
+    CommitsPastMoves,
+)
+
+
+class Rules:
+    """All rules of one group.
+
+    Args:
+        coverage: that of the fold.
+        facts: what is known from outside the group.
+        limits: the thresholds.
+    """
+
+    def __init__(self, coverage: Coverage, facts: Facts, limits: Limits) -> None:
+        self.group: Group | None = None
+        """``None`` before the first row."""
+        self._outside = coverage, facts, limits
+        self._with_gaps = bool(coverage.log_gaps)
+        self._rules: list[Rule] = []
+        self._methods: dict[str, list[Callable[[Any], Iterable[Finding]]]] = {}
+        self._committed: list[Callable[[Commit], Iterable[Finding]]] = []
+
+    def read(self, row: Row) -> list[Finding]:
+        """Read the next row that ``Fold`` returned."""
+        found: list[Finding] = []
+        if isinstance(row, Commit):
+            if self.group is None or self._with_gaps:
+                self._prepare(row.znode, row.zxid, found)
+            for read in self._committed:
+                found += read(row)
+        elif isinstance(row, Began):
+            group = self._prepare(row.lifetime.znode, row.lifetime.start_zxid, found)
+            group.began(row.lifetime)
+            self._call("began", row.lifetime, found)
+        elif isinstance(row, Change):
+            group = self._prepare(row.znode, row.event.zxid, found)
+            group.changed(row)
+            self._call("changed", row, found)
+        elif isinstance(row, Burst):
+            self._prepare(row.znode, None, found)
+            self._call("burst", row, found)
+        elif isinstance(row, Lifetime) and row.end is not None:
+            group = self._prepare(row.znode, row.end.zxid, found)
+            group.ended(row)
+            self._call("ended", row, found)
+        return found
+
+    def finish(self, end: Moment) -> list[Finding]:
+        """Return what is found at the end of the history. May be called again with a later end."""
+        return [finding for rule in self._rules for finding in rule.finish(end)]
+
+    def _call(self, method: str, row: Any, found: list[Finding]) -> None:
+        for read in self._methods[method]:
+            found += read(row)
+
+    def _prepare(self, znode: Znode, zxid: int | None, found: list[Finding]) -> Group:
+        group = self.group
+        if group is None:
+            self.group = group = Group(znode.chroot, znode.group, *self._outside)
+            self._rules = [rule(group) for rule in RULES]
+            for name in ("began", "ended", "committed", "changed", "burst"):
+                self._methods[name] = [
+                    getattr(rule, name)
+                    for rule in self._rules
+                    if getattr(type(rule), name) is not getattr(Rule, name)
+                ]
+            self._committed = self._methods["committed"]
+        if self._with_gaps and zxid is not None:
+            segment = group.coverage.segment(zxid)
+            if segment > group.segment:
+                group.segment = segment
+                for rule in self._rules:
+                    found += rule.gap()
+        return group

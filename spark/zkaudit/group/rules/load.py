@@ -1,0 +1,186 @@
+"""Rules about the cost of rebalances: storms, and claims that ZooKeeper refused."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from zkaudit.group.events import Burst, Moment
+from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
+from zkaudit.group.rules.words import host_of
+
+_MINUTE: float = 60_000_000
+_FEW = 2
+"""The source of so few joins and leaves is not named."""
+
+
+class _Recent(NamedTuple):
+    """A burst, the rebalances in it, and those in the time that ends with it."""
+
+    burst: Burst
+    times: int
+    recent: int
+
+
+@dataclass(slots=True)
+class _Storm:
+    """Bursts that belong together."""
+
+    first: Burst
+    last: Burst
+    hot: int
+    """When a burst last made it a storm."""
+    begin: int
+    end: int
+    most: int = 0
+    times: int = 0
+    changes: int = 0
+    claims: int = 0
+    ends: int = 0
+    busy: int = 0
+    changed: Counter[str] = field(default_factory=Counter)
+
+    def add(self, one: _Recent) -> None:
+        """Add a later burst."""
+        burst = one.burst
+        self.changed.update(burst.changed)
+        if burst.is_rebalance:
+            self.last = burst
+            self.begin = min(self.begin, burst.start_time)
+            self.end = max(self.end, burst.end_time)
+            self.most = max(self.most, one.recent)
+            self.times += one.times
+            self.changes += burst.joins + burst.leaves
+            self.claims += burst.claims.total()
+            self.ends += burst.ends
+            self.busy += burst.end_time - burst.start_time
+
+
+class Storms(Rule):
+    """Many rebalances in a short time: one finding for each storm.
+
+    The tenth rebalance (if ten is the limit) makes it a storm, to which the nine before it belong.
+    One burst may hold many rebalances. In each of them, a partition is claimed once, or once for
+    each attempt. So there were at least as many as members joined or left, if a partition was
+    claimed as often, and at least as many as a partition was claimed, less the refused claims: an
+    attempt fails only if a claim is refused. Of a burst longer than ``storm_seconds``, only the
+    share within that time counts.
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._span = int(group.limits.storm_seconds * 1_000_000)
+        self._window: deque[_Recent] = deque()
+        self._count = 0
+        """Rebalances in the window."""
+        self._waiting: list[_Recent] = []
+        """The last bursts that belong to no storm yet."""
+        self._storm: _Storm | None = None
+
+    def burst(self, burst: Burst) -> Iterable[Finding]:
+        """Add a burst to a storm, or begin one."""
+        times = self._times(burst)
+        if times:
+            self._window.append(_Recent(burst, times, 0))
+            self._count += times
+        since = burst.start_time - self._span
+        while self._window and self._window[0].burst.start_time < since:
+            self._count -= self._window.popleft().times
+        self._waiting = [one for one in self._waiting if one.burst.start_time >= since]
+        self._waiting.append(_Recent(burst, times, self._count))
+        if times and self._count >= self.group.limits.storm_rebalances:
+            storm = self._storm
+            if storm is not None and storm.hot < since:
+                yield self._finding(storm)
+                storm = None
+            self._storm = self._extended(storm, burst)
+            self._waiting = []
+
+    def _times(self, burst: Burst) -> int:
+        """How many rebalances a burst holds, at least."""
+        if not burst.is_rebalance:
+            return 0
+        rounds = burst.rounds
+        times = max(min(rounds, burst.joins + burst.leaves), rounds - burst.refused)
+        lasted = max(burst.end_time - burst.start_time, 1)
+        return max(int(times * min(1.0, self._span / lasted)), 1)
+
+    def _extended(self, storm: _Storm | None, hot: Burst) -> _Storm:
+        for one in self._waiting:
+            if storm is None and one.burst.is_rebalance:
+                start = one.burst.start_time
+                storm = _Storm(one.burst, one.burst, start, start, one.burst.end_time)
+            if storm is not None:
+                storm.add(one)
+        assert storm is not None
+        storm.hot = hot.start_time
+        return storm
+
+    def finish(self, end: Moment) -> Iterable[Finding]:
+        """Report the last storm."""
+        if self._storm is not None:
+            yield self._finding(self._storm)
+
+    def _finding(self, storm: _Storm) -> Finding:
+        limits, first, last = self.group.limits, storm.first.first_zxid, storm.last.last_zxid
+        lasted = storm.end - storm.begin
+        minutes = max(lasted / _MINUTE, 1.0)
+        share = min(1.0, storm.busy / max(lasted, 1)) * 100
+        claims, ends, changes = (
+            f"{count / minutes:,.1f}" for count in (storm.claims, storm.ends, storm.changes)
+        )
+        return Finding(
+            severity="high" if storm.times / minutes >= limits.storm_per_minute else "medium",
+            kind="rebalance storm",
+            basis="inferred",
+            sentence=f"Group {self.group.name} rebalanced {storm.most} times within "
+            f"{limits.storm_seconds:g} s; there were {storm.changes} joins and leaves. The "
+            f"averages per minute were {claims} claims, {ends} ends of ownership, and {changes} "
+            f"joins and leaves. Rebalances took {share:,.0f} % of the time."
+            + self._source(storm.changed),
+            evidence=(
+                Evidence("rebalances", first, what="first"),
+                Evidence("rebalances", last, what="last"),
+            ),
+            zxid=first,
+            time=storm.begin,
+            end_zxid=last,
+            end_time=storm.end,
+        )
+
+    def _source(self, changed: Counter[str]) -> str:
+        """The source of more than half of the joins and leaves: a host, or a member without a
+        generated consumer id."""
+        sources: Counter[str] = Counter()
+        for member, count in changed.items():
+            host = host_of(self.group.name, member)
+            sources[f"host {host}" if host else f"member {member}"] += count
+        for source, count in sources.most_common(1):
+            if count > sources.total() / 2 and sources.total() > _FEW:
+                return f" {count} of the joins and leaves came from {source}."
+        return ""
+
+
+class Contention(Rule):
+    """Rebalances in which ZooKeeper refused many claims."""
+
+    def burst(self, burst: Burst) -> Iterator[Finding]:
+        """Judge a rebalance."""
+        if not burst.is_rebalance or burst.refused < self.group.limits.contention:
+            return
+        refused = f"{burst.refused} refused"
+        yield Finding(
+            severity="medium",
+            kind="claim contention",
+            basis="inferred",
+            sentence=f"In one rebalance of group {self.group.name} ZooKeeper refused "
+            f"{burst.refused} writes by members because the znode already existed; "
+            f"{burst.claims.total()} claims succeeded.",
+            evidence=(Evidence("rebalances", burst.first_zxid, what=refused),),
+            zxid=burst.first_zxid,
+            time=burst.start_time,
+            end_zxid=burst.last_zxid,
+            end_time=burst.end_time,
+        )

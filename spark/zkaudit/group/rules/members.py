@@ -1,0 +1,255 @@
+"""Rules about members that harm their group: sessions that expire repeatedly, owners that stop
+committing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from zkaudit.group.coverage import UNKNOWN
+from zkaudit.group.events import Commit, Ended, Kind, Lifetime, Moment
+from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
+from zkaudit.group.rules.words import clocks, timed
+from zkaudit.group.znodes import IDS, OWNERS
+
+REGULAR: Final = 5
+"""An owner committed regularly if its last intervals, this many of them, together took about the
+time after which it counts as stalled, or less."""
+_SLOTS: Final = 50
+"""Commits within the same fiftieth of that time count as one."""
+
+
+@dataclass(slots=True)
+class _Expiries:
+    first: Lifetime
+    last: Lifetime
+    recent: deque[int] = field(default_factory=deque)
+    """Times within ``flapping_seconds``."""
+    most: int = 0
+
+
+class Flapping(Rule):
+    """Members whose sessions expired repeatedly: one finding for each."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._expired: dict[str, _Expiries] = {}
+
+    def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
+        """Count the expiries of a member."""
+        end = lifetime.end
+        if lifetime.znode.tree != IDS or lifetime.ended is not Ended.EXPIRED or end is None:
+            return ()
+        member = self._expired.get(lifetime.znode.name)
+        if member is None:
+            member = self._expired[lifetime.znode.name] = _Expiries(lifetime, lifetime)
+        member.last = lifetime
+        if end.time is not None:
+            member.recent.append(end.time)
+            since = end.time - int(self.group.limits.flapping_seconds * 1_000_000)
+            while member.recent[0] < since:
+                member.recent.popleft()
+            member.most = max(member.most, len(member.recent))
+        return ()
+
+    def finish(self, end: Moment) -> Iterable[Finding]:
+        """Report the members whose sessions expired too often."""
+        limits = self.group.limits
+        for name, member in self._expired.items():
+            first, last = member.first.end, member.last.end
+            if member.most < limits.flapping_expiries or first is None or last is None:
+                continue
+            yield Finding(
+                severity="medium",
+                kind="flapping member",
+                basis=timed(first.zxid, last.zxid),
+                sentence=f"Sessions of member {name} of group {self.group.name} expired "
+                f"{member.most} times within {limits.flapping_seconds:g} s. Each expiry and each "
+                f"return rebalances the group.{clocks(first.zxid, last.zxid)}",
+                evidence=(
+                    Evidence("membership", first.zxid, None, member.first.session, "first expiry"),
+                    Evidence("membership", last.zxid, None, member.last.session, "last expiry"),
+                ),
+                zxid=first.zxid,
+                time=first.time,
+                end_zxid=last.zxid,
+                end_time=last.time,
+                member=name,
+                session=member.first.session,
+            )
+
+
+class _Stall(NamedTuple):
+    """A time in which a member committed nothing."""
+
+    lasted: int
+    last_zxid: int
+    last: Commit
+    until: int
+    own: int
+    next: Commit | None
+
+
+@dataclass(slots=True)
+class _Member:
+    """The commits of a member."""
+
+    last: Commit
+    time: int
+    """Of the last one."""
+    regular: deque[int]
+    """Times of its last commits, one for each slot."""
+    first_time: int
+    count: int = 1
+    gone: list[Lifetime] = field(default_factory=list)
+    """Owner znodes that ended after its last commit, and late enough for a stall."""
+    stall: _Stall | None = None
+    """The longest."""
+    times: int = 0
+
+
+class Stalled(Rule):
+    """Owners that stopped committing while other members of their group continued: one finding for
+    each member, about its longest stall. Not the pauses of a whole group: after an outage all
+    members resume at about the same time.
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._wait = int(group.limits.stalled_seconds * 1_000_000)
+        self._slot = max(1, self._wait // _SLOTS)
+        self._members: dict[str, _Member] = {}
+        self._newest: tuple[str | None, int] = None, 0
+        """Member and time of the newest commit of the group."""
+        self._resumed: int | None = None
+        """When the group last resumed after all had been silent."""
+
+    def committed(self, commit: Commit) -> Iterable[Finding]:
+        """Compare with the member's last commit."""
+        owner, now = commit.owner, commit.time
+        if commit.kind is not Kind.COMMIT or not isinstance(owner, Lifetime):
+            return ()
+        name = owner.member
+        if owner.session != commit.session or name is None or now is None:
+            return ()
+        (before, before_time), resumed = self._newest, self._resumed
+        self._newest = name, now
+        if before is not None and now - before_time >= self._wait:
+            self._resumed = now
+        member = self._members.get(name)
+        if member is None:
+            self._members[name] = _Member(commit, now, deque(maxlen=REGULAR), now)
+            return ()
+        last = member.time
+        if now // self._slot != last // self._slot:
+            if now - last >= self._wait and not self._is_outage(last, now, resumed):
+                other = before_time if before != name else None
+                self._keep(member, self._stall(name, member, other, now, commit))
+            member.regular.append(last)
+        member.last, member.time = commit, now
+        member.count += 1
+        if member.gone:
+            member.gone.clear()
+        return ()
+
+    def _is_outage(self, last: int, now: int, resumed: int | None) -> bool:
+        """Whether the whole group had been silent and resumed just before."""
+        return resumed is not None and resumed > last and now - resumed < self._wait // REGULAR
+
+    def _stall(
+        self, name: str, member: _Member, other: int | None, until: int, now: Commit | None
+    ) -> _Stall | None:
+        """The stall since the member's last commit, up to a time; ``other``: that of a commit of
+        another member."""
+        last, time, wait = member.last, member.time, self._wait
+        if len(member.regular) < REGULAR or time - member.regular[0] > wait + self._slot:
+            return None
+        if other is None or other - time < wait or until - time < wait:
+            return None
+        # A partition that it owned at its last commit and for the whole time limit afterwards.
+        live = [one for one in self.group.owned_by(name) if self._owned(one, last)]
+        gone = [one.end.time for one in member.gone if one.end is not None and one.end.time]
+        if not live and not gone:
+            return None
+        if not live:
+            until = min(until, max(gone))
+        return _Stall(until - time, last.zxid, last, until, len(live) + len(gone), now)
+
+    def _owned(self, lifetime: Lifetime, last: Commit) -> bool:
+        started = lifetime.start is not UNKNOWN and lifetime.start.zxid <= last.zxid
+        return started and lifetime.session == last.session
+
+    def _keep(self, member: _Member, stall: _Stall | None) -> None:
+        if stall is not None:
+            member.times += 1
+            longest = member.stall
+            if longest is None or stall[:2] > longest[:2]:
+                member.stall = stall
+
+    def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
+        """Remember a partition that the member owned for a while without committing."""
+        end = lifetime.end
+        member = self._members.get(lifetime.member or "")
+        if member is None or lifetime.znode.tree != OWNERS or end is None or end.time is None:
+            return ()
+        late = end.time - member.time >= self._wait
+        if late and lifetime.ended is not Ended.UNKNOWN and self._owned(lifetime, member.last):
+            member.gone.append(lifetime)
+        return ()
+
+    def gap(self) -> Iterable[Finding]:
+        """What members committed in the log gap is unknown."""
+        for member in self._members.values():
+            member.regular.clear()
+            member.gone.clear()
+        return ()
+
+    def finish(self, end: Moment) -> Iterable[Finding]:
+        """Report the longest stall of each member. The newest commit of the group shows how long
+        the last ones lasted."""
+        name, newest = self._newest
+        if name is None or not self._often():
+            return
+        for member_name, member in self._members.items():
+            longest, times = member.stall, member.times
+            if member_name != name:
+                last = self._stall(member_name, member, newest, newest, None)
+                times += last is not None
+                if last is not None and (longest is None or last[:2] > longest[:2]):
+                    longest = last
+            if longest is not None:
+                yield self._finding(member_name, longest, times)
+
+    def _often(self) -> bool:
+        """Whether several members commit, one of them on average once in the time limit."""
+        members = self._members.values()
+        return len(members) > 1 and any(
+            one.count > REGULAR and one.time - one.first_time <= self._wait * (one.count - 1)
+            for one in members
+        )
+
+    def _finding(self, name: str, stall: _Stall, times: int) -> Finding:
+        last, after = stall.last, stall.next
+        more = f" It stalled {times} times; this was the longest time." if times > 1 else ""
+        evidence = [Evidence("commits", last.zxid, last.idx, last.session, "last commit")]
+        if after is not None:
+            evidence.append(
+                Evidence("commits", after.zxid, after.idx, after.session, "next commit")
+            )
+        return Finding(
+            severity="medium",
+            kind="stalled owner",
+            basis="inferred",
+            sentence=f"Member {name} of group {self.group.name} committed nothing for "
+            f"{stall.lasted / 1_000_000:,.1f} s although it owned {stall.own} partitions and other "
+            f"members kept committing.{more}",
+            evidence=tuple(evidence),
+            zxid=last.zxid,
+            time=last.time,
+            end_zxid=after.zxid if after is not None and (after.time or 0) <= stall.until else None,
+            end_time=stall.until,
+            member=name,
+            session=last.session,
+        )

@@ -1,0 +1,202 @@
+"""What a rule is: it reads the rows of a group's fold in their order, and returns findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zkaudit.group.coverage import UNKNOWN, Coverage
+from zkaudit.group.events import Act, Burst, Change, Commit, Lifetime, Moment
+from zkaudit.group.facts import Facts, Partition
+from zkaudit.group.rules.wanted import Wanted
+from zkaudit.group.rules.words import latest
+from zkaudit.group.subscriptions import store_of
+from zkaudit.group.znodes import IDS, MIGRATION, OWNERS
+from zkaudit.limits import Limits
+
+
+class Evidence(NamedTuple):
+    """A row on which a finding is based: ``zkaudit.schema.EVIDENCE_ROW``. Where it is in the logs
+    is added later."""
+
+    table: str
+    zxid: int | None
+    idx: int | None = None
+    session: int | None = None
+    what: str | None = None
+    server: str | None = None
+    file: str | None = None
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A finding about the group: columns of table ``findings``. Times are microseconds."""
+
+    severity: str
+    kind: str
+    basis: str
+    sentence: str
+    evidence: tuple[Evidence, ...]
+    zxid: int | None
+    time: int | None
+    end_zxid: int | None = None
+    end_time: int | None = None
+    topic: str | None = None
+    partition: int | None = None
+    member: str | None = None
+    session: int | None = None
+    effect: str | None = None
+    messages: int | None = None
+
+
+class Group:
+    """What the rules of a group have in common. It is up to date before a rule is called.
+
+    Args:
+        chroot: the path before ``/consumers``.
+        name: the group's.
+        coverage: the segments of the history.
+        facts: what is known from outside the group.
+        limits: the thresholds.
+    """
+
+    def __init__(
+        self, chroot: str, name: str, coverage: Coverage, facts: Facts, limits: Limits
+    ) -> None:
+        self.chroot = chroot
+        self.name = name
+        self.coverage = coverage
+        self.facts = facts
+        self.limits = limits
+        self.segment = 0
+        """The segment of the present row."""
+        self.live: dict[str, Lifetime] = {}
+        """The lifetimes that have begun and not ended, by path, of all trees."""
+        self.wanted = Wanted(chroot, facts.topics)
+        """The subscriptions of live registrations."""
+        self._members: dict[int, str] = {}
+        self._owned: dict[str, dict[str, Lifetime]] = {}
+        """Live owner znodes by member and path."""
+        self._movers: set[int] = set()
+        self.moved_to_kafka: int | None = None
+        """The transaction that moved the group to Kafka; ``None``: its offsets are in ZooKeeper."""
+
+    def member(self, session: int | None) -> str | None:
+        """Return the member behind a session, as it has registered or claimed so far."""
+        return None if session is None else self._members.get(session)
+
+    def is_mover(self, session: int) -> bool:
+        """Whether a session is that of a migration: it registered without any topic, or wrote the
+        migration marker."""
+        return session in self._movers
+
+    def owned_by(self, member: str) -> Iterable[Lifetime]:
+        """Return the live owner znodes that name a member."""
+        return self._owned.get(member, {}).values()
+
+    def is_new(self, session: int | None) -> bool:
+        """Whether a session was opened in the present segment: all it did is in the logs."""
+        opened = self.facts.opened.zxid(session)
+        return opened is not None and self.coverage.segment(opened) == self.segment
+
+    def exists(self, lifetime: Lifetime) -> bool:
+        """Whether a lifetime that has not ended is known to continue in the present segment."""
+        return lifetime.seen_in >= self.segment
+
+    def is_new_partition(self, partition: Partition) -> bool:
+        """Whether a partition was created in the last segment."""
+        last = self.coverage.last_segment
+        return partition.is_created and self.coverage.segment(partition.zxid) == last
+
+    def from_known(
+        self, partition: Partition, begin: Moment, until: Moment | None
+    ) -> tuple[Moment, bool]:
+        """Let a time without an owner begin where all owners of the last segment are known, if it
+        begins earlier and ends later. Return the begin, and whether it is this one."""
+        known = self.coverage.known_from(self.coverage.last_segment)
+        time = self.facts.known_us
+        if not known or time is None or begin.zxid >= known or self.is_new_partition(partition):
+            return begin, False
+        if until is not None and until.zxid <= known:
+            return begin, False
+        return Moment(known, 0, latest(time, begin.time)), True
+
+    def began(self, lifetime: Lifetime) -> None:
+        """Note a lifetime that begins."""
+        self.live[lifetime.znode.path] = lifetime
+        content = self.wanted.began(lifetime)
+        if content is not None and content.subscription == {} and lifetime.session is not None:
+            self._movers.add(lifetime.session)
+        if lifetime.znode.tree == OWNERS and lifetime.member is not None:
+            self._owned.setdefault(lifetime.member, {})[lifetime.znode.path] = lifetime
+        self._name(lifetime)
+
+    def changed(self, change: Change) -> None:
+        """Note the migration marker."""
+        if change.znode.tree == MIGRATION:
+            event = change.event
+            self._movers.add(event.session)
+            moved = event.act is not Act.DELETE and store_of(event.data) == "kafka"
+            self.moved_to_kafka = event.zxid if moved else None
+
+    def ended(self, lifetime: Lifetime) -> None:
+        """Note a lifetime that has ended."""
+        self.live.pop(lifetime.znode.path, None)
+        self.wanted.ended(lifetime)
+        mine = self._owned.get(lifetime.member or "")
+        if mine is not None and mine.pop(lifetime.znode.path, None) is not None and not mine:
+            del self._owned[lifetime.member or ""]
+        if lifetime.start is UNKNOWN:
+            self._name(lifetime)
+
+    def _name(self, lifetime: Lifetime) -> None:
+        tree = lifetime.znode.tree
+        name = lifetime.znode.name if tree == IDS else lifetime.member if tree == OWNERS else None
+        if lifetime.session is not None and name is not None:
+            known = self._members.get(lifetime.session)
+            self._members[lifetime.session] = name if known is None else min(known, name)
+
+
+class Rule:
+    """A rule with its state of one group. A subclass overrides the methods that it needs.
+
+    Each is called with the next row and returns the findings that are complete. A rule keeps what
+    it needs for each member or partition, and never all commits.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def began(self, lifetime: Lifetime) -> Iterable[Finding]:
+        """A registration, a claim or another ephemeral znode was created."""
+        return ()
+
+    def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
+        """It is gone. ``began`` was not called if its start is unknown."""
+        return ()
+
+    def committed(self, commit: Commit) -> Iterable[Finding]:
+        """An offset was written."""
+        return ()
+
+    def burst(self, burst: Burst) -> Iterable[Finding]:
+        """Nothing has happened for a while after a burst of claims, releases, joins and leaves, or
+        the history ends."""
+        return ()
+
+    def changed(self, change: Change) -> Iterable[Finding]:
+        """A znode of a migration was changed."""
+        return ()
+
+    def gap(self) -> Iterable[Finding]:
+        """Transactions are missing before the next row: a new segment begins."""
+        return ()
+
+    def finish(self, end: Moment) -> Iterable[Finding]:
+        """The history ends. Lifetimes that have not ended are in ``Group.live``.
+
+        May be called again with a later end, so it must not change the state of the rule.
+        """
+        return ()

@@ -1,0 +1,296 @@
+"""Rules about partitions without an owner although a member subscribes to their topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from zkaudit.group.coverage import UNKNOWN
+from zkaudit.group.events import FROM_SNAPSHOT, Ended, Lifetime, Moment
+from zkaudit.group.facts import Partition
+from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
+from zkaudit.group.rules.words import clocks, latest, partition_of, seconds_between, timed
+from zkaudit.group.znodes import IDS, OWNERS, Znode
+
+_LATE = 2**63 - 1
+
+
+class _Free(NamedTuple):
+    """The time in which a partition has no owner, up to a claim or the end of the history."""
+
+    znode: Znode
+    begin: Moment
+    since: int | None
+    """The same time, or that at which a topic was recreated."""
+    evidence: Evidence
+    words: str = ""
+    sure_from: int = 0
+    """The zxid from which on the absence of an owner is certain."""
+
+
+class Unowned(Rule):
+    """Partitions that had no owner while a member that subscribes to the topic stayed registered.
+
+    The proof is one member that was registered all that time. If it registered after the partition
+    had lost its owner, the time begins then. A deleted topic has no partitions, and a recreated one
+    may have fewer. Those of a recreated topic have no owner from its creation on.
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._released: dict[str, Lifetime | None] = {}
+        """By path: the last lifetime, if it has ended; ``None``: there is one, or its end is
+        unknown."""
+
+    def began(self, lifetime: Lifetime) -> Iterable[Finding]:
+        """A claim ends the time without an owner."""
+        if lifetime.znode.tree != OWNERS or lifetime.start is UNKNOWN:
+            return ()
+        znode, start = lifetime.znode, lifetime.start
+        first = znode.path not in self._released
+        last = None if first else self._released[znode.path]
+        self._released[znode.path] = None
+        free = None
+        if last is not None:
+            free = self._after(last, start)
+        elif first and start.idx != FROM_SNAPSHOT:
+            free = self._before_first(znode, start)
+        return () if free is None else self._judge(free, start, claim=start)
+
+    def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
+        """Remember the owner until the next claim."""
+        if lifetime.znode.tree == OWNERS:
+            known = lifetime.ended is not Ended.UNKNOWN
+            self._released[lifetime.znode.path] = lifetime if known else None
+        return ()
+
+    def finish(self, end: Moment) -> Iterable[Finding]:
+        """Judge the partitions without an owner at the end."""
+        for last in self._released.values():
+            if last is not None and (free := self._after(last, end)) is not None:
+                yield from self._judge(free, end, claim=None)
+
+    def _partition(self, znode: Znode) -> tuple[bool, Partition | None]:
+        """Whether the partition exists as far as is known, and what its topic's znode shows."""
+        known = self.group.facts.topics.get((self.group.chroot, znode.topic))
+        if known is None:
+            return True, None
+        partition = known.get(znode.partition if znode.partition is not None else -1)
+        return partition is not None and partition.gone_zxid is None, partition
+
+    def _after(self, last: Lifetime, until: Moment) -> _Free | None:
+        end = last.end
+        assert end is not None
+        exists, partition = self._partition(last.znode)
+        coverage = self.group.coverage
+        if not exists or coverage.segment(end.zxid) != coverage.segment(until.zxid):
+            return None
+        recreated = partition is not None and partition.zxid > end.zxid
+        since = partition.time if recreated and partition is not None else end.time
+        what = f"owner gone: {last.ended}"
+        evidence = Evidence("ownership", end.zxid, end.idx, last.ended_by, what)
+        return _Free(last.znode, end, since, evidence)
+
+    def _before_first(self, znode: Znode, claim: Moment) -> _Free | None:
+        """The time of a partition from its creation, or the oldest data that shows it, to its first
+        claim. The snapshot with which the logs begin shows that there was no owner at that time."""
+        exists, partition = self._partition(znode)
+        if not exists or partition is None or partition.zxid >= claim.zxid:
+            return None
+        group = self.group
+        begin, later = group.from_known(partition, Moment(partition.zxid, 0, partition.time), claim)
+        here = group.coverage.segment(claim.zxid)
+        is_new = partition.is_created and group.coverage.segment(begin.zxid) == here
+        known = group.coverage.known_from(here)
+        evidence = Evidence("partitions", partition.zxid, None, None, "partition")
+        words = " before its first claim in the logs" if later else " before its first claim"
+        sure = 0 if is_new else _LATE if known is None else known
+        return _Free(znode, begin, begin.time, evidence, words, sure)
+
+    def _judge(self, free: _Free, until: Moment, claim: Moment | None) -> Iterator[Finding]:
+        group, limit = self.group, self.group.limits.unowned_seconds
+        if seconds_between(free.since, until.time) < limit:
+            return
+        member = next(filter(group.exists, group.wanted.by(free.znode.topic)), None)
+        if member is None or member.start is UNKNOWN or member.start.zxid >= until.zxid:
+            return
+        later = member.start.zxid > free.begin.zxid
+        begin = member.start if later else free.begin
+        if begin.zxid < free.sure_from:
+            return
+        since = latest(free.since, member.start.time) if later else free.since
+        seconds = seconds_between(since, until.time)
+        if seconds < limit:
+            return
+        evidence = [free.evidence]
+        if later:
+            evidence.append(Evidence("registrations", begin.zxid, what="a subscribed member"))
+        what = f"{partition_of(free.znode)} of group {group.name} "
+        if claim is None:
+            what += (
+                f"has had no owner for the last {seconds:,.1f} s of the logs although members are "
+                "registered."
+            )
+        else:
+            evidence.append(Evidence("ownership", claim.zxid, what="next claim"))
+            what += (
+                f"had no owner for {seconds:,.1f} s{free.words} although members were registered."
+            )
+        yield Finding(
+            severity="high" if claim is None else "medium",
+            kind="orphan partition" if claim is None else "unowned interval",
+            basis=timed(begin.zxid, until.zxid),
+            sentence=what + clocks(begin.zxid, until.zxid),
+            evidence=tuple(evidence),
+            zxid=begin.zxid,
+            time=begin.time,
+            end_zxid=None if claim is None else claim.zxid,
+            end_time=None if claim is None else claim.time,
+            topic=free.znode.topic,
+            partition=free.znode.partition,
+        )
+
+
+@dataclass(slots=True)
+class _Never:
+    """Partitions of a topic that were created together, and the members that subscribed to them."""
+
+    zxid: int
+    time: int | None
+    registered: int
+    seconds: float = -1.0
+    timed_from: int = 0
+    until: int = 0
+    left_time: int | None = None
+    live: bool = False
+    known_later: bool = False
+
+
+class Unclaimed(Rule):
+    """Partitions that have no owner in the last segment although a subscribed member was
+    registered.
+
+    Partitions of a topic that were created together are one row until the end, so that members that
+    join and leave often make few rows. If member and partition are older than the logs, the time
+    begins with the snapshot that shows that there was no owner.
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._known = group.coverage.known_from(group.coverage.last_segment)
+        self._owned: dict[tuple[str, int | None], bool] = {}
+        """Partitions that had an owner; true: in the last segment, where all owners are known."""
+        self._never: dict[tuple[str, int], _Never] = {}
+        """By topic and the zxid of the creation."""
+
+    def began(self, lifetime: Lifetime) -> Iterable[Finding]:
+        """Note a partition with an owner."""
+        if lifetime.znode.tree == OWNERS and lifetime.start is not UNKNOWN:
+            self._own(lifetime, lifetime.start.zxid)
+        return ()
+
+    def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
+        """Note the time of a registration, and a partition with an owner."""
+        if lifetime.znode.tree == OWNERS:
+            assert lifetime.end is not None
+            self._own(lifetime, lifetime.end.zxid)
+        elif lifetime.znode.tree == IDS and lifetime.ended is not Ended.UNKNOWN:
+            assert lifetime.end is not None
+            self._registered(self._never, lifetime, lifetime.end)
+        return ()
+
+    def _own(self, lifetime: Lifetime, zxid: int) -> None:
+        key = lifetime.znode.topic, lifetime.znode.partition
+        here = not self._known or zxid >= self._known
+        self._owned[key] = self._owned.get(key, False) or here
+
+    def _registered(
+        self, found: dict[tuple[str, int], _Never], lifetime: Lifetime, until: Moment
+    ) -> None:
+        """Compare the time of a registration with the partitions of its topics."""
+        group, limit, start = self.group, self.group.limits.unowned_seconds, lifetime.start
+        if start is UNKNOWN or seconds_between(start.time, until.time) < limit:
+            return
+        live = lifetime.end is None
+        for topic in group.wanted.streams(lifetime):
+            made = group.facts.topics.get((group.chroot, topic), {})
+            free = {
+                partition.zxid: partition
+                for number, partition in made.items()
+                if partition.gone_zxid is None and not self._owned.get((topic, number), False)
+            }
+            for partition in free.values():
+                self._compare(found, topic, partition, start, until, live)
+
+    def _compare(
+        self, found: dict[tuple[str, int], _Never], topic: str, partition: Partition,
+        start: Moment, until: Moment, live: bool,
+    ) -> None:  # fmt: skip
+        group = self.group
+        time = latest(start.time, partition.time)
+        since = Moment(max(start.zxid, partition.zxid), 0, time)
+        begin, later = group.from_known(partition, since, None if live else until)
+        sure = group.is_new_partition(partition) or (
+            self._known is not None and begin.zxid >= self._known
+        )
+        seconds = seconds_between(begin.time, until.time)
+        if not sure or seconds < group.limits.unowned_seconds:
+            return
+        key = topic, partition.zxid
+        never = found.get(key)
+        if never is None:
+            never = found[key] = _Never(begin.zxid, begin.time, start.zxid)
+        never.zxid = min(never.zxid, begin.zxid)
+        if never.time is not None and begin.time is not None:
+            never.time = min(never.time, begin.time)
+        never.registered = min(never.registered, start.zxid)
+        if seconds > never.seconds:
+            never.seconds, never.timed_from, never.until = seconds, begin.zxid, until.zxid
+        if not live:
+            never.left_time = latest(never.left_time, until.time)
+        never.live |= live
+        never.known_later |= later
+
+    def finish(self, end: Moment) -> Iterable[Finding]:
+        """Judge the partitions that no member owned."""
+        found = {key: replace(never) for key, never in self._never.items()}
+        owned = dict(self._owned)
+        for lifetime in self.group.live.values():
+            if lifetime.ended is not Ended.STILL_HELD:
+                continue
+            if lifetime.znode.tree == OWNERS:
+                owned[lifetime.znode.topic, lifetime.znode.partition] = True
+            elif lifetime.znode.tree == IDS:
+                self._registered(found, lifetime, end)
+        for (topic, made_zxid), never in found.items():
+            made = self.group.facts.topics[self.group.chroot, topic]
+            for number, partition in made.items():
+                here = owned.get((topic, number))
+                free = here is None or (never.known_later and not here)
+                if partition.zxid == made_zxid and free:
+                    yield self._finding(topic, number, partition, never)
+
+    def _finding(self, topic: str, number: int, partition: Partition, never: _Never) -> Finding:
+        what = "had no owner when the logs begin, and none later"
+        shown = Evidence("partitions", partition.zxid, what="partition")
+        if not never.known_later:
+            what = "never had an owner"
+            shown = Evidence("partitions", never.zxid, what="member and partition exist")
+        return Finding(
+            severity="high" if never.live else "medium",
+            kind="orphan partition" if never.live else "unowned interval",
+            basis=timed(never.timed_from, never.until),
+            sentence=f"{topic}-{number} of group {self.group.name} {what}, although members that "
+            f"subscribe to the topic were registered for {never.seconds:,.1f} s."
+            + clocks(never.timed_from, never.until),
+            evidence=(
+                Evidence("registrations", never.registered, what="a subscribed member"),
+                shown,
+            ),
+            zxid=never.zxid,
+            time=never.time,
+            end_time=None if never.live else never.left_time,
+            topic=topic,
+            partition=number,
+        )

@@ -1,0 +1,640 @@
+"""The rules of a group: each finds its fault in a few events, and nothing in a correct history that
+resembles it. No Spark."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from zkaudit.group import (
+    Act,
+    Coverage,
+    Event,
+    Facts,
+    FactsReader,
+    Finding,
+    Moment,
+    Opened,
+    Partition,
+    Shown,
+    Topics,
+    audit_group,
+)
+from zkaudit.limits import Limits
+
+OWNER = "/consumers/g/owners/t/0"
+MEMBER = "/consumers/g/ids/g_{}"
+
+
+def claim(zxid: int, session: int, member: str = "a", partition: int = 0, idx: int = 0) -> Event:
+    """A session claims a partition under the name of a member. A zxid takes a second."""
+    path = f"/consumers/g/owners/t/{partition}"
+    return event(zxid, session, Act.CREATE, path, f"g_{member}-0".encode(), idx)
+
+
+def join(
+    zxid: int, session: int, member: str = "a", *topics: str, pattern: str = "static"
+) -> Event:
+    """A session registers a member that subscribes to topics, by default to t."""
+    subscription = dict.fromkeys(topics or ("t",), 1)
+    data = json.dumps({"version": 1, "subscription": subscription, "pattern": pattern})
+    return event(zxid, session, Act.CREATE, MEMBER.format(member), data.encode())
+
+
+def at(event: Event, second: int) -> Event:
+    """The event at another time."""
+    return event._replace(time=second * 1_000_000)
+
+
+def topics(**partitions: Partition) -> Topics:
+    """Topics with one partition each."""
+    return Topics({("", topic): {0: partition} for topic, partition in partitions.items()})
+
+
+def end_at(second: int, **more: Any) -> Facts:
+    """A history that ends at a time."""
+    return Facts(Moment(1_000, 0, second * 1_000_000), **more)
+
+
+def delete(zxid: int, session: int, path: str = OWNER) -> Event:
+    """A session deletes a znode."""
+    return event(zxid, session, Act.DELETE, path)
+
+
+def close(zxid: int, session: int, expired: bool = False) -> Event:
+    """A session ends."""
+    return event(zxid, session, Act.CLOSE)._replace(cxid=0 if expired else 7)
+
+
+def event(
+    zxid: int, session: int, act: Act, path: str | None = None, data: bytes | None = None,
+    idx: int = 0,
+) -> Event:  # fmt: skip
+    """Any event. Creates are of ephemeral znodes."""
+    return Event(zxid, idx, zxid * 1_000_000, session, act, path, data, act is Act.CREATE)
+
+
+def found(
+    *events: Event,
+    facts: Facts | None = None,
+    gaps: Sequence[tuple[int, int]] = (),
+    known: Sequence[int | None] = (0,),
+    shown: Sequence[Shown] = (),
+    **limits: Any,
+) -> list[Finding]:
+    """What the rules find."""
+    return audit_group(events, facts, Limits(**limits), Coverage(gaps, known), shown)[1]
+
+
+def kinds(*events: Event, **more: Any) -> list[tuple[str, str]]:
+    """Severity and kind of what the rules find."""
+    return [(finding.severity, finding.kind) for finding in found(*events, **more)]
+
+
+def test_only_a_deletion_by_another_session_is_a_foreign_release() -> None:
+    """A release by the owner or by the end of its session is correct."""
+    mine = [claim(1, 5), delete(2, 5), claim(3, 5), close(4, 5)]
+    assert kinds(*mine) == []
+    assert kinds(claim(1, 5), delete(2, 6)) == [("critical", "foreign release")]
+    (finding,) = found(join(1, 6, "b"), claim(2, 5), delete(3, 6))
+    assert (finding.member, finding.session, finding.zxid) == ("g_a", 5, 3)
+    assert finding.sentence.startswith("Member g_b (session 0x6) deleted the owner znode of t-0")
+    assert [part.what for part in finding.evidence] == ["claimed", "deleted"]
+
+
+def test_a_release_by_the_members_other_session_harms_nobody_else() -> None:
+    """The member itself has released the partition."""
+    (finding, *_) = found(claim(1, 5), join(2, 6), delete(3, 6))
+    assert (finding.severity, finding.kind) == ("medium", "foreign release")
+    assert "its other session 0x5" in finding.sentence
+
+
+def test_an_older_owner_znode_is_not_a_new_sessions() -> None:
+    """A znode without a create in the logs: only a session that began in them did not create it."""
+    gap = [(0, 10)]
+    assert kinds(delete(12, 6), gaps=gap) == []
+    facts = Facts(opened=Opened([(6, 11)]))
+    (finding,) = found(delete(12, 6), gaps=gap, facts=facts)
+    assert (finding.kind, finding.basis, finding.session) == ("foreign release", "proven", None)
+    assert "a session that had claimed it before the logs begin" in finding.sentence
+    assert kinds(delete(22, 6), gaps=[(0, 10), (15, 20)], facts=facts) == []
+
+
+def test_one_consumer_id_on_two_sessions() -> None:
+    """From the later of the two znodes to the earlier end."""
+    kind = "one consumer id on two sessions"
+    (finding,) = found(join(1, 5), claim(2, 5), close(3, 5), claim(4, 6), join(6, 7), close(9, 6))
+    assert (finding.kind, finding.zxid, finding.end_zxid) == (kind, 6, 9)
+    assert (finding.time, finding.end_time) == (6_000_000, 9_000_000)
+    assert (finding.session, finding.evidence[1].session) == (6, 7)
+    (finding,) = found(join(1, 5), claim(2, 6), delete(4, 5, MEMBER.format("a")))
+    assert (finding.zxid, finding.end_zxid) == (2, 4)
+    (finding,) = found(join(1, 5), claim(2, 6))
+    assert finding.end_zxid is None
+
+
+def test_two_sessions_are_found_as_by_comparing_all() -> None:
+    """Members join, leave and claim at random under two names."""
+    rng = random.Random(4)
+    events: list[Event] = []
+    live: dict[str, tuple[str, int]] = {}
+    for zxid in range(1, 1500):
+        member, session = rng.choice("ab"), rng.randrange(1, 4)
+        create = rng.choice(
+            [join(zxid, session, member), claim(zxid, session, member, rng.randrange(40))]
+        )
+        assert create.path is not None
+        if create.path not in live:
+            events.append(create)
+            live[create.path] = member, session
+        elif rng.random() < 0.3:
+            events.append(delete(zxid, live.pop(create.path)[1], create.path))
+    history, findings = audit_group(events)
+    ids, owners = ([one for one in history.lifetimes if one.znode.tree == tree]
+                   for tree in ("ids", "owners"))  # fmt: skip
+    last = 10_000
+    expected = sorted(
+        (o.znode.partition, max(o.start_zxid or 0, r.start_zxid or 0))
+        for o in owners
+        for r in ids
+        if o.member == r.znode.name and o.session != r.session
+        and max(o.start_zxid or 0, r.start_zxid or 0)
+        < min(o.end.zxid if o.end else last, r.end.zxid if r.end else last)
+    )  # fmt: skip
+    mine = [one for one in findings if one.kind == "one consumer id on two sessions"]
+    assert len(expected) > 100
+    assert sorted((one.partition, one.zxid) for one in mine) == expected
+
+
+def test_a_member_that_returns_in_a_new_session_is_not_on_two() -> None:
+    """Its old session ended before."""
+    returns = [join(1, 5), claim(2, 5), close(3, 5), join(4, 6), claim(5, 6)]
+    assert kinds(*returns) == []
+    assert kinds(join(1, 5), claim(2, 6, "b")) == []
+
+
+def test_a_log_gap_may_hide_the_end_of_the_other_session() -> None:
+    """Then nothing proves that both existed at once."""
+    both = [join(1, 5), claim(20, 6), close(30, 6)]
+    assert kinds(*both) == [("high", "one consumer id on two sessions")]
+    assert kinds(*both, gaps=[(5, 20)]) == []
+
+
+def test_a_partition_without_an_owner() -> None:
+    """Only if a member that subscribes to the topic was registered all that time."""
+    released = [join(1, 5), claim(2, 5), delete(3, 5)]
+    (finding,) = found(*released, at(claim(60, 5), 60))
+    assert (finding.severity, finding.kind, finding.basis) == (
+        "medium", "unowned interval", "proven",
+    )  # fmt: skip
+    assert (finding.zxid, finding.end_zxid) == (3, 60)
+    assert finding.sentence == (
+        "t-0 of group g had no owner for 57.0 s although members were registered."
+    )
+    (finding,) = found(*released, facts=end_at(90))
+    assert (finding.severity, finding.kind, finding.end_zxid) == ("high", "orphan partition", None)
+    assert "has had no owner for the last 87.0 s of the logs" in finding.sentence
+    assert kinds(*released, at(claim(60, 5), 32)) == []
+    assert kinds(join(1, 5, "a", "other"), *released[1:], facts=end_at(90)) == []
+    assert kinds(*released, delete(4, 5, MEMBER.format("a")), facts=end_at(90)) == []
+    late = [claim(2, 5), delete(3, 5), at(join(10, 6, "b"), 40)]
+    assert kinds(*late, facts=end_at(69)) == []
+    (finding,) = found(*late, facts=end_at(71))
+    assert (finding.zxid, finding.time) == (10, 40_000_000)
+    assert [row.what for row in finding.evidence] == [
+        "owner gone: released", "a subscribed member",
+    ]  # fmt: skip
+
+
+def test_the_member_that_registered_first_shows_the_longest_time() -> None:
+    """Members join and leave at random while partitions have no owner. Each unowned interval gets
+    the registration that began first, of those that lasted to its end."""
+    rng = random.Random(5)
+    events, joined, owned = [], dict[str, int](), dict[int, int | None]()
+    expected, number = set(), 0
+    for zxid in range(1, 1_500):
+        if rng.random() < 0.3:
+            if joined and rng.random() < 0.5:
+                member = rng.choice(list(joined))
+                events.append(delete(zxid, int(member), MEMBER.format(member)))
+                del joined[member]
+            else:
+                number += 1
+                joined[str(number)] = zxid
+                events.append(join(zxid, number, str(number)))
+            continue
+        partition = rng.randrange(40)
+        if partition in owned and owned[partition] is None:
+            events.append(delete(zxid, 9_999, f"/consumers/g/owners/t/{partition}"))
+            owned[partition] = zxid
+            continue
+        begin = max(owned.get(partition) or zxid, min(joined.values(), default=zxid))
+        if zxid - begin >= 30:
+            expected.add((partition, begin, zxid))
+        events.append(claim(zxid, 9_999, "x", partition))
+        owned[partition] = None
+    findings = [one for one in found(*events) if one.kind == "unowned interval"]
+    assert {(one.partition, one.zxid, one.end_zxid) for one in findings} == expected
+    assert len(expected) > 100
+
+
+@pytest.mark.parametrize("log_gap", [None, (3, 14), (4, 14), (13, 15), (15, 17)])
+def test_no_unowned_interval_across_a_log_gap(log_gap: tuple[int, int] | None) -> None:
+    """Nothing in a log gap shows who owned the partition, so the audit reports no unowned interval
+    and no orphan partition."""
+    history = [
+        event for event in (
+            join(1, 1), claim(2, 1), claim(2, 1, partition=1, idx=1), delete(3, 1),
+            delete(3, 1, OWNER[:-1] + "1")._replace(idx=1), at(claim(14, 1), 60),
+        ) if log_gap is None or not log_gap[0] < event.zxid < log_gap[1]
+    ]  # fmt: skip
+    gaps = [log_gap] if log_gap else []
+    found_ = found(*history, gaps=gaps, known=(0, 17), facts=end_at(100))
+    expected = [("unowned interval", 0)] * (log_gap in (None, (15, 17)))
+    expected += [("orphan partition", 1)] * (not log_gap)
+    assert [(one.kind, one.partition) for one in found_] == expected
+
+
+@pytest.mark.parametrize(("known", "since"), [(None, None), (10, None), (35, None), (35, 50)])
+def test_the_time_before_the_first_claim(known: int | None, since: int | None) -> None:
+    """A new partition without an owner is an unowned interval, from its creation or the
+    registration of a member. If the partition may be older, the owners must be known, and the time
+    begins where they are."""
+    claims = {"new": (40, 80), "old": (41, 81), "quick": (42, 32)}
+    partitions = {name: Partition(20, 0, name != "old") for name in (*claims, "late")}
+    facts = Facts(
+        topics=topics(**partitions), known_us=None if since is None else since * 1_000_000
+    )
+    late = OWNER.replace("/t/", "/late/")
+    findings = found(
+        at(join(30, 1, "a", *claims, "late"), 20),
+        *[at(event(zxid, 1, Act.CREATE, OWNER.replace("/t/", f"/{name}/"), b"g_a-0"), second)
+          for name, (zxid, second) in claims.items()],
+        facts=facts, gaps=[(0, 10)], known=(0, known),
+        shown=[Shown(60, late, b"g_a-0", 43, 80_000_000, 43, 80_000_000, 1)],
+    )  # fmt: skip
+    assert [one.topic for one in findings] == ["new", "old"][: 2 if known == 10 or since else 1]
+    for one in findings:
+        assert one.topic is not None
+        later = one.topic == "old" and since is not None
+        assert (one.zxid, one.end_zxid) == (35 if later else 30, claims[one.topic][0])
+        time = "31.0 s before its first claim in the logs" if later else "6"
+        assert f" had no owner for {time}" in one.sentence
+        proof = [part.table for part in one.evidence]
+        assert proof == ["partitions", *["registrations"] * (not later), "ownership"]
+
+
+@pytest.mark.parametrize(("known", "since"), [(None, 10), (20, None), (20, 10), (3, 0)])
+def test_partitions_without_an_owner_when_the_logs_begin(
+    known: int | None, since: int | None
+) -> None:
+    """A snapshot shows that a partition has no owner, and the logs show no claim. Before that there
+    may have been an owner. What begins in the logs is found without a snapshot too."""
+    names = ("never", "earlier", "held", "claimed", "left", "joined")
+    facts = end_at(
+        100,
+        topics=topics(**{name: Partition(5, 0, False) for name in names}),
+        known_us=None if since is None else since * 1_000_000,
+    )
+    joins = [at(join(6, n, name, name), 0) for n, name in enumerate(names, 20)][:-1]
+    owners = {name: OWNER.replace("/t/", f"/{name}/") for name in names}
+    shown = [Shown(19, owners["held"], b"g_m-0", 7, 1_000_000, 7, 1_000_000, 40)]
+    shown += [Shown(19, one.path or "", one.data, 6, 0, 6, 0, one.session) for one in joins[:4]]
+    events = [
+        *joins,
+        at(event(7, 40, Act.CREATE, owners["held"], b"g_m-0"), 1),
+        at(event(7, 40, Act.CREATE, owners["earlier"], b"g_m-0", 1), 1),
+        at(close(15, 24), 5),
+        at(join(25, 25, "joined", "joined"), 20),
+        at(event(30, 40, Act.CREATE, owners["claimed"], b"g_m-0"), 60),
+        at(delete(31, 40, owners["claimed"]), 90),
+    ]
+    cut = known == 20
+    if not cut:
+        events.append(at(delete(13, 40, owners["earlier"]), 5))
+    findings = found(
+        *sorted(events), facts=facts, gaps=[(9, 12)] if cut else [(0, 2)], known=(0, known),
+        shown=shown if cut else [],
+    )  # fmt: skip
+    orphans = {one.topic: one for one in findings if one.kind == "orphan partition"}
+    first = {"never": (6, "never had an owner")}
+    if cut:
+        first = dict.fromkeys(("never", "earlier"), (20, "had no owner when the logs begin"))
+    if since is None:
+        first = {}
+    joined = {} if known is None else {"joined": (25, "never had an owner")}
+    first = {} if known is None else first | joined
+    if not cut:
+        assert orphans.pop("earlier").zxid == 13  # it was released
+    assert {topic: one.zxid for topic, one in orphans.items()} == {
+        topic: zxid for topic, (zxid, _) in first.items()
+    }
+    for topic, one in orphans.items():
+        assert (one.severity, one.basis) == ("high", "proven")
+        assert f"{topic}-0 of group g {first[str(topic)][1]}" in one.sentence
+    if cut and since:
+        assert orphans["never"].sentence.endswith("were registered for 90.0 s.")
+        assert orphans["never"].time == 10_000_000
+
+
+def test_partitions_that_no_member_ever_owned() -> None:
+    """A member joined and left often, and never claimed some partitions: the audit reports one
+    finding for each, except for one that is newer than the member."""
+    made = {
+        n: Partition(zxid, time * 1_000_000, True)
+        for n, zxid, time in ((0, 1, 0), (1, 1, 0), (2, 1, 0), (3, 500, 4_001), (4, 5_001, 5_100))
+    }
+    events = [at(claim(2, 7), 1), at(delete(3, 7), 2)]
+    for n in range(50):
+        events += [at(join(10 + 20 * n, n), 100 * n), at(close(11 + 20 * n, n), 100 * n + 60)]
+    facts = Facts(Moment(10_000, 0, 9_000_000_000), topics=Topics({("", "t"): made}))
+    findings = [one for one in found(*events, facts=facts) if "never" in one.sentence]
+    assert sorted((one.partition or 0, one.zxid) for one in findings) == [
+        (1, 10), (2, 10), (3, 810),
+    ]  # fmt: skip
+    assert {(one.kind, one.severity) for one in findings} == {("unowned interval", "medium")}
+
+
+def test_filters_mean_the_topics_that_a_member_sees() -> None:
+    """Each filter matches topics of its own chroot only. Broken filters and internal topics match
+    nothing."""
+    names = [(c, f"{k}{n}") for c in ("", "/b") for k in ("x", "y") for n in range(5)]
+    known = Topics({name: {} for name in (*names, ("", "__consumer_offsets"), ("", "x01"))})
+    assert known.matching("", "white_list", "x[0-2]") == ["x0", "x1", "x2"]
+    assert known.matching("/b", "black_list", "x.*") == [f"y{n}" for n in range(5)]
+    assert known.matching("", "white_list", "[") == []
+    assert known.matching("/none", "white_list", ".*") == []
+    assert len(known.matching("", "white_list", ".*")) == 11
+    quiet = [claim(2, 5), delete(3, 5)]
+    matching, other = (
+        kinds(join(1, 5, "a", regex, pattern="white_list"), *quiet, facts=end_at(90))
+        for regex in ("t|u", "u")
+    )
+    assert (matching, other) == ([("high", "orphan partition")], [])
+
+
+def test_a_member_without_its_share() -> None:
+    """Two members subscribe to four partitions, and one owns three of them."""
+    four = Topics({("", "t"): dict.fromkeys(range(4), Partition(1, 0, True))})
+    facts = end_at(60, topics=four)
+    fair = [join(2, 5), join(3, 6, "b"), claim(4, 5), claim(5, 5, "a", 1), claim(6, 6, "b", 2)]
+    assert kinds(*fair, claim(7, 6, "b", 3), facts=facts) == []
+    history = [*fair, claim(7, 5, "a", 3)]
+    (finding,) = found(*history, facts=facts)
+    assert (finding.kind, finding.member) == ("member without its share", "g_b")
+    assert "owns 1 partitions 53.0 s after the last change; every" in finding.sentence
+    assert kinds(*history, facts=end_at(30, topics=four)) == []
+    (finding,) = found(*[event for event in history if event.zxid != 6], facts=end_at(60))
+    assert "while another stream holds two or more partitions of t." in finding.sentence
+
+
+def commit(second: float, member: str) -> Event:
+    """An owner commits an offset of its partition; its session has the number of its letter."""
+    partition = ord(member) - ord("a")
+    path = f"/consumers/g/offsets/t/{partition}"
+    zxid = int(10 * second) + ord(member)
+    offset = str(int(second * 10)).encode()
+    return Event(zxid, 0, int(second * 1e6), ord(member), Act.SET, path, offset, False)
+
+
+BOTH = list(range(0, 1200, 60))
+BUSY = list(range(0, 6000, 60))
+CONTINUES = [*BOTH, *range(2000, 3000, 60), *range(3400, 6000, 60)]
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "stalled"),
+    [
+        (BOTH, BUSY, [("a", "4,800.0 s", None, 1)]),
+        (CONTINUES, BUSY, [("a", "860.0 s", 20_097, 2)]),
+        ([*BOTH, *range(2000, 3000, 60)], [*BOTH, *range(2000, 3000, 60)], []),
+        ([*BOTH, *range(1380, 6000, 60)], BUSY, []),
+        ([*BOTH, *range(2000, 6000, 60)], [*BOTH, *range(2001, 6000, 60)], []),
+        ([at + n / 100 for at in range(0, 6000, 600) for n in range(20)], BUSY, []),
+        (range(0, 3000, 290), BUSY, []),
+        (BOTH, [], []),
+    ],
+    ids=["ends", "continues", "outage", "briefly", "outlasted", "batches", "rarely", "alone"],
+)
+def test_an_owner_that_stops_committing(
+    of_a: Sequence[float], of_b: Sequence[float], stalled: list[Any]
+) -> None:
+    """An owner stalls if it committed regularly and then paused for five minutes, while another
+    member still committed after that time. It does not matter whether it continues. There is one
+    finding for each member."""
+    claims = [at(claim(1, ord(member), member, number, number), 0)
+              for number, member in enumerate("ab")]  # fmt: skip
+    commits = [commit(second, "a") for second in of_a] + [commit(second, "b") for second in of_b]
+    findings = [one for one in found(*claims, *commits) if one.kind == "stalled owner"]
+    assert [(one.member, one.end_zxid) for one in findings] == [
+        (f"g_{member}", end) for member, _, end, _ in stalled
+    ]
+    for one, (_, lasted, end, times) in zip(findings, stalled, strict=True):
+        assert f"nothing for {lasted} although it owned 1 partitions and other" in one.sentence
+        assert (f"It stalled {times} times" in one.sentence) == (times > 1)
+        assert one.zxid == 11_400 + 97
+        assert len(one.evidence) == (1 if end is None else 2)
+
+
+@pytest.mark.parametrize(("ended", "stalls"), [(1_150, 0), (1_500, 1), (None, 1)])
+def test_an_owner_that_lost_its_partition_need_not_commit(ended: int | None, stalls: int) -> None:
+    """Only the time counts in which it owned a partition."""
+    claims = [at(claim(1, ord(member), member, number, number), 0)
+              for number, member in enumerate("ab")]  # fmt: skip
+    commits = [commit(second, "a") for second in BOTH] + [commit(second, "b") for second in BUSY]
+    ends = [] if ended is None else [at(close(10 * ended + 1, ord("a")), ended)]
+    findings = [one for one in found(*claims, *commits, *ends) if one.kind == "stalled owner"]
+    assert len(findings) == stalls
+    if ended == 1_500:
+        assert "nothing for 360.0 s" in findings[0].sentence
+
+
+def test_commits_in_a_log_gap_are_unknown() -> None:
+    """A member that committed nothing on both sides of a log gap may have committed in it."""
+    claims = [at(claim(1, ord(member), member, number, number), 0)
+              for number, member in enumerate("ab")]  # fmt: skip
+    commits = [commit(second, "a") for second in CONTINUES] + [commit(at, "b") for at in BUSY]
+    history = [event for event in (*claims, *commits) if not 15_000 < event.zxid < 15_500]
+    (finding,) = (one for one in found(*history) if one.kind == "stalled owner")
+    assert "It stalled 2 times" in finding.sentence
+    shown = [Shown(15_499, one.path or "", one.data, 1, 0, 1, 0, one.session) for one in claims]
+    cut = found(*history, gaps=[(15_000, 15_500)], known=(0, 15_500), shown=shown)
+    (finding,) = (one for one in cut if one.kind == "stalled owner")
+    assert "nothing for 440.0 s" in finding.sentence
+
+
+def test_a_member_whose_sessions_expire() -> None:
+    """Three times within an hour. A member that leaves is not flapping."""
+    lost = [event for n in range(3) for event in (join(10 * n + 1, n), close(10 * n + 5, n, True))]
+    (finding,) = found(*lost)
+    assert (finding.kind, finding.member, finding.session) == ("flapping member", "g_a", 0)
+    assert (finding.zxid, finding.end_zxid) == (5, 25)
+    assert "expired 3 times within 3600 s" in finding.sentence
+    assert kinds(*lost[:-1]) == []
+    assert kinds(*lost, flapping_seconds=15) == []
+    left = [event for n in range(3) for event in (join(10 * n + 1, n), close(10 * n + 5, n))]
+    assert kinds(*left) == []
+
+
+def rebalances(*seconds: int, members: Sequence[str] = ()) -> list[Event]:
+    """At each of these times, a member joins, and two partitions are claimed and one released."""
+    events = []
+    for number, second in enumerate(seconds):
+        zxid, name = 10 * number, members[number] if members else f"m{number}"
+        events += [
+            at(join(zxid, 1, name), second),
+            at(claim(zxid + 1, 1, name, 2 * number), second),
+            at(claim(zxid + 2, 1, name, 2 * number + 1), second),
+            at(delete(zxid + 5, 1, f"/consumers/g/owners/t/{2 * number}"), second + 1),
+        ]
+    return events
+
+
+def test_a_storm_begins_with_its_first_rebalance() -> None:
+    """A storm is recognised at its tenth rebalance, but the earlier ones belong to it. A later
+    storm is a separate one, and the rebalances between the two are not part of either."""
+    ten = [20 * n for n in range(10)]
+    hosts = [f"h-170000000000{n}-0a" for n in range(6)] + ["b", "c", "d", "e"]
+    assert kinds(*rebalances(*ten[:9]), unowned_seconds=10_000) == []
+    (storm,) = found(*rebalances(*ten, members=hosts), unowned_seconds=10_000)
+    assert (storm.zxid, storm.end_zxid, storm.severity) == (0, 95, "medium")
+    assert "rebalanced 10 times within 600 s; there were 10 joins and leaves. The" in storm.sentence
+    # 20 claims, 10 ends and 10 joins within 181 s, of which 10 s were rebalances.
+    assert storm.sentence.endswith(
+        "The averages per minute were 6.6 claims, 3.3 ends of ownership, and 3.3 joins and leaves. "
+        "Rebalances took 6 % of the time. 6 of the joins and leaves came from host h."
+    )
+    later = [3_000 + 20 * n for n in range(12)]
+    both = found(*rebalances(*ten, 900, *later), unowned_seconds=10_000)
+    assert [(one.zxid, one.end_zxid) for one in both] == [(0, 95), (110, 225)]
+    assert "rebalanced 12 times within 600 s; there were 12 joins and leaves." in both[1].sentence
+
+
+def test_claims_that_are_refused() -> None:
+    """Only those of registered members count."""
+    refused = [event(10 + n, 5, Act.REFUSED) for n in range(20)]
+    calm = [at(one, 10) for one in refused]
+    history = [at(join(1, 5), 10), at(claim(2, 5), 10)]
+    (finding,) = found(*history, *calm)
+    assert (finding.kind, finding.zxid, finding.end_zxid) == ("claim contention", 1, 29)
+    assert "refused 20 writes by members because the znode already" in finding.sentence
+    assert kinds(*history, *calm[1:]) == []
+    assert kinds(at(join(40, 5), 10), *history[1:], *calm) == []
+
+
+def foreign(zxid: int, session: int, partition: int = 0) -> Event:
+    """A session claims a partition in the layout of pykafka."""
+    return event(zxid, session, Act.CREATE, f"/consumers/g/owners/b't'/0-{partition}", b"x")
+
+
+def test_owners_in_another_layout() -> None:
+    """One finding for each session and topic, worse if a member owned the topic at that time."""
+    (finding,) = found(foreign(1, 5), foreign(2, 5, 1), close(9, 5))
+    assert (finding.severity, finding.kind) == ("medium", "owner in another layout")
+    assert (finding.topic, finding.zxid, finding.end_zxid) == ("t", 1, 9)
+    assert "claimed 2 partitions of topic t of group g in another client's layout" in (
+        finding.sentence
+    )
+    for history in (
+        [foreign(1, 5), claim(2, 6), close(9, 5)],
+        [claim(1, 6), foreign(2, 5)],
+    ):
+        (finding,) = found(*history)
+        assert finding.severity == "high"
+        assert finding.sentence.endswith("both may have read the same messages.")
+    assert kinds(claim(1, 6), close(2, 6), foreign(3, 5), close(4, 5), claim(5, 6)) == [
+        ("medium", "owner in another layout")
+    ]
+
+
+def test_commits_after_a_move() -> None:
+    """Until the group is moved back. The migration itself may write."""
+
+    def marker(zxid: int, store: str) -> Event:
+        data = json.dumps({"moved_to": store}).encode()
+        return event(zxid, 9, Act.SET, "/consumers/g/migration", data)
+
+    def write(zxid: int, session: int) -> Event:
+        return event(zxid, session, Act.SET, "/consumers/g/offsets/t/0", b"%d" % (zxid * 10))
+
+    history = [
+        join(1, 5),
+        write(2, 5),
+        marker(10, "kafka"),
+        write(11, 9),
+        write(12, 5),
+        write(13, 5),
+    ]
+    (finding,) = (one for one in found(*history) if "commit past" in one.kind)
+    assert (finding.zxid, finding.end_zxid, finding.member) == (12, 13, "g_a")
+    assert finding.sentence.startswith("g_a wrote 2 times to the offset of t-0 of group g in Zoo")
+    assert finding.evidence[1].what == "wrote 120"
+    back = [*history[:3], marker(11, "zookeeper"), write(12, 5)]
+    assert [one for one in kinds(*back) if "commit past" in one[1]] == []
+
+
+def test_a_recreated_topic_counts_from_its_creation() -> None:
+    """A deleted topic has no partitions, so none lacks an owner."""
+    released = [join(1, 5), claim(2, 5), delete(3, 5)]
+    again = topics(t=Partition(50, 50_000_000, True, None, 40))
+    (finding,) = found(*released, facts=end_at(100, topics=again))
+    assert "for the last 50.0 s of the logs" in finding.sentence
+    gone = topics(t=Partition(1, 0, True, 40, 40))
+    assert kinds(*released, facts=end_at(100, topics=gone)) == []
+    fewer = topics(t=Partition(50, 50_000_000, True, None, 40))
+    other = [join(1, 5), claim(2, 5, partition=1), delete(3, 5, OWNER[:-1] + "1"), claim(4, 5)]
+    assert kinds(*other, facts=end_at(100, topics=fewer)) == []
+
+
+def test_facts_of_logs_and_snapshots() -> None:
+    """Partitions are new if the transaction is known that added them. The same data in a snapshot
+    adds nothing. A recreated topic has the partitions of its latest lifetime."""
+
+    def topic(zxid: int, act: Act, *numbers: int, name: str = "t") -> Event:
+        data = json.dumps({"partitions": {str(number): [1] for number in numbers}})
+        return event(zxid, 9, act, f"/x/brokers/topics/{name}", data.encode())
+
+    reader = FactsReader(Coverage([(6, 20)]))
+    for one in (
+        topic(2, Act.CREATE, 0), topic(4, Act.SET, 0, 1), topic(21, Act.SET, 0, 1, 2),
+        topic(3, Act.CREATE, 0, 1, name="u"), topic(5, Act.DELETE, name="u"),
+        topic(22, Act.CREATE, 0, name="u"), topic(23, Act.CREATE, 0, name="v"),
+        topic(24, Act.DELETE, name="v"), topic(25, Act.CREATE, 0, name="v/partitions"),
+        event(26, 8, Act.CREATE, "/x/brokers/ids/7"),
+    ):  # fmt: skip
+        reader.read(one)
+    logged, other = topic(4, Act.SET, 0, 1), topic(15, Act.SET, 0, name="w")
+    for one, created in ((logged, 2), (other, 12)):
+        reader.show(Shown(19, one.path or "", one.data, created, 1, one.zxid, one.time, 0))
+    reader.open(5, 30)
+    reader.open(5, 3)
+    facts = reader.facts(Moment(40, 0))
+    assert facts.opened.zxid(5) == 3
+    assert facts.opened.zxid(6) is None
+    assert facts.brokers == {8: "7"}
+    assert {name: set(numbers) for (_, name), numbers in facts.topics.items()} == {
+        "t": {0, 1, 2}, "u": {0}, "v": {0}, "w": {0},
+    }  # fmt: skip
+    created = {(name, number): (one.zxid, one.is_created, one.gone_zxid, one.deleted_zxid)
+               for (_, name), numbers in facts.topics.items()
+               for number, one in numbers.items()}  # fmt: skip
+    assert created == {
+        ("t", 0): (2, True, None, None), ("t", 1): (4, True, None, None),
+        ("t", 2): (21, False, None, None), ("u", 0): (22, True, None, 5),
+        ("v", 0): (23, True, 24, 24), ("w", 0): (15, False, None, None),
+    }  # fmt: skip
+
+
+def test_an_owner_znode_that_is_not_ephemeral() -> None:
+    """It belongs to no session, not even to one of the member that it names."""
+    history = [join(1, 6), claim(2, 5)._replace(ephemeral=False), delete(3, 6)]
+    (finding,) = found(*history)
+    assert (finding.severity, finding.kind) == ("critical", "foreign release")
+    assert "belonged to no session, as it is not ephemeral. From then on" in finding.sentence
+    assert (
+        kinds(claim(1, 5)._replace(ephemeral=False), join(2, 6), delete(3, 6, MEMBER.format("a")))
+        == []
+    )
