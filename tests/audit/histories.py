@@ -160,6 +160,7 @@ def tables_of(
         herds=table(catalog.HERDS, journals.herds(steps, lines)),
         deliveries=table(catalog.DELIVERIES, journals.deliveries(lines)),
         views=table(catalog.VIEWS, journals.views(lines)),
+        has_journals=bool(journal),
         end=last,
         sessions=table(catalog.SESSIONS, build.sessions(stage)),
         known=known,

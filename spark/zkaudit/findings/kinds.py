@@ -125,9 +125,11 @@ _KINDS: Final = (
     FindingKind(
         "offset regression",
         ("high", "medium", "info"),
-        "An owner lowered its offset, or started from an offset that a tool had lowered, so "
-        "messages are delivered again; also a lowered offset in Kafka.",
-        "The lower offset. Inferred if no later write shows that a member continued there.",
+        "An owner lowered its offset, or started from an offset that a tool had lowered. `high`: a "
+        "member started there, so messages were delivered again. `medium`: no later write shows "
+        "that, so two commits may only have changed places; also a lowered offset in Kafka.",
+        "The lower offset, and the writes or claims after it. Inferred if the owner is unknown, or "
+        "if its first commit after a claim is all that is known.",
         "Make sure that the application tolerates repeated messages. Look for two threads that "
         "commit for one member, or for a tool.",
     ),

@@ -13,18 +13,9 @@ from functools import reduce
 from pyspark.sql import DataFrame
 
 from zkaudit.findings.base import Tables
-from zkaudit.findings.coordinator import coordinator
-from zkaudit.findings.journals import (
-    commits_past_delivery,
-    delivery_gaps,
-    double_deliveries,
-    offset_resets,
-    views_apart,
-)
 from zkaudit.findings.load import large_herds
 from zkaudit.findings.migrations import migrations
-from zkaudit.findings.offsets import offsets
-from zkaudit.findings.resets import jumps, recreated
+from zkaudit.findings.outside import from_records
 from zkaudit.limits import Limits
 from zkaudit.tables.catalog import FINDINGS
 
@@ -48,23 +39,13 @@ def parts(
     """Functions that return the parts of ``findings``, each with a name. They take about as long as
     one another, and do not depend on one another."""
     return {
-        "offsets": lambda: _fitted(
-            *offsets(tables, keep),
-            recreated(tables),
-            jumps(tables, limits, keep),
-        ),
         "owners": lambda: _fitted(
             *([] if tables.of_groups is None else [tables.of_groups]),
         ),
         "members": lambda: _fitted(
             large_herds(tables, limits),
-            *double_deliveries(tables, limits),
-            delivery_gaps(tables),
-            offset_resets(tables),
-            commits_past_delivery(tables),
-            views_apart(tables, limits),
             *migrations(tables, limits),
-            *coordinator(tables, limits, keep),
+            *(keep("of_records", part) for part in from_records(tables, limits)),
         ),
     }
 

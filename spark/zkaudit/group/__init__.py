@@ -28,8 +28,9 @@ as ``Shown``. Their ``known`` zxids (``Coverage``) are those from which on a mis
 proves that there was no owner.
 
 A history that is too large for the memory is read twice as a stream: all events but writes of
-offsets by ``LaterEvents.read`` (only if there are log gaps), then all events by ``Fold.apply``,
-whose rows are complete when it returns them. ``Fold.finish`` returns the rest.
+offsets by ``LaterEvents.read`` (without log gaps, registrations and migration markers are enough),
+then all events by ``Fold.apply``, whose rows are complete when it returns them. ``Fold.finish``
+returns the rest.
 
 What a log gap hides is ``UNKNOWN``; ``None`` means that there is nothing: no owner, no offset
 before, no end yet.
@@ -131,7 +132,8 @@ def replay(
 ) -> Replay:
     """Fold events that are in memory, in any order."""
     done = Replay([], [], [])
-    for row in _rows(events, coverage or Coverage(), shown):
+    coverage, history = coverage or Coverage(), list(events)
+    for row in _rows(history, coverage, shown, _later(history, coverage, shown)):
         done.add(row)
     return done
 
@@ -150,7 +152,8 @@ def audit_group(
     coverage, facts, history = coverage or Coverage(), facts or Facts(), list(events)
     done, found = Replay([], [], []), list[Finding]()
     rules = Rules(coverage, facts, limits or Limits())
-    for row in _rows(history, coverage, shown):
+    rules.later = later = _later(history, coverage, shown)
+    for row in _rows(history, coverage, shown, later):
         done.add(row)
         found += rules.read(row)
     last = max((Moment(*event[:3]) for event in history), default=facts.end)
@@ -158,13 +161,21 @@ def audit_group(
     return done, found
 
 
-def _rows(events: Iterable[Event], coverage: Coverage, shown: Sequence[Shown]) -> Iterator[Row]:
-    history = sorted(events, key=lambda event: (event.zxid, event.idx))
+def _later(events: Sequence[Event], coverage: Coverage, shown: Sequence[Shown]) -> LaterEvents:
     later = LaterEvents(coverage, shown)
-    if coverage.log_gaps:
-        for event in history:
-            later.read(event)
+    for event in sorted(events, key=_place):
+        later.read(event)
+    return later
+
+
+def _rows(
+    events: Sequence[Event], coverage: Coverage, shown: Sequence[Shown], later: LaterEvents
+) -> Iterator[Row]:
     fold = Fold(coverage, shown, later)
-    for event in history:
+    for event in sorted(events, key=_place):
         yield from fold.apply(event)
     yield from fold.finish()
+
+
+def _place(event: Event) -> tuple[int, int]:
+    return event.zxid, event.idx

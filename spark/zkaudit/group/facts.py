@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from zkaudit.group.coverage import Coverage
 from zkaudit.group.events import Act, Event, Moment, Shown
 from zkaudit.group.subscriptions import topics_of_filter
+from zkaudit.group.znodes import Znode
 from zkconsumer.core.zookeeper.znodes import decode_topic
 from zkconsumer.errors import ZnodeFormatError
 
@@ -135,6 +136,13 @@ class Facts:
     known_us: int | None = None
     """Time of the first transaction from which on all ephemeral znodes of the last segment are
     known; ``None`` if that is the first transaction, or they never are."""
+
+    def partition(self, znode: Znode) -> Partition | None:
+        """Return what the topic's znode shows of the partition of an owner or an offset."""
+        partitions = self.topics.get((znode.chroot, znode.topic))
+        if partitions is None or znode.partition is None:
+            return None
+        return partitions.get(znode.partition)
 
 
 _BROKER: Final = re.compile(r"(?s).*?/brokers/ids/([0-9]+)")

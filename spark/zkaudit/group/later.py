@@ -1,19 +1,25 @@
-"""What later events of a group show about the time before them. Needed only behind log gaps.
+"""What later events of a group show about the time before them.
 
-A znode that was created in a log gap is first seen at its end. So an owner whose end is listed by
-the close of its session was the owner of every commit since the log gap. The fold reads commits in
-order, and there are too many of them to keep. So all other events are read twice: first by
-``LaterEvents``, then by the fold.
+The fold reads commits in order, and there are too many of them to keep. So other events are read
+twice: first by ``LaterEvents``, then by the fold.
+
+- A session may register after it has written an offset, as a member does that reconnects. So it is
+  known from all registrations whether a session is a member's.
+- A znode that was created in a log gap is first seen at its end. So an owner whose end is listed by
+  the close of its session was the owner of every commit since the log gap. Only behind log gaps are
+  other events than registrations and the markers of migrations needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple
 
 from zkaudit.group.coverage import Coverage
 from zkaudit.group.events import FROM_SNAPSHOT, Act, Event, Shown
-from zkaudit.group.znodes import IDS, OWNERS, Znodes
+from zkaudit.group.znodes import IDS, MIGRATION, OWNERS, Znodes
+
+_MARKER: Final = "/migration"
 
 
 class FirstEvent(NamedTuple):
@@ -45,7 +51,8 @@ class Listed:
 
 
 class LaterEvents:
-    """The first event of each owner znode in each segment, and what sessions do to their end."""
+    """Who each session is and what it does to its end, and the first event of each owner znode in
+    each segment."""
 
     def __init__(self, coverage: Coverage, shown: Iterable[Shown] = ()) -> None:
         self._coverage = coverage
@@ -54,6 +61,7 @@ class LaterEvents:
         self._first: dict[tuple[str, int], FirstEvent] = {}
         self._closes: dict[int, int] = {}
         self._names: dict[tuple[str, str, int], set[str]] = {}
+        self._migrations: set[tuple[str, str, int]] = set()
         for znode in shown:
             self._create_in_snapshot(znode)
 
@@ -65,9 +73,17 @@ class LaterEvents:
         """Return the zxid at which a session ended."""
         return None if session is None else self._closes.get(session)
 
+    def names(self, chroot: str, group: str, session: int) -> Collection[str]:
+        """Return the consumer ids that a session registered in the group."""
+        return self._names.get((chroot, group, session), ())
+
+    def moves(self, chroot: str, group: str, session: int) -> bool:
+        """Return whether a session writes the group's migration marker."""
+        return (chroot, group, session) in self._migrations
+
     def only_member(self, chroot: str, group: str, session: int) -> str | None:
         """Return the consumer id of a session that registered exactly one in the group."""
-        names = self._names.get((chroot, group, session), ())
+        names = self.names(chroot, group, session)
         return next(iter(names)) if len(names) == 1 else None
 
     def read(self, event: Event) -> None:
@@ -75,12 +91,21 @@ class LaterEvents:
         match event.act:
             case Act.CLOSE:
                 self._close(event)
+            case Act.SET if event.path is not None:
+                if event.path.endswith(_MARKER):
+                    self._mark(event.path, event.session)
             case Act.CREATE | Act.DELETE if event.path is not None:
+                self._mark(event.path, event.session)
                 created = event.act is Act.CREATE
                 first = FirstEvent(event.zxid, event.idx, event.time, created)
                 self._change(event.path, event.session, first)
                 if created:
                     self._listed.create(event.session, event.path)
+
+    def _mark(self, path: str, session: int) -> None:
+        znode = self._znodes[path]
+        if znode is not None and znode.tree == MIGRATION:
+            self._migrations.add((znode.chroot, znode.group, session))
 
     def _close(self, event: Event) -> None:
         if event.session in self._closes:

@@ -1,7 +1,7 @@
 """The fold of ``zkaudit.group`` over Arrow batches. Runs in Spark's Python workers.
 
 Groups follow one another in the batches. The rows of a group are what snapshots show, then the
-events that are read twice, then all events in order. Only the group's state is in memory.
+events that ``LaterEvents`` reads, then all events in order. Only the group's state is in memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _ACTS: Final = ACTS | {"error": Act.REFUSED}
 SHOWN: Final = 0
 """The part of a group's rows that snapshots show."""
 LATER: Final = 1
-"""Its events except writes of offsets, if there are log gaps."""
+"""What ``LaterEvents`` reads: all events except writes of offsets if there are log gaps, else those
+that show who a session is."""
 EVENTS: Final = 2
 """All its events."""
 
@@ -161,13 +162,15 @@ def _fold_group(
         if part == SHOWN:
             shown.append(_shown(row))
             continue
-        if later is None and coverage.log_gaps:
+        if later is None:
             later = LaterEvents(coverage, shown)
-        if part == LATER and later is not None:
+        if part == LATER:
             later.read(_event(row))
             continue
         if fold is None:
             fold = Fold(coverage, shown, later)
+            if rules is not None:
+                rules.later = later
         for done in fold.apply(_event(row)):
             output.add(done)
             if rules is not None:

@@ -31,16 +31,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zkaudit.group.rules.members import REGULAR
+from zkaudit.group.rules.resets import JUMP_LEAST, JUMP_STEPS, JUMP_TIMES
 from zkaudit.group.subscriptions import FILTERS, topics_of_filter
 from zkaudit.schema import NODE_EXISTS, QUIET_GROUP, arrow_schema
 
 Numbers: TypeAlias = "np.ndarray[Any, Any]"
-JUMP_LEAST: Final = 10_000
-"""Steps of fewer offsets are never compared with the other ones of their topic."""
-JUMP_TIMES: Final = 20
-"""How many times faster than 99 % of the commits of its topic a step must be."""
-JUMP_STEPS: Final = 100
-"""With fewer commits of a topic than this, its usual speed is unknown."""
 _CONTAINER: Final = -(2**63)
 """What a container znode has instead of a session."""
 _IN_GROUP: Final = re.compile(r"(?=/consumers/([^/]*)/)")

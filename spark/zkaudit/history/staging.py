@@ -267,11 +267,14 @@ def _of_groups(
     refused = rows.where((F.col("type") == "error") & (F.col("error") == NODE_EXISTS))
     sessions = sessions.where("session != 0").distinct()
     closes, refused = (part.join(sessions, "session") for part in (closes, refused))
-    changes = _keyed(rows.where(F.col("type").isin(*ACTS)), group)
-    parts += [(EVENTS, changes), (EVENTS, closes), (EVENTS, refused)]
+    acts = rows.where(F.col("type").isin(*ACTS))
+    parts += [(EVENTS, _keyed(acts, group)), (EVENTS, closes), (EVENTS, refused)]
+    others = created & F.col("path").contains("/ids/")
     if later:
-        others = rows.where(created | F.col("type").isin(*DELETES)).where(~offset)
-        parts += [(LATER, _keyed(others, group)), (LATER, closes)]
+        others = (created | F.col("type").isin(*DELETES)) & ~offset
+        parts.append((LATER, closes))
+    others |= F.col("path").endswith("/migration")
+    parts.append((LATER, _keyed(acts.where(others), group)))
     return parts
 
 

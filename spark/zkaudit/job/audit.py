@@ -380,6 +380,7 @@ def _audit(
         herds=herds,
         deliveries=delivered,
         views=views,
+        has_journals=bool(options.journals),
         end=last,
         sessions=sessions,
         known=known,

@@ -13,14 +13,12 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.types import StructType
 
+from zkaudit.group.records.coordinator import OWN_PROTOCOL
 from zkaudit.history.modes import Group
 from zkaudit.history.staging import Stage
 from zkaudit.tables.migrations import Moving, as_frame
 
 GROUP = ("chroot", "group")
-OWN_PROTOCOL: Final = "zkconsumer-live-"
-"""Prefix of the strategy's name while all members on the coordinator are migratable
-(``zkconsumer.core.migration.strategy.OWN_PREFIX``)."""
 _LAST: Final = 2**63 - 1
 _PHASES: Final = (
     "chroot string, `group` string, session bigint, coordination string, from_zxid bigint, "

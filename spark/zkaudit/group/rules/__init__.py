@@ -35,11 +35,14 @@ from typing import Any, Final
 from zkaudit.group.coverage import Coverage
 from zkaudit.group.events import Began, Burst, Change, Commit, Lifetime, Moment, Row
 from zkaudit.group.facts import Facts
+from zkaudit.group.later import LaterEvents
 from zkaudit.group.rules.layouts import ForeignOwners
 from zkaudit.group.rules.load import Contention, Storms
 from zkaudit.group.rules.members import Flapping, Stalled
 from zkaudit.group.rules.moves import CommitsPastMoves
+from zkaudit.group.rules.offsets import WrongOffsets
 from zkaudit.group.rules.ownership import ForeignReleases, TwoSessions
+from zkaudit.group.rules.resets import Jumps, StaleOffsets
 from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
 from zkaudit.group.rules.shares import Shares
 from zkaudit.group.rules.unowned import Unclaimed, Unowned
@@ -60,6 +63,9 @@ RULES: Final[tuple[type[Rule], ...]] = (
     Contention,
     ForeignOwners,
     CommitsPastMoves,
+    WrongOffsets,
+    Jumps,
+    StaleOffsets,
 )
 
 
@@ -75,6 +81,9 @@ class Rules:
     def __init__(self, coverage: Coverage, facts: Facts, limits: Limits) -> None:
         self.group: Group | None = None
         """``None`` before the first row."""
+        self.later: LaterEvents | None = None
+        """The same history, read to its end. Without it, a session that writes an offset before it
+        registers is not known as a member's."""
         self._outside = coverage, facts, limits
         self._with_gaps = bool(coverage.log_gaps)
         self._rules: list[Rule] = []
@@ -118,6 +127,7 @@ class Rules:
         group = self.group
         if group is None:
             self.group = group = Group(znode.chroot, znode.group, *self._outside)
+            group.later = self.later
             self._rules = [rule(group) for rule in RULES]
             for name in ("began", "ended", "committed", "changed", "burst"):
                 self._methods[name] = [

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from zkaudit.group.coverage import UNKNOWN, Coverage
 from zkaudit.group.events import Act, Burst, Change, Commit, Lifetime, Moment
 from zkaudit.group.facts import Facts, Partition
+from zkaudit.group.later import LaterEvents
 from zkaudit.group.rules.wanted import Wanted
 from zkaudit.group.rules.words import latest
 from zkaudit.group.subscriptions import store_of
@@ -76,6 +77,8 @@ class Group:
         """The lifetimes that have begun and not ended, by path, of all trees."""
         self.wanted = Wanted(chroot, facts.topics)
         """The subscriptions of live registrations."""
+        self.later: LaterEvents | None = None
+        """The same history, read to its end."""
         self._members: dict[int, str] = {}
         self._owned: dict[str, dict[str, Lifetime]] = {}
         """Live owner znodes by member and path."""
@@ -84,13 +87,34 @@ class Group:
         """The transaction that moved the group to Kafka; ``None``: its offsets are in ZooKeeper."""
 
     def member(self, session: int | None) -> str | None:
-        """Return the member behind a session, as it has registered or claimed so far."""
-        return None if session is None else self._members.get(session)
+        """Return the member behind a session, as it has claimed so far or registers at any time."""
+        if session is None:
+            return None
+        member = self._members.get(session)
+        if member is None and self.later is not None:
+            member = min(self.later.names(self.chroot, self.name, session), default=None)
+        return member
+
+    def registered_before(self, zxid: int) -> int | None:
+        """Return how many members were registered just before a transaction; ``None``: unknown."""
+        if not self.is_known(zxid):
+            return None
+        return sum(
+            one.znode.tree == IDS and self.exists(one) and (one.start_zxid or zxid) < zxid
+            for one in self.live.values()
+        )
+
+    def is_known(self, zxid: int) -> bool:
+        """Whether all ephemeral znodes are known at a transaction of the present segment."""
+        known_from = self.coverage.known_from(self.segment)
+        return known_from is not None and zxid >= known_from
 
     def is_mover(self, session: int) -> bool:
-        """Whether a session is that of a migration: it registered without any topic, or wrote the
-        migration marker."""
-        return session in self._movers
+        """Whether a session is that of a migration: it registered without any topic, or writes the
+        migration marker at any time."""
+        if session in self._movers:
+            return True
+        return self.later is not None and self.later.moves(self.chroot, self.name, session)
 
     def owned_by(self, member: str) -> Iterable[Lifetime]:
         """Return the live owner znodes that name a member."""

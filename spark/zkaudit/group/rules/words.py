@@ -16,6 +16,11 @@ def hex_of(session: int) -> str:
     return f"{session & _BITS:#x}"
 
 
+def offset_text(offset: int | None) -> str:
+    """Return an offset as text; ``?`` if it is not one."""
+    return "?" if offset is None else str(offset)
+
+
 def partition_of(znode: Znode) -> str:
     """Return ``topic-partition``."""
     return f"{znode.topic}-{znode.partition}"

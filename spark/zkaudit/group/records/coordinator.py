@@ -1,0 +1,348 @@
+"""Rules about groups on the coordinator: storms, members that come and go, two owners at once.
+
+They read what ``__consumer_offsets`` has about one group. Compaction removes the older records, so
+these rules may find too little, and their counts are lower bounds. The records do not show why a
+member left. So nothing here is proven.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from zkaudit.group.coverage import Coverage
+from zkaudit.group.records.overlaps import Interval, Overlap, overlaps
+from zkaudit.group.records.storms import recent, storms_of
+from zkaudit.group.rules.rule import Evidence, Finding
+from zkaudit.limits import Limits
+
+OWN_PROTOCOL: Final = "zkconsumer-live-"
+"""Prefix of the strategy's name while all members on the coordinator are migratable
+(``zkconsumer.core.migration.strategy.OWN_PREFIX``)."""
+SLOT_MS: Final = 5_000
+"""Epochs of a KIP-848 group within the same five seconds count as one rebalance, because the
+coordinator raises the epoch for each member."""
+
+
+class State(NamedTuple):
+    """A state of the group: a row of table ``generations``. ``time``: microseconds."""
+
+    log_partition: int
+    log_offset: int
+    time: int | None
+    is_classic: bool
+    generation: int | None
+    protocol: str | None
+    members: Sequence[str]
+    clients: Mapping[str, str]
+    hosts: Mapping[str, str]
+
+    @property
+    def ms(self) -> int:
+        """Its time in milliseconds."""
+        return (self.time or 0) // 1000
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Its place in time."""
+        return self.ms, self.log_offset
+
+    @property
+    def place(self) -> str:
+        """Where its record is."""
+        return (
+            f"generation {self.generation}, __consumer_offsets-{self.log_partition}, offset "
+            f"{self.log_offset}"
+        )
+
+    def source(self, member: str) -> str | None:
+        """What identifies a member across restarts, since it then has another id."""
+        client, host = self.clients.get(member), self.hosts.get(member)
+        if client is None or host is None:
+            return None
+        return f"client id {client} on host {host.removeprefix('/')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A state with another generation than the one before."""
+
+    state: State
+    before: State | None
+    emptied: int
+    """How often the group had been empty before."""
+
+    @property
+    def left(self) -> list[str]:
+        """The members that left."""
+        members = set(self.state.members)
+        before = () if self.before is None else self.before.members
+        return [one for one in dict.fromkeys(before) if one not in members]
+
+    @property
+    def joined(self) -> list[str]:
+        """The members that joined. Who joined in the oldest state that is left is unknown."""
+        if self.before is None:
+            return []
+        before = set(self.before.members)
+        return [one for one in dict.fromkeys(self.state.members) if one not in before]
+
+
+class Owned(NamedTuple):
+    """A time in which a partition belonged to a member: a row of table ``group_ownership``."""
+
+    topic: str
+    partition: int
+    member: str
+    session: int | None
+    by_znode: bool
+    """It had the owner znode. Else, the coordinator assigned the partition to it."""
+    start: int
+    end: int
+    start_zxid: int | None
+
+
+class Lowered(NamedTuple):
+    """A commit below the one before: a row of table ``commits`` with ``store`` = kafka."""
+
+    topic: str
+    partition: int
+    time: int | None
+    offset: int
+    previous: int
+    log_partition: int
+    log_offset: int
+
+
+def changes_of(states: Iterable[State]) -> Iterator[Change]:
+    """Yield the changes of the generation, in the order of the log.
+
+    Without the generations in which all members are migratable: these follow the stages of a move.
+    """
+    before: State | None = None
+    emptied = 0
+    for state in states:
+        own = (state.protocol or "").startswith(OWN_PROTOCOL)
+        changed = before is None or state.generation != before.generation
+        if not own and (state.generation or 0) > 0 and state.time is not None and changed:
+            yield Change(state, before, emptied)
+        emptied += not state.members
+        before = state
+
+
+class _Rebalances(NamedTuple):
+    """Rebalances that a change stands for."""
+
+    change: Change
+    times: int
+
+
+def storms(group: str, changes: Sequence[Change], limits: Limits) -> Iterator[Finding]:
+    """Many generations in a short time: one finding for each storm.
+
+    The limits are those of storms in ZooKeeper. The coordinator counts generations that no member
+    lived to see, too: of those since the last record, the share within ``storm_seconds`` counts.
+    """
+    span = int(limits.storm_seconds * 1000)
+    timed = sorted(_timed(changes, span), key=lambda one: one.change.state.order)
+    points = [(one.change.state.ms, one.times) for one in timed]
+    for storm in storms_of(points, span, limits.storm_rebalances):
+        yield _storm(group, [timed[n] for n in storm.places], storm.most, changes, limits)
+
+
+def _timed(changes: Iterable[Change], span: int) -> Iterator[_Rebalances]:
+    slot: int | None = None
+    for change in changes:
+        state, before = change.state, change.before
+        if not state.is_classic:
+            last, slot = slot, state.ms // SLOT_MS
+            if slot != last:
+                yield _Rebalances(change, 1)
+            continue
+        times = 1
+        if before is not None and before.time is not None:
+            steps = max((state.generation or 0) - (before.generation or 0), 1)
+            times = max(int(steps * min(1, span / max(state.ms - before.ms, 1))), 1)
+        yield _Rebalances(change, times)
+
+
+def _storm(
+    group: str, inside: Sequence[_Rebalances], most: int, changes: Iterable[Change], limits: Limits
+) -> Finding:
+    states = sorted((one.change for one in inside), key=lambda change: change.state.log_offset)
+    first, last = states[0].state, states[-1].state
+    times = [change.state.time or 0 for change in states]
+    minutes = (max(times) // 1000 - min(times) // 1000) / 60_000
+    rate = sum(one.times for one in inside) / max(minutes, 1)
+    sources = Counter[str]()
+    for change in changes:
+        if change.before and first.log_offset <= change.state.log_offset <= last.log_offset:
+            sources.update(filter(None, map(change.before.source, change.left)))
+    text = ""
+    count, source = max(((n, s) for s, n in sources.items()), default=(0, ""))
+    if count > sources.total() / 2 and sources.total() > 2:
+        text = f" Of these, {count} were members with {source}."
+    if states[0].before is None:
+        text += " It may have begun earlier: compaction removes older records."
+    return Finding(
+        severity="high" if rate >= limits.storm_per_minute else "medium",
+        kind="rebalance storm",
+        basis="inferred",
+        sentence=f"Group {group} rebalanced {most} times within {limits.storm_seconds:g} s on the "
+        f"coordinator; members left it {sum(len(change.left) for change in states)} times.{text}",
+        evidence=_records(first, last),
+        zxid=None,
+        time=min(times),
+        end_time=max(times),
+    )
+
+
+class _Step(NamedTuple):
+    """A member of a source joined (1) or left (-1)."""
+
+    state: State
+    step: int
+    own: int
+    """How many members of the source there were."""
+
+
+def flapping(group: str, changes: Sequence[Change], limits: Limits) -> Iterator[Finding]:
+    """Members that left and returned repeatedly while others stayed: one finding for each source.
+
+    A source may have several members, and a rolling restart replaces each once. So their returns
+    are divided by their number. If the group was empty in between, that is a stop, not a return.
+    """
+    span = int(limits.flapping_seconds * 1000)
+    steps: defaultdict[str, defaultdict[int, list[_Step]]] = defaultdict(lambda: defaultdict(list))
+    for change in changes:
+        for number, state, members in (
+            (-1, change.before, change.left),
+            (1, change.state, change.joined),
+        ):
+            for source, own in _sources(state, members):
+                steps[source][change.emptied].append(_Step(change.state, number, own))
+    for source, by_stop in sorted(steps.items()):
+        returns = sorted(
+            (state for one in by_stop.values() for state in _returns(one)),
+            key=lambda state: state.order,
+        )
+        own = max(step.own for one in by_stop.values() for step in one)
+        most = max(recent([(state.ms, 1) for state in returns], span), default=0)
+        if most / own >= limits.flapping_expiries:
+            yield _flapping(group, source, own, most, returns, limits)
+
+
+def _sources(state: State | None, members: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """The sources of some members, each with the number of its members in a state."""
+    if state is not None and members:
+        count = Counter(map(state.source, state.clients))
+        for source in map(state.source, members):
+            if source is not None:
+                yield source, count[source]
+
+
+def _returns(steps: Iterable[_Step]) -> Iterator[State]:
+    """The states in which a member returned: joins that follow no leave are members that are
+    new."""
+    joins = surplus = new = returns = 0
+    for state, step, _ in steps:
+        joins += step > 0
+        surplus += step
+        new = max(new, surplus)
+        if joins - new > returns:
+            yield state
+        returns = joins - new
+
+
+def _flapping(
+    group: str, source: str, own: int, most: int, returns: Sequence[State], limits: Limits
+) -> Finding:
+    first, *_, last = sorted((*returns, *returns), key=lambda state: state.log_offset)
+    who = "The member with" if own == 1 else f"Up to {own} members at a time with"
+    return Finding(
+        severity="medium",
+        kind="flapping member",
+        basis="inferred",
+        sentence=f"{who} {source} left group {group} and returned {most} times within "
+        f"{limits.flapping_seconds:g} s, while other members stayed. Each time rebalances the "
+        "group. The coordinator's records do not show why it left.",
+        evidence=_records(first, last),
+        zxid=None,
+        time=first.time,
+        end_time=last.time,
+    )
+
+
+def _records(*states: State) -> tuple[Evidence, ...]:
+    return tuple(Evidence("generations", None, None, None, state.place) for state in states)
+
+
+def two_owners(
+    group: str, owned: Iterable[Owned], moves: bool, coverage: Coverage, limits: Limits
+) -> Iterator[Finding]:
+    """Partitions that the coordinator had assigned to a consumer while a member still had the owner
+    znode. ``owned``: of one partition.
+
+    The two times are from different clocks. It does not prove that both delivered: a member that
+    the coordinator expels stops by itself, and a member whose session expired had stopped before.
+    In a group that moves while it runs, members notice each other. Other members do not, so there
+    it is more severe; but if the logs begin late, they may not show that the group moves.
+    """
+    least = int(limits.skew_seconds * 1e6)
+    intervals = (Interval(one.member, one.start, one.end, one) for one in owned)
+    for both in overlaps(intervals):
+        if both.row.by_znode != both.other.by_znode and both.end - both.begin >= least:
+            yield _two_owners(group, both, moves, coverage)
+
+
+def _two_owners(group: str, both: Overlap[Owned], moves: bool, coverage: Coverage) -> Finding:
+    here, there = (both.row, both.other) if both.row.by_znode else (both.other, both.row)
+    zxid = here.start_zxid
+    known_from = None if zxid is None else coverage.known_from(coverage.segment(zxid))
+    known = zxid is not None and known_from is not None and zxid >= known_from
+    text = ""
+    if not moves and not known:
+        text = " The logs begin too late to show whether the group was moving while it ran."
+    stopped = "the member had stopped" if moves else "one of them had stopped"
+    return Finding(
+        severity="high" if known and not moves else "medium",
+        kind="two owners during a move" if moves else "two owners",
+        basis="inferred",
+        sentence=f"{here.topic}-{here.partition} of group {group} was assigned to {there.member} "
+        f"by the coordinator while member {here.member} had its owner znode, for "
+        f"{(both.end - both.begin) / 1e6:,.1f} s (measured with two clocks). Both may have "
+        f"delivered, unless {stopped}. Journals would show which.{text}",
+        evidence=(
+            Evidence("group_ownership", zxid, None, here.session, "owner znode"),
+            Evidence("group_ownership", None, None, None, there.member),
+        ),
+        zxid=zxid,
+        time=both.begin,
+        end_time=both.end,
+        topic=here.topic,
+        partition=here.partition,
+        member=here.member,
+        session=here.session,
+    )
+
+
+def went_back(group: str, lowered: Lowered) -> Finding:
+    """Return the finding about an offset in Kafka that went back."""
+    steps = f"{lowered.previous} -> {lowered.offset}"
+    record = f"__consumer_offsets-{lowered.log_partition} offset {lowered.log_offset}"
+    return Finding(
+        severity="medium",
+        kind="offset regression",
+        basis="proven",
+        sentence=f"The committed offset of {lowered.topic}-{lowered.partition} of group {group} in "
+        f"Kafka went back from {lowered.previous} to {lowered.offset}. Kafka does not record which "
+        "client wrote it.",
+        evidence=(Evidence("commits", None, None, None, f"{steps} at {record}"),),
+        zxid=None,
+        time=lowered.time,
+        topic=lowered.topic,
+        partition=lowered.partition,
+        effect="unknown",
+    )

@@ -1,0 +1,343 @@
+"""Rules about what members' journals show: deliveries that overlap, and views that differ.
+
+The rows are those of tables ``deliveries`` and ``views``, of one group. Times are microseconds by
+the members' clocks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from zkaudit.group.records.overlaps import Interval, Overlap, overlaps
+from zkaudit.group.rules.rule import Evidence, Finding
+from zkaudit.limits import Limits
+
+SHOWN: Final = 5
+"""At most this many members are named in a sentence."""
+
+TopicPartition = tuple[str, int]
+
+
+class Delivery(NamedTuple):
+    """A time in which a member delivered messages of a partition: a row of ``deliveries``."""
+
+    topic: str
+    partition: int
+    member: str
+    session: int | None
+    start: int
+    end: int
+    ended: str
+    start_offset: int | None
+    end_offset: int | None
+    reset: bool
+    reset_from: int | None
+    reset_to: int | None
+    file: str
+    line: int
+
+    @property
+    def evidence(self) -> Evidence:
+        """The line of the journal."""
+        return Evidence("deliveries", None, None, self.session, _line(self.file, self.line))
+
+
+class View(NamedTuple):
+    """A time in which a member acted on a view of the group: a row of ``views``."""
+
+    member: str
+    start: int
+    end: int
+    members: tuple[str, ...]
+    file: str
+    line: int
+
+
+class Committed(NamedTuple):
+    """A commit by the owner of a partition: a row of ``commits``."""
+
+    topic: str
+    partition: int
+    member: str
+    zxid: int
+    idx: int
+    time: int | None
+    session: int
+    offset: int
+
+
+class Delivered:
+    """What the members delivered of a partition."""
+
+    def __init__(self, rows: Sequence[Delivery]) -> None:
+        self.rows = rows
+        self.members = {one.member for one in rows}
+        self.reached: int | None = None
+        """The offset up to which messages were delivered; ``None``: the journals do not show it."""
+        if not any(one.reset or one.end_offset is None for one in rows):
+            self.reached = max(one.end_offset or 0 for one in rows)
+
+
+def by_partition(deliveries: Iterable[Delivery]) -> dict[TopicPartition, list[Delivery]]:
+    """Return the deliveries of each partition."""
+    found: defaultdict[TopicPartition, list[Delivery]] = defaultdict(list)
+    for one in deliveries:
+        found[one.topic, one.partition].append(one)
+    return found
+
+
+def are_complete(deliveries: Iterable[Delivery], registered: Iterable[str]) -> bool:
+    """Whether all members of a group kept journals, each read to its end."""
+    is_open: dict[str, bool] = dict.fromkeys(registered, True)
+    kept: dict[str, bool] = {}
+    for one in deliveries:
+        kept[one.member] = kept.get(one.member, False) or one.ended == "open"
+    return not any((is_open | kept).values())
+
+
+def double_deliveries(
+    group: str, deliveries: Sequence[Delivery], limits: Limits
+) -> Iterator[Finding]:
+    """Two members that delivered from one partition at the same time, or the same messages."""
+    skew = max(int(limits.skew_seconds * 1e6), 1)
+    reported: list[tuple[frozenset[str], int, int]] = []
+    # A reset begins another range of offsets: one microsecond later, the two are not merged.
+    times = (Interval(d.member, d.start + d.reset, d.end, d) for d in deliveries)
+    for both in overlaps(times):
+        if both.end - both.begin >= skew:
+            low, high = _shared(both)
+            if low is not None and high is not None and high > low:
+                reported.append((_pair(both), low, high))
+            yield _at_once(group, both, low, high)
+    offsets = (
+        Interval(d.member, d.start_offset, d.end_offset, d)
+        for d in deliveries
+        if d.start_offset is not None and d.end_offset is not None
+    )
+    for again in overlaps(offsets):
+        known = any(
+            pair == _pair(again) and again.begin < to and again.end > since
+            for pair, since, to in reported
+        )
+        if not known:
+            yield _again(group, again)
+
+
+def _shared(both: Overlap[Delivery]) -> tuple[int | None, int | None]:
+    """The offsets that both delivered, from the first up to the last."""
+    starts = [d.start_offset for d in both[:2] if d.start_offset is not None]
+    ends = [d.end_offset for d in both[:2] if d.end_offset is not None]
+    return max(starts, default=None), min(ends, default=None)
+
+
+def _at_once(group: str, both: Overlap[Delivery], low: int | None, high: int | None) -> Finding:
+    one, other = both.row, both.other
+    is_shared = low is not None and high is not None and high > low
+    text = "their journals show no message that both delivered."
+    if is_shared:
+        assert high is not None
+        text = f"offsets {low} to {high - 1} were delivered by both."
+    return Finding(
+        severity="critical" if is_shared else "high",
+        kind="overlapping delivery",
+        basis="measured",
+        sentence=f"Members {one.member} and {other.member} were both delivering messages of "
+        f"{one.topic}-{one.partition} of group {group} for "
+        f"{(both.end - both.begin) / 1e6:,.1f} s; {text}",
+        evidence=(one.evidence, other.evidence),
+        zxid=None,
+        time=both.begin,
+        end_time=both.end,
+        topic=one.topic,
+        partition=one.partition,
+        member=one.member,
+        session=one.session,
+    )
+
+
+def _again(group: str, again: Overlap[Delivery]) -> Finding:
+    one, other = again.row, again.other
+    return Finding(
+        severity="low",
+        kind="delivered twice",
+        basis="measured",
+        sentence=f"In {one.topic}-{one.partition} of group {group}, {again.end - again.begin} "
+        f"messages (offsets {again.begin} to {again.end - 1}) were delivered by {other.member} "
+        f"and by {one.member}, at different times.",
+        evidence=(one.evidence, other.evidence),
+        zxid=None,
+        time=max(one.start, other.start),
+        topic=one.topic,
+        partition=one.partition,
+        member=one.member,
+        session=one.session,
+    )
+
+
+def delivery_gaps(group: str, deliveries: Sequence[Delivery]) -> Iterator[Finding]:
+    """Messages of a partition that no member delivered, although a member delivered later ones.
+
+    Those that a reset skipped are another finding (``offset_resets``). All journals are known.
+    """
+    before: Delivery | None = None
+    for one in sorted(deliveries, key=lambda d: (d.start, d.end, d.member)):
+        # Where a reset led to is unknown if nothing was committed after it.
+        if one.reset and one.end_offset is None:
+            return
+        if before is not None and one.start_offset is not None and not one.reset:
+            reached = before.end_offset or 0
+            if one.start_offset > reached:
+                yield _gap(group, before, one, reached, one.start_offset)
+        if one.end_offset is not None and (before is None or _end(one) > _end(before)):
+            before = one
+
+
+def _end(one: Delivery) -> tuple[int, str, int, str, int]:
+    return one.end_offset or 0, one.member, one.session or 0, one.file, one.line
+
+
+def _gap(group: str, before: Delivery, after: Delivery, low: int, high: int) -> Finding:
+    return Finding(
+        severity="high",
+        kind="delivery gap",
+        basis="measured",
+        sentence=f"In {after.topic}-{after.partition} of group {group} no member delivered "
+        f"{high - low} messages (offsets {low} to {high - 1}): {before.member} stopped before "
+        f"them, and {after.member} began after them.",
+        evidence=(after.evidence, before.evidence),
+        zxid=None,
+        time=after.start,
+        topic=after.topic,
+        partition=after.partition,
+        member=after.member,
+        session=after.session,
+        effect="lost",
+        messages=high - low,
+    )
+
+
+def offset_resets(group: str, deliveries: Sequence[Delivery]) -> Iterator[Finding]:
+    """Members that lost their position in a partition: the offset was not in the log, and
+    ``auto.offset.reset`` chose another one. Not where no offset was stored: there a member begins.
+
+    An offset below the log's start was deleted before it was read. One above its end shows that the
+    log was truncated, that the topic was recreated, or that a wrong offset was stored.
+    """
+    last: dict[tuple[str, str], Delivery] = {}
+    for one in sorted(deliveries, key=lambda d: (d.start, d.line)):
+        before = last.get((one.member, one.file))
+        last[one.member, one.file] = one
+        reached = before.end_offset if before is not None and before.ended == "reset" else None
+        known = reached if one.reset_from is None else one.reset_from
+        if one.reset and known is not None:
+            yield _reset(group, one, known)
+
+
+def _reset(group: str, one: Delivery, reached: int) -> Finding:
+    before, after = one.reset_from, one.reset_to
+    count = None if before is None or after is None else after - before
+    severity, basis, effect = "medium", "measured", "unknown"
+    if count is None:
+        text = " because it was not in the log. Its journal does not show from which offset to "
+        text += f"which; it had reached {reached}"
+        if one.start_offset is not None:
+            text += f", and was at {one.start_offset} when it next committed"
+        text += "."
+    else:
+        text = f" from {before} to {after}, "
+        if count > 0:
+            severity, effect = "high", "lost"
+            text += f"because the log began after it: up to {count} messages were not delivered."
+        elif count < 0:
+            basis, effect = "inferred", "repeated"
+            text += f"because the log ended before it: up to {-count} messages are delivered "
+            text += "again, unless the log was truncated or the topic was recreated."
+        else:
+            severity, effect = "info", "none"
+            text += "which has no effect."
+    return Finding(
+        severity=severity,
+        kind="offset reset",
+        basis=basis,
+        sentence=f"Member {one.member} reset its offset of {one.topic}-{one.partition} of group "
+        f"{group}{text}",
+        evidence=(one.evidence,),
+        zxid=None,
+        time=one.start,
+        topic=one.topic,
+        partition=one.partition,
+        member=one.member,
+        session=one.session,
+        effect=effect,
+        messages=None if count is None else abs(count),
+    )
+
+
+def past_delivery(group: str, past: Committed, delivered: int) -> Finding:
+    """Return the finding about a member that committed an offset past every delivered message.
+
+    ``past``: its first such commit, with the highest offset.
+    """
+    count = past.offset - delivered
+    return Finding(
+        severity="high",
+        kind="commit past delivery",
+        basis="measured",
+        sentence=f"Member {past.member} committed {past.offset} for {past.topic}-{past.partition} "
+        f"of group {group}, although the members' journals show deliveries up to {delivered} only: "
+        f"{count} messages were committed and not delivered.",
+        evidence=(Evidence("commits", past.zxid, past.idx, past.session, f"up to {past.offset}"),),
+        zxid=past.zxid,
+        time=past.time,
+        topic=past.topic,
+        partition=past.partition,
+        member=past.member,
+        session=past.session,
+        effect="lost",
+        messages=count,
+    )
+
+
+def views_apart(group: str, views: Iterable[View], limits: Limits) -> Iterator[Finding]:
+    """Members that acted on different views of the group for longer than a change takes to spread.
+
+    A view counts only from ``view_seconds`` after it was read, because a member that has not yet
+    reacted to a change is about to read it again.
+    """
+    wait = int(limits.view_seconds * 1e6)
+    times = (Interval(view.members, view.start + wait, view.end, view) for view in views)
+    for apart in overlaps(times):
+        one, other = apart.row, apart.other
+        seconds = (apart.end - apart.begin) / 1e6
+        yield Finding(
+            severity="high",
+            kind="members whose views disagree",
+            basis="measured",
+            sentence=f"For {seconds:,.1f} s two members of group {group} had different views of "
+            f"it: {other.member} saw {_names(other.members)}, {one.member} saw "
+            f"{_names(one.members)}.",
+            evidence=tuple(
+                Evidence("views", None, None, None, _line(view.file, view.line))
+                for view in (one, other)
+            ),
+            zxid=None,
+            time=apart.begin,
+            end_time=apart.end,
+            member=one.member,
+        )
+
+
+def _pair(both: Overlap[Delivery]) -> frozenset[str]:
+    return frozenset((both.row.member, both.other.member))
+
+
+def _line(file: str, line: int) -> str:
+    """Name of the file and line. The table has the file's path."""
+    return f"{file.rpartition('/')[2]}:{line}"
+
+
+def _names(members: Sequence[str]) -> str:
+    more = ", ..." if len(members) > SHOWN else ""
+    return f"{len(members)} ({', '.join(members[:SHOWN])}{more})"

@@ -1,0 +1,414 @@
+"""What became of a wrong or lower offset: the findings about writes that waited for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from zkaudit.group.coverage import UNKNOWN
+from zkaudit.group.events import Commit, Lifetime, Write
+from zkaudit.group.rules.pending import Lowered, Next, Writes, highest
+from zkaudit.group.rules.rule import Evidence, Finding, Group
+from zkaudit.group.rules.words import clocks, hex_of, offset_text, partition_of, span, who
+from zkaudit.group.rules.writers import Role
+
+_SHOWN: Final = 40
+"""How many characters of data that is not an offset are shown."""
+_REGRESSION: Final = "offset regression"
+
+
+class _Verdict(NamedTuple):
+    """The effect of wrong writes. Ranges of offsets do not include their end."""
+
+    group: Group
+    found: Writes
+    extent: int | None
+    """As for ``judge_writes``."""
+    reached: int | None
+    """The position of the partition's owners."""
+    again: tuple[int, int] | None = None
+    """The next owner started below that position: what it delivered again."""
+    lost: tuple[int, int] | None = None
+    """A tool had raised the offset, and the next owner started there: what was not delivered."""
+    may_resume: bool = False
+    """A tool had raised the offset, and the owner's next one is above it."""
+    is_start: bool = False
+    """A member started from it, and no owner's position is known."""
+
+
+def judge_writes(group: Group, found: Writes, extent: int | None) -> Iterator[Finding]:
+    """Yield the finding about writes by a session that did not own the partition.
+
+    ``extent``: the number of the topic's partitions, if a tool wrote all of them while the group
+    was stopped.
+    """
+    reached, started, is_tool = found.reached, found.started, found.writer.role is Role.TOOL
+    made = _Verdict(group, found, extent, reached)
+    if started is not None and reached is not None:
+        delivered_to = highest(reached, found.delivered)
+        assert delivered_to is not None
+        if started < reached:
+            made = made._replace(again=(started, reached))
+        elif is_tool and started > delivered_to:
+            made = made._replace(lost=(delivered_to, started))
+    elif started is not None and is_tool:
+        # The first offset of a partition only sets the beginning.
+        first = found.first
+        is_first = first.created or group.is_known(first.zxid)
+        if is_first and _offset_before(first) is None and not found.was_claimed:
+            return
+        made = made._replace(is_start=True)
+    if is_tool and reached is not None:
+        made = made._replace(may_resume=_may_resume(found, reached))
+    yield _finding(made)
+
+
+def _may_resume(found: Writes, reached: int) -> bool:
+    written, then = found.last.offset, found.next
+    if written is None or written <= reached or then is None or then.offset is None:
+        return False
+    return then.offset >= written and then.role in (Role.OWNER, Role.UNKNOWN)
+
+
+def _finding(made: _Verdict) -> Finding:
+    found = made.found
+    first, last = found.first, found.last
+    effect, sentence = _effect(made)
+    offsets = made.lost or made.again
+    return Finding(
+        severity=_severity(made),
+        kind=_kind(made),
+        basis="inferred" if _is_inferred(made) else "proven",
+        sentence=f"{_what(made)}{_situation(made)}{sentence}",
+        evidence=tuple(_evidence(made)),
+        zxid=first.zxid,
+        time=first.time,
+        end_zxid=last.zxid if found.times > 1 else None,
+        end_time=last.time if found.times > 1 else None,
+        topic=first.znode.topic,
+        partition=first.znode.partition,
+        member=found.writer.member,
+        session=first.session,
+        effect=effect,
+        messages=None if offsets is None else offsets[1] - offsets[0],
+    )
+
+
+def _is_of_itself(found: Writes) -> bool:
+    """Whether the member owned the partition in another session."""
+    member = found.writer.member
+    return member is not None and member == _owner_member(found.first)
+
+
+def _severity(made: _Verdict) -> str:
+    found, role = made.found, made.found.writer.role
+    if made.lost:
+        return "critical"
+    if role is Role.ZOMBIE and found.has_changed and not _is_of_itself(found):
+        return "critical"
+    if made.again:
+        return "medium" if role is Role.BROKER else "high"
+    if role is Role.ZOMBIE or made.may_resume or found.writer.is_past_owner:
+        return "medium"
+    return "high" if role is Role.ORPHAN and found.alive != 0 else "info"
+
+
+def _kind(made: _Verdict) -> str:
+    role = made.found.writer.role
+    if role is Role.ZOMBIE:
+        return "zombie commit"
+    if role is Role.ORPHAN:
+        return "orphan commit"
+    if made.lost:
+        return "lost messages"
+    if role is Role.BROKER:
+        return "offset written through a broker"
+    return _REGRESSION if made.again else "tool write"
+
+
+def _is_inferred(made: _Verdict) -> bool:
+    found, role = made.found, made.found.writer.role
+    tool = role is Role.TOOL
+    if made.lost or made.may_resume or role is Role.BROKER or found.first.owner is UNKNOWN:
+        return True
+    if not tool and found.writer.member is None:
+        return True
+    if role is Role.ORPHAN and found.alive is None:
+        return True
+    if not made.again:
+        return False
+    before = found.position_before
+    if found.last.offset is None or (before is not None and not before.is_sure):
+        return True
+    first = None if found.start is None else found.start.first
+    reread = first is not None and made.reached is not None and first < made.reached
+    return tool and not reread
+
+
+def _evidence(made: _Verdict) -> Iterator[Evidence]:
+    found = made.found
+    first, last, owner = found.first, found.last, found.first.owner
+    session = first.session
+    yield Evidence("commits", first.zxid, first.idx, session, f"wrote {_written(first)}")
+    if found.times > 1:
+        yield Evidence("commits", last.zxid, last.idx, session, f"last wrote {_written(last)}")
+    if isinstance(owner, Lifetime) and owner.start_zxid is not None:
+        what = "owner at that time"
+        yield Evidence("ownership", owner.start_zxid, None, owner.session, what)
+    if first.free_since is not None:
+        yield Evidence("ownership", first.free_since, None, None, "owner gone")
+    if (made.lost or made.again) and found.start is not None:
+        if found.position is not None and found.position.at is not None:
+            yield Evidence("commits", found.position.at, None, None, "position before")
+        claim = found.start.claim
+        yield Evidence("ownership", claim.start_zxid, None, claim.session, "next claim")
+
+
+def _what(made: _Verdict) -> str:
+    """Who wrote what."""
+    found, role = made.found, made.found.writer.role
+    first, last, member = found.first, found.last, found.writer.member
+    by_broker, tool = role is Role.BROKER, role is Role.TOOL
+    if member is not None:
+        writer = who(made.group.name, member, first.session)
+    elif by_broker:
+        writer = f"Broker {found.writer.broker or '?'} (OffsetCommit v0, for a client that the log "
+        writer += "does not name)"
+    elif tool:
+        writer = f"Session {hex_of(first.session)}, which is not a member's,"
+    else:
+        writer = f"Session {hex_of(first.session)}, which may be a member's that registered before "
+        writer += "the logs begin,"
+    what = _written(first)
+    if found.times > 1:
+        what = f"{found.times} times, {what} to {_written(last)},"
+    verb = "wrote" if tool or by_broker else "committed"
+    return f"{writer} {verb} {what} for {partition_of(first.znode)} of group {made.group.name}"
+
+
+def _situation(made: _Verdict) -> str:
+    """Who owned the partition."""
+    found, owner = made.found, made.found.first.owner
+    if found.writer.is_import:
+        owner = None
+    if owner is UNKNOWN:
+        return ", whose owner is unknown"
+    if owner is None:
+        text = " while no member owned it"
+        if found.writer.role is not Role.ORPHAN:
+            return text
+        if found.alive is None:
+            text += ", members unknown: the logs do not show who was registered before they begin"
+            return text
+        return f"{text}, members registered then: {found.alive}"
+    session = "?" if owner.session is None else hex_of(owner.session)
+    if _is_of_itself(found):
+        return f" although its other session {session} owned it"
+    name = "another session" if owner.member is None else f"member {owner.member}"
+    return f" although {name} (session {session}) owned it"
+
+
+def _effect(made: _Verdict) -> tuple[str, str]:
+    """The column ``effect``, and the end of the sentence."""
+    found, reached = made.found, made.reached
+    extent = ""
+    if made.extent is not None:
+        extent = f" The session wrote all {made.extent} partitions of the topic while the group "
+        extent += "was stopped."
+    if made.lost:
+        start, offsets = made.lost[1], span(*made.lost)
+        text = f"; {_claimer(found)} started from it: {offsets} were not delivered."
+        if found.is_restarted:
+            text = f"; {_claimer(found)} claimed the partition next and its first commit is "
+            text += f"{start}: up to {offsets} were not delivered."
+        return "lost", text + extent
+    if made.again:
+        where = str(made.again[0]) if found.is_restarted else "it"
+        text = (
+            f"; {_claimer(found)} started from {where}: {span(*made.again)} were delivered again."
+        )
+        return "repeated", text + extent
+    first, last = found.first.offset, found.last.offset
+    is_tool = found.writer.role is Role.TOOL
+    restored = is_tool and last is not None and last == reached and first not in (None, last)
+    return _harmless(made, restored), _ending(made, restored)
+
+
+def _harmless(made: _Verdict, restored: bool) -> str:
+    found, last = made.found, made.found.last
+    if made.may_resume or made.is_start:
+        return "unknown"
+    if found.next is not None or restored:
+        return "repaired"
+    owned = isinstance(found.first.owner, Lifetime) and not found.writer.is_import
+    if last.offset == made.reached or found.start is not None or not owned:
+        return "none"
+    return "unknown"
+
+
+def _ending(made: _Verdict, restored: bool) -> str:
+    found = made.found
+    if made.may_resume:
+        assert found.next is not None
+        return f"; the next commit is {found.next.offset}: the owner may have continued from there."
+    if restored:
+        return "; its last write restored the offset."
+    if found.writer.role is Role.ORPHAN or found.last.offset == made.reached:
+        return "."
+    if found.next is not None:
+        return _overwritten(found.last, found.next)
+    if found.start is None and found.writer.role is Role.TOOL:
+        return "; no member has started from it."
+    return "."
+
+
+def judge_lowered(group: Group, found: Lowered) -> Finding:
+    """Return the finding about an offset that its owner, or a session that may be the owner,
+    lowered."""
+    if found.writer.role is Role.OWNER:
+        return _by_owner(group, found)
+    return _by_unknown(group, found)
+
+
+def _by_owner(group: Group, found: Lowered) -> Finding:
+    """Two threads of a member may commit in any order. A member delivers messages again if it, or
+    the next owner, started from the lower offset, which later writes between the two show. An owner
+    whose first commit is lower has started below."""
+    offset, before, then = found.commit.offset, found.before, found.next
+    assert offset is not None
+    climbs = then is not None and then.offset is not None and offset < then.offset < before
+    first = None if found.start is None else found.start.first
+    starts = then is None and found.start is not None and (first is None or first < before)
+    position = found.position
+    is_sure = position is not None and position.is_sure
+    begins = position is not None and position.is_start
+    offsets, more = span(offset, before), ""
+    if climbs or starts:
+        offsets += " were delivered again."
+    elif begins:
+        offsets += " are delivered again if it continued there."
+    else:
+        offsets = f"if a member started from there, {offsets} were delivered again. No later write "
+        offsets += "shows that."
+    if begins:
+        more = " It is the first commit after a claim, so `auto.offset.reset` or a seek may have "
+        more += "chosen where the owner began."
+    is_again = climbs or starts or begins
+    is_shown = climbs or starts or not begins
+    return _lowered(
+        found,
+        severity="high" if is_again else "medium",
+        basis="proven" if is_sure and is_shown else "inferred",
+        sentence=f"{_went_back(group, found)}, written by its owner, {_writer(group, found)}: "
+        f"{offsets}{more}",
+        effect="repeated" if is_again else "unknown",
+        messages=before - offset if is_again else None,
+    )
+
+
+def _by_unknown(group: Group, found: Lowered) -> Finding:
+    """Rated as if there was an owner."""
+    offset, then, start = found.commit.offset, found.next, found.start
+    position = found.position
+    assert offset is not None
+    sentence = f"{_went_back(group, found)}, written by {_writer(group, found)} while the owner is "
+    sentence += "unknown"
+    by_other = then is not None and then.commit.session != found.commit.session
+    severity, effect, messages = "high", "unknown", None
+    if then is not None and by_other and found.own is None:
+        severity, effect = "info", "repaired"
+        sentence += _overwritten(found.commit, then)
+    elif then is None and start is not None and position is not None and offset < position.offset:
+        effect, messages = "repeated", position.offset - offset
+        sentence += f"; {_claimer(found)} started from it: {span(offset, position.offset)} were "
+        sentence += "delivered again."
+    else:
+        sentence += ": messages in between may be delivered again."
+    return _lowered(
+        found,
+        severity=severity,
+        basis="inferred",
+        sentence=sentence,
+        effect=effect,
+        messages=messages,
+    )
+
+
+def _lowered(
+    found: Lowered,
+    *,
+    severity: str,
+    basis: str,
+    sentence: str,
+    effect: str,
+    messages: int | None = None,
+) -> Finding:
+    commit = found.commit
+    return Finding(
+        severity=severity,
+        kind=_REGRESSION,
+        basis=basis,
+        sentence=sentence,
+        evidence=(
+            Evidence("commits", found.before_at, None, None, f"wrote {found.before}"),
+            Evidence("commits", commit.zxid, commit.idx, commit.session,
+                     f"{found.before} -> {commit.offset}"),
+        ),
+        zxid=commit.zxid,
+        time=commit.time,
+        topic=commit.znode.topic,
+        partition=commit.znode.partition,
+        member=found.writer.member,
+        session=commit.session,
+        effect=effect,
+        messages=messages,
+    )  # fmt: skip
+
+
+def _went_back(group: Group, found: Lowered) -> str:
+    return (
+        f"The committed offset of {partition_of(found.commit.znode)} of group {group.name} went "
+        f"back from {found.before} to {found.commit.offset}"
+    )
+
+
+def _writer(group: Group, found: Lowered) -> str:
+    session, member = found.commit.session, found.writer.member
+    return f"session {hex_of(session)}" if member is None else who(group.name, member, session)
+
+
+def _written(commit: Commit) -> str:
+    """The offset that was written, or the data if it is not one."""
+    if commit.offset is not None:
+        return str(commit.offset)
+    text = "" if commit.data is None else commit.data.decode("utf-8", "replace")
+    if len(text) > _SHOWN:
+        text = f"{text[:_SHOWN]}..."
+    return f"'{text}', not an offset,"
+
+
+def _offset_before(commit: Commit) -> int | None:
+    return commit.previous.offset if isinstance(commit.previous, Write) else None
+
+
+def _owner_member(commit: Commit) -> str | None:
+    return commit.owner.member if isinstance(commit.owner, Lifetime) else None
+
+
+def _claimer(found: Writes | Lowered) -> str:
+    """The member that claimed the partition next."""
+    assert found.start is not None
+    claim = found.start.claim
+    if claim.member is not None:
+        return f"member {claim.member}"
+    return f"session {'?' if claim.session is None else hex_of(claim.session)}"
+
+
+def _overwritten(commit: Commit, following: Next) -> str:
+    time, seconds = following.commit.time, "?"
+    if time is not None and commit.time is not None:
+        seconds = f"{(time // 1000 - commit.time // 1000) / 1000:,.1f}"
+    return (
+        f"; overwritten with {offset_text(following.offset)} {seconds} s later, before any member "
+        f"started from it.{clocks(commit.zxid, following.commit.zxid)}"
+    )

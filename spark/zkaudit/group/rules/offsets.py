@@ -1,0 +1,264 @@
+"""Rules about offsets that the wrong session wrote, or that went back.
+
+Each is rated by its consequence: an offset matters only if a member starts from it. So each such
+write waits for the next write or claim of its partition, and after a claim for the new owner's
+first write. There is one finding for several writes by one session while the partition had the same
+owner. Nothing here outlasts a log gap.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from zkaudit.group.events import Commit, Kind, Lifetime, Moment, Write
+from zkaudit.group.rules.judged import judge_lowered, judge_writes
+from zkaudit.group.rules.pending import Lowered, Next, Position, Start, Waiting, Writes, highest
+from zkaudit.group.rules.rule import Finding, Group, Rule
+from zkaudit.group.rules.writers import Role, Writer, is_threaded, is_tool, writer_of
+from zkaudit.group.znodes import OWNERS
+
+_WRONG: Final = frozenset({Role.ZOMBIE, Role.ORPHAN, Role.TOOL, Role.BROKER})
+_MOVES: Final = frozenset({Role.OWNER, Role.ORPHAN, Role.MIGRATION, Role.BROKER, Role.UNKNOWN})
+"""Whose offset is the position of the partition's owners."""
+
+
+@dataclass(slots=True, eq=False)
+class _Partition:
+    """The state of a partition since the last log gap."""
+
+    begun: Write | None = None
+    """Its content before the first write, which a snapshot shows."""
+    is_begun: bool = False
+    """That first write was read."""
+    stored: int | None = None
+    """The last offset, whoever wrote it."""
+    stored_at: int | None = None
+    setter: Role | None = None
+    """Who last changed it."""
+    delivered: int | None = None
+    """The highest offset that a member wrote."""
+    position: Position | None = None
+    owner: Lifetime | None = None
+    """The owner, if it wrote the stored offset, which then is its position, and nothing waits."""
+    was_claimed: bool = False
+    had_streams: bool = False
+    """An owner znode named a stream."""
+    own: dict[int, int] = field(default_factory=dict)
+    """Since the last claim, the last offset of each session that did not certainly own it."""
+    writes: dict[object, Writes] = field(default_factory=dict)
+    """Wrong writes since the last claim, by session and owner."""
+    lowered: list[Lowered] = field(default_factory=list)
+    """Lower offsets that no write followed."""
+    started: list[Waiting] = field(default_factory=list)
+    """What the last claim followed, until the new owner writes."""
+
+    def begin(self, before: Write | None) -> None:
+        """Note the content before the first write."""
+        self.is_begun, self.begun = True, before
+        if before is not None and before.offset is not None:
+            self.stored, self.stored_at = before.offset, before.zxid
+            self.delivered = before.offset
+            self.position = Position(before.offset, before.zxid, self.was_claimed, is_sure=False)
+
+    def claim(self) -> None:
+        """Note that an owner starts from the stored offset."""
+        self.was_claimed = True
+        self.own.clear()
+        if self.stored is not None:
+            sure = self._is_sure(self.stored_at, self.setter)
+            self.position = Position(self.stored, self.stored_at, True, self.setter, sure)
+
+    def interrupt(self) -> None:
+        """Note that something unusual follows."""
+        if self.owner is not None and self.stored is not None:
+            self.position = Position(self.stored, self.stored_at)
+            self.owner = None
+
+    def write(self, commit: Commit, writer: Writer) -> None:
+        """Note any other write."""
+        offset, zxid, role = commit.offset, commit.zxid, writer.role
+        if commit.kind is Kind.CLAIM:
+            if self.stored is None and offset is not None:
+                sure = self.setter is not Role.BROKER
+                self.position = Position(offset, None, True, self.setter, sure)
+        # An owner with streams writes its own offsets, so a broker's write does not move it.
+        elif offset is not None and role is not Role.TOOL and not writer.is_past_owner:
+            self.delivered = highest(self.delivered, offset)
+            if role in _MOVES:
+                self.position = Position(offset, zxid, is_sure=self._is_sure(zxid, role))
+        if offset is not None:
+            self.stored, self.stored_at = offset, zxid
+        if commit.kind is Kind.COMMIT:
+            self.setter = role
+
+    def waiting(self) -> Iterator[Waiting]:
+        """What has not been judged yet, in no order."""
+        yield from self.started
+        yield from self.writes.values()
+        yield from self.lowered
+
+    def _is_sure(self, at: int | None, writer: Role | None) -> bool:
+        known = self.begun is None or at is None or at > self.begun.zxid
+        return known and writer is not Role.BROKER
+
+
+class WrongOffsets(Rule):
+    """Offsets of the wrong sessions, and lower offsets."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._partitions: dict[str, _Partition] = {}
+        """By the path of the offset."""
+        self._of_topic: defaultdict[str, set[int | None]] = defaultdict(set)
+        """The partitions of each topic that have an offset."""
+        self._of_tool: defaultdict[tuple[str, int], set[int | None]] = defaultdict(set)
+        """The partitions of a topic that a session wrote, which is not a member's."""
+
+    def began(self, lifetime: Lifetime) -> Iterable[Finding]:
+        """A claim ends the time of the last owner. The new one starts from the stored offset."""
+        znode = lifetime.znode
+        if znode.tree != OWNERS or is_tool(lifetime.member):
+            return
+        path = f"{znode.chroot}/consumers/{znode.group}/offsets/{znode.name}"
+        state = self._partitions.setdefault(path, _Partition())
+        state.interrupt()
+        threaded = is_threaded(lifetime) is True
+        waiting, state.started = state.started, []
+        ended: list[Waiting] = [*state.writes.values(), *state.lowered]
+        for found in ended:
+            found.start = Start(lifetime)
+            (state.started if found.next is None else waiting).append(found)
+        state.writes, state.lowered = {}, []
+        state.had_streams = state.had_streams or threaded
+        state.claim()
+        yield from self._judged(state, waiting)
+
+    def committed(self, commit: Commit) -> Iterable[Finding]:
+        """Judge what waited for this write, and see whether it has to wait itself."""
+        state, offset = self._partitions.get(commit.znode.path), commit.offset
+        if state is not None and (owner := state.owner) is not None:  # nearly always
+            usual = commit.owner is owner and commit.session == owner.session
+            if usual and offset is not None and offset >= (state.stored or 0):
+                state.stored, state.stored_at = offset, commit.zxid
+                if offset > (state.delivered or 0):
+                    state.delivered = offset
+                return ()
+            state.interrupt()
+        return self._written(state, commit)
+
+    def _written(self, state: _Partition | None, commit: Commit) -> Iterator[Finding]:
+        if state is None:
+            state = self._partitions[commit.znode.path] = _Partition()
+        if not state.is_begun:
+            state.begin(commit.previous if isinstance(commit.previous, Write) else None)
+            self._of_topic[commit.znode.topic].add(commit.znode.partition)
+        writer = writer_of(commit, self.group)
+        if commit.kind is not Kind.CLAIM:
+            yield from self._answered(state, commit, writer.role)
+            if writer.role in _WRONG:
+                self._add(state, commit, writer)
+            else:
+                self._compare(state, commit, writer)
+            if writer.role is not Role.OWNER and commit.offset is not None:
+                state.own[commit.session] = commit.offset
+        state.write(commit, writer)
+        usual = writer.role is Role.OWNER and commit.offset is not None
+        if usual and commit.kind is Kind.COMMIT and not any(state.waiting()):
+            state.owner = commit.owner if isinstance(commit.owner, Lifetime) else None
+
+    def _answered(self, state: _Partition, commit: Commit, role: Role) -> Iterator[Finding]:
+        """Judge what waited for the next write."""
+        following = Next(commit, role)
+        waiting, state.lowered = list[Waiting](state.lowered), []
+        for found in (*waiting, *state.writes.values()):
+            found.next = found.next or following
+        if role is Role.OWNER and state.started:
+            for found in state.started:
+                assert found.start is not None
+                found.start.first = commit.offset
+            waiting += state.started
+            state.started = []
+        yield from self._judged(state, waiting)
+
+    def _add(self, state: _Partition, commit: Commit, writer: Writer) -> None:
+        """Add a write to those of its session."""
+        if writer.role is Role.TOOL:
+            self._of_tool[commit.znode.topic, commit.session].add(commit.znode.partition)
+        if writer.role is Role.BROKER and writer.is_threaded is False:
+            return  # that is normal
+        if self.group.moved_to_kafka is not None and commit.kind is Kind.COMMIT:
+            return  # that is another finding
+        owner = commit.owner
+        since = owner.start_zxid if isinstance(owner, Lifetime) else owner
+        key = commit.session, writer.role, owner is None, since, commit.free_since
+        writes = state.writes.get(key)
+        if writes is None:
+            alive = self.group.registered_before(commit.zxid)
+            writes = Writes(writer, commit, commit, alive, state.was_claimed, state.position)
+            state.writes[key] = writes
+        writes.add(commit, state.position, state.delivered)
+
+    def _compare(self, state: _Partition, commit: Commit, writer: Writer) -> None:
+        """See whether a session lowered the offset that is, or may be, its own."""
+        position, before = state.position, commit.previous
+        if commit.offset is None:
+            return
+        if writer.role is Role.OWNER:
+            # An owner that overwrites the offset of a tool has not moved.
+            if position is None or commit.offset >= position.offset:
+                return
+            if position.is_start and position.setter is Role.TOOL:
+                return
+            found = Lowered(commit, writer, position.offset, position.at, position)
+        else:
+            if writer.role is not Role.UNKNOWN or not isinstance(before, Write):
+                return
+            own = state.own.get(commit.session)
+            if before.offset is None or commit.offset >= before.offset:
+                return
+            if state.setter is Role.TOOL or (own is not None and commit.offset >= own):
+                return
+            found = Lowered(commit, writer, before.offset, before.zxid, position, own)
+        if not self._was_recreated(commit, position):
+            state.lowered.append(found)
+
+    def _was_recreated(self, commit: Commit, position: Position | None) -> bool:
+        """Whether the offset went back because the topic was recreated: its messages begin at 0
+        again."""
+        made = self.group.facts.partition(commit.znode)
+        if made is None or position is None or position.at is None:
+            return False
+        created = made.zxid if made.is_created else None
+        return any(
+            zxid is not None and position.at < zxid < commit.zxid
+            for zxid in (made.deleted_zxid, created)
+        )
+
+    def gap(self) -> Iterable[Finding]:
+        """Judge all that waits, and forget what a log gap may have changed."""
+        yield from self.finish(Moment(0, 0))
+        self._partitions.clear()
+
+    def finish(self, end: Moment) -> Iterable[Finding]:
+        """Judge all that waits."""
+        for state in self._partitions.values():
+            yield from self._judged(state, state.waiting())
+
+    def _judged(self, state: _Partition, waiting: Iterable[Waiting]) -> Iterator[Finding]:
+        for found in waiting:
+            if isinstance(found, Lowered):
+                yield judge_lowered(self.group, found)
+            # That a broker writes is normal, unless owners write themselves.
+            elif found.writer.role is not Role.BROKER or state.had_streams:
+                yield from judge_writes(self.group, found, self._extent(found))
+
+    def _extent(self, found: Writes) -> int | None:
+        """How many partitions the topic has, if a tool wrote all of them while the group was
+        stopped."""
+        topic, tool = found.first.znode.topic, found.writer.role is Role.TOOL
+        count = len(self._of_topic[topic])
+        whole = len(self._of_tool.get((topic, found.first.session), ())) == count > 1
+        return count if whole and tool and found.alive == 0 else None

@@ -1,0 +1,123 @@
+"""Writes of offsets that wait to be judged: a later write or claim shows their effect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zkaudit.group.events import Commit, Kind, Lifetime
+from zkaudit.group.rules.writers import Role, Writer
+
+
+class Position(NamedTuple):
+    """What the owners of a partition had reached."""
+
+    offset: int
+    at: int | None
+    """The transaction that wrote it."""
+    is_start: bool = False
+    """An owner claimed the partition and starts there."""
+    setter: Role | None = None
+    """Who had stored the offset from which it starts."""
+    is_sure: bool = True
+    """The logs show who wrote it, and it was not a broker."""
+
+
+class Next(NamedTuple):
+    """The next write of a partition, if no claim is before it."""
+
+    commit: Commit
+    role: Role
+
+    @property
+    def offset(self) -> int | None:
+        """The offset that it wrote."""
+        return self.commit.offset
+
+
+@dataclass(slots=True, eq=False)
+class Start:
+    """The next claim of a partition."""
+
+    claim: Lifetime
+    first: int | None = None
+    """The first offset that the new owner wrote."""
+
+
+@dataclass(slots=True, eq=False)
+class Writes:
+    """Writes by one session that did not own the partition, while it had the same owner."""
+
+    writer: Writer
+    first: Commit
+    last: Commit
+    alive: int | None
+    """How many members were registered before the first one; ``None``: unknown."""
+    was_claimed: bool
+    """A member had claimed the partition before."""
+    position_before: Position | None
+    """That of the owners before the first one."""
+    position: Position | None = None
+    """The same before the last one."""
+    delivered: int | None = None
+    """The highest offset that any member had written before the last one."""
+    highest: int | None = None
+    """The highest offset of these writes."""
+    has_changed: bool = False
+    """One of them changed the offset."""
+    times: int = 0
+    next: Next | None = None
+    start: Start | None = None
+
+    def add(self, commit: Commit, position: Position | None, delivered: int | None) -> None:
+        """Add a write."""
+        self.last, self.position, self.delivered, self.next = commit, position, delivered, None
+        self.highest = highest(self.highest, commit.offset)
+        self.has_changed = self.has_changed or commit.kind is Kind.COMMIT
+        self.times += 1
+
+    @property
+    def reached(self) -> int | None:
+        """The position that the partition's owners had reached."""
+        if self.writer.role is Role.ORPHAN:
+            before = self.position_before
+            return highest(None if before is None else before.offset, self.highest)
+        return None if self.position is None else self.position.offset
+
+    @property
+    def is_restarted(self) -> bool:
+        """The next owner began with an offset below the last one, or that was none."""
+        first = None if self.start is None else self.start.first
+        written = self.last.offset
+        return written is None or (first is not None and first < written)
+
+    @property
+    def started(self) -> int | None:
+        """The offset from which the next owner started, if no other was written before."""
+        if self.next is not None or self.start is None:
+            return None
+        return self.start.first if self.is_restarted else self.last.offset
+
+
+@dataclass(slots=True, eq=False)
+class Lowered:
+    """A lower offset than that of the owners, by the owner or a session that may be the owner."""
+
+    commit: Commit
+    writer: Writer
+    before: int
+    """The offset that it follows."""
+    before_at: int | None
+    position: Position | None
+    own: int | None = None
+    """The last offset of the same session since the last claim."""
+    next: Next | None = None
+    start: Start | None = None
+
+
+Waiting = Writes | Lowered
+
+
+def highest(*offsets: int | None) -> int | None:
+    """Return the highest of some offsets; ``None`` if there is none."""
+    return max((offset for offset in offsets if offset is not None), default=None)

@@ -1,0 +1,309 @@
+"""Rules about owners that continued at an offset other than the one that they had reached.
+
+No session wrote that offset for them: ``auto.offset.reset``, a seek or a recreated topic chose it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from zkaudit.group.coverage import UNKNOWN
+from zkaudit.group.events import Commit, Kind, Lifetime, Moment, Write
+from zkaudit.group.facts import Partition
+from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
+from zkaudit.group.rules.words import clocks, hex_of, offset_text, partition_of, span, who
+from zkaudit.group.znodes import Znode
+
+JUMP_LEAST: Final = 10_000
+"""Steps of fewer offsets are never compared with the other ones of their topic."""
+JUMP_TIMES: Final = 20
+"""How many times faster than 99 % of the commits of its topic a step must be."""
+JUMP_STEPS: Final = 100
+"""With fewer commits of a topic than this, its usual speed is unknown."""
+_USUAL: Final = 0.99
+_MOST: Final = 1_000
+"""Of each topic, at most so many steps wait to be compared: the fastest ones."""
+_AT_ONCE: Final = 512
+_SECOND: Final = 1_000_000
+_BITS: Final = 42
+"""How many bits of a rate are not looked at: all but the exponent and ten binary digits."""
+
+
+class _Step(NamedTuple):
+    """A large step of an owner's offset."""
+
+    commit: Commit
+    before: int
+    before_at: int | None
+    seconds: float
+    is_first: bool
+    """It is the owner's first write after its claim."""
+
+    @property
+    def size(self) -> int:
+        """How many offsets it is."""
+        return (self.commit.offset or 0) - self.before
+
+
+class Pace:
+    """How fast the offsets of a topic rise.
+
+    Rates are numbers of offsets a second. How often each occurred is counted by the upper bits of
+    the number, to a thousandth, some hundred at a time.
+    """
+
+    def __init__(self) -> None:
+        self.rates = array("d")
+        """Rates that are not counted yet."""
+        self._counts = Counter[int]()
+        self._fastest: list[tuple[float, int, _Step]] = []
+        """A heap of large steps, by their rate."""
+        self._kept = 0
+
+    def add(self, rate: float) -> None:
+        """Count a step."""
+        self.rates.append(rate)
+        if len(self.rates) >= _AT_ONCE:
+            self._count()
+
+    def _count(self) -> None:
+        self._counts.update(_upper_bits(self.rates))
+        self.rates = array("d")
+
+    def keep(self, rate: float, step: _Step) -> None:
+        """Keep a large step until the usual rate is known."""
+        self._kept += 1
+        if len(self._fastest) < _MOST:
+            heapq.heappush(self._fastest, (rate, self._kept, step))
+        else:
+            heapq.heappushpop(self._fastest, (rate, self._kept, step))
+
+    def usual(self) -> float | None:
+        """Return the rate that 99 % of the steps do not exceed; ``None`` if there are too few."""
+        counts = self._counts + Counter(_upper_bits(self.rates))
+        least = _USUAL * counts.total()
+        if counts.total() < JUMP_STEPS:
+            return None
+        for number in sorted(counts):
+            least -= counts[number]
+            if least <= 0:
+                break
+        (rate,) = struct.unpack("d", struct.pack("q", number << _BITS))
+        return float(rate)
+
+    def faster(self, rate: float) -> Iterator[_Step]:
+        """Yield the large steps that are at least so fast, in the order of the log."""
+        steps = [step for found, _, step in self._fastest if found >= rate]
+        yield from sorted(steps, key=lambda step: (step.commit.zxid, step.commit.idx))
+
+    @property
+    def has_steps(self) -> bool:
+        """There are large steps."""
+        return bool(self._fastest)
+
+
+def _upper_bits(rates: array[float]) -> list[int]:
+    """Numbers in the same order that are equal for rates that differ by less than a thousandth."""
+    return [number >> _BITS for number in memoryview(rates).cast("B").cast("q")]
+
+
+class Jumps(Rule):
+    """Owners whose committed offset rose faster than a consumer can read (``medium``), or much
+    faster than the offsets of its topic do in this group (``low``).
+
+    A partition that was created within the logs began at 0. For the first commit after a claim, the
+    time begins at the claim. A topic's usual rate is known only at the end.
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._writers: dict[str, int] = {}
+        """The session that wrote each offset last, by path."""
+        self._paces: defaultdict[str, Pace] = defaultdict(Pace)
+        self._least = min(group.limits.jump_rate, JUMP_LEAST)
+
+    def committed(self, commit: Commit) -> Iterable[Finding]:
+        """Compare an owner's write with the one before."""
+        offset, owner, before = commit.offset, commit.owner, commit.previous
+        is_own = True
+        if owner is UNKNOWN:
+            # A session that writes twice in a row is treated as the owner.
+            path = commit.znode.path
+            is_own = self._writers.get(path) == commit.session
+            self._writers[path] = commit.session
+        elif owner is None or owner.session != commit.session:
+            return ()
+        if offset is None or commit.kind is not Kind.COMMIT:
+            return ()
+        if isinstance(before, Write) and before.offset is not None:
+            start, start_at, start_time = before.offset, before.zxid, before.time
+        elif commit.created and (made := self._created(commit.znode)) is not None:
+            start, start_at, start_time = 0, None, made.time
+        else:
+            return ()
+        size = offset - start
+        if size > 0:
+            self._paces[commit.znode.topic].add(size / _seconds(start_time, commit.time))
+            if size >= self._least and is_own:
+                return self._large(commit, start, start_at, start_time)
+        return ()
+
+    def _created(self, znode: Znode) -> Partition | None:
+        """The facts of a partition that was created within the logs."""
+        made = self.group.facts.partition(znode)
+        return made if made is not None and made.is_created else None
+
+    def _large(
+        self, commit: Commit, start: int, start_at: int | None, start_time: int | None
+    ) -> Iterator[Finding]:
+        if self.group.is_mover(commit.session):
+            return  # it owns the partitions while it writes the offsets of the other store
+        owner, claimed = commit.owner, None
+        if isinstance(owner, Lifetime) and isinstance(owner.start, Moment):
+            claimed = owner.start.time
+        is_first = claimed is not None and start_time is not None and claimed >= start_time
+        since = claimed if is_first or start_time is None else start_time
+        seconds = _seconds(since, commit.time)
+        step = _Step(commit, start, start_at, seconds, is_first)
+        rate = step.size / seconds
+        if rate >= self.group.limits.jump_rate:
+            yield self._finding(step, None)
+        elif step.size >= JUMP_LEAST:
+            self._paces[commit.znode.topic].keep(rate, step)
+
+    def finish(self, end: Moment) -> Iterable[Finding]:
+        """Compare the large steps of each topic with its usual rate."""
+        for pace in self._paces.values():
+            usual = pace.usual() if pace.has_steps else None
+            if usual is not None:
+                for step in pace.faster(JUMP_TIMES * usual):
+                    yield self._finding(step, usual)
+
+    def _finding(self, step: _Step, usual: float | None) -> Finding:
+        """``usual``: the usual rate of the topic; ``None``: it is faster than any consumer."""
+        commit, group, size = step.commit, self.group.name, step.size
+        before = step.before_at
+        owner = commit.owner
+        member = owner.member if isinstance(owner, Lifetime) else None
+        writer = f"session {hex_of(commit.session)}"
+        if member is not None:
+            writer = who(group, member, commit.session)
+        first = ", as its first commit after the claim" if step.is_first else ""
+        if usual is None:
+            cause = "No consumer reads so fast, so a reset may have skipped these messages."
+        else:
+            cause = (
+                f"99 % of the commits of this topic rise by less than {max(usual, 1):,.0f} a "
+                "second. Either the owner read a backlog, or `auto.offset.reset` skipped these "
+                "messages."
+            )
+        return Finding(
+            severity="medium" if usual is None else "low",
+            kind="offset jump",
+            basis="inferred",
+            sentence=f"The committed offset of {partition_of(commit.znode)} of group {group} rose "
+            f"by {size} within {step.seconds:,.1f} s, written by its owner, {writer}{first}. "
+            f"{cause}{'' if before is None else clocks(before, commit.zxid)}",
+            evidence=(
+                Evidence("commits", before, None, None, f"wrote {step.before}"),
+                Evidence("commits", commit.zxid, commit.idx, commit.session,
+                         f"{step.before} -> {commit.offset}"),
+            ),
+            zxid=commit.zxid,
+            time=commit.time,
+            topic=commit.znode.topic,
+            partition=commit.znode.partition,
+            member=member,
+            session=commit.session,
+            effect="unknown",
+            messages=size,
+        )  # fmt: skip
+
+
+class StaleOffsets(Rule):
+    """Offsets of a deleted topic from which a member started to read the recreated topic."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._changed: dict[str, Commit] = {}
+        """By path: the last write that changed an offset."""
+        self._again: dict[str, Mapping[int, Partition]] = {}
+        """The partitions of each recreated topic."""
+
+    def committed(self, commit: Commit) -> Iterable[Finding]:
+        """Compare the first write after the creation with the last one before the deletion."""
+        topic = commit.znode.topic
+        partitions = self._again.get(topic)
+        if partitions is None:
+            partitions = self._again[topic] = self._recreated(commit.znode.chroot, topic)
+        if not partitions or commit.kind is not Kind.COMMIT:
+            return ()
+        return self._compared(commit, partitions)
+
+    def _compared(self, commit: Commit, partitions: Mapping[int, Partition]) -> Iterator[Finding]:
+        stale = self._changed.get(commit.znode.path)
+        self._changed[commit.znode.path] = commit
+        made = partitions.get(commit.znode.partition or 0)
+        if made is None or made.deleted_zxid is None or stale is None or stale.offset is None:
+            return
+        if not stale.zxid < made.deleted_zxid or commit.zxid <= made.zxid:
+            return
+        owner, before = commit.owner, commit.previous
+        own = owner is UNKNOWN or (owner is not None and owner.session == commit.session)
+        if own and isinstance(before, Write) and before.offset == stale.offset:
+            yield self._finding(commit, stale.offset, made)
+
+    def _recreated(self, chroot: str, topic: str) -> Mapping[int, Partition]:
+        every = self.group.facts.topics.get((chroot, topic), {})
+        return {
+            number: made
+            for number, made in every.items()
+            if made.deleted_zxid is not None and made.gone_zxid is None
+        }
+
+    def _finding(self, commit: Commit, stale: int, made: Partition) -> Finding:
+        owner, group, offset = commit.owner, self.group.name, commit.offset
+        member = owner.member if isinstance(owner, Lifetime) else None
+        writer = f"Session {hex_of(commit.session)}"
+        if member is not None:
+            writer = who(group, member, commit.session)
+        is_past = offset is not None and offset >= stale
+        effect = (
+            f": {span(0, stale)} of the new topic were not delivered."
+            if is_past
+            else ": it was out of range, so `auto.offset.reset` chose where to begin."
+        )
+        what = f"{stale} -> {offset_text(offset)}"
+        return Finding(
+            severity="high" if is_past else "medium",
+            kind="offset of a deleted topic",
+            basis="inferred",
+            sentence=f"{writer} started {partition_of(commit.znode)} of group {group} from {stale},"
+            " the offset of a topic of the same name that had been deleted; its first commit is "
+            f"{offset_text(offset)}{effect}",
+            evidence=(
+                Evidence("partitions", made.deleted_zxid, None, None, "topic deleted"),
+                Evidence("partitions", made.zxid, None, None, "topic created again"),
+                Evidence("commits", commit.zxid, commit.idx, commit.session, what),
+            ),
+            zxid=commit.zxid,
+            time=commit.time,
+            topic=commit.znode.topic,
+            partition=commit.znode.partition,
+            member=member,
+            session=commit.session,
+            effect="lost" if is_past else "unknown",
+            messages=stale if is_past else None,
+        )
+
+
+def _seconds(since: int | None, until: int | None) -> float:
+    """The time between two writes, at least a second."""
+    if since is None or until is None or until - since < _SECOND:
+        return 1.0
+    return (until - since) / _SECOND

@@ -1,0 +1,92 @@
+"""Who wrote an offset, seen from the partition: its owner, another member, a tool, a broker."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from zkaudit.group.coverage import UNKNOWN, Unknown
+from zkaudit.group.events import Commit, Lifetime, member_of
+from zkaudit.group.rules.rule import Group
+from zkconsumer.admin.takeover import TOOL_NAME_END
+
+_TOOL: Final = re.compile(TOOL_NAME_END)
+
+
+class Role(StrEnum):
+    """What the session that wrote an offset is to the partition."""
+
+    OWNER = "owner"
+    ZOMBIE = "zombie"
+    """Another member, or a session that may be one, while the partition had an owner."""
+    ORPHAN = "orphan"
+    """The same while it had no owner."""
+    MIGRATION = "migration"
+    BROKER = "broker"
+    """A broker that writes for a client, or a session that may be one, because the owner's client
+    lets brokers write."""
+    TOOL = "tool"
+    """Certainly not a member: all registrations are known, or the session began in the logs."""
+    UNKNOWN = "unknown"
+    """It may be the owner."""
+
+
+class Writer(NamedTuple):
+    """The session that wrote an offset."""
+
+    role: Role
+    member: str | None = None
+    broker: str | None = None
+    is_threaded: bool | None = None
+    """Whether the owner znode names a stream; ``None``: unknown, or no owner."""
+    is_import: bool = False
+    """A tool owns the partition while it writes."""
+
+    @property
+    def is_past_owner(self) -> bool:
+        """Whether a broker wrote the offset of an owner that writes its offsets itself."""
+        return self.role is Role.BROKER and self.is_threaded is True
+
+
+def is_tool(member: str | None) -> bool:
+    """Return whether a consumer id is that of a tool that holds a group while it writes."""
+    return member is not None and _TOOL.search(member) is not None
+
+
+def is_threaded(owner: Lifetime | Unknown | None) -> bool | None:
+    """Return whether an owner znode names a stream, as those of clients do that write their offsets
+    themselves; ``None`` if its create is not known."""
+    if not isinstance(owner, Lifetime) or owner.start is UNKNOWN:
+        return None
+    return member_of(owner.data)[1] is not None
+
+
+def writer_of(commit: Commit, group: Group) -> Writer:
+    """Return who wrote an offset."""
+    session, owner = commit.session, commit.owner
+    broker = group.facts.brokers.get(session)
+    threaded = is_threaded(owner)
+    if isinstance(owner, Lifetime) and owner.session == session:
+        if is_tool(owner.member):
+            return Writer(Role.TOOL, None, broker, threaded, True)
+        return Writer(Role.OWNER, group.member(session), broker, threaded)
+    member = group.member(session)
+    is_new = group.is_new(session)
+    return Writer(_role(commit, group, member, is_new), member, broker, threaded)
+
+
+def _role(commit: Commit, group: Group, member: str | None, is_new: bool) -> Role:
+    """The role of a session that does not own the partition."""
+    owner = commit.owner
+    if group.is_mover(commit.session):
+        return Role.MIGRATION
+    if member is None:
+        without_stream = is_threaded(owner) is False
+        if commit.session in group.facts.brokers or (without_stream and not is_new):
+            return Role.BROKER
+        if is_new or group.is_known(commit.zxid):
+            return Role.TOOL
+    if owner is UNKNOWN:
+        return Role.UNKNOWN
+    return Role.ORPHAN if owner is None else Role.ZOMBIE

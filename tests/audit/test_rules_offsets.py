@@ -1,0 +1,371 @@
+"""Rules about wrong and lower offsets: each case takes about five events. No Spark."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+from zkaudit.group import Act, Event, Facts, Finding, Opened, Partition
+from zkaudit.group.rules.resets import Pace
+
+from tests.audit import test_rules
+from tests.audit.test_rules import claim, close, delete, event, join
+from zkconsumer.admin.takeover import tool_name
+
+MEMBER, OTHER, TOOL, BROKER = 1, 2, 50, 900
+OPENED = Opened([(TOOL, 1)])
+GAP = [(0, 1)]
+"""The logs begin with transaction 1, and no snapshot shows what was before."""
+
+
+def commit(
+    zxid: int, offset: object, session: int = MEMBER, partition: int = 0, **more: Any
+) -> Event:
+    """A session writes an offset, or other data."""
+    data = offset if isinstance(offset, bytes) else str(offset).encode()
+    path = f"/consumers/g/offsets/t/{partition}"
+    return event(zxid, session, Act.SET, path, data)._replace(**more)
+
+
+def stopped(*, partitions: int = 1) -> list[Event]:
+    """A member that came to offset 100 and stopped, up to zxid 9."""
+    events = [join(1, MEMBER)]
+    for partition in range(partitions):
+        events.append(claim(2 + 2 * partition, MEMBER, partition=partition))
+        events.append(commit(3 + 2 * partition, 100, partition=partition))
+    return [*events, close(9, MEMBER)]
+
+
+def restarted(zxid: int, first: int | None = None) -> list[Event]:
+    """The member returns in a new session and commits."""
+    events = [join(zxid, OTHER), claim(zxid + 1, OTHER)]
+    return events if first is None else [*events, commit(zxid + 2, first, OTHER)]
+
+
+def running() -> list[Event]:
+    """A member at offset 100 that still owns the partition, up to zxid 3."""
+    return [join(1, MEMBER), claim(2, MEMBER), commit(3, 100)]
+
+
+def found(*events: Event, **more: Any) -> list[Finding]:
+    """What the rules about offsets find."""
+    every = test_rules.found(*events, **more)
+    return [one for one in every if one.effect is not None or one.kind.startswith("commit past")]
+
+
+def told(*events: Event, **more: Any) -> list[tuple[Any, ...]]:
+    """Kind, severity, basis, effect and number of each finding."""
+    names = ("kind", "severity", "basis", "effect", "messages")
+    return [tuple(getattr(one, name) for name in names) for one in found(*events, **more)]
+
+
+def only(*events: Event, **more: Any) -> Finding:
+    """The one finding."""
+    (finding,) = found(*events, **more)
+    return finding
+
+
+def test_owners_that_commit_and_hand_over_are_no_finding() -> None:
+    """Nor is an offset that is written again, or a claim that touches it."""
+    touch = event(21, OTHER, Act.SET, "/consumers/g/offsets/t/0", b"130", idx=1)
+    events = [*running(), commit(4, 110), commit(5, 110), commit(6, 130), delete(7, MEMBER)]
+    assert (
+        told(*events, join(20, OTHER, "b"), claim(21, OTHER, "b"), touch, commit(22, 140, 2)) == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("offset", "first", "expected"),
+    [
+        (1000, 1010, ("lost messages", "critical", "inferred", "lost", 900)),
+        (1000, None, ("lost messages", "critical", "inferred", "lost", 900)),
+        (1000, 50, ("offset regression", "high", "proven", "repeated", 50)),
+        (10, 20, ("offset regression", "high", "proven", "repeated", 90)),
+        (10, None, ("offset regression", "high", "inferred", "repeated", 90)),
+        (10, 105, ("offset regression", "high", "inferred", "repeated", 90)),
+        (100, 110, ("tool write", "info", "proven", "none", None)),
+        (-1, 9000, ("lost messages", "critical", "inferred", "lost", 8900)),
+        (-1, None, ("tool write", "info", "proven", "none", None)),
+        (b"abc", 20, ("offset regression", "high", "inferred", "repeated", 80)),
+    ],
+)
+def test_a_tools_write_to_a_stopped_group(
+    offset: object, first: int | None, expected: tuple[Any, ...]
+) -> None:
+    """What the next owner starts from decides. It may have chosen another offset, as its first
+    commit shows."""
+    assert told(*stopped(), commit(10, offset, TOOL), *restarted(11, first)) == [expected]
+
+
+def test_a_tools_write_that_no_member_started_from() -> None:
+    """It may still be repaired."""
+    finding = only(*stopped(), commit(10, 1000, TOOL))
+    assert (finding.kind, finding.severity, finding.effect) == ("tool write", "info", "none")
+    assert finding.sentence == (
+        "Session 0x32, which is not a member's, wrote 1000 for t-0 of group g while no member "
+        "owned it; no member has started from it."
+    )
+    repaired = [*stopped(), commit(10, 1000, TOOL), commit(11, 100, 51), *restarted(12, 110)]
+    assert [one[:4] for one in told(*repaired)] == [
+        ("tool write", "info", "proven", "repaired"),
+        ("tool write", "info", "proven", "none"),
+    ]
+    undone = only(*stopped(), commit(10, 1000, TOOL), commit(11, 100, TOOL), *restarted(12, 110))
+    assert (undone.effect, undone.end_zxid) == ("repaired", 11)
+    assert "wrote 2 times, 1000 to 100, for" in undone.sentence
+    assert undone.sentence.endswith("its last write restored the offset.")
+
+
+def test_the_first_offset_of_a_partition_is_no_finding() -> None:
+    """A tool sets where the group begins. It may have overwritten an offset only if the logs begin
+    late."""
+    first = [commit(10, 1000, TOOL), *restarted(11, 1010)]
+    assert told(*first) == []
+    late = only(*first, facts=Facts(opened=OPENED), gaps=[(0, 1)])
+    assert (late.kind, late.basis, late.effect) == ("tool write", "inferred", "unknown")
+
+
+def test_a_whole_topic_is_no_milder_than_one_partition() -> None:
+    """The sentence has the extent, if the group was stopped."""
+    both = [commit(10, 1000, TOOL, 0), commit(11, 1000, TOOL, 1)]
+    starts = [join(12, OTHER), claim(13, OTHER), claim(14, OTHER, partition=1)]
+    extent = " The session wrote all 2 partitions of the topic while the group was stopped."
+    findings = found(*stopped(partitions=2), *both, *starts)
+    assert [one.severity for one in findings] == ["critical"] * 2
+    assert all(one.sentence.endswith(extent) for one in findings)
+    (finding,) = found(*stopped(partitions=2), both[0], *starts)
+    assert finding.sentence.endswith("900 offsets (100 to 999) were not delivered.")
+
+
+def test_a_tools_write_to_a_running_group() -> None:
+    """The owner overwrites it, or may continue from it."""
+    assert told(*running(), commit(4, 50, TOOL), commit(5, 110)) == [
+        ("tool write", "info", "proven", "repaired", None)
+    ]
+    assert told(*running(), commit(4, 500, TOOL), commit(5, 510)) == [
+        ("tool write", "medium", "inferred", "unknown", None)
+    ]
+    assert (
+        "overwritten with 110 1.0 s later"
+        in only(*running(), commit(4, 50, TOOL), commit(5, 110)).sentence
+    )
+
+
+def test_a_member_may_write_before_it_registers() -> None:
+    """As a JVM member does whose commit was under way when its session expired."""
+    late = [*running(), delete(4, MEMBER), commit(5, 120, OTHER), join(6, OTHER, "b")]
+    assert [one[0] for one in told(*late)] == ["orphan commit"]
+    assert [one[0] for one in told(*late[:-1])] == ["tool write"]
+
+
+def test_an_import_is_the_write_of_a_tool() -> None:
+    """Although the tool owns the partition while it writes."""
+    name = tool_name("g").encode()
+    owner = "/consumers/g/owners/t/0"
+    holds = event(10, TOOL, Act.CREATE, owner, name + b"-0")
+    events = [*stopped(), holds, commit(11, 1000, TOOL), close(12, TOOL), *restarted(13, 1010)]
+    finding = only(*events)
+    assert (finding.kind, finding.messages) == ("lost messages", 900)
+    assert "while no member owned it" in finding.sentence
+
+
+def test_a_member_that_writes_the_offset_of_another_owner() -> None:
+    """Not its own other session."""
+    zombie = only(*running(), join(4, OTHER, "b"), commit(5, 7, OTHER), commit(6, 11, OTHER))
+    assert (zombie.kind, zombie.severity, zombie.basis) == ("zombie commit", "critical", "proven")
+    assert zombie.sentence == (
+        "Member g_b (session 0x2) committed 2 times, 7 to 11, for t-0 of group g although member "
+        "g_a (session 0x1) owned it."
+    )
+    same = only(*running(), join(4, OTHER, "b"), commit(5, 100, OTHER))
+    assert (same.severity, same.effect) == ("medium", "none")
+    itself = [join(1, MEMBER), claim(2, OTHER), commit(3, 100, OTHER), commit(4, 90, MEMBER)]
+    (finding,) = [one for one in found(*itself) if one.kind == "zombie commit"]
+    assert finding.severity == "medium"
+    assert "although its other session 0x2 owned it" in finding.sentence
+
+
+def test_a_member_that_writes_while_no_member_owns_the_partition() -> None:
+    """The next owner repeats messages if it began before. Nobody is harmed without members."""
+    free = [*running(), delete(4, MEMBER), commit(5, 120)]
+    orphan = only(*free)
+    assert (orphan.kind, orphan.severity, orphan.effect) == ("orphan commit", "high", "none")
+    assert orphan.sentence.endswith("while no member owned it, members registered then: 1.")
+    lower = only(*running(), delete(4, MEMBER), commit(5, 90), join(6, OTHER, "b"),
+                 claim(7, OTHER, "b"))  # fmt: skip
+    assert (lower.severity, lower.effect, lower.messages) == ("high", "repeated", 10)
+    gone = only(*running(), close(4, MEMBER), commit(5, 120))
+    assert (gone.severity, gone.effect) == ("info", "none")
+
+
+def test_an_owner_that_lowers_its_offset() -> None:
+    """It delivers messages again if it, or the next owner, starts there. That shows only if later
+    writes climb through the range, or an owner claims the partition."""
+    lower = ("offset regression", "medium", "proven", "unknown", None)
+    read = ("offset regression", "high", "proven", "repeated", 60)
+    assert told(*running(), commit(4, 40), commit(5, 120)) == [lower]
+    assert told(*running(), commit(4, 40)) == [lower]
+    assert told(*running(), commit(4, 40), commit(5, 60)) == [read]
+    starts = [delete(5, MEMBER), join(6, OTHER, "b"), claim(7, OTHER, "b")]
+    assert told(*running(), commit(4, 40), *starts) == [read]
+    assert told(*running(), commit(4, 40), *starts, commit(8, 50, OTHER)) == [read]
+    assert told(*running(), commit(4, 40), *starts, commit(8, 150, OTHER)) == [lower]
+
+
+def test_an_owner_that_begins_below_the_stored_offset() -> None:
+    """Its offset was out of range, or it sought. Not if a tool had stored the offset."""
+    starts = [delete(4, MEMBER), join(5, OTHER, "b"), claim(6, OTHER, "b")]
+    finding = only(*running(), *starts, commit(7, 20, OTHER), commit(8, 30, OTHER))
+    assert (finding.kind, finding.messages) == ("offset regression", 80)
+    assert finding.sentence.endswith(
+        "It is the first commit after a claim, so `auto.offset.reset` or a seek may have chosen "
+        "where the owner began."
+    )
+    first = told(*running(), *starts, commit(7, 20, OTHER))
+    assert first == [("offset regression", "high", "inferred", "repeated", 80)]
+
+
+def test_times_by_two_leaders_clocks_are_named() -> None:
+    """The sentence says so where it has a time between two epochs."""
+    later = 1 << 32
+    repaired = only(*running(), commit(4, 50, TOOL), commit(later, 110, time=9_000_000))
+    assert repaired.sentence.endswith("so the time is by the clocks of two servers.")
+    jump = only(*running(), commit(later, 500_000, time=4_000_000))
+    assert jump.basis == "inferred"
+    assert "The leader changed (epoch 0 to 1)" in jump.sentence
+
+
+def test_a_lower_offset_of_a_recreated_topic_is_none() -> None:
+    """Its messages begin at 0 again."""
+    made = {0: Partition(6, 6, True, None, 5)}
+    again = Facts(topics={("", "t"): made})
+    stale = only(*running(), commit(7, 40), commit(8, 50), facts=again)
+    assert (stale.kind, stale.severity, stale.effect) == (
+        "offset of a deleted topic", "medium", "unknown"
+    )  # fmt: skip
+    before = told(*running(), commit(4, 40), commit(8, 50), facts=again)
+    assert ("offset regression", "high", "proven", "repeated", 60) in before
+
+
+def test_a_member_starts_a_recreated_topic_from_the_old_offset() -> None:
+    """It skips what the new topic had by then. Not if the offset was deleted, or set anew."""
+    facts = Facts(topics={("", "t"): {0: Partition(6, 6, True, None, 5)}})
+    finding = only(*running(), commit(7, 130), facts=facts)
+    assert (finding.severity, finding.effect, finding.messages) == ("high", "lost", 100)
+    assert [part.zxid for part in finding.evidence] == [5, 6, 7]
+    new = event(7, MEMBER, Act.CREATE, "/consumers/g/offsets/t/0", b"130")
+    gone = delete(4, MEMBER, "/consumers/g/offsets/t/0")
+    assert told(*running(), gone, new, facts=facts) == []
+    kinds = [one[0] for one in told(*running(), commit(7, 0, TOOL), commit(8, 130), facts=facts)]
+    assert "offset of a deleted topic" not in kinds
+
+
+def steps(first: int, last: int, size: int = 10, seconds: int = 1) -> list[Event]:
+    """Commits of an owner, from 100 on, each so much later and higher than the one before."""
+    return [
+        commit(zxid, 100 + size * (zxid - 3), time=zxid * seconds * 1_000_000)
+        for zxid in range(first, last)
+    ]
+
+
+def test_a_step_faster_than_any_consumer() -> None:
+    """By its own time, or since the claim."""
+    jump = only(*running(), commit(4, 500_000))
+    assert (jump.kind, jump.severity, jump.messages) == ("offset jump", "medium", 499_900)
+    assert told(*running(), commit(4, 500_000, time=100_000_000)) == []
+    handed = [delete(4, MEMBER), join(5, OTHER, "b"), claim(200, OTHER, "b")]
+    first = only(*running(), *handed, commit(201, 500_000, OTHER))
+    assert ", as its first commit after the claim. No consumer reads so fast" in first.sentence
+    assert told(*running(), *handed, commit(201, 90_000, OTHER)) == []
+
+
+def test_a_step_is_compared_with_its_topic() -> None:
+    """It is slower than a consumer, but much faster than 99 % of the topic's commits, before or
+    after it."""
+    jump = only(*running(), *steps(4, 150), commit(150, 152_000))
+    assert (jump.severity, jump.messages) == ("low", 152_000 - 1560)
+    assert "99 % of the commits of this topic rise by less than 10 a second" in jump.sentence
+    early = [commit(4, 152_000), *(commit(n, 152_000 + 10 * n) for n in range(5, 150))]
+    assert only(*running(), *early).zxid == 4
+    assert told(*running(), *steps(4, 150), commit(150, 1560 + 9_000)) == []
+    assert told(*running(), *steps(4, 100), commit(100, 152_000)) == []
+    fast = [commit(n, 100 + 1_000 * n) for n in range(4, 150)]
+    assert told(*running(), *fast, commit(150, 149_000 + 15_000)) == []
+    others = [commit(150, 152_000, OTHER), commit(151, 1570)]
+    assert [one[0] for one in told(*running(), *steps(4, 150), join(3, OTHER, "b"), *others)] == [
+        "zombie commit"
+    ]
+
+
+def test_a_new_partition_begins_at_0() -> None:
+    """What was written before its first owner came was skipped."""
+    facts = Facts(topics={("", "t"): {0: Partition(1, 1_000_000, True)}})
+    path = "/consumers/g/offsets/t/1"
+    new = event(151, MEMBER, Act.CREATE, path, b"160000")
+    events = [*running(), *steps(4, 150), claim(150, MEMBER, partition=1), new]
+    assert told(*events, facts=facts) == []
+    facts = Facts(topics={("", "t"): {1: Partition(1, 1_000_000, True)}})
+    assert told(*events, facts=facts) == [("offset jump", "low", "inferred", "unknown", 160_000)]
+    facts = Facts(topics={("", "t"): {1: Partition(1, 1_000_000, False)}})
+    assert told(*events, facts=facts) == []
+
+
+def test_the_usual_rate_is_that_of_sorting_all() -> None:
+    """To a thousandth. It is unknown after a few steps."""
+    rng = random.Random(5)
+    for _ in range(50):
+        pace, rates = Pace(), [rng.lognormvariate(3, 3) for _ in range(rng.randrange(100, 900))]
+        for number, rate in enumerate(rates):
+            assert (pace.usual() is None) == (number < 100)
+            pace.add(rate)
+        exact = sorted(rates)[math.ceil(0.99 * len(rates)) - 1]
+        assert pace.usual() == pytest.approx(exact, rel=1e-3)
+
+
+def test_a_broker_writes_for_its_clients() -> None:
+    """That is normal for an owner whose client lets brokers write, and not for any other."""
+    facts = Facts(brokers={BROKER: "1"})
+    through = only(*running(), commit(4, 5000, BROKER), commit(5, 110), facts=facts)
+    assert (through.kind, through.severity) == ("offset written through a broker", "medium")
+    assert through.sentence.startswith(
+        "Broker 1 (OffsetCommit v0, for a client that the log does not name) wrote 5000 for t-0"
+    )
+    owner = event(2, MEMBER, Act.CREATE, "/consumers/g/owners/t/0", b"g_kn")
+    client = [join(1, MEMBER, "kn"), owner, commit(3, 10, BROKER), commit(4, 20, BROKER)]
+    assert told(*client, close(5, MEMBER), facts=facts) == []
+
+
+def test_an_owner_that_a_log_gap_hides() -> None:
+    """A lower offset may be its own. It is harmless if another session overwrites it."""
+    late = [commit(2, 100, 7), commit(3, 40, 7)]
+    gap = [(0, 2)]
+    assert told(*late, gaps=gap) == [("offset regression", "high", "inferred", "unknown", None)]
+    other = [commit(2, 100, 7), commit(3, 40, 8), commit(4, 110, 7)]
+    assert told(*other, gaps=gap) == [("offset regression", "info", "inferred", "repaired", None)]
+    assert told(commit(2, 100, 7), commit(4, 40, 7), gaps=[*gap, (2, 4)]) == []
+
+
+def test_nothing_waits_across_a_log_gap() -> None:
+    """The claim behind it may not be the next one."""
+    lowered = [*running(), commit(4, 40)]
+    claimed = [join(20, OTHER, "b"), claim(21, OTHER, "b"), commit(22, 50, OTHER)]
+    (finding,) = found(*lowered, *claimed, gaps=[(4, 20)])
+    assert (finding.zxid, finding.effect, finding.severity) == (4, "unknown", "medium")
+
+
+def test_writes_after_a_move_to_kafka() -> None:
+    """One finding for each session, and nothing about its effect on owners."""
+
+    def move(zxid: int, store: str) -> Event:
+        data = json.dumps({"version": 1, "moved_to": store, "offsets": {}}).encode()
+        return event(zxid, 77, Act.SET, "/consumers/g/migration", data)
+
+    late = only(*running(), move(4, "kafka"), commit(5, 110), commit(6, 120))
+    assert (late.kind, late.severity) == ("commit past the end of a move", "critical")
+    assert (late.zxid, late.end_zxid) == (5, 6)
+    assert "wrote 2 times to the offset of t-0" in late.sentence
+    assert told(*running(), move(4, "kafka"), move(5, "zookeeper"), commit(6, 120)) == []
+    assert told(*running(), move(4, "kafka"), commit(5, 120, 77)) == []
