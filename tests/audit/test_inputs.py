@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
+import cramjam
 import pytest
 import zkaudit
+from zkaudit.decode.snapshot import SNAPPY
 from zkaudit.decode.txnlog import read_transactions
 from zkaudit.history.committed import participants
+from zkaudit.schema import CONFIG
 from zkaudit.sources.files import Piece
 from zkaudit.sources.selection import (
     AFTER_END,
     BEFORE_START,
     begin_snapshot,
     behind,
+    config_in,
     end_zxid,
     find,
     known,
@@ -26,7 +31,8 @@ from zkaudit.sources.selection import (
 
 from tests.audit.corpus.judge import directories
 from tests.audit.cost import seconds
-from tests.audit.snapshots import snapshot_after
+from tests.audit.snapshots import snapshot_after, snapshot_of
+from tests.audit.test_compressed import packed
 
 
 def test_logs_that_begin_an_hour_later_are_not_read(tmp_path: Path) -> None:
@@ -144,5 +150,33 @@ def test_observers_do_not_vote() -> None:
         b"server.2=zk2:2888:3888;2181\n"
         b"server.3=zk3:2888:3888:observer;0.0.0.0:2181\nversion=100000003"
     )
-    assert participants(config) == 2
-    assert participants(b"version=0") is None
+    assert participants((5, config)) == 2
+    assert participants((5, b"version=0")) is None
+    assert participants(None) is None
+    assert participants((5, config), None, (4, b"server.1=zk1:2888:3888")) == 2
+    assert participants((5, config), (6, b"server.1=zk1:2888:3888")) == 1
+
+
+@pytest.mark.parametrize("end", ["", ".gz", ".zst", ".snappy"])
+def test_the_configuration_in_a_snapshot(tmp_path: Path, end: str) -> None:
+    """The newest snapshot counts. Its znodes are in no order, and a long znode may be before it."""
+    stat = (0,) * 9
+    nodes: list[tuple[bytes, bytes | None, tuple[int, ...]]] = [(b"", b"", stat)]
+    nodes += [(b"/a", bytes(3_000_000), stat), (CONFIG.encode(), b"server.1=a:1:2", stat)]
+
+    def snapshot(zxid: int, content: bytes) -> Piece:
+        file = tmp_path / f"snapshot.{zxid:x}{end}"
+        if end == ".snappy":
+            block = bytes(cramjam.snappy.compress_raw(content))
+            content = SNAPPY + bytes(8) + struct.pack(">i", len(block)) + block
+        file.write_bytes(packed(content, end) if end in (".gz", ".zst") else content)
+        return Piece("a", str(file), zxid, 1)
+
+    old = snapshot(9, snapshot_of(nodes[:2]))
+    assert config_in([old]) is None
+    new = snapshot(10, snapshot_of(nodes))
+    assert config_in([new, old]) == (10, b"server.1=a:1:2")
+    assert config_in([old, new, Piece("a", str(tmp_path / "snapshot.b"), 11, 1)]) is not None
+    assert config_in([]) is None
+    empty = snapshot(12, snapshot_of([*nodes[:2], (CONFIG.encode(), b"", stat)]))
+    assert config_in([empty]) is None

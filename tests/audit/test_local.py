@@ -20,7 +20,7 @@ from zkaudit.cli import run
 from zkaudit.commands.question import Clock
 
 from tests.audit.histories import History, registration
-from tests.audit.snapshots import snapshot_after
+from tests.audit.snapshots import snapshot_after, snapshot_of
 from tests.audit.written import write_log
 
 ROOT = Path(__file__).parents[2]
@@ -423,13 +423,17 @@ def test_transactions_that_were_rolled_back(tmp_path: Path, zkaudit: Any) -> Non
     assert json.loads(line)["member"] == "a"
 
 
-def test_five_voters_of_which_three_logs_are_given(tmp_path: Path, zkaudit: Any) -> None:
-    """The newest configuration in the logs names five voters. So what only one of the three logs
-    has may have been committed, and the versions of later writes show that it was."""
+@pytest.mark.parametrize("place", ["logs", "snapshot"])
+def test_five_voters_of_which_three_logs_are_given(
+    tmp_path: Path, zkaudit: Any, place: str
+) -> None:
+    """The newest configuration, of the logs or a snapshot, names five voters. So what only one of
+    the three logs has may have been committed, and later versions show that it was."""
     h = History()
     h.zxid = EPOCH
     names = "".join(f"server.{n}=h:1:2:participant;0.0.0.0:3\n" for n in range(1, 6))
-    h.add("setData", 0, "/zookeeper/config", data=names.encode(), version=1)
+    config = "/zookeeper/config" if place == "logs" else "/config"
+    h.add("setData", 0, config, data=names.encode(), version=1)
     h.join("g", "a", 5)
     h.claim("g", 0, "a", 5)
     h.add("create", 5, f"{OFFSETS}/t/0", data=b"10", ephemeral=False)
@@ -443,6 +447,9 @@ def test_five_voters_of_which_three_logs_are_given(tmp_path: Path, zkaudit: Any)
     rest = [*h.rows[:begin], *h.rows[alone:]]
     for name, rows in (("zk1", rest), ("zk2", rest), ("zk3", h.rows[:alone])):
         write_log(tmp_path / name, rows)
+    if place == "snapshot":
+        nodes = ((path, names.encode(), (0,) * 9) for path in (b"", b"/zookeeper/config"))
+        (tmp_path / "zk2" / f"snapshot.{h.zxid:x}").write_bytes(snapshot_of(nodes))
     words = ("--zookeeper-logs", *(tmp_path / name for name in ("zk1", "zk2", "zk3")))
     assert texts(zkaudit("log", "g", *words))[3:] == [
         "t-0: offset 10 -> 99 by its owner a",

@@ -49,8 +49,8 @@ _OPTIONS = (
         "--servers",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Number of voting servers in the ensemble, if you do not have all their logs. "
-        "Observers do not vote.",
+        help="Number of voting servers in the ensemble, without observers, if you do not have all "
+        "their logs. By default as in /zookeeper/config of the logs and snapshots.",
     ),
     click.option(
         "--journals",

@@ -121,7 +121,8 @@ _OPTIONS: Final = (
         "--servers",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Number of voting servers in the ensemble, if you do not have all their logs.",
+        help="Number of voting servers in the ensemble, if you do not have all their logs. By "
+        "default as in /zookeeper/config of the logs and snapshots.",
     ),
     click.option(
         "--allow-damage",

@@ -18,7 +18,7 @@ from typing import Final
 from zkaudit.compressed import is_zstd, unpack_zstd
 from zkaudit.decode.txnlog import Acl, BodyError, Jute
 from zkaudit.errors import AuditError, LogFormatError
-from zkaudit.storage import name_of, read_all, shown
+from zkaudit.storage import name_of, opened, read_all, shown
 
 MAGIC: Final = struct.pack(">4si", b"ZKSN", 2)
 GZIP: Final = b"\x1f\x8b"
@@ -27,6 +27,7 @@ SNAPPY: Final = b"\x82SNAPPY\x00"
 
 STAT: Final = struct.Struct(">qqqqiiiqq")
 """czxid, mzxid, ctime, mtime, version, cversion, aversion, session of an ephemeral znode, pzxid."""
+_SEARCHED: Final = 1 << 20
 _SEAL_SIZE: Final = 13  # checksum, length 1, "/"
 
 
@@ -159,6 +160,38 @@ def is_whole(path: str | Path) -> bool:
     except (BodyError, struct.error):
         return False
     return content.startswith(MAGIC)
+
+
+def data_in(path: str | Path, znode: str) -> bytes | None:
+    """Return the content of a znode in a snapshot; ``None``: it has no such znode, or no content.
+
+    The file is read until the znode is found, and no checksum is verified. Raises ``OSError``.
+    """
+    name = znode.encode()
+    wanted = struct.pack(">i", len(name)) + name
+    with opened(path) as file:
+        compressed = file.read_at(len(SNAPPY), 0) == SNAPPY
+        content = _Whole(_uncompressed(read_all(path), shown(path))) if compressed else file
+        position = 0
+        while len(block := content.read_at(_SEARCHED, position)) >= len(wanted):
+            found = block.find(wanted)
+            if found >= 0:
+                after = position + found + len(wanted)
+                size = int.from_bytes(content.read_at(4, after), "big", signed=True)
+                data = content.read_at(max(size, 0), after + 4)
+                return data if len(data) == size > 0 else None
+            position += len(block) - len(wanted) + 1
+    return None
+
+
+class _Whole:
+    """Bytes in memory, read like a file."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def read_at(self, size: int, position: int) -> bytes:
+        return self._content[position : position + size]
 
 
 def _nodes(content: bytes, at: int) -> tuple[array[int], int]:

@@ -305,9 +305,11 @@ def log_gaps_of(history: History) -> list[tuple[int, int]]:
     return front + [(first - 1, last + 1) for first, last in history.log_gaps if first > begun]
 
 
-def participants(config: bytes) -> int | None:
-    """Return the number of servers in the content of ``/zookeeper/config`` that vote."""
-    lines = config.decode(errors="replace").splitlines()
+def participants(*configs: tuple[int, bytes] | None) -> int | None:
+    """Return the number of servers that vote in the newest content of ``/zookeeper/config``;
+    ``None``: unknown. ``configs``: zxid and content."""
+    newest = max(filter(None, configs), default=None)
+    lines = (b"" if newest is None else newest[1]).decode(errors="replace").splitlines()
     servers = [line.partition(";")[0] for line in lines if line.startswith("server.")]
     return sum(not server.endswith(":observer") for server in servers) or None
 

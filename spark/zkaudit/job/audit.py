@@ -32,18 +32,12 @@ from zkaudit.history.staging import facts_of, stage
 from zkaudit.job import inputs
 from zkaudit.job.coverage import (
     Coverage,
-    Damage,
-    LoggedRun,
-    as_runs,
-    check_agreement,
     check_any,
-    check_damage,
     check_times,
-    covered,
-    damages,
+    coverage_of,
+    decided,
     logged_twice,
     moment_of,
-    with_gaps,
 )
 from zkaudit.job.output import Store, kept, staged
 from zkaudit.job.place import prepare, publish
@@ -143,6 +137,7 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             for piece in snapshots
             if (begin or 1) - 1 <= piece.zxid <= (2**63 - 1 if last is None else last)
         ]
+        in_snapshot = None if options.servers else selection.config_in(usable)
         size = sum(piece.size for piece in (*wanted, *usable))
         settings.enter_context(planned_for(spark, size))
 
@@ -154,7 +149,8 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             read = inputs.transactions(spark, options.logs, options.group, begin, last, wanted)
             rows = keep("rows", read)
         else:
-            asked = (options.group, begin, last, options.servers)
+            voters = options.servers or committed.participants(in_snapshot)
+            asked = (options.group, begin, last, voters)
             rows = inputs.once(spark, options.logs, wanted, keep, *asked)
 
         def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
@@ -192,35 +188,18 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             )
 
         logged = inputs.logged_runs(rows)
-        check_agreement(logged)
         if logged_twice(logged):
             rows = keep("once_each", inputs.once_each(rows))
-        plan = committed.plan(as_runs(logged), options.servers or inputs.voters(rows))
-        damaged = damages(logged, begin)
-        if not options.allow_damage:
-            check_damage(damaged)
-        plan = doubt.decided(rows.where("kind is null"), with_gaps(plan, damaged))
+        voters = options.servers or committed.participants(inputs.config(rows), in_snapshot)
+        plan, damaged = decided(logged, voters, begin, options.allow_damage)
+        plan = doubt.decided(rows.where("kind is null"), plan)
         check_any(plan, options.logs)
-        coverage = coverage_of(options, logged, logs, plan, damaged)
-        check_times(coverage, options.start, options.end)
+        servers = {log.server for log in logs}
+        time = (options.start, options.end)
+        coverage = coverage_of(logged, servers, plan, *time, damaged)
+        check_times(coverage, *time)
         store = Store(spark, out)
         return audit(store, options, rows, plan, coverage, logs, snapshots, read_snapshots)
-
-
-def coverage_of(
-    options: Options,
-    logged: Sequence[LoggedRun],
-    logs: Sequence[Piece],
-    plan: committed.History,
-    damaged: Sequence[Damage] = (),
-) -> Coverage:
-    """What the logs cover of the time that was asked for."""
-    start, end = (
-        None if time is None else selection.milliseconds(time)
-        for time in (options.start, options.end)
-    )
-    servers = {log.server for log in logs}
-    return covered(logged, servers, committed.log_gaps_of(plan), start, end, damaged)
 
 
 def audit(

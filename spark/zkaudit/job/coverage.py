@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from zkaudit.errors import AuditError, InputMissingError
+from zkaudit.history import committed
 from zkaudit.history.committed import History, Range, Run, merged, subtracted
 from zkaudit.sources.files import log_zxid
 from zkaudit.sources.rows import sample_of
@@ -38,6 +39,29 @@ class LoggedRun:
     times: Sequence[int] = ()
     damage: str | None = None
     cut: str | None = None
+
+
+def decided(
+    logged: Sequence[LoggedRun],
+    voters: int | None,
+    begin: int | None,
+    allow_damage: bool,
+) -> tuple[History, list[Damage]]:
+    """Decide which transactions there are, and which of the logs are damaged.
+
+    Args:
+        logged: the runs of all logs.
+        voters: how many servers vote; ``None``: unknown.
+        begin: the first zxid that was to be read.
+        allow_damage: whether nothing is wrong if no server has what follows the damage.
+
+    Raises AuditError for logs that contradict each other, and for damage.
+    """
+    check_agreement(logged)
+    damaged = damages(logged, begin)
+    if not allow_damage:
+        check_damage(damaged)
+    return with_gaps(committed.plan(as_runs(logged), voters), damaged), damaged
 
 
 def as_runs(logged: Iterable[LoggedRun]) -> list[Run]:
@@ -297,6 +321,19 @@ def covered(
     return Coverage(
         first_ms, last_ms, of, empty, tuple(missing), tuple(damaged), tuple(cut_off(logged))
     )
+
+
+def coverage_of(
+    logged: Iterable[LoggedRun],
+    servers: Iterable[str],
+    plan: History,
+    start: str | None,
+    end: str | None,
+    damaged: Sequence[Damage] = (),
+) -> Coverage:
+    """The same of ``plan``. The time is ISO."""
+    start_ms, end_ms = (None if time is None else milliseconds(time) for time in (start, end))
+    return covered(logged, servers, committed.log_gaps_of(plan), start_ms, end_ms, damaged)
 
 
 def check_any(plan: History, directories: Iterable[str]) -> None:

@@ -217,12 +217,12 @@ def once_each(rows: DataFrame) -> DataFrame:
     return rows.where("kind is not null").unionByName(operations)
 
 
-def voters(rows: DataFrame) -> int | None:
-    """Return the number of voting servers in the newest configuration of the ensemble that the logs
-    have (``reconfig``, ZooKeeper 3.5+); ``None`` if they have none."""
+def config(rows: DataFrame) -> tuple[int, bytes] | None:
+    """Return zxid and content of the newest configuration of the ensemble that the logs have
+    (``reconfig``, ZooKeeper 3.5+); ``None`` if they have none."""
     configs = rows.where((F.col("path") == CONFIG) & F.col("data").isNotNull())
-    newest = configs.agg(F.max_by("data", "zxid")).first()
-    return None if newest is None or newest[0] is None else committed.participants(bytes(newest[0]))
+    newest = configs.agg(F.max("zxid"), F.max_by("data", "zxid")).first()
+    return None if newest is None or newest[0] is None else (newest[0], bytes(newest[1]))
 
 
 def _limited(found: DataFrame) -> list[Row]:

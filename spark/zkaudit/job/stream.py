@@ -44,7 +44,7 @@ from zkaudit.history import committed
 from zkaudit.history.committed import subtracted
 from zkaudit.history.staging import BUCKETS
 from zkaudit.job import inputs, retention
-from zkaudit.job.audit import Options, Snapshots, audit, coverage_of
+from zkaudit.job.audit import Options, Snapshots, audit
 from zkaudit.job.buckets import (
     Batches,
     BucketStore,
@@ -60,7 +60,7 @@ from zkaudit.job.buckets import (
     take,
     touched_by,
 )
-from zkaudit.job.coverage import Coverage, check_agreement, check_times
+from zkaudit.job.coverage import Coverage, check_agreement, check_times, coverage_of
 from zkaudit.job.output import save, staged, stored
 from zkaudit.job.place import prepare, write_atomically
 from zkaudit.job.spark import (
@@ -202,7 +202,8 @@ def _history(spark: SparkSession, options: Options) -> _History:
     plan = committed.settled(committed.plan(as_runs(runs), options.servers, None))
     logged = logged_runs(runs)
     check_agreement(logged)
-    coverage = coverage_of(options, logged, logs, plan)
+    servers = {log.server for log in logs}
+    coverage = coverage_of(logged, servers, plan, options.start, options.end)
     log_gaps = committed.log_gaps_of(plan)
     usable = [
         piece

@@ -26,14 +26,11 @@ from zkaudit.job.coverage import (
     Damage,
     LoggedRun,
     as_runs,
-    check_agreement,
     check_any,
-    check_damage,
     check_times,
-    covered,
-    damages,
+    coverage_of,
+    decided,
     logged_twice,
-    with_gaps,
 )
 from zkaudit.schema import CONFIG, PATH, RUN, SNAPSHOT, TXNLOG, TXNLOG_GROUPS, arrow_schema
 from zkaudit.sources import selection
@@ -132,20 +129,17 @@ def read(question: Question) -> GroupHistory:
 
     begins = selection.group_begins(regex_of([question.group]))
     of_group = settings("zookeeper_txnlog", "groups", begins)
-    table, logged = _once(wanted, of_group, settings("zookeeper_txnlog", "runs"), question.servers)
-    table, plan, damaged = _committed(table, logged, question, begin)
+    first, last = (begin or 1) - 1, 2**63 - 1 if end is None else end
+    usable = [piece for piece in snapshots if first <= piece.zxid <= last]
+    shown = None if question.servers else selection.config_in(usable)
+    voters = question.servers or committed.participants(shown)
+    table, logged = _once(wanted, of_group, settings("zookeeper_txnlog", "runs"), voters)
+    table, plan, damaged = _committed(table, logged, question, begin, shown)
     log_gaps = committed.log_gaps_of(plan)
     asked = (question.start, question.end)
-    start_ms, end_ms = (None if time is None else selection.milliseconds(time) for time in asked)
-    servers = {log.server for log in logs}
-    coverage = covered(logged, servers, log_gaps, start_ms, end_ms, damaged)
+    coverage = coverage_of(logged, {log.server for log in logs}, plan, *asked, damaged)
     check_times(coverage, *asked, question.options)
-    first, last = (begin or 1) - 1, 2**63 - 1 if end is None else end
-    usable = [
-        piece
-        for piece in snapshots
-        if first <= piece.zxid <= last and not committed.within(piece.zxid, plan.dropped)
-    ]
+    usable = [piece for piece in usable if not committed.within(piece.zxid, plan.dropped)]
     nodes, whole = _snapshots(
         usable, log_gaps, settings("zookeeper_snapshot", "group_nodes", begins)
     )
@@ -169,17 +163,17 @@ def read(question: Question) -> GroupHistory:
 
 
 def _committed(
-    table: pa.Table, logged: Sequence[LoggedRun], question: Question, begin: int | None
+    table: pa.Table,
+    logged: Sequence[LoggedRun],
+    question: Question,
+    begin: int | None,
+    shown: tuple[int, bytes] | None,
 ) -> tuple[pa.Table, History, list[Damage]]:
     """Decide which transactions there are. Return the rows without those logged twice."""
-    check_agreement(logged)
     if logged_twice(logged):
         table = _once_each(table)
-    plan = committed.plan(as_runs(logged), question.servers or _voters(table))
-    damaged = damages(logged, begin)
-    if not question.allow_damage:
-        check_damage(damaged)
-    plan = with_gaps(plan, damaged)
+    voters = question.servers or committed.participants(_config(table), shown)
+    plan, damaged = decided(logged, voters, begin, question.allow_damage)
     if plan.unconfirmed:
         rows = _taken(table, plan).select(_DOUBTED)
         later = pc.greater_equal(rows["zxid"], plan.unconfirmed[0][0])
@@ -247,13 +241,13 @@ def _once_each(table: pa.Table) -> pa.Table:
     return table.take(pa.array(np.sort(places)))
 
 
-def _voters(table: pa.Table) -> int | None:
-    """The number of voting servers in the newest configuration that the logs have."""
+def _config(table: pa.Table) -> tuple[int, bytes] | None:
+    """Zxid and content of the newest configuration that the logs have."""
     configs = table.filter(pc.and_(pc.equal(table["path"], CONFIG), pc.is_valid(table["data"])))
     if not len(configs):
         return None
     newest = max(configs.select(["zxid", "data"]).to_pylist(), key=lambda row: int(row["zxid"]))
-    return committed.participants(newest["data"])
+    return newest["zxid"], newest["data"]
 
 
 def _taken(table: pa.Table, plan: History) -> pa.Table:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from zkaudit.decode.columns import Filters
-from zkaudit.decode.snapshot import is_whole
+from zkaudit.decode.snapshot import data_in, is_whole
 from zkaudit.decode.txnlog import Operation, read_transactions
 from zkaudit.errors import InputMissingError, LogFormatError
+from zkaudit.schema import CONFIG
 from zkaudit.sources import files as sources_files
 from zkaudit.sources.files import Piece, parse_servers
 from zkaudit.storage import Place, shown
@@ -129,6 +130,16 @@ def begin_snapshot(
                     if is_whole(piece.path):
                         return piece
             return None
+    return None
+
+
+def config_in(snapshots: Sequence[Piece]) -> tuple[int, bytes] | None:
+    """Return zxid and content of the ensemble's configuration in the newest snapshot; ``None``:
+    there is none. Servers write it into each snapshot from ZooKeeper 3.5 on."""
+    for piece in sorted(snapshots, key=lambda piece: -piece.zxid):
+        with suppress(LogFormatError, FileNotFoundError):
+            data = data_in(piece.path, CONFIG)
+            return None if data is None else (piece.zxid, data)
     return None
 
 
