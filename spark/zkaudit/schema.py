@@ -193,6 +193,12 @@ TXNLOG_RUNS: Final = (
         Kind.STRING,
         "last run of a file whose last record is incomplete: the byte and the reason",
     ),
+    _c(
+        "large",
+        Kind.STRING,
+        "last run of a file with a record that is longer than servers read by default: the byte "
+        "and the length",
+    ),
 )
 """One row for each unbroken run of zxids in each log."""
 

@@ -12,18 +12,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from zkaudit.cli import run
 from zkaudit.commands.summary import print_summary, status_of
-from zkaudit.decode.batches import cuts
+from zkaudit.decode.batches import cuts, read_log
 from zkaudit.errors import AuditError
 from zkaudit.history import committed
 from zkaudit.job import coverage
 from zkaudit.job.coverage import LoggedRun, as_runs, check_agreement, check_damage, damages
 from zkaudit.report.verdict import Count, verdict
 from zkaudit.sources.options import parse_options
-from zkaudit.sources.rows import in_sample, sample_of
+from zkaudit.sources.rows import LONGEST, in_sample, sample_of
 from zkaudit.sources.zookeeper import BatchLogReader
 
+from tests.audit.histories import History
 from tests.audit.test_given_files import RECORD, damaged, written
+from tests.audit.written import write_log
 
 EPOCH = 1 << 32
 
@@ -40,7 +43,8 @@ def runs(places: Sequence[Path], size: int | None = None) -> list[LoggedRun]:
                       for name in ("first_time", "last_time")]  # fmt: skip
             found.append(
                 LoggedRun(Path(row["server"]).name, row["file"], row["first_zxid"],
-                          row["last_zxid"], *clocks, row["times"] or (), row["damage"], row["cut"])
+                          row["last_zxid"], *clocks, row["times"] or (), row["damage"], row["cut"],
+                          row["large"])
             )  # fmt: skip
     return found
 
@@ -246,6 +250,29 @@ def test_a_record_that_is_cut_off_is_named(
     written(tmp_path / "zk1" / "log.28", 41, 5).rename(tmp_path / "zk1" / "log.29")
     behind = of(runs([tmp_path / "zk1"]))
     assert (behind.cut, len(behind.missing)) == ((text,), 1)
+
+
+def test_a_record_that_a_server_may_not_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ZooKeeper writes a record of any length, such as a multi, and refuses to read one that is
+    longer than ``jute.maxbuffer``. The audit reads it."""
+    h = History()
+    h.join("g", "a", 5)
+    h.add("setData", 5, "/x", data=bytes(LONGEST - 60), version=1)
+    h.add("setData", 5, "/x", data=bytes(LONGEST), version=2)
+    h.leave("g", "a", 5)
+    log = write_log(tmp_path / "zk1", h.rows)
+    at = [row["position"] for batch in read_log(log) for row in batch.to_pylist()][-2]
+    text = f"zk1: log.1: byte {at}: a record of {LONGEST + 46:,} bytes"
+    found = of(runs([tmp_path / "zk1"]))
+    assert found.large == (text,)
+    print_summary(summary_of(found))
+    assert f"warning: {text}: a server may not start" in capsys.readouterr().err
+    assert run(["log", "g", "--zookeeper-logs", f"zk1={tmp_path / 'zk1'}"]) == 0
+    assert f"{text}: a server may not start from this log" in capsys.readouterr().out
+    write_log(tmp_path / "zk2", [*h.rows[:-2], h.rows[-1] | {"zxid": h.rows[-2]["zxid"]}])
+    assert of(runs([tmp_path / "zk2"])).large == ()
 
 
 def test_logs_of_zookeepers_own_test_with_one_wrong_checksum(tmp_path: Path) -> None:

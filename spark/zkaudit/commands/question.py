@@ -143,7 +143,7 @@ def question_options(command: F) -> F:
 
 def about(history: GroupHistory, clock: Clock, start: str | None, end: str | None) -> Iterator[str]:
     """Yield what the logs cover, and what they lack, in sentences."""
-    from zkaudit.report.verdict import coverage, doubt
+    from zkaudit.report.verdict import TOO_LARGE, coverage, doubt
 
     summary = history.coverage.summary() | {
         "from": start,
@@ -157,6 +157,8 @@ def about(history: GroupHistory, clock: Clock, start: str | None, end: str | Non
         yield text
     for damage in history.coverage.damaged:
         yield f"{damage}: this log is read only up to there."
+    for text in history.coverage.large:
+        yield f"{text}: {TOO_LARGE}."
     if history.left_out:
         yield f"Left out, not read: {', '.join(history.left_out)}."
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from zkaudit.limits import NOT_COVERED, SEVERITIES
-from zkaudit.report.verdict import NOT_SHOWN, coverage, doubt, moves, rolled_back
+from zkaudit.report.verdict import NOT_SHOWN, TOO_LARGE, coverage, doubt, moves, rolled_back
 from zkaudit.text import no_group, printable
 
 FAILED = 3
@@ -38,6 +38,8 @@ def print_summary(summary: dict[str, Any]) -> None:
         click.echo(text)
     for text in summary.get("damaged", ()):
         click.echo(f"warning: {printable(text)}: this log is read only up to there", err=True)
+    for text in summary.get("large", ()):
+        click.echo(f"warning: {printable(text)}: {TOO_LARGE}", err=True)
     for text in summary.get("cut", ()):
         click.echo(
             f"{printable(text)}: the server is writing this log, or it was copied incompletely"

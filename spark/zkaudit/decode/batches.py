@@ -68,6 +68,8 @@ class LogReader:
     first_zxid: int | None = None
     last_zxid: int | None = None
     transactions: int = 0
+    longest: tuple[int, int] = (0, 0)
+    """Bytes of the longest record, and the position of the first such record."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the operations in the file's order."""
@@ -122,6 +124,10 @@ class LogReader:
                 if good:
                     self.transactions += good
                     self.last_zxid = int(found.zxids[-1])
+                    at = int(lengths[:good].argmax())
+                    if lengths[at] > self.longest[0]:
+                        begin = position + int(starts[at]) - RECORD_HEADER
+                        self.longest = int(lengths[at]), begin
                     if self.first_zxid is None:
                         self.first_zxid = int(found.zxids[0])
                     yield found

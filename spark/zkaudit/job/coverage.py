@@ -39,6 +39,7 @@ class LoggedRun:
     times: Sequence[int] = ()
     damage: str | None = None
     cut: str | None = None
+    large: str | None = None
 
 
 def decided(
@@ -228,6 +229,7 @@ class Coverage:
         empty: servers without a transaction.
         damaged: the damaged logs.
         cut: what ``cut_off`` returns.
+        large: logs with a record that is longer than servers read by default.
         missing: from, to and reason of each time that was asked for and that no log covers;
             ``None``: unknown.
     """
@@ -239,6 +241,7 @@ class Coverage:
     missing: tuple[tuple[int | None, int | None, str], ...]
     damaged: tuple[Damage, ...] = ()
     cut: tuple[str, ...] = ()
+    large: tuple[str, ...] = ()
 
     def sentences(
         self, zone: tzinfo | None = UTC, name: str = "UTC"
@@ -263,6 +266,7 @@ class Coverage:
             "first_time": _iso(self.first_ms),
             "damaged": [str(damage) for damage in self.damaged],
             "cut": list(self.cut),
+            "large": list(self.large),
             "coverage": [
                 {"server": server, "first_time": _iso(first), "last_time": _iso(last)}
                 for server, (first, last) in servers.items()
@@ -318,8 +322,9 @@ def covered(
     if end_ms is not None and (last_ms is None or last_ms < end_ms):
         missing.append((last_ms, end_ms, "the logs end earlier"))
     empty = tuple(sorted(set(servers) - of.keys()))
+    large = tuple(f"{run.server}: {run.file}: {run.large}" for run in logged if run.large)
     return Coverage(
-        first_ms, last_ms, of, empty, tuple(missing), tuple(damaged), tuple(cut_off(logged))
+        first_ms, last_ms, of, empty, tuple(missing), tuple(damaged), tuple(cut_off(logged)), large
     )
 
 

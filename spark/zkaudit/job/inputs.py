@@ -206,7 +206,15 @@ def logged_runs(rows: DataFrame) -> list[LoggedRun]:
     clocks = [F.unix_millis(name) for name in ("first_time", "last_time")]
     found = rows.where(is_run())
     found = found.select(
-        "server", "file", "first_zxid", "last_zxid", *clocks, "times", "damage", "cut"
+        "server",
+        "file",
+        "first_zxid",
+        "last_zxid",
+        *clocks,
+        "times",
+        "damage",
+        "cut",
+        "large",
     )
     return [LoggedRun(*row) for row in _limited(found)]
 

@@ -227,7 +227,7 @@ def _runs(batch: pa.RecordBatch) -> Iterator[LoggedRun]:
         first, last = (time and round(time.timestamp() * 1000) for time in clocks)
         yield LoggedRun(
             row["server"], row["file"], row["first_zxid"], row["last_zxid"], first, last,
-            row["times"] or (), row["damage"], row["cut"],
+            row["times"] or (), row["damage"], row["cut"], row["large"],
         )  # fmt: skip
 
 

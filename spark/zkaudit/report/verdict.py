@@ -22,6 +22,10 @@ NOT_SHOWN: Final = (
     "The logs cannot show messages that `auto.offset.reset` skipped slowly, messages that a member "
     "committed before it had processed them, or a stall of all members of a group."
 )
+TOO_LARGE: Final = (
+    "a server may not start from this log, unless its jute.maxbuffer is at least that large"
+)
+"""What follows from a record that is longer than servers read by default."""
 _MOST_GROUPS: Final = 20
 """Groups that moved while they ran and are named."""
 _LEAST: Final = SEVERITIES.index("high")

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from zkaudit import schema
 from zkaudit.decode.batches import LogReader, read_snapshot, read_snapshot_sessions
 from zkaudit.decode.columns import Filters, Heads, timestamps
-from zkaudit.decode.txnlog import LogEnd, Stop
+from zkaudit.decode.txnlog import Stop
 from zkaudit.schema import CONFIG
 from zkaudit.sources.files import Piece
 from zkaudit.sources.options import Settings
@@ -27,6 +27,8 @@ _OF_GROUPS: Final = ("/consumers/", "/brokers/topics/")
 _OTHERS: Final = (_OF_GROUPS[1], "/brokers/ids/", CONFIG)
 """What is read of all groups: also which sessions are brokers', and which servers vote."""
 _ROWS: Final = 20_000
+LONGEST: Final = 0xFFFFF + 1024
+"""Bytes of a record that every server reads from its log, if ``jute.maxbuffer`` is not set."""
 _REPLACED: Final = "\ufffd"
 """Replaces bytes of paths that are not UTF-8. Such bytes cannot be searched for as text."""
 _WITHOUT_PATH: Final = pa.array(["createSession", "closeSession", "error"])
@@ -84,7 +86,7 @@ def _runs(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     for heads in reader.heads():
         runs.add(heads)
     place = {"server": piece.server, "file": piece.name}
-    yield _batch(settings, [place | run for run in runs.rows(reader.end)])
+    yield _batch(settings, [place | run for run in runs.rows(reader)])
 
 
 def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -112,7 +114,7 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
             seen.update(filter(None, pc.unique(found_in).to_pylist()))
         yield padded(batch, wanted)
     place = {"server": piece.server, "file": piece.name}
-    rows = [place | run | {"kind": schema.RUN} for run in runs.rows(reader.end)]
+    rows = [place | run | {"kind": schema.RUN} for run in runs.rows(reader)]
     of_group = sorted(path for path in seen if any(part in path for part in parts))
     rows += [place | {"kind": schema.PATH, "path": path} for path in of_group]
     for begin in range(0, len(rows), _ROWS):
@@ -208,9 +210,10 @@ class Runs:
                     self._found.pop()
             self._found.append((first, last, began, int(times[end - 1]), sample))
 
-    def rows(self, end: LogEnd | None = None) -> list[dict[str, Any]]:
-        """The columns of ``schema.TXNLOG_RUNS`` without server and file. ``end``: where reading
-        stopped."""
+    def rows(self, reader: LogReader | None = None) -> list[dict[str, Any]]:
+        """The columns of ``schema.TXNLOG_RUNS`` without server and file. ``reader``: has read the
+        log."""
+        end = None if reader is None else reader.end
         clocks = np.array([run[2:4] for run in self._found], np.int64).ravel()
         times = timestamps(clocks).to_pylist()
         rows: list[dict[str, Any]] = [
@@ -223,4 +226,6 @@ class Runs:
             if not rows:
                 rows.append({"first_zxid": None, "last_zxid": None})
             rows[-1][reason] = f"byte {end.position}: {end.reason}"
+        if reader is not None and reader.longest[0] > LONGEST and rows:
+            rows[-1]["large"] = f"byte {reader.longest[1]}: a record of {reader.longest[0]:,} bytes"
         return rows
