@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zkaudit.commands.expected import expected_option, print_gone
-from zkaudit.commands.question import Clock, timezone_option
+from zkaudit.commands.inputs import limit_names, limit_options
+from zkaudit.commands.question import Clock, about, logs_options, say, timezone_option
 from zkaudit.commands.summary import FAILED
-from zkaudit.findings.kinds import KINDS
-from zkaudit.limits import NOT_COVERED, SEVERITIES
+from zkaudit.findings.kinds import KINDS, NOT_LOOKED_FOR
+from zkaudit.limits import NOT_COVERED, SEVERITIES, Limits
 from zkaudit.text import printable
+from zkconsumer.console.collector import no_collector
+from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import guarded
 
 if TYPE_CHECKING:
     from zkaudit.findings.expected import Expected
+    from zkaudit.local.history import Question
 
 _LIKE_A_PARTITION = re.compile("-[0-9]+$")
 _COLUMNS = (
@@ -37,7 +41,7 @@ _TIMELINE = (
 
 
 @click.command("findings")
-@click.argument("out", type=click.Path(exists=True, file_okay=False))
+@click.argument("places", metavar="PLACE...", nargs=-1, required=True)
 @click.option(
     "--format",
     "form",
@@ -66,6 +70,7 @@ _TIMELINE = (
 @click.option("--from", "start", metavar="TIME", help="Only findings that last until this time.")
 @click.option("--to", "end", metavar="TIME", help="Only findings that begin before this time.")
 @timezone_option
+@logs_options
 @expected_option
 @click.option(
     "--fail-on",
@@ -73,8 +78,9 @@ _TIMELINE = (
     help="Exit with status 3 if one of these findings is of this severity or worse, or is time "
     "that no log covers. Those that are expected do not count.",
 )
+@limit_options
 def findings_command(
-    out: str,
+    places: tuple[str, ...],
     form: str,
     group: str | None,
     severity: str | None,
@@ -84,23 +90,36 @@ def findings_command(
     start: str | None,
     end: str | None,
     clock: Clock,
+    servers: int | None,
+    allow_damage: bool,
     expected: Mapping[str, Expected],
     fail_on: str | None,
+    limits: Limits,
 ) -> int:
-    """Print the findings of an audit, worst first, each with its place in the logs.
+    """Print what went wrong, worst first, each finding with its place in the logs.
 
-    OUT is the directory of the audit. The id in brackets is the same in every audit that has the
-    finding. Each finding has the command that prints the transactions around it. Spark is not
-    needed.
+    PLACE is the directory of an audit, or the directories of the servers' logs, as for `zkaudit
+    run`. Logs are read in this process, without Spark and Java, and not for all kinds of findings:
+    the first lines name those that need `zkaudit run`. The id in brackets is the same in every
+    audit that has the finding. Each finding has the command that prints the transactions around it.
     """
     from zkaudit.findings.expected import gone
     from zkaudit.report.found import Choice, check_group, read
 
     start = start and clock.parse(start, "--from")
     end = end and clock.parse(end, "--to")
-    every = read(Path(out))
-    if group is not None and all(row["group"] != group for row in every):
-        check_group(Path(out), group)
+    if len(places) == 1 and is_audit(Path(places[0])):
+        no_effect("the directory of an audit", "servers", "allow_damage", *limit_names())
+        every = read(Path(places[0]))
+        if group is not None and all(row["group"] != group for row in every):
+            check_group(Path(places[0]), group)
+    else:
+        if unknown := [kind for kind in kinds if kind in NOT_LOOKED_FOR]:
+            raise click.UsageError(f"--kind {unknown[0]} needs zkaudit run")
+        from zkaudit.local.history import Question
+
+        question = Question(places, None, start, end, servers, allow_damage)
+        every = _in_logs(question, group, limits, clock if form == "table" else None)
     rows = list(Choice(group, severity, kinds, topics, members, start, end).of(every))
     for row in rows:
         one = expected.get(row["id"])
@@ -114,6 +133,31 @@ def findings_command(
         if row["expected"] is None
     )
     return FAILED if fail_on is not None and failed else 0
+
+
+def _in_logs(
+    question: Question, group: str | None, limits: Limits, clock: Clock | None
+) -> list[dict[str, Any]]:
+    """Read the logs; print what they cover if there is a ``clock``."""
+    from zkaudit.local.found import findings
+    from zkaudit.local.history import check_group, check_size, read
+    from zkaudit.report.found import plain
+
+    check_size(question.directories)
+    with no_collector():
+        history = read(question)
+        if group is not None:
+            check_group(history, group)
+        found = findings(history, limits)
+        if clock is not None:
+            say(about(history, clock, question.start, question.end))
+            click.echo(f"Not looked for, see zkaudit run: {', '.join(NOT_LOOKED_FOR)}.")
+        return plain(found, question.directories)
+
+
+def is_audit(place: Path) -> bool:
+    """Whether a directory has an audit, finished or not."""
+    return (place / "summary.json").exists() or (place / "tables").exists()
 
 
 def _json(rows: Iterable[dict[str, Any]], _: Clock) -> None:

@@ -93,6 +93,25 @@ _OPTIONS = (
 )
 
 
+def limit_names() -> tuple[str, ...]:
+    """The parameters of the thresholds."""
+    return tuple(limit.name for limit in fields(Limits))
+
+
+def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for the thresholds. The command receives ``limits``."""
+
+    @wraps(command)
+    def with_limits(**given: Any) -> Any:
+        limits = Limits(**{name: given.pop(name) for name in limit_names()})
+        return command(limits=limits, **given)
+
+    decorated: Callable[..., Any] = with_limits
+    for limit in reversed(fields(Limits)):
+        decorated = _limit_option(limit)(decorated)
+    return decorated
+
+
 def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose what to audit. The command receives ``options``
     (job.audit.Options) and ``master``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -108,15 +108,7 @@ timezone_option: Final = click.option(
     help="Time zone of the output, and of times without an offset: Europe/Berlin, or "
     "`local` for that of this machine.",
 )
-_OPTIONS: Final = (
-    click.option(
-        "--zookeeper-logs",
-        "logs",
-        metavar="DIR",
-        multiple=True,
-        required=True,
-        help="Directory of each server, as for `zkaudit run`: --zookeeper-logs zk1 zk2 zk3.",
-    ),
+_LOGS: Final = (
     click.option(
         "--servers",
         type=click.IntRange(min=1),
@@ -129,14 +121,34 @@ _OPTIONS: Final = (
         is_flag=True,
         help="Continue although a log is damaged and no other server has what follows.",
     ),
+)
+_OPTIONS: Final = (
+    click.option(
+        "--zookeeper-logs",
+        "logs",
+        metavar="DIR",
+        multiple=True,
+        required=True,
+        help="Directory of each server, as for `zkaudit run`: --zookeeper-logs zk1 zk2 zk3.",
+    ),
+    *_LOGS,
     timezone_option,
 )
 
 
 def question_options(command: F) -> F:
     """Add the options that choose the logs and the time zone (given as ``clock``)."""
+    return _with(_OPTIONS, command)
+
+
+def logs_options(command: F) -> F:
+    """Add the options about what the logs lack."""
+    return _with(_LOGS, command)
+
+
+def _with(options: Iterable[Callable[[Any], Any]], command: F) -> F:
     with_options: Any = command
-    for option in reversed(_OPTIONS):
+    for option in reversed([*options]):
         with_options = option(with_options)
     return with_options  # type: ignore[no-any-return]
 

@@ -358,6 +358,18 @@ _KINDS: Final = (
 )
 KINDS: Final[Mapping[str, FindingKind]] = {kind.name: kind for kind in _KINDS}
 """By name, in the order of the reference page."""
+NOT_LOOKED_FOR: Final = (
+    "herd",
+    "owner in another layout",
+    "mode written too early",
+    "mode out of order",
+    "mode written by a member",
+    "legacy member in a locked group",
+    "unlocked during a move",
+    "two operators",
+    "migration stands still",
+)
+"""Kinds that only the pipeline finds in logs. Others need journals or brokers."""
 LASTING: Final = tuple(kind.name for kind in _KINDS if kind.lasts)
 """Names of the kinds that have no end while they last to the end of the logs."""
 

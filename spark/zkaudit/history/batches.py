@@ -125,15 +125,17 @@ def fold_batches(
     batches: Iterable[pa.RecordBatch],
     facts: Facts | None = None,
     limits: Limits | None = None,
+    only_findings: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Fold the groups in batches of ``INPUT``; yield batches of ``columns``, which is ``OUTPUT``.
 
-    Without ``facts`` and ``limits``, no rules are applied.
+    ``only_findings``: without the rows of other tables. Without ``facts`` and ``limits``, no rules
+    are applied.
 
     The fold makes many small objects and no cycles, so the cycle collector is off meanwhile: it
     would cost a third of the time.
     """
-    output = _Output(columns)
+    output = _Output(columns, only_findings)
     rows = (row for batch in batches for row in zip(*_lists(batch), strict=True))
     gc.disable()
     try:
@@ -202,13 +204,16 @@ def _shown(row: tuple[Any, ...]) -> Shown:
 class _Output:
     """Rows of the fold, until there are enough for an Arrow batch."""
 
-    def __init__(self, columns: pa.Schema) -> None:
+    def __init__(self, columns: pa.Schema, only_findings: bool = False) -> None:
         self._columns = columns
+        self._only_findings = only_findings
         self._count = 0
         self._rows: dict[tuple[str, ...], list[tuple[Any, ...]]] = {names: [] for names in _TABLES}
 
     def add(self, row: Row) -> None:
         """Add a row of a fold."""
+        if self._only_findings:
+            return
         if isinstance(row, Began) or (isinstance(row, Burst) and not row.is_rebalance):
             return
         self._count += 1
@@ -226,7 +231,7 @@ class _Output:
     def add_sessions(self, fold: Fold) -> None:
         """Add the sessions of a group."""
         place = fold.group
-        if place is not None:
+        if place is not None and not self._only_findings:
             rows = self._rows[_SESSION]
             rows += (("used", *place, session) for session in fold.sessions if session)
 

@@ -48,6 +48,9 @@ _GROUP: Final = re.compile(r"(?s).*?/consumers/([^/]+)/")
 _WITH_TOPIC: Final = 5
 """A path with more parts than this has a topic: /consumers/GROUP/owners/TOPIC/PARTITION."""
 _MOST_NAMES: Final = 5
+MOST_BYTES: Final = 256 << 20
+"""Bytes of one server's logs that the findings of all groups are read from. More take gigabytes of
+memory."""
 _DOUBTED: Final = ("zxid", "idx", "session", "type", "path", "version", "ephemeral")
 
 
@@ -57,7 +60,7 @@ class Question:
 
     Args:
         directories: of the servers, as for ``zkaudit run``.
-        group: its name.
+        group: its name; ``None``: all groups.
         start: ISO time, UTC; the logs are read from a snapshot an hour before, if there is one.
         end: ISO time, UTC.
         servers: number of voting servers; ``None``: as many as there are directories.
@@ -66,7 +69,7 @@ class Question:
     """
 
     directories: Sequence[str]
-    group: str
+    group: str | None
     start: str | None = None
     end: str | None = None
     servers: int | None = None
@@ -127,7 +130,8 @@ def read(question: Question) -> GroupHistory:
         is_log = source == "zookeeper_txnlog"
         return replace(parsed, filters=filters) if is_log else parsed
 
-    begins = selection.group_begins(regex_of([question.group]))
+    group = question.group
+    begins = () if group is None else selection.group_begins(regex_of([group]))
     of_group = settings("zookeeper_txnlog", "groups", begins)
     first, last = (begin or 1) - 1, 2**63 - 1 if end is None else end
     usable = [piece for piece in snapshots if first <= piece.zxid <= last]
@@ -143,10 +147,11 @@ def read(question: Question) -> GroupHistory:
     nodes, whole = _snapshots(
         usable, log_gaps, settings("zookeeper_snapshot", "group_nodes", begins)
     )
-    mine = _of_group(_taken(table, plan), nodes, question.group)
+    rows = _taken(table, plan)
+    mine = (rows, nodes, ()) if group is None else _of_group(rows, nodes, group)
     if mine is None:
         every = settings("zookeeper_txnlog", "groups")
-        raise InputMissingError(_no_such(question.group, _names(wanted, every, usable)))
+        raise InputMissingError(_no_such(group or "", _names(wanted, every, usable)))
     return GroupHistory(
         mine[0],
         mine[1],
@@ -376,6 +381,26 @@ def _names(logs: Iterable[Piece], settings: Settings, snapshots: Sequence[Piece]
             for batch in read_snapshot(piece.path, columns=["path"]):
                 paths.update(batch["path"].to_pylist())
     return {group for path in paths if path and (group := _group_of(path)) is not None}
+
+
+def check_group(history: GroupHistory, group: str) -> None:
+    """Raise InputMissingError if the history of all groups has none of this name."""
+    paths = [*pc.unique(history.rows["path"]).to_pylist(), *history.nodes["path"].to_pylist()]
+    names = {name for path in paths if path and (name := _group_of(path)) is not None}
+    if group not in names:
+        raise InputMissingError(_no_such(group, names))
+
+
+def check_size(directories: Sequence[str]) -> None:
+    """Raise InputMissingError if a server has more logs than one process should read."""
+    size: dict[str, int] = {}
+    for log in selection.find(directories)[0]:
+        size[log.server] = size.get(log.server, 0) + log.size
+    if (most := max(size.values())) > MOST_BYTES:
+        raise InputMissingError(
+            f"the logs of a server have {most >> 20:,} MiB, and this command reads at most "
+            f"{MOST_BYTES >> 20} in one process: use zkaudit run"
+        )
 
 
 def _no_such(group: str, names: set[str]) -> str:

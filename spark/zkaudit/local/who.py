@@ -65,12 +65,14 @@ def who(question: Question, topic: str, partition: int, at: str) -> list[Answer]
     after = (datetime.fromisoformat(at) + timedelta(milliseconds=1)).isoformat(" ")
     question = replace(question, start=at, end=after, options=("--at", "--at"))
     history = read(question)
-    answers = _answers(history, question.group, (topic, partition), milliseconds(at))
+    group = question.group
+    assert group is not None
+    answers = _answers(history, group, (topic, partition), milliseconds(at))
     held = [a for a in answers if isinstance(a.owner, Lifetime) and a.owner.end is None]
     if not held or not history.stopped_early:
         return answers
     history = read(replace(question, end=None))
-    return _answers(history, question.group, (topic, partition), milliseconds(at))
+    return _answers(history, group, (topic, partition), milliseconds(at))
 
 
 def _answers(
