@@ -6,8 +6,9 @@ import ast
 import re
 from pathlib import Path
 
-import zkaudit.findings
+from zkaudit import findings
 from zkaudit.findings.kinds import KINDS, LASTING, page
+from zkaudit.group import records, rules
 from zkaudit.limits import NOT_COVERED, SEVERITIES
 
 from tests.audit.corpus.held_out import HELD_OUT
@@ -18,7 +19,8 @@ from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES
 
 RULES = [
     path
-    for path in sorted(Path(zkaudit.findings.__file__).parent.glob("*.py"))
+    for package in (findings, records, rules)
+    for path in sorted(Path(str(package.__file__)).parent.glob("*.py"))
     if path.name != "kinds.py"
 ]
 CORPORA = [WRITTEN_WITH_THE_RULES, HELD_OUT, HELD_OUT_LATE, HELD_OUT_OWNERSHIP, HELD_OUT_REAL]
@@ -44,14 +46,34 @@ def _literals(node: ast.AST) -> set[str]:
 def _kinds_in(path: Path) -> set[str]:
     """The kinds that a module of rules gives to findings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    texts, results = dict[str, ast.expr](), dict[str, list[ast.expr]]()
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            texts[ast.unparse(node.target)] = node.value
+        elif isinstance(node, ast.FunctionDef):
+            returned = [part.value for part in ast.walk(node) if isinstance(part, ast.Return)]
+            results[node.name] = [value for value in returned if value is not None]
+
+    def given(value: ast.expr) -> set[str]:
+        if isinstance(value, ast.Name):
+            return given(texts[value.id])
+        if isinstance(value, ast.IfExp):
+            return given(value.body) | given(value.orelse)
+        if isinstance(value, ast.Call):
+            return set[str]().union(*map(given, results[ast.unparse(value.func)]))
+        return _literals(value)
+
     kinds = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("kind", "KIND"):
             kinds |= _literals(node.value)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in _CALLS:
-            place = _CALLS[ast.unparse(node.func)]
-            if len(node.args) > place:
+        if isinstance(node, ast.Call):
+            place = _CALLS.get(ast.unparse(node.func))
+            if place is not None and len(node.args) > place:
                 kinds |= _literals(node.args[place])
+            for word in node.keywords:
+                if ast.unparse(node.func) == "Finding" and word.arg == "kind":
+                    kinds |= given(word.value)
     return kinds
 
 
