@@ -109,7 +109,7 @@ _KINDS: Final = (
         ("high", "medium"),
         "A session claimed partitions in the layout of another client, such as pykafka, which "
         "members of the JVM and of zkconsumer ignore. `high`: members owned partitions of the "
-        "same topic meanwhile, so both read them.",
+        "same topic meanwhile, so both may have read the same messages.",
         "The path of the owner znode.",
         "Give the two kinds of clients different groups.",
         lasts=True,

@@ -1,7 +1,7 @@
 """The held-out incidents. Their author had not read the rules, and labelled them from the reference
 and the how-to alone, before the first audit.
 
-``docs/explanation/audit-incidents.md`` has the figures of that first audit. A label that was
+``docs/explanation/audit.md`` has the figures of that first audit. A label that was
 corrected later says so in a comment.
 """
 

@@ -3,13 +3,12 @@
 ``Rules`` calls all rules. ``zkaudit.group.audit_group`` runs a fold and its rules for events in
 memory, ``zkaudit.history.batches`` for a group as a stream. So a rule is tested with a few events::
 
-    audited = audit_group(
-        [
-            Event(1, 0, None, 5, Act.CREATE, "/consumers/g/owners/t/0", b"g_c-0", True),
-            Event(2, 0, None, 6, Act.DELETE, "/consumers/g/owners/t/0"),
-        ]
-    )
-    [finding.kind for finding in audited.findings]  # ["foreign release"]
+    events = [
+        Event(1, 0, None, 5, Act.CREATE, "/consumers/g/owners/t/0", b"g_c-0", True),
+        Event(2, 0, None, 6, Act.DELETE, "/consumers/g/owners/t/0"),
+    ]
+    rows, findings = audit_group(events)
+    [finding.kind for finding in findings]  # ["foreign release"]
 
 A new rule:
 
@@ -20,7 +19,7 @@ A new rule:
    is returned by ``finish``.
 2. ``self.group`` is what rules share: ``live`` lifetimes, the ``member`` behind a session,
    ``coverage``, ``limits``, and ``facts`` from outside the group: sessions, brokers, topics, the
-   end of the history. Something that two rules need is added there.
+   end of the history. State that two rules need belongs there.
 3. Nothing may depend on what happened in a log gap. ``Group.exists`` and ``is_new`` help.
 4. State is kept for members and partitions, never for commits: a group may have millions.
 5. Add the rule to ``RULES``, its kind to ``zkaudit.findings.kinds``, and a test with a few events

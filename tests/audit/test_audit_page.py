@@ -1,11 +1,16 @@
-"""The page about the incidents states the thresholds with which they are audited."""
+"""The page about the audit has the thresholds of the incidents, and examples that run."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import fields
 from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
+import pytest
+from zkaudit import group
+from zkaudit.group import rules
 from zkaudit.limits import Limits
 
 from tests.audit.corpus.held_out import HELD_OUT
@@ -14,7 +19,7 @@ from tests.audit.corpus.held_out_ownership import HELD_OUT_OWNERSHIP
 from tests.audit.corpus.held_out_real import HELD_OUT_REAL
 from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES
 
-PAGE = Path(__file__).parents[2] / "docs/explanation/audit-incidents.md"
+PAGE = Path(__file__).parents[2] / "docs/explanation/audit.md"
 
 
 def test_the_page_has_every_threshold_that_is_not_the_default() -> None:
@@ -37,3 +42,24 @@ def test_the_page_has_every_threshold_that_is_not_the_default() -> None:
     }
     assert not differs
     assert "standstill_seconds" not in WRITTEN_WITH_THE_RULES.limits
+
+
+def test_the_example_prints_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """A reader can paste it."""
+    example = re.search(r"(?s)```python\n(.*?)```\n\nIt prints `([^`]+)`", PAGE.read_text())
+    assert example is not None
+    exec(compile(example[1], PAGE.name, "exec"), {})
+    assert capsys.readouterr().out.strip() == example[2]
+
+
+@pytest.mark.parametrize("module", [group, rules])
+def test_the_examples_of_the_packages_run(module: Any) -> None:
+    """``x  # y`` means that the expression x is y."""
+    assert module.__doc__ is not None
+    example = dedent(module.__doc__.split("::\n\n")[1].split("\n\n")[0])
+    names: dict[str, Any] = dict(vars(group))
+    exec(compile(example, module.__name__, "exec"), names)
+    results = re.findall(r"(?m)^([a-z\[].*?)  # (\[.*|Ended.*)$", example)
+    assert results
+    for expression, result in results:
+        assert eval(expression, names) == eval(result, names)
