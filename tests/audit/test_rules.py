@@ -209,6 +209,40 @@ def test_a_partition_without_an_owner() -> None:
     ]  # fmt: skip
 
 
+def test_a_restart_does_not_hide_that_a_partition_had_no_owner() -> None:
+    """A member that did not claim is restarted, and then claims: the time ends with its first
+    registration."""
+    stuck = [join(1, 5), claim(2, 5), delete(3, 5), at(close(4, 5), 3600)]
+    back = [at(join(5, 6), 3605), at(claim(6, 6), 3606)]
+    for history in ([*stuck, *back], stuck):
+        (finding,) = found(*history, facts=end_at(3_700))
+        assert (finding.kind, finding.zxid, finding.end_zxid) == ("unowned interval", 3, 4)
+        assert finding.sentence == (
+            "t-0 of group g had no owner for 3,597.0 s although a member was registered, until "
+            "that member left."
+        )
+    # A new partition that its first members did not claim is the same.
+    new = topics(t=Partition(3, 3_000_000, True))
+    history = [join(1, 5), at(close(4, 5), 3600), *back]
+    (finding,) = found(*history, facts=end_at(3_700, topics=new))
+    assert (finding.kind, finding.zxid, finding.end_zxid) == ("unowned interval", 3, 4)
+    # Nothing is found twice, nor while no member was registered.
+    waited = [at(join(5, 6), 3605), at(claim(6, 6), 3650)]
+    assert [one.end_zxid for one in found(*stuck, *waited)] == [4]
+    longer = [at(join(5, 6), 3605), at(claim(6, 6), 9_000)]
+    assert [one.end_zxid for one in found(*stuck, *longer)] == [6]
+    assert kinds(*stuck[:3], at(close(4, 5), 20), at(join(5, 6), 900), at(claim(6, 6), 901)) == []
+    assert kinds(join(1, 5, "a", "other"), claim(2, 5), delete(3, 5), stuck[3], *back) == []
+
+
+def test_a_log_gap_does_not_hide_what_ended_before_it() -> None:
+    """The claim may be in the log gap, and the time before it is certain."""
+    stuck = [join(1, 5), claim(2, 5), delete(3, 5), at(close(4, 5), 3600)]
+    later = [at(join(25, 6), 3700), at(claim(26, 6), 3701)]
+    (finding,) = found(*stuck, *later, gaps=[(10, 20)])
+    assert (finding.kind, finding.zxid, finding.end_zxid) == ("unowned interval", 3, 4)
+
+
 def test_the_member_that_registered_first_shows_the_longest_time() -> None:
     """Members join and leave at random while partitions have no owner. Each unowned interval gets
     the registration that began first, of those that lasted to its end."""

@@ -29,12 +29,34 @@ class _Free(NamedTuple):
     """The zxid from which on the absence of an owner is certain."""
 
 
+def _owner(group: Group, topic: str, number: int) -> Znode:
+    """The owner znode of a partition."""
+    name = f"{topic}/{number}"
+    path = f"{group.chroot}/consumers/{group.name}/owners/{name}"
+    return Znode(path, group.chroot, group.name, OWNERS, name, topic, number)
+
+
+class _Time(NamedTuple):
+    """A time in which a partition had no owner and one member was registered."""
+
+    free: _Free
+    begin: Moment
+    until: Moment
+    seconds: float
+    is_later: bool
+    """The member registered after the partition had lost its owner."""
+    has_left: bool
+    """The time ends because the member left."""
+
+
 class Unowned(Rule):
     """Partitions that had no owner while a member that subscribes to the topic stayed registered.
 
     The proof is one member that was registered all that time. If it registered after the partition
-    had lost its owner, the time begins then. A deleted topic has no partitions, and a recreated one
-    may have fewer. Those of a recreated topic have no owner from its creation on.
+    had lost its owner, the time begins then. If it left before the next claim, as a member does
+    that is restarted because of the fault, the time ends then. A deleted topic has no partitions,
+    and a recreated one may have fewer. Those of a recreated topic have no owner from its creation
+    on.
     """
 
     def __init__(self, group: Group) -> None:
@@ -42,6 +64,8 @@ class Unowned(Rule):
         self._released: dict[str, Lifetime | None] = {}
         """By path: the last lifetime, if it has ended; ``None``: there is one, or its end is
         unknown."""
+        self._until_left: dict[str, _Time] = {}
+        """By path, until the next claim: the longest time that ended because the member left."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
         """A claim ends the time without an owner."""
@@ -51,25 +75,56 @@ class Unowned(Rule):
         first = znode.path not in self._released
         last = None if first else self._released[znode.path]
         self._released[znode.path] = None
-        free = None
+        free, left = None, self._until_left.pop(znode.path, None)
         if last is not None:
             free = self._after(last, start)
         elif first and start.idx != FROM_SNAPSHOT:
             free = self._before_first(znode, start)
-        return () if free is None else self._judge(free, start, claim=start)
+        return () if free is None else self._judge(free, start, start, left)
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Remember the owner until the next claim."""
+        """Remember the owner until the next claim, and how long a member that leaves saw none."""
         if lifetime.znode.tree == OWNERS:
             known = lifetime.ended is not Ended.UNKNOWN
             self._released[lifetime.znode.path] = lifetime if known else None
+        elif lifetime.znode.tree == IDS and lifetime.ended is not Ended.UNKNOWN:
+            self._left(lifetime)
         return ()
+
+    def _left(self, member: Lifetime) -> None:
+        end, start = member.end, member.start
+        assert end is not None
+        if (
+            start is UNKNOWN
+            or seconds_between(start.time, end.time) < self.group.limits.unowned_seconds
+        ):
+            return
+        released = [last for last in self._released.values() if last is not None]
+        topics = self.group.wanted.streams(member, {last.znode.topic for last in released})
+        frees = [self._after(last, end) for last in released if last.znode.topic in topics]
+        for topic in topics:
+            for number in self.group.facts.topics.get((self.group.chroot, topic), ()):
+                znode = _owner(self.group, topic, number)
+                if znode.path not in self._released:
+                    frees.append(self._before_first(znode, end))
+        for free in filter(None, frees):
+            time = self._time(free, member, end, has_left=True)
+            longest = self._until_left.get(free.znode.path)
+            if time is not None and (longest is None or time.seconds > longest.seconds):
+                self._until_left[free.znode.path] = time
+
+    def gap(self) -> Iterable[Finding]:
+        """Report what ended before the log gap, of partitions that had had an owner."""
+        for path, time in self._until_left.items():
+            if self._released.get(path) is not None:
+                yield self._finding(time, None)
+        self._until_left.clear()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
         """Judge the partitions without an owner at the end."""
-        for last in self._released.values():
+        for path, last in self._released.items():
             if last is not None and (free := self._after(last, end)) is not None:
-                yield from self._judge(free, end, claim=None)
+                yield from self._judge(free, end, None, self._until_left.get(path))
 
     def _partition(self, znode: Znode) -> tuple[bool, Partition | None]:
         """Whether the partition exists as far as is known, and what its topic's znode shows."""
@@ -108,26 +163,49 @@ class Unowned(Rule):
         sure = 0 if is_new else _LATE if known is None else known
         return _Free(znode, begin, begin.time, evidence, words, sure)
 
-    def _judge(self, free: _Free, until: Moment, claim: Moment | None) -> Iterator[Finding]:
-        group, limit = self.group, self.group.limits.unowned_seconds
+    def _judge(
+        self, free: _Free, until: Moment, claim: Moment | None, left: _Time | None
+    ) -> Iterator[Finding]:
+        """``left``: the longest time that ended because a member left."""
+        member = next(filter(self.group.exists, self.group.wanted.by(free.znode.topic)), None)
+        time = None if member is None else self._time(free, member, until)
+        if time is None or (claim is not None and left is not None and left.seconds > time.seconds):
+            time = left
+        if time is not None:
+            yield self._finding(time, claim)
+
+    def _time(
+        self, free: _Free, member: Lifetime, until: Moment, has_left: bool = False
+    ) -> _Time | None:
+        """Return the time up to a moment; ``None`` if it is too short or not certain."""
+        limit, start = self.group.limits.unowned_seconds, member.start
         if seconds_between(free.since, until.time) < limit:
-            return
-        member = next(filter(group.exists, group.wanted.by(free.znode.topic)), None)
-        if member is None or member.start is UNKNOWN or member.start.zxid >= until.zxid:
-            return
-        later = member.start.zxid > free.begin.zxid
-        begin = member.start if later else free.begin
+            return None
+        if start is UNKNOWN or start.zxid >= until.zxid:
+            return None
+        later = start.zxid > free.begin.zxid
+        begin = start if later else free.begin
         if begin.zxid < free.sure_from:
-            return
-        since = latest(free.since, member.start.time) if later else free.since
+            return None
+        since = latest(free.since, start.time) if later else free.since
         seconds = seconds_between(since, until.time)
-        if seconds < limit:
-            return
-        evidence = [free.evidence]
-        if later:
+        return None if seconds < limit else _Time(free, begin, until, seconds, later, has_left)
+
+    def _finding(self, time: _Time, claim: Moment | None) -> Finding:
+        free, begin, until, seconds = time[:4]
+        evidence, end = [free.evidence], claim
+        if time.is_later:
             evidence.append(Evidence("registrations", begin.zxid, what="a subscribed member"))
-        what = f"{partition_of(free.znode)} of group {group.name} "
-        if claim is None:
+        what = f"{partition_of(free.znode)} of group {self.group.name} "
+        is_orphan = claim is None and not time.has_left
+        if time.has_left:
+            end = until
+            evidence.append(Evidence("membership", until.zxid, what="the member left"))
+            what += (
+                f"had no owner for {seconds:,.1f} s although a member was registered, until that "
+                "member left."
+            )
+        elif claim is None:
             what += (
                 f"has had no owner for the last {seconds:,.1f} s of the logs although members are "
                 "registered."
@@ -137,16 +215,16 @@ class Unowned(Rule):
             what += (
                 f"had no owner for {seconds:,.1f} s{free.words} although members were registered."
             )
-        yield Finding(
-            severity="high" if claim is None else "medium",
-            kind="orphan partition" if claim is None else "unowned interval",
+        return Finding(
+            severity="high" if is_orphan else "medium",
+            kind="orphan partition" if is_orphan else "unowned interval",
             basis=timed(begin.zxid, until.zxid),
             sentence=what + clocks(begin.zxid, until.zxid),
             evidence=tuple(evidence),
             zxid=begin.zxid,
             time=begin.time,
-            end_zxid=None if claim is None else claim.zxid,
-            end_time=None if claim is None else claim.time,
+            end_zxid=None if end is None else end.zxid,
+            end_time=None if end is None else end.time,
             topic=free.znode.topic,
             partition=free.znode.partition,
         )
