@@ -282,6 +282,19 @@ def test_a_step_faster_than_any_consumer() -> None:
     assert told(*running(), *handed, commit(201, 90_000, OTHER)) == []
 
 
+def test_an_owner_that_overwrites_a_lower_offset_has_not_jumped() -> None:
+    """It is where it was before. A new owner has started from the lower offset."""
+    high = [join(1, MEMBER), claim(2, MEMBER), commit(3, 900_000)]
+    lowered = [*high, commit(4, 5, TOOL)]
+    assert [one.kind for one in found(*lowered, commit(5, 900_010))] == ["tool write"]
+    twice = [*lowered, commit(5, 7, TOOL), commit(6, 900_010)]
+    assert {one.kind for one in found(*twice)} == {"tool write"}
+    again = [*lowered, close(5, MEMBER), join(6, OTHER, "b"), claim(7, OTHER, "b")]
+    assert "offset jump" in {one.kind for one in found(*again, commit(8, 900_010, OTHER))}
+    on = [*lowered, commit(5, 900_010), commit(6, 1_900_010)]
+    assert [one.messages for one in found(*on) if one.kind == "offset jump"] == [1_000_000]
+
+
 def test_a_step_is_compared_with_its_topic() -> None:
     """It is slower than a consumer, but much faster than 99 % of the topic's commits, before or
     after it."""

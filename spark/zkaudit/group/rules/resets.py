@@ -17,7 +17,7 @@ from zkaudit.group.events import Commit, Kind, Lifetime, Moment, Write
 from zkaudit.group.facts import Partition
 from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
 from zkaudit.group.rules.words import clocks, hex_of, offset_text, partition_of, span, who
-from zkaudit.group.znodes import Znode
+from zkaudit.group.znodes import OWNERS, Znode
 
 JUMP_LEAST: Final = 10_000
 """Steps of fewer offsets are never compared with the other ones of their topic."""
@@ -124,6 +124,8 @@ class Jumps(Rule):
         super().__init__(group)
         self._writers: dict[str, int] = {}
         """The session that wrote each offset last, by path."""
+        self._reached: dict[str, Write] = {}
+        """By path: what was stored before a session that is not the owner lowered it."""
         self._paces: defaultdict[str, Pace] = defaultdict(Pace)
         self._least = min(group.limits.jump_rate, JUMP_LEAST)
 
@@ -137,11 +139,15 @@ class Jumps(Rule):
             is_own = self._writers.get(path) == commit.session
             self._writers[path] = commit.session
         elif owner is None or owner.session != commit.session:
+            self._lowered(commit)
             return ()
         if offset is None or commit.kind is not Kind.COMMIT:
             return ()
         if isinstance(before, Write) and before.offset is not None:
             start, start_at, start_time = before.offset, before.zxid, before.time
+            reached = self._reached.get(commit.znode.path) if self._reached else None
+            if reached is not None and reached.offset is not None and reached.offset > start:
+                start, start_at, start_time = reached.offset, reached.zxid, reached.time
         elif commit.created and (made := self._created(commit.znode)) is not None:
             start, start_at, start_time = 0, None, made.time
         else:
@@ -151,6 +157,25 @@ class Jumps(Rule):
             self._paces[commit.znode.topic].add(size / _seconds(start_time, commit.time))
             if size >= self._least and is_own:
                 return self._large(commit, start, start_at, start_time)
+        return ()
+
+    def _lowered(self, commit: Commit) -> None:
+        """Remember where the owner is: it does not read the lower offset that another session
+        wrote, and overwrites it."""
+        before, path = commit.previous, commit.znode.path
+        if not isinstance(before, Write) or before.offset is None or commit.offset is None:
+            return
+        known = self._reached.get(path)
+        reached = -1 if known is None or known.offset is None else known.offset
+        if commit.offset < before.offset and before.offset > reached:
+            self._reached[path] = before
+
+    def began(self, lifetime: Lifetime) -> Iterable[Finding]:
+        """A new owner starts from the stored offset."""
+        znode = lifetime.znode
+        if znode.tree == OWNERS and self._reached:
+            path = f"{znode.chroot}/consumers/{znode.group}/offsets/{znode.name}"
+            self._reached.pop(path, None)
         return ()
 
     def _created(self, znode: Znode) -> Partition | None:
