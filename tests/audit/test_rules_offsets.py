@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
 from zkaudit.group import Act, Event, Facts, Finding, Opened, Partition
+from zkaudit.group.rules.offsets import WrongOffsets
 from zkaudit.group.rules.resets import Pace
 
 from tests.audit import test_rules
@@ -293,6 +296,27 @@ def test_an_owner_that_overwrites_a_lower_offset_has_not_jumped() -> None:
     assert "offset jump" in {one.kind for one in found(*again, commit(8, 900_010, OTHER))}
     on = [*lowered, commit(5, 900_010), commit(6, 1_900_010)]
     assert [one.messages for one in found(*on) if one.kind == "offset jump"] == [1_000_000]
+
+
+def test_a_write_is_compared_only_with_those_that_wait_for_it() -> None:
+    """A job may store its offset with a new session each time, and never claim. Then the steps of
+    the rule grow with the number of writes, not with its square."""
+    code, steps = WrongOffsets._answered.__code__, 0
+
+    def count(frame: FrameType, what: str, _: Any) -> Any:
+        nonlocal steps
+        steps += what == "line"
+        return count if frame.f_code is code else None
+
+    written = [commit(n, n, 1_000 + n) for n in range(10, 310)]
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        findings = found(join(1, MEMBER, "a", "other"), *written)
+    finally:
+        sys.settrace(before)
+    assert len(findings) == 300
+    assert 300 < steps < 300 * 20
 
 
 def test_a_step_is_compared_with_its_topic() -> None:

@@ -50,6 +50,8 @@ class _Partition:
     """Since the last claim, the last offset of each session that did not certainly own it."""
     writes: dict[object, Writes] = field(default_factory=dict)
     """Wrong writes since the last claim, by session and owner."""
+    unanswered: list[Writes] = field(default_factory=list)
+    """Those that no other write followed."""
     lowered: list[Lowered] = field(default_factory=list)
     """Lower offsets that no write followed."""
     started: list[Waiting] = field(default_factory=list)
@@ -131,7 +133,7 @@ class WrongOffsets(Rule):
         for found in ended:
             found.start = Start(lifetime)
             (state.started if found.next is None else waiting).append(found)
-        state.writes, state.lowered = {}, []
+        state.writes, state.unanswered, state.lowered = {}, [], []
         state.had_streams = state.had_streams or threaded
         state.claim()
         yield from self._judged(state, waiting)
@@ -173,8 +175,9 @@ class WrongOffsets(Rule):
         """Judge what waited for the next write."""
         following = Next(commit, role)
         waiting, state.lowered = list[Waiting](state.lowered), []
-        for found in (*waiting, *state.writes.values()):
-            found.next = found.next or following
+        for found in (*waiting, *state.unanswered):
+            found.next = following
+        state.unanswered.clear()
         if role is Role.OWNER and state.started:
             for found in state.started:
                 assert found.start is not None
@@ -200,6 +203,7 @@ class WrongOffsets(Rule):
             writes = Writes(writer, commit, commit, alive, state.was_claimed, state.position)
             state.writes[key] = writes
         writes.add(commit, state.position, state.delivered)
+        state.unanswered.append(writes)
 
     def _compare(self, state: _Partition, commit: Commit, writer: Writer) -> None:
         """See whether a session lowered the offset that is, or may be, its own."""
