@@ -60,7 +60,7 @@ class CommitsPastMoves(Rule):
             basis="proven",
             sentence=f"{writer} wrote {writes.times} times to the offset of {partition_of(znode)} "
             f"of group {self.group.name} in ZooKeeper, the last time {newest}, after the group had "
-            "been moved to Kafka. No member will read it.",
+            "been moved to Kafka. Members that read their offsets from Kafka do not see it.",
             evidence=(
                 Evidence("moves", writes.moved_zxid, what="moved to kafka"),
                 Evidence("commits", first.zxid, first.idx, session, f"wrote {begin}"),
