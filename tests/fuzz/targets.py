@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest import mock
@@ -35,6 +36,7 @@ from zkaudit.decode.batches import read_log, read_snapshot, read_snapshot_sessio
 from zkaudit.decode.offsets_topic import decode as decode_offsets_record
 from zkaudit.decode.txnlog import FILE_HEADER, BodyError, decode_payload
 from zkaudit.errors import LogFormatError
+from zkaudit.group import Act, Event, audit_group
 from zkaudit.history import modes
 from zkaudit.sources.journal import read_journal_rows
 from zkmigrate.apply import journal as migration_journal
@@ -127,6 +129,26 @@ _TOPICS: Final = ("a", "abc", "b", "t0", "a" * 200 + "!", "__consumer_offsets")
 
 def _subscribed(data: bytes) -> object:
     return expand("/z", znodes.decode_registration("/z", data), _TOPICS, exclude_internal=True)
+
+
+def _audited_group(data: bytes) -> object:
+    """The same bytes in each znode of a group whose history is judged."""
+    znodes = ("ids/g_a", "owners/t/0", "offsets/t/0", "migration")
+    return audit_group(
+        [
+            Event(
+                zxid,
+                0,
+                zxid,
+                5,
+                act,
+                f"/consumers/g/{znode}",
+                data,
+                znode.startswith(("ids", "owners")),
+            )
+            for zxid, (act, znode) in enumerate(product((Act.CREATE, Act.SET), znodes), 1)
+        ]
+    )
 
 
 def _quiet_group(data: bytes) -> object:
@@ -983,6 +1005,12 @@ TARGETS: Final[dict[str, Target]] = {
         ZNODE_S,
         (b'{"zkmigrate":1,"acl":[]}', b"null"),
     ),
+    "audited-group": Target(
+        _audited_group,
+        (),
+        ZNODE_S,
+        (_REGISTRATION, _FILTER, b'{"moved_to":"kafka","version":1}', b"g_a-0", b"15", b"-3"),
+    ),
     "quiet-group": Target(
         _quiet_group,
         (),
@@ -1040,6 +1068,8 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "spark/zkaudit/decode/snapshot.py": ("snapshot", "snapshot-sessions"),
     "spark/zkaudit/decode/txnlog.py": ("transaction", "log"),
     "spark/zkaudit/demo.py": OWN,
+    "spark/zkaudit/group/rules/resets.py": OWN,
+    "spark/zkaudit/group/subscriptions.py": ("audited-group",),
     "spark/zkaudit/history/modes.py": ("group-lock-seen",),
     "spark/zkaudit/history/quiet.py": ("quiet-group",),
     "spark/zkaudit/job/buckets.py": OWN,

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession, functions as F
 from zkaudit import schema
-from zkaudit.findings import load
 from zkaudit.findings.base import Tables
 from zkaudit.group import znode_of
 from zkaudit.group.znodes import WITH_CHANGES
@@ -95,33 +94,3 @@ def of(spark: SparkSession, **rows: list[dict[str, Any]]) -> Tables:
     end = frame_of(spark, END, [{"zxid": 10_000}])
     names = Tables.__dataclass_fields__.keys() & made.keys()
     return Tables(**{name: made[name] for name in names}, end=end)
-
-
-def test_the_cause_of_a_storm_is_found_as_by_comparing_all(spark: SparkSession) -> None:
-    """A group has many storms, and joins and leaves inside and outside of them. Each storm gets the
-    member with more than half of its joins and leaves."""
-    chance = random.Random(6)
-    group = {"chroot": "", "group": "g"}
-    storms, changes, at = [], [], 0
-    for number in range(30):
-        begin = at + chance.randrange(1, 20)
-        at = begin + chance.randrange(0, 30)
-        storms.append(group | {"storm": number, "begin": begin, "end": at})
-    for zxid in range(at + 20):
-        member = chance.choice(["a", "a", "a", "b"])
-        changes.append(group | {"at": zxid, "source": member})
-    expected = {}
-    for storm in storms:
-        inside = [c["source"] for c in changes if storm["begin"] <= c["at"] <= storm["end"]]
-        for member in "ab":
-            if 2 < len(inside) < 2 * inside.count(member):
-                expected[storm["storm"]] = (member, inside.count(member))
-    names = "chroot string, group string"
-    rows = load.culprits(
-        spark.createDataFrame(changes, f"{names}, at long, source string"),
-        spark.createDataFrame(storms, f"{names}, storm long, begin long, end long"),
-    )
-    assert "Join" not in rows._jdf.queryExecution().toString()
-    found = {row.storm: (row.source, row.by_source) for row in rows.collect()}
-    assert len(expected) > 10
-    assert found == expected

@@ -70,7 +70,7 @@ def test_damage_and_copies_change_no_history(
     assert [reason.partition(" ")[0] for *_, reason in told(part)].count("What") == 3
     assert {"severity": "high", "kind": "not covered", "count": 3} in part["findings"]
     assert status_of(part, "critical") == 3
-    findings_command.callback(part["out"], "table", "g", None)  # type: ignore[misc]
+    findings_command(["--group", "g", part["out"]], standalone_mode=False)
     shown = capsys.readouterr().out
     assert "is unknown: the logs end earlier." in shown
     assert "is unknown: no log has zxids 0x2 to 0x64." in shown

@@ -21,8 +21,8 @@ import pytest
 from kazoo.client import KazooClient
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit.findings.base import Tables
-from zkaudit.findings.coordinator import coordinator, two_owners
 from zkaudit.findings.migrations import migrations as rules
+from zkaudit.findings.outside import from_records
 from zkaudit.history import staging
 from zkaudit.job import audit as job
 from zkaudit.job.output import load
@@ -292,7 +292,7 @@ def test_without_a_mode_nothing_is_planned(spark: SparkSession) -> None:
     empty = frame_of(spark, END, [])
     frames: dict[str, Any] = dict.fromkeys(FRAMES, empty)
     tables = Tables(**frames)
-    assert rules(tables, Limits()) == coordinator(tables, Limits(), lambda _, frame: frame) == []
+    assert rules(tables, Limits()) == from_records(tables, Limits()) == []
 
 
 def test_logs_that_begin_during_a_move(spark: SparkSession) -> None:
@@ -364,8 +364,9 @@ def test_two_owners_during_a_move(spark: SparkSession) -> None:
     owned = frame_of(spark, catalog.GROUP_OWNERSHIP.spark_type(), rows)
     end = frame_of(spark, END, [{"zxid": 99, "time": START + timedelta(seconds=99)}])
     frames: dict[str, Any] = dict.fromkeys(FRAMES, end)
-    tables = Tables(**frames)
-    found = two_owners(tables, owned, Limits()).orderBy("partition").collect()
+    tables = Tables(**frames, group_ownership=owned)
+    (frame,) = from_records(tables, Limits())
+    found = frame.where("kind = 'two owners'").orderBy("partition").collect()
     assert [(row["partition"], row["basis"], row["zxid"]) for row in found] == [
         (0, "inferred", 9), (3, "inferred", 9)
     ]  # fmt: skip

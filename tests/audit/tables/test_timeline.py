@@ -66,7 +66,7 @@ def test_one_history_of_a_group_that_was_stopped_and_moved(spark: SparkSession) 
     of this name."""
     zookeeper = [("/kafka", "moved"), ("", "stays"), ("/a", "twice"), ("/b", "twice")]
     names = owners(spark, *zookeeper)
-    stage = staging.Stage(names, *[names] * 5, log_gaps=())
+    stage = staging.Stage(names, *[names] * 4, log_gaps=())
     chroots = kept(timeline.chroots(stage))
     assert {tuple(row) for row in chroots.collect()} == {
         ("moved", "/kafka"), ("stays", ""), ("twice", None)
@@ -119,5 +119,5 @@ def test_a_group_with_a_mode_takes_precedence(spark: SparkSession) -> None:
     """Of several groups of one name, the coordinator's is the one that has a mode."""
     rows = [("/a", "g", "owners"), ("/b", "g", "mode"), ("/b", "g", "ids"), ("/c", "g", "lock")]
     names = in_trees(spark, *rows)
-    stage = staging.Stage(names, *[names] * 5, log_gaps=())
+    stage = staging.Stage(names, *[names] * 4, log_gaps=())
     assert [tuple(row) for row in timeline.chroots(stage).collect()] == [("g", "/b")]
