@@ -242,7 +242,9 @@ def test_findings_are_reached_by_keys_and_links_and_leave_as_files(
     shown = data("=orders")
     first = shown["findings"][0]
     shown["end"], shown["width"] = 480_000_000, 1_000_000
-    shown["findings"] = [first | {"t": t, "zxid": t} for t in (500, 200_000_000, 90_000_000)]
+    shown["findings"] = [
+        first | {"t": t, "zxid": t, "id": f"{t:010x}"} for t in (500, 200_000_000, 90_000_000)
+    ]
     page = render(shown)
     steps = """{
     const press = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key }));
