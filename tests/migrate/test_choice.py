@@ -16,10 +16,10 @@ import click
 import pytest
 import zkmigrate
 from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.commands.outcomes import Outcomes
 from zkmigrate.commands.planning import Summary
 from zkmigrate.commands.renaming import Rename, choose
 from zkmigrate.commands.root import cli
-from zkmigrate.commands.running import PassedGroups, print_results
 from zkmigrate.commands.selection import Selection
 from zkmigrate.errors import MigrationError
 from zkmigrate.exits import HELP, exit_status
@@ -188,12 +188,13 @@ def test_a_new_name_of_an_existing_group_is_a_problem(direction: Direction) -> N
 def test_tables_show_both_names(how: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """JSON and CSV have a column for the name in Kafka."""
     plans: Any = (GroupPlan("a", kafka_group="x"),)
-    passed = PassedGroups(plans, None)
     summary = Summary(how, False, ())
-    assert list(summary.watch(passed)) == list(plans)
+    assert list(summary.watch(plans)) == list(plans)
     summary.print_all()
+    outcomes = Outcomes("moving", True, how)
+    outcomes.add(Result("a", Outcome.DONE, 1, kafka_group="x"))
     with pytest.raises(click.exceptions.Exit), click.Context(click.Command("apply")):
-        print_results([Result("a", Outcome.DONE, 1)], passed, how, False)
+        outcomes.finish(["a"])
     text = capsys.readouterr().out
     assert text.count("a (x in Kafka)" if how == "table" else "kafka_group") == 2
     assert how == "table" or ('"x"' in text or ",x\n" in text)

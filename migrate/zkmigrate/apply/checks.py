@@ -212,17 +212,6 @@ class Checks:
                 "shows what to decide",
             )
 
-    def not_moved(self, change: Change) -> None:
-        """Check that a move that the journal says was undone is not the group's last one."""
-        (node,) = self._stores.zk.run(read_many([migration_marker.path(change.group)]))
-        if node is not None and node.data == change.after:
-            raise refused(
-                change.group,
-                Reason.MOVED_SINCE,
-                "the journal says that it was rolled back, but it is moved: another run has moved "
-                "it with a copy of the journal; use that one",
-            )
-
     def source_unchanged(self, change: Change) -> None:
         """Check that the source store still has the offsets that were moved.
 

@@ -35,9 +35,9 @@ from zkconsumer.core.zookeeper.ops import (
 )
 from zkconsumer.core.zookeeper.scripts.common import Refused, Script, attempt, ensure_path
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
-from zkconsumer.zk.blocking import refusal
+from zkconsumer.errors import ZkConsumerError
+from zkconsumer.zk.blocking import or_refusal, refusal
 from zkmigrate.apply.outcome import Outcome, Result, by_table, ended_by
-from zkmigrate.errors import GroupRefusedError
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.table import Action
 from zkmigrate.reasons import Reason
@@ -48,6 +48,7 @@ __all__ = [
     "LIVE",
     "Found",
     "Guard",
+    "caught",
     "decode",
     "lock",
     "lock_moved",
@@ -134,6 +135,15 @@ def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Scrip
             lifted = isinstance(reply, Ok)
 
 
+def caught(group: str, script: Script[Result]) -> Script[Result]:
+    """Return what a group's script returns, or the outcome of its error."""
+    try:
+        result = yield from or_refusal(script)
+    except ZkConsumerError as error:
+        return ended_by(group, error)
+    return result if isinstance(result, Result) else ended_by(group, result)
+
+
 def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
     """Lock a group that was moved to Kafka and has no members. Without ``execute`` only check."""
     found = yield from migration_marker.state_of(group)
@@ -150,10 +160,7 @@ def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
     if not execute:
         return Result(group, Outcome.WOULD, 0)
     written = record.written(found.record, now_ms, command="lock", locked=True)
-    try:
-        yield from record.write(group, written)
-    except GroupRefusedError as error:
-        return ended_by(group, error)
+    yield from record.write(group, written)
     fault = yield from lock(group, now_ms)
     if fault is None:
         return Result(group, Outcome.DONE, 0)
@@ -172,10 +179,7 @@ def release(group: str, execute: bool) -> Script[Result]:
     refused = by_table((yield from migration_marker.state_of(group)), Action.UNLOCK)
     if refused is not None or not execute:
         return refused or Result(group, Outcome.WOULD, 0)
-    try:
-        yield from unlock_recorded(group, int(time.time() * 1000))
-    except GroupRefusedError as error:
-        return ended_by(group, error)
+    yield from unlock_recorded(group, int(time.time() * 1000))
     if (yield from look(group)).guard is Guard.LOCKED:
         return Result(group, Outcome.REFUSED, 0, LOCKED_MEANWHILE, (Reason.OTHER_OPERATOR,))
     return Result(group, Outcome.DONE, 0)

@@ -15,21 +15,17 @@ from threading import Event
 from typing import Any, Final
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.errors import (
-    ZkConsumerError,
-    ZkUnavailableError,
-    ZooKeeperError,
-)
+from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import ownership
 from zkmigrate.apply.change import forward
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Effect, Journal, no_effect
-from zkmigrate.apply.outcome import Outcome, Result, ended_by
+from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.apply.parallel import Parallel
 from zkmigrate.apply.records import begun_by, histories_of, outcome_of, recorded, since_plan
 from zkmigrate.apply.steps import Steps, changes_of
-from zkmigrate.errors import GroupInUseError, GroupRefusedError, JournalError
+from zkmigrate.errors import GroupInUseError, GroupRefusedError
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import GroupPlan, Verdict
@@ -191,16 +187,21 @@ class Migrator:
 
         def attempt(wanted: Iterable[tuple[int, GroupPlan]], over: bool) -> None:
             def one(steps: Steps, item: tuple[int, GroupPlan]) -> Result | None:
+                plan = item[1]
                 steps.forget()
+                later = () if over else (GroupInUseError,)
                 try:
-                    result = work(steps, item[1])
-                except (JournalError, ZkUnavailableError):
-                    raise
-                except ZkConsumerError as error:
-                    if isinstance(error, GroupInUseError) and not over:
-                        return None
-                    result = ended_by(item[1].group, error)
-                result = replace(result, locked=steps.locked, changed=steps.changed)
+                    result = result_of(plan.group, lambda: work(steps, plan), *later)
+                except GroupInUseError:
+                    return None
+                result = replace(
+                    result,
+                    locked=steps.locked,
+                    changed=steps.changed,
+                    kafka_group=plan.kafka_group,
+                    stays=plan.stays,
+                    problem=next(iter(plan.problems), None),
+                )
                 facts = self._hooked.pop(result.group, None)
                 if facts is not None:
                     result = self._hooks.end(result, facts)
@@ -212,7 +213,6 @@ class Migrator:
                     if registered is None:
                         waiting.append((number, group))
                         continue
-                    assert isinstance(registered, Result)
                     results[number] = registered
                     on_group(registered)
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from zkconsumer.errors import GroupActiveError, ZkConsumerError
-from zkmigrate.errors import GroupRefusedError
+from zkconsumer.errors import GroupActiveError, ZkConsumerError, ZkUnavailableError
+from zkmigrate.errors import GroupRefusedError, JournalError
 from zkmigrate.exits import exit_status
 from zkmigrate.model import GroupState
 from zkmigrate.plan.cases import case_of
-from zkmigrate.plan.table import Action, Do, decide
+from zkmigrate.plan.table import Action, Do, Way, decide
+from zkmigrate.plan.values import Problem, StaysBehind
 from zkmigrate.reasons import Reason
 
 NOT_LOCKED = "not locked"
@@ -64,6 +65,16 @@ class Result:
     """Whether old consumers are kept from starting, if that was looked up."""
     changed: tuple[Changed, ...] = ()
     """The offsets that were changed, by this run or a killed one that it has resumed."""
+    kafka_group: str = ""
+    """The group's name in Kafka, if it differs."""
+    way: Way | None = None
+    """How ``undo`` takes the group back."""
+    mode: str | None = None
+    """The group's mode, if it is in a live move."""
+    stays: tuple[StaysBehind, ...] = ()
+    """What the plan leaves behind."""
+    problem: Problem | None = None
+    """Why the group is not ready according to the plan."""
 
 
 _BY_TABLE: Final = {
@@ -84,7 +95,8 @@ def by_table(state: GroupState, action: Action) -> Result | None:
     why = "; ".join(state.faults)
     if not why and answer.reason is not None:
         why = f"{case_of(state).value}: {answer.why}"
-    return Result(state.group, _BY_TABLE[answer.do], 0, why, reasons)
+    outcome = _BY_TABLE[answer.do]
+    return Result(state.group, outcome, 0, why, reasons, kafka_group=state.kafka_group)
 
 
 def ended_by(group: str, error: ZkConsumerError) -> Result:
@@ -95,6 +107,21 @@ def ended_by(group: str, error: ZkConsumerError) -> Result:
         case GroupActiveError():
             return Result(group, Outcome.REFUSED, 0, str(error), (Reason.LIVE_MEMBER,))
     return Result(group, Outcome.FAILED, 0, str(error))
+
+
+def result_of(group: str, work: Callable[[], Result], *raised: type[ZkConsumerError]) -> Result:
+    """Return the outcome of the work on a group, also if it ends with an error.
+
+    Raises JournalError and ZkUnavailableError, which concern all groups, and the errors ``raised``.
+    """
+    try:
+        return work()
+    except (JournalError, ZkUnavailableError):
+        raise
+    except ZkConsumerError as error:
+        if isinstance(error, raised):
+            raise
+        return ended_by(group, error)
 
 
 def status_of_outcomes(outcomes: Iterable[Outcome]) -> int:

@@ -12,9 +12,6 @@ from queue import SimpleQueue
 from threading import Event, Lock
 from typing import Generic, TypeVar
 
-from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
-from zkmigrate.errors import JournalError
-
 Item = TypeVar("Item")
 Worker = TypeVar("Worker")
 Result = TypeVar("Result")
@@ -43,35 +40,29 @@ class Parallel(Generic[Worker]):
 
     def each(
         self, items: Iterable[Item], work: Callable[[Worker, Item], Result]
-    ) -> Generator[tuple[Item, Result | ZkConsumerError]]:
-        """Yield each item with its result or its error, as the work on it ends.
+    ) -> Generator[tuple[Item, Result]]:
+        """Yield each item with its result, as the work on it ends.
 
-        JournalError and ZkUnavailableError concern all items and are raised. After one of these or
-        Ctrl-C, the items in progress are finished without waiting for anything, and no other item
-        is begun.
+        After an error or Ctrl-C, the items in progress are finished without waiting for anything,
+        and no other item is begun.
         """
 
-        def task(item: Item) -> tuple[Item, Result | ZkConsumerError] | None:
+        def task(item: Item) -> tuple[Item, Result] | None:
             with self._begin:
                 if self._stopped.is_set():
                     return None
                 worker = self._workers.get()  # there are as many as threads
             try:
                 return item, work(worker, item)
-            except (JournalError, ZkUnavailableError):
-                self._stopped.set()  # before this thread begins another item
-                raise
-            except ZkConsumerError as error:
-                return item, error
             except BaseException:
-                self._stopped.set()
+                self._stopped.set()  # before this thread begins another item
                 raise
             finally:
                 self._workers.put(worker)
 
-        under_way: list[Future[tuple[Item, Result | ZkConsumerError] | None]] = []
+        under_way: list[Future[tuple[Item, Result] | None]] = []
 
-        def ended() -> Iterator[tuple[Item, Result | ZkConsumerError]]:
+        def ended() -> Iterator[tuple[Item, Result]]:
             """Wait for at least one to end, and take those that did, in the order of the items."""
             done = wait(under_way, return_when=FIRST_COMPLETED).done
             for one in [one for one in under_way if one in done]:

@@ -8,24 +8,20 @@ from zkconsumer.console.tables import How
 from zkconsumer.console.times import duration_option
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Journal, check_writable, read_records
-from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.metrics import metrics_option
-from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.outcomes import Outcomes
 from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.running import (
     begin,
     check_cluster,
-    counted,
     hook_options,
     journal_option,
     journal_path,
     load,
     open_migrator,
     parallel_option,
-    print_results,
     record_options,
-    rows_if_ended_early,
 )
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
@@ -89,14 +85,12 @@ def apply(
     a crash, run the same command again, and it resumes. A dry run shows the remaining groups.
     """
     where = journal_path(plan, journal)
-    loaded, passed = load(plan, which, limit, where, sha256)
-    verb = "moving" if execute else "checking"
-    done: list[Result] = []
+    loaded = load(plan, which, limit, where, sha256)
     with (
-        rows_if_ended_early(done, passed, how, only_problems),
-        Progress(verb, len(loaded.groups), changes=execute) as progress,
-        open_stores(servers, progress) as stores,
+        Outcomes("moving", execute, how, only_problems) as outcomes,
+        open_stores(servers, outcomes.progress) as stores,
     ):
+        outcomes.progress.total = len(loaded.groups)
         check_cluster(loaded, stores)
         migrator = open_migrator(stores, plan, loaded.direction, parallel, hooks, lock=lock)
         if execute:
@@ -109,11 +103,9 @@ def apply(
                     "parallel": parallel,
                 }
                 begin(opened, loaded.cluster, options, which)
-                results = migrator.apply(loaded, opened, counted(progress, done), wait=wait)
+                results = migrator.apply(loaded, opened, outcomes.add, wait=wait)
         else:
             check_writable(where)
             earlier = read_records(where, loaded.digest)
-            results = migrator.apply(loaded, None, counted(progress, done), earlier)
-    if not execute:
-        click.echo("dry run: nothing was changed; give --execute to move", err=True)
-    print_results(results, passed, how, only_problems)
+            results = migrator.apply(loaded, None, outcomes.add, earlier)
+    outcomes.finish([one.group for one in results])

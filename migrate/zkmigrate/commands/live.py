@@ -12,12 +12,12 @@ from zkconsumer.console.times import duration_option
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkmigrate.commands.metrics import metrics_option
-from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.outcomes import Outcomes
 from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.running import parallel_option
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
-from zkmigrate.commands.steps import LOCK, Stage, Stepped, carry_out, print_steps
+from zkmigrate.commands.steps import LOCK, Stage, carry_out
 from zkmigrate.exits import HELP
 from zkmigrate.model import Store
 from zkmigrate.plan.table import Action
@@ -87,17 +87,14 @@ def live(
     all groups before finalize.
     """
     stage = STAGES[step]
-    steps: list[Stepped] = []
-    with Progress("moving", changes=execute) as progress, open_stores(servers, progress) as stores:
-        if not execute:
-            click.echo("dry run: nothing is changed; give --execute to act", err=True)
+    named = frozenset(which.groups)
+    with (
+        Outcomes("moving", execute, how, named=named) as outcomes,
+        open_stores(servers, outcomes.progress) as stores,
+    ):
         every = which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
         names = list(filter(is_legal_group, every))
-        progress.total = len(names)
-        for name, done in carry_out(stage, stores, names, which.groups, execute, wait, parallel):
-            if done is None:
-                progress.group(name)
-            else:
-                steps.append(done)
-                progress.result(done.result)
-    print_steps(names, steps, how, lambda result: result.outcome.good)
+        outcomes.progress.total = len(names)
+        for result in carry_out(stage, stores, names, named, execute, wait, parallel):
+            outcomes.add(result)
+    outcomes.finish(names)

@@ -23,15 +23,15 @@ from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError, ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
-from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.metrics import metrics_option
-from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.outcomes import Outcomes
 from zkmigrate.commands.rows import format_options, print_json_line
 from zkmigrate.commands.running import parallel_option
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, open_zookeeper, server_options
-from zkmigrate.commands.steps import LOCK, UNLOCK, Stage, Stepped, carry_out, print_steps
+from zkmigrate.commands.steps import LOCK, UNLOCK, Stage, carry_out
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import Store
 from zkmigrate.stores.migration_marker import state_of
@@ -143,51 +143,32 @@ def _each_group(
 
     Brokers are asked only about groups in a live move.
     """
-    steps: list[Stepped] = []
-    with Progress(verb, changes=execute) as progress:
+    from zkmigrate.apply.guard import caught
+
+    with Outcomes(verb, execute, how, only_problems, which.groups) as outcomes:
         with open_zookeeper(servers) as zk:
-            if not execute:
-                click.echo("dry run: nothing is changed; give --execute to act", err=True)
             names = _chosen(which, zk)
-            progress.total = len(names)
+            outcomes.progress.total = len(names)
             states = zk.run_all(or_refusal(state_of(name)) for name in names)
-            live = {
-                name: None
+            live = [
+                name
                 for name, state in zip(names, states, strict=True)
                 if isinstance(state, ZooKeeperError) or state.in_live_move
-            }
-            others = [name for name in names if name not in live]
-            for result in zk.run_all(_caught(name, stopped) for name in others):
-                steps.append(Stepped(result))
-                progress.result(result)
+            ]
+            every = frozenset(live)
+            others = [name for name in names if name not in every]
+            for result in zk.run_all(caught(name, stopped(name)) for name in others):
+                outcomes.add(result)
         if live:
-            with open_stores(servers, progress) as stores:
-                for _, step in carry_out(stage, stores, list(live), live, execute, wait, parallel):
-                    if step is not None:
-                        steps.append(step)
-                        progress.result(step.result)
-
-    def good(one: Result) -> bool:
-        skipped = one.outcome is Outcome.SKIPPED and one.group not in which.groups
-        return one.outcome.good or skipped
-
-    print_steps(names, steps, how, good, only_problems)
+            with open_stores(servers, outcomes.progress) as stores:
+                for result in carry_out(stage, stores, live, every, execute, wait, parallel):
+                    outcomes.add(result)
+    outcomes.finish(names)
 
 
 def _chosen(which: Selection, zk: BlockingZk) -> list[str]:
     names = which.of_store(lambda: zk.run(list_groups()), Store.ZOOKEEPER)
     return list(filter(is_legal_group, names))
-
-
-def _caught(group: str, script: Callable[[str], Script[Result]]) -> Script[Result]:
-    """Run a group's script; what cannot be done is that group's result."""
-    try:
-        result = yield from or_refusal(script(group))
-    except ZkConsumerError as error:
-        result = error  # type: ignore[assignment]
-    if isinstance(result, ZkConsumerError):
-        return Result(group, Outcome.FAILED, 0, str(result))
-    return result
 
 
 def _hold(which: Selection, servers: Servers, how: How) -> None:

@@ -18,9 +18,9 @@ from zkconsumer.console.exclusive import at_most_one, no_effect
 from zkconsumer.console.tables import How
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
-from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
+from zkconsumer.errors import ZkConsumerError
 from zkmigrate.apply.journal import Journal
-from zkmigrate.apply.outcome import Changed, Outcome, Result, ended_by, status_of_outcomes
+from zkmigrate.apply.outcome import Changed, Outcome, Result, result_of, status_of_outcomes
 from zkmigrate.apply.parallel import Parallel
 from zkmigrate.apply.records import RESET, RESET_JOURNAL, outcome_of
 from zkmigrate.commands.files import read_file
@@ -31,7 +31,7 @@ from zkmigrate.commands.running import begin, record_options
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.status import names_of_both
-from zkmigrate.errors import GroupRefusedError, JournalError, MigrationError
+from zkmigrate.errors import GroupRefusedError, MigrationError
 from zkmigrate.exits import HELP
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
@@ -217,19 +217,19 @@ def reset(
 
         def work(own: Stores, name: str) -> tuple[Result, list[tuple[object, ...]]]:
             target = given[0] if offsets is None else Target(To.FILE, offsets=offsets[name])
-            try:
+            found: list[tuple[object, ...]] = []
+
+            def one() -> Result:
                 done = _reset(own, name, topics or None, target, store, opened)
-            except (JournalError, ZkUnavailableError):
-                raise
-            except ZkConsumerError as error:
-                result = ended_by(name, error)
-                found: list[tuple[object, ...]] = [(name, *[None] * 5, str(error))]
-            else:
-                changed = tuple(
+                found.extend((name, *one.tp, where.value, *one[1:]) for where, one in done)
+                changed = (
                     Changed(*one.tp, where.value, one.before, one.after) for where, one in done
                 )
-                result = Result(name, Outcome.DONE, len(done), changed=changed)
-                found = [(name, *one.tp, where.value, *one[1:]) for where, one in done]
+                return Result(name, Outcome.DONE, len(done), changed=tuple(changed))
+
+            result = result_of(name, one)
+            if not result.outcome.good:
+                found.append((name, *[None] * 5, result.why))
             if opened is not None:
                 opened.write(**outcome_of(result))
             return result, found
@@ -237,10 +237,7 @@ def reset(
         # In a thread of its own, so that a signal ends the command between two groups.
         pool = Parallel([stores], Event(), lambda: stores.kafka.stop_waiting())
         with closing(pool.each(names, work)) as ended:
-            for _, one in ended:
-                if isinstance(one, ZkConsumerError):
-                    raise one
-                result, found = one
+            for _, (result, found) in ended:
                 rows += found
                 outcomes.append(result.outcome)
                 progress.result(result)

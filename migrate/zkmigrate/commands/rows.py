@@ -74,24 +74,20 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             _KAFKA,
         ),
     ),
-    "apply": Schema(
+    "outcome": Schema(
         1,
-        ("apply",),
-        "each group",
-        (_GROUP, _OUTCOME, Column("offsets", "integer", "Offsets that were written."), _WHY,
-         _REASONS, _STAYS, _KAFKA),
-    ),
-    "undo": Schema(
-        1,
-        ("undo",),
+        ("apply", "undo", "live", "lock", "unlock"),
         "each group",
         (
             _GROUP,
             _OUTCOME,
-            Column("way", "string", "`roll back`, `copy back`, `live back`, `unlock`, or empty."),
+            Column("way", "string", "Of `undo`: `roll back`, `copy back`, `live back`, `unlock`, "
+                   "or empty."),
+            Column("mode", "string", "Mode of a group in a live move.", True),
             Column("offsets", "integer", "Offsets that were written."),
             _WHY,
             _REASONS,
+            _STAYS,
             _KAFKA,
         ),
     ),
@@ -154,13 +150,6 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             _WHY,
             _REASONS,
         ),
-    ),
-    "step": Schema(
-        1,
-        ("live", "lock", "unlock"),
-        "each group",
-        (_GROUP, _OUTCOME, Column("mode", "string", "Mode of a group in a live move.", True), _WHY,
-         _REASONS),
     ),
     "hold": Schema(
         1,

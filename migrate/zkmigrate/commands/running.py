@@ -1,10 +1,8 @@
-"""Shared by ``apply`` and ``undo``: the plan and its journal, and the results of groups."""
+"""Shared by the commands that change groups: the plan, its journal, hooks and other options."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import wraps
 from importlib.metadata import version
@@ -13,23 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from zkconsumer.console.tables import How, print_notes
 from zkconsumer.console.times import duration_option
-from zkconsumer.errors import ZkConsumerError
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Journal, read_records
-from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result, status_of_outcomes
 from zkmigrate.apply.records import begun_by
-from zkmigrate.commands.cells import group_cell, problem_cells, reasons_cell, stays_cell
-from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.rows import print_table
 from zkmigrate.commands.selection import Selection
 from zkmigrate.errors import MigrationError, PlanFileError
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import Groups, PlanFile
 from zkmigrate.model import Direction
-from zkmigrate.plan.values import GroupPlan, Problem, StaysBehind, Verdict
-from zkmigrate.text import shown
+from zkmigrate.plan.values import GroupPlan, Verdict
 
 if TYPE_CHECKING:
     from zkmigrate.apply.migrator import Migrator
@@ -79,9 +70,8 @@ def load(
     limit: int | None = None,
     journal: Path | None = None,
     sha256: str | None = None,
-) -> tuple[plan_file.PlanFile, PassedGroups]:
-    """Return the chosen groups of a plan, and an object that keeps notes on them while they are
-    processed.
+) -> PlanFile:
+    """Return a plan with the chosen groups.
 
     ``limit``: most groups, of those that are ready and not done according to the ``journal``.
     ``sha256``: the digest that the file must have. Raises PlanFileError.
@@ -92,23 +82,19 @@ def load(
             f"{path}: its SHA-256 is {loaded.digest}, not that of --sha256: it is not the plan "
             "that was approved"
         )
-    chosen: set[str] | None = None
-    if limit is not None or not which.everything or which.excluded:
-        verdicts = {group.group: group.verdict for group in loaded.groups}
-        names = which.among(list(verdicts), path, "name groups of the plan")
-        if limit is not None:
-            records = read_records(journal, loaded.digest) if journal else []
-            last = {name: begun[-1]["step"] for name, begun in begun_by(records).items()}
-            left = [
-                name
-                for name in names
-                if verdicts[name] is Verdict.READY and last.get(name) != "done"
-            ]
-            names = left[:limit]
-            click.echo(f"--limit {limit}: {len(left) - len(names)} groups are left", err=True)
-        chosen = set(names)
-    passed = PassedGroups(loaded.groups, chosen)
-    return replace(loaded, groups=passed), passed
+    if limit is None and which.everything and not which.excluded:
+        return loaded
+    verdicts = {group.group: group.verdict for group in loaded.groups}
+    names = which.among(list(verdicts), path, "name groups of the plan")
+    if limit is not None:
+        records = read_records(journal, loaded.digest) if journal else []
+        last = {name: begun[-1]["step"] for name, begun in begun_by(records).items()}
+        left = [
+            name for name in names if verdicts[name] is Verdict.READY and last.get(name) != "done"
+        ]
+        names = left[:limit]
+        click.echo(f"--limit {limit}: {len(left) - len(names)} groups are left", err=True)
+    return replace(loaded, groups=_ChosenGroups(loaded.groups, set(names)))
 
 
 def hook_options(command: F) -> F:
@@ -204,101 +190,15 @@ def begin(
     )
 
 
-def counted(progress: Progress, results: list[Result] | None = None) -> Callable[[Result], None]:
-    """Return a function that counts the groups' results, and adds them to ``results``."""
+class _ChosenGroups:
+    """Some groups of a plan."""
 
-    def on_group(result: Result) -> None:
-        if results is not None:
-            results.append(result)
-        progress.result(result)
-
-    return on_group
-
-
-class PassedGroups:
-    """A plan's groups, or the ``chosen`` ones.
-
-    Iterating over them collects the data for the summary at the end.
-    """
-
-    def __init__(self, groups: Groups, chosen: set[str] | None) -> None:
+    def __init__(self, groups: Groups, chosen: set[str]) -> None:
         self._groups = groups
         self._chosen = chosen
-        self.stays: dict[str, tuple[StaysBehind, ...]] = {}
-        self.refused: dict[str, Problem] = {}
-        self.kafka_groups: dict[str, str] = {}
-        """The names in Kafka of groups that have another name there."""
 
     def __len__(self) -> int:
-        return len(self._groups) if self._chosen is None else len(self._chosen)
+        return len(self._chosen)
 
     def __iter__(self) -> Iterator[GroupPlan]:
-        for group in self._groups:
-            if self._chosen is not None and group.group not in self._chosen:
-                continue
-            if group.stays:
-                self.stays[group.group] = group.stays
-            if group.problems:
-                self.refused[group.group] = group.problems[0]
-            if group.kafka_group:
-                self.kafka_groups[group.group] = group.kafka_group
-            yield group
-
-
-def print_results(
-    results: list[Result], passed: PassedGroups, how: How, only_problems: bool
-) -> None:
-    """Print the outcome of each group; exit with the status."""
-    _print_outcomes(results, passed, how, only_problems)
-    click.get_current_context().exit(status_of_outcomes(one.outcome for one in results))
-
-
-@contextmanager
-def rows_if_ended_early(
-    results: list[Result], passed: PassedGroups, how: How, only_problems: bool
-) -> Iterator[None]:
-    """Print the outcomes so far if an error that concerns all groups, or a signal, ends the run."""
-    try:
-        yield
-    except (ZkConsumerError, KeyboardInterrupt):
-        if results:
-            with suppress(OSError):  # the terminal may be gone
-                _print_outcomes(results, passed, how, only_problems)
-        raise
-
-
-def _print_outcomes(
-    results: list[Result], passed: PassedGroups, how: How, only_problems: bool
-) -> None:
-    rows: list[tuple[object, ...]] = []
-    for one in results:
-        if only_problems and one.outcome.good:
-            continue
-        there = passed.kafka_groups.get(one.group, "")
-        row = (group_cell(one.group, there, how), one.outcome.value, one.offsets)
-        if how != "table":
-            stays = stays_cell(passed.stays.get(one.group, ()), how)
-            rows.append((*row, one.why, reasons_cell(one.reasons, how), stays, there))
-        elif one.outcome is Outcome.SKIPPED and one.group in passed.refused:
-            rows.append((*row, ": ".join(problem_cells(passed.refused[one.group], how)[1:])))
-        else:
-            rows.append((*row, one.why))
-    columns = ("group", "outcome", "offsets", "why")
-    more = () if how == "table" else ("reasons", "stays_behind", "kafka_group")
-    print_table("apply", (*columns, *more), rows, how)
-    if how == "table":
-        for group, stays in passed.stays.items():
-            print_notes([f"group {group}: stays behind: {shown(map(str, stays))}"])
-    counts = Counter(one.outcome for one in results)
-    offsets = sum(one.offsets for one in results)
-    parts = [f"{counts[one]} {one.value}" for one in Outcome if counts[one]]
-    left = sum(map(len, passed.stays.values()))
-    click.echo(
-        f"{offsets} offsets; groups: {', '.join(parts) or 'none'}"
-        + (f"; {left} offsets stay behind" if left else ""),
-        err=True,
-    )
-    unlocked = sum(one.not_locked for one in results)
-    if unlocked:
-        hint = "keep old consumers out with zkmigrate lock --hold"
-        click.echo(f"{unlocked} groups are {NOT_LOCKED}: {hint}", err=True)
+        return (group for group in self._groups if group.group in self._chosen)

@@ -73,7 +73,7 @@ def status(
                 raise click.UsageError(f"{option} has no effect without PLAN")
         look = partial(_look, which, servers, only_problems, how)
     else:
-        loaded, _ = load(plan, which)
+        loaded = load(plan, which)
         where = journal_path(plan, journal)
         look = partial(look_at_plan, loaded, where, servers, strict, only_problems, how)
     click.get_current_context().exit(look_once_or_often(look, watch, how))

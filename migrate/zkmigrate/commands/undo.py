@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,15 +16,14 @@ from zkconsumer.console.tables import How
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import ZnodeFormatError
-from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Journal
-from zkmigrate.apply.outcome import Outcome, Result, by_table, status_of_outcomes
+from zkmigrate.apply.outcome import Outcome, Result, by_table
 from zkmigrate.apply.records import UNDO, UNDO_JOURNAL
-from zkmigrate.commands.cells import group_cell, only_problems_option, reasons_cell
+from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.metrics import metrics_option
-from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.rows import format_options, print_table
+from zkmigrate.commands.outcomes import Outcomes
+from zkmigrate.commands.rows import format_options
 from zkmigrate.commands.running import (
     begin,
     check_cluster,
@@ -50,7 +49,6 @@ from zkmigrate.stores.record import read_before
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
 
-_COLUMNS: Final = ("group", "outcome", "way", "offsets", "why", "reasons", "kafka_group")
 _LIVE: Final = Stage(
     Action.UNDO,
     Mode.ZOOKEEPER,
@@ -58,14 +56,6 @@ _LIVE: Final = Stage(
     lambda move: move.undo(),
     only_check=lambda move: move.check_back(),
 )
-
-
-class _Undone(NamedTuple):
-    """A group, how it is taken back, and its outcome. ``kafka_group``: its name in Kafka."""
-
-    way: Way | None
-    result: Result
-    kafka_group: str = ""
 
 
 @click.command(epilog=HELP)
@@ -123,31 +113,30 @@ def undo(
     machine. With PLAN, only groups that this plan has changed. With --all or a pattern, other
     groups are left out.
     """
-    loaded = None if plan is None else load(plan, which)[0]
+    loaded = None if plan is None else load(plan, which)
     where = journal_path(plan, journal) if plan is not None else Path(journal or UNDO_JOURNAL)
-    done: dict[str, _Undone] = {}
+    named = None if plan is not None else which.groups
     with (
-        Progress("undoing" if execute else "checking", changes=execute) as progress,
-        open_stores(servers, progress) as stores,
+        Outcomes("undoing", execute, how, only_problems, named) as outcomes,
+        open_stores(servers, outcomes.progress) as stores,
     ):
         if loaded is not None:
             check_cluster(loaded, stores)
             names = [group.group for group in loaded.groups]
         else:
             names = which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
-        progress.total = len(names)
+        outcomes.progress.total = len(names)
         digest = "" if loaded is None else loaded.digest
         ways: dict[Way, list[GroupState]] = {}
         for found in _ways(stores, names, digest, force):
-            if isinstance(found, _Undone):
-                done[found.result.group] = found
+            if isinstance(found, Result):
+                outcomes.add(found)
             else:
                 ways.setdefault(found[1], []).append(found[0])
         _announce(ways, execute)
 
         def on_group(way: Way, kafka: dict[str, str], result: Result) -> None:
-            done[result.group] = _Undone(way, result, kafka.get(result.group, ""))
-            progress.result(result)
+            outcomes.add(replace(result, way=way, kafka_group=kafka[result.group]))
 
         options = {"force": force, "parallel": parallel, "wait": wait, **hooks.commands}
         for way, states in ways.items():
@@ -157,15 +146,11 @@ def undo(
                 from zkmigrate.apply import guard
 
                 for name in groups:
-                    result = stores.zk.run(or_refusal(guard.release(name, execute)))
-                    if not isinstance(result, Result):
-                        result = Result(name, Outcome.FAILED, 0, str(result))
-                    say(result)
+                    say(stores.zk.run(guard.caught(name, guard.release(name, execute))))
             elif way is Way.LIVE_BACK:
-                steps = carry_out(_LIVE, stores, groups, groups, execute, wait, parallel)
-                for _, step in steps:
-                    if step is not None:
-                        say(step.result)
+                every = frozenset(groups)
+                for result in carry_out(_LIVE, stores, groups, every, execute, wait, parallel):
+                    say(result)
             else:
                 back = way is Way.COPY_BACK
                 direction = Direction.KAFKA_TO_ZK if back else Direction.ZK_TO_KAFKA
@@ -183,10 +168,7 @@ def undo(
                         migrator.apply(made, opened, say, fresh=True)
                     else:
                         migrator.rollback(made, opened, say)
-    if not execute:
-        click.echo("dry run: nothing was changed; give --execute to act", err=True)
-    named = names if plan is not None else which.groups
-    _print(names, named, done, how, only_problems)
+    outcomes.finish(names)
 
 
 @contextmanager
@@ -201,7 +183,7 @@ def _journal(path: Path, digest: str, execute: bool) -> Iterator[Journal | None]
 
 def _ways(
     stores: Stores, names: Sequence[str], digest: str, force: bool
-) -> Iterator[_Undone | tuple[GroupState, Way]]:
+) -> Iterator[Result | tuple[GroupState, Way]]:
     """Yield how each group is taken back, or why it is not."""
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
@@ -211,7 +193,7 @@ def _ways(
             away = problem.kind is Reason.COORDINATOR_AWAY
             outcome = Outcome.FAILED if away else Outcome.REFUSED
             why = f"{problem.what}: {problem.fix}"
-            yield _Undone(None, Result(name, outcome, 0, why, (problem.kind,)))
+            yield Result(name, outcome, 0, why, (problem.kind,))
             continue
         record = state.record
         way = decide(state, Action.UNDO).way or Way.ROLL_BACK
@@ -219,7 +201,7 @@ def _ways(
         if digest and record.plan != digest:
             yield state, Way.ROLL_BACK  # which finds out whether the plan has changed the group
         elif refused is not None and refused.outcome is not Outcome.WAS_DONE:
-            yield _Undone(None, refused, state.kafka_group)
+            yield refused
         elif way is Way.COPY_BACK and (force or _unused(stores, state)):
             yield state, Way.ROLL_BACK
         elif way is Way.ROLL_BACK and record.stage in (Recorded.NONE, Recorded.UNDONE):
@@ -253,36 +235,3 @@ def _announce(ways: dict[Way, list[GroupState]], execute: bool) -> None:
         names = ", ".join(state.group for state in states[:5])
         more = f" and {len(states) - 5} more" if len(states) > 5 else ""
         click.echo(f"{verb} {way.value}: {names}{more}", err=True)
-
-
-def _print(
-    names: Iterable[str],
-    named: Iterable[str],
-    done: dict[str, _Undone],
-    how: How,
-    only_problems: bool,
-) -> None:
-    """Print the outcome of each group; exit with the status."""
-    exact = set(named)
-    rows: list[tuple[object, ...]] = []
-    outcomes: list[Outcome] = []
-    for name in names:
-        one = done[name]
-        result = one.result
-        if result.outcome is Outcome.NOTHING and name not in exact:
-            continue
-        outcomes.append(result.outcome)
-        if only_problems and result.outcome.good:
-            continue
-        idle = result.outcome in (Outcome.NOTHING, Outcome.WAS_DONE)
-        way = "" if one.way is None or idle else one.way.value
-        cell = group_cell(name, one.kafka_group, how)
-        reasons = reasons_cell(result.reasons, how)
-        row = (cell, result.outcome.value, way, result.offsets, result.why, reasons)
-        rows.append((*row, one.kafka_group))
-    width = 5 if how == "table" else len(_COLUMNS)
-    print_table("undo", _COLUMNS[:width], [row[:width] for row in rows], how)
-    counts = Counter(outcomes)
-    parts = [f"{counts[one]} {one.value}" for one in Outcome if counts[one]]
-    click.echo(f"groups: {', '.join(parts) or 'none'}", err=True)
-    click.get_current_context().exit(status_of_outcomes(outcomes))

@@ -1,0 +1,147 @@
+"""Collects and prints the outcome of each group, for every command that changes groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+import click
+
+from zkconsumer.console.tables import How, print_notes
+from zkconsumer.errors import ZkConsumerError
+from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result, status_of_outcomes
+from zkmigrate.commands.cells import group_cell, problem_cells, reasons_cell, stays_cell
+from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.rows import SCHEMAS, print_table
+from zkmigrate.text import shown
+
+_COLUMNS: Final = tuple(column.name for column in SCHEMAS["outcome"].columns)
+_NOT_IN_TABLE: Final = frozenset({"reasons", "stays_behind", "kafka_group"})
+_IF_ANY: Final = frozenset({"way", "mode", "offsets"})
+"""A table has these columns if a cell of them is not empty."""
+
+
+class Outcomes:
+    """The outcomes of groups, with the progress of the work on them. Use as a context manager.
+
+    If a signal or an error that concerns all groups ends the work, the outcomes so far are printed.
+
+    Args:
+        verb: the action on the groups, such as ``moving``.
+        execute: whether it is no dry run.
+        how: the form of the rows.
+        only_problems: no rows of groups that are as they should be.
+        named: the groups whose exact names were given; ``None``: all. Of the others, those with
+            nothing to do have no row, and those that are skipped need no attention.
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        execute: bool,
+        how: How,
+        only_problems: bool = False,
+        named: Iterable[str] | None = None,
+    ) -> None:
+        self.progress = Progress(verb if execute else "checking", changes=execute)
+        self.results: list[Result] = []
+        self._execute = execute
+        self._how = how
+        self._only_problems = only_problems
+        self._named = None if named is None else frozenset(named)
+
+    def __enter__(self) -> Self:
+        self.progress.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.progress.__exit__(exc_type, exc, traceback)
+        if isinstance(exc, ZkConsumerError | KeyboardInterrupt) and self.results:
+            with suppress(OSError):  # the terminal may be gone
+                self._print(self.results)
+
+    def add(self, result: Result) -> None:
+        """Count a group whose work has ended."""
+        self.results.append(result)
+        self.progress.result(result)
+
+    def finish(self, names: Sequence[str]) -> None:
+        """Print the outcomes in the order of ``names``; exit with the status."""
+        if not self._execute:
+            click.echo("dry run: nothing was changed; give --execute to act", err=True)
+        by_name = {one.group: one for one in self.results}
+        self._print([by_name[name] for name in names if name in by_name])
+        bad = (one.outcome for one in self.results if not self._good(one))
+        click.get_current_context().exit(status_of_outcomes(bad))
+
+    def _is_named(self, result: Result) -> bool:
+        return self._named is None or result.group in self._named
+
+    def _good(self, result: Result) -> bool:
+        skipped = result.outcome is Outcome.SKIPPED and not self._is_named(result)
+        return result.outcome.good or skipped
+
+    def _print(self, results: Iterable[Result]) -> None:
+        every = [
+            one for one in results if one.outcome is not Outcome.NOTHING or self._is_named(one)
+        ]
+        rows = [self._row(one) for one in every if not (self._only_problems and self._good(one))]
+        columns = _COLUMNS
+        if self._how == "table":
+            filled = {
+                name for row in rows for name, cell in zip(_COLUMNS, row, strict=True) if cell
+            }
+            left_out = _NOT_IN_TABLE | (_IF_ANY - filled)
+            columns = tuple(name for name in _COLUMNS if name not in left_out)
+            kept = [_COLUMNS.index(name) for name in columns]
+            rows = [tuple(row[at] for at in kept) for row in rows]
+        print_table("outcome", columns, rows, self._how)
+        if self._how == "table":
+            print_notes(
+                f"group {one.group}: stays behind: {shown(map(str, one.stays))}"
+                for one in every
+                if one.stays
+            )
+        click.echo("; ".join(_summary(every)), err=True)
+
+    def _row(self, one: Result) -> tuple[object, ...]:
+        why = one.why
+        if self._how == "table" and one.outcome is Outcome.SKIPPED and one.problem is not None:
+            why = ": ".join(problem_cells(one.problem, self._how)[1:])
+        idle = one.outcome in (Outcome.NOTHING, Outcome.WAS_DONE)
+        return (
+            group_cell(one.group, one.kafka_group, self._how),
+            one.outcome.value,
+            "" if one.way is None or idle else one.way.value,
+            one.mode,
+            one.offsets,
+            why,
+            reasons_cell(one.reasons, self._how),
+            stays_cell(one.stays, self._how),
+            one.kafka_group,
+        )
+
+
+def _summary(results: Sequence[Result]) -> Iterator[str]:
+    """Yield what is printed about all groups."""
+    offsets = sum(one.offsets for one in results)
+    if offsets:
+        yield f"{offsets} offsets"
+    counts = Counter(one.outcome for one in results)
+    parts = [f"{counts[one]} {one.value}" for one in Outcome if counts[one]]
+    yield f"groups: {', '.join(parts) or 'none'}"
+    stays = sum(len(one.stays) for one in results)
+    if stays:
+        yield f"{stays} offsets stay behind"
+    unlocked = sum(one.not_locked for one in results)
+    if unlocked:
+        hint = "keep old consumers out with zkmigrate lock --hold"
+        yield f"{unlocked} groups are {NOT_LOCKED}: {hint}"
