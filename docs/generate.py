@@ -19,8 +19,8 @@ from zkaudit.commands.root import cli as audit_cli
 from zkaudit.findings.kinds import page as findings_page
 from zkaudit.sources.reference import pages as sources_pages
 from zkaudit.tables.catalog import page as tables_page
+from zkmigrate.commands.output.rows import SCHEMAS
 from zkmigrate.commands.root import cli as migrate_cli
-from zkmigrate.commands.rows import SCHEMAS
 from zkmigrate.exits import STATUSES
 from zkmigrate.plan.cases import MEANING, Case
 from zkmigrate.plan.table import TABLE

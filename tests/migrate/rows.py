@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from zkmigrate.commands.rows import SCHEMAS
+from zkmigrate.commands.output.rows import SCHEMAS
 
 _TYPES: Final[dict[str, type]] = {"string": str, "integer": int, "boolean": bool, "array": list}
 

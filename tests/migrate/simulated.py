@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 import pytest
 from zkmigrate.cli import run
-from zkmigrate.commands import servers
+from zkmigrate.commands.options import servers
 from zkmigrate.stores import logs, sessions, surroundings
 
 from tests.migrate.rows import rows_of

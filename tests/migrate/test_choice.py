@@ -16,11 +16,11 @@ import click
 import pytest
 import zkmigrate
 from zkmigrate.apply.outcome import Outcome, Result
-from zkmigrate.commands.outcomes import Outcomes
+from zkmigrate.commands.options.renaming import Rename, choose
+from zkmigrate.commands.options.selection import Selection
+from zkmigrate.commands.output.outcomes import Outcomes
 from zkmigrate.commands.planning import Summary
-from zkmigrate.commands.renaming import Rename, choose
 from zkmigrate.commands.root import cli
-from zkmigrate.commands.selection import Selection
 from zkmigrate.errors import MigrationError
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import Direction, KafkaOffset, MigrationMarker, Retention, Store

@@ -15,8 +15,8 @@ import click
 import pytest
 from zkmigrate.cli import run
 from zkmigrate.commands.live import STAGES
+from zkmigrate.commands.output.rows import SCHEMAS
 from zkmigrate.commands.root import COMMANDS, cli
-from zkmigrate.commands.rows import SCHEMAS
 from zkmigrate.exits import ATTENTION, FAILED, HELP, USAGE
 
 from tests.migrate.rows import rows_of

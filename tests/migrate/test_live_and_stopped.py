@@ -267,7 +267,7 @@ def test_a_reset_that_dual_commit_would_undo_is_refused(simulated: Simulated, st
     words = ("reset", "--group", "g", "--all-topics", "--execute")
     ran = simulated.run(*words, "--to-earliest", "--store", store)
     assert ran.status == 3
-    assert "would undo this: give --store both" in ran.err
+    assert "would undo this: give --store both" in ran.rows[0]["why"]
     assert simulated.held("g", "t") == ({0: 40}, {0: 40})
     assert simulated.run(*words, "--to-earliest").status == 3
     ran = simulated.run(*words, "--to-earliest", "--store", "both")
@@ -373,7 +373,7 @@ def test_a_member_that_registers_during_a_reset_is_named(simulated: Simulated) -
     ran = simulated.run("reset", "--group", "g", "--all-topics", "--to-earliest", "--execute")
     assert done
     assert ran.status == 3
-    assert "g_new registered meanwhile and may have read the old ones" in ran.err
+    assert "g_new registered meanwhile and may have read the old ones" in ran.rows[0]["why"]
     assert simulated.held("g", "t")[0] == {0: 0}
 
 

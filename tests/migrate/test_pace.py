@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from zkmigrate.cli import run
-from zkmigrate.commands import servers as commands
+from zkmigrate.commands.options import servers as commands
 from zkmigrate.stores.pace import Pace
 
 from tests.unit.test_broker_connection import Server

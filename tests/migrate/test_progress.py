@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from zkmigrate.cli import run
-from zkmigrate.commands import progress
+from zkmigrate.commands.output import progress
 
 from tests.migrate.rows import rows_of
 

@@ -19,8 +19,8 @@ import click
 import pytest
 from zkmigrate.apply import parallel
 from zkmigrate.apply.parallel import Parallel
-from zkmigrate.commands import watch
-from zkmigrate.commands.watch import Look, look_once_or_often
+from zkmigrate.commands.output import watch
+from zkmigrate.commands.output.watch import Look, look_once_or_often
 from zkmigrate.errors import JournalError
 
 from zkconsumer.errors import BrokerError, ZkConsumerError
@@ -103,7 +103,7 @@ from threading import Event
 import pytest
 from tests.migrate.simulated import Simulated
 from zkmigrate.cli import main
-from zkmigrate.commands import progress
+from zkmigrate.commands.output import progress
 
 progress.INTERVAL = 0.0
 simulated = Simulated(pytest.MonkeyPatch(), Path(sys.argv[1]))

@@ -19,7 +19,7 @@ import yaml
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.cli import run
-from zkmigrate.commands import metrics
+from zkmigrate.commands.output import metrics
 from zkmigrate.exits import ATTENTION, FAILED, USAGE
 
 from tests.migrate.simulated import Simulated, simulated

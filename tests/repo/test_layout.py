@@ -177,7 +177,6 @@ def test_every_module_stays_readable() -> None:
 
 
 FULL_FOLDERS = {
-    "migrate/zkmigrate/commands": "a module for each command",
     "spark/zkaudit/findings": "a module for each family of findings",
 }
 """Folders of more than 15 modules, and why they are not divided."""

@@ -1,8 +1,5 @@
 """The subcommands of ``zkmigrate``, one module for each verb, put together by ``root``.
 
-``selection``, ``decisions`` and ``servers`` are options that several commands share; each hands
-the command one value (``Selection``, ``Options``, ``Servers``). ``planning`` makes the
-plans, and ``running`` is what ``apply`` and ``undo`` share. ``cells`` turns problems and
-offsets into cells of rows, ``progress`` shows on standard error how far a run is, and ``files``
-reads and writes what options name. Rows go to standard output, everything else to standard error.
+``options`` has what several commands take, and ``output`` what they print. ``planning`` makes the
+plans, ``comparison`` compares the stores with one, and ``steps`` carries out steps of live moves.
 """

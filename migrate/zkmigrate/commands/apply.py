@@ -8,11 +8,7 @@ from zkconsumer.console.tables import How
 from zkconsumer.console.times import duration_option
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Journal, check_writable, read_records
-from zkmigrate.commands.cells import only_problems_option
-from zkmigrate.commands.metrics import metrics_option
-from zkmigrate.commands.outcomes import Outcomes
-from zkmigrate.commands.rows import format_options
-from zkmigrate.commands.running import (
+from zkmigrate.commands.options.running import (
     begin,
     check_cluster,
     hook_options,
@@ -23,8 +19,12 @@ from zkmigrate.commands.running import (
     parallel_option,
     record_options,
 )
-from zkmigrate.commands.selection import Selection, selection
-from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.commands.options.selection import Selection, selection
+from zkmigrate.commands.options.servers import Servers, open_stores, server_options
+from zkmigrate.commands.output.cells import only_problems_option
+from zkmigrate.commands.output.metrics import metrics_option
+from zkmigrate.commands.output.outcomes import Outcomes
+from zkmigrate.commands.output.rows import format_options
 from zkmigrate.exits import HELP
 
 

@@ -10,11 +10,11 @@ from zkconsumer.console.tables import How, print_notes
 from zkmigrate import verify
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.records import Records, begun_by, late_partitions, recorded
-from zkmigrate.commands.cells import in_columns
-from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.running import check_cluster
-from zkmigrate.commands.servers import Servers, open_stores
-from zkmigrate.commands.watch import Look
+from zkmigrate.commands.options.running import check_cluster
+from zkmigrate.commands.options.servers import Servers, open_stores
+from zkmigrate.commands.output.cells import in_columns
+from zkmigrate.commands.output.progress import Progress
+from zkmigrate.commands.output.watch import Look
 from zkmigrate.errors import JournalError
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import GroupPlan, Problem, Verdict

@@ -16,16 +16,16 @@ from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import print_notes
 from zkconsumer.core.common.types import INTERNAL_TOPICS
 from zkconsumer.errors import SessionExpiredError, ZkUnavailableError, ZooKeeperError
-from zkmigrate.commands.files import write_out
-from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.selection import Selection, selection
-from zkmigrate.commands.servers import (
+from zkmigrate.commands.options.files import write_out
+from zkmigrate.commands.options.selection import Selection, selection
+from zkmigrate.commands.options.servers import (
     Servers,
     announce,
     open_stores,
     print_not_looked_at,
     server_options,
 )
+from zkmigrate.commands.output.progress import Progress
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store

@@ -12,17 +12,17 @@ from zkconsumer.console.tables import How, print_notes
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
-from zkmigrate.commands.cells import only_problems_option, reasons_cell
-from zkmigrate.commands.decisions import decisions_option, rules_in
-from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.rows import format_options, print_table
-from zkmigrate.commands.selection import Selection, selection
-from zkmigrate.commands.servers import (
+from zkmigrate.commands.options.decisions import decisions_option, rules_in
+from zkmigrate.commands.options.selection import Selection, selection
+from zkmigrate.commands.options.servers import (
     Servers,
     open_stores,
     print_not_looked_at,
     server_options,
 )
+from zkmigrate.commands.output.cells import only_problems_option, reasons_cell
+from zkmigrate.commands.output.progress import Progress
+from zkmigrate.commands.output.rows import format_options, print_table
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.left import Left, what_is_left

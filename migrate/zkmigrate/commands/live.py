@@ -11,12 +11,12 @@ from zkconsumer.console.tables import How
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.znodes import is_legal_group
-from zkmigrate.commands.metrics import metrics_option
-from zkmigrate.commands.outcomes import Outcomes
-from zkmigrate.commands.rows import format_options
-from zkmigrate.commands.running import parallel_option
-from zkmigrate.commands.selection import Selection, selection
-from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.commands.options.running import parallel_option
+from zkmigrate.commands.options.selection import Selection, selection
+from zkmigrate.commands.options.servers import Servers, open_stores, server_options
+from zkmigrate.commands.output.metrics import metrics_option
+from zkmigrate.commands.output.outcomes import Outcomes
+from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.steps import LOCK, Stage, carry_out
 from zkmigrate.exits import HELP
 from zkmigrate.model import Store

@@ -24,13 +24,13 @@ from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError, ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.apply.outcome import Result
-from zkmigrate.commands.cells import only_problems_option
-from zkmigrate.commands.metrics import metrics_option
-from zkmigrate.commands.outcomes import Outcomes
-from zkmigrate.commands.rows import format_options, print_json_line
-from zkmigrate.commands.running import parallel_option
-from zkmigrate.commands.selection import Selection, selection
-from zkmigrate.commands.servers import Servers, open_stores, open_zookeeper, server_options
+from zkmigrate.commands.options.running import parallel_option
+from zkmigrate.commands.options.selection import Selection, selection
+from zkmigrate.commands.options.servers import Servers, open_stores, open_zookeeper, server_options
+from zkmigrate.commands.output.cells import only_problems_option
+from zkmigrate.commands.output.metrics import metrics_option
+from zkmigrate.commands.output.outcomes import Outcomes
+from zkmigrate.commands.output.rows import format_options, print_json_line
 from zkmigrate.commands.steps import LOCK, UNLOCK, Stage, carry_out
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import Store

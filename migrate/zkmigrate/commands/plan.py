@@ -12,15 +12,15 @@ from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import OffsetsFileError
-from zkmigrate.commands.cells import only_problems_option
-from zkmigrate.commands.decisions import decisions
-from zkmigrate.commands.files import read_file, write_out
+from zkmigrate.commands.options.decisions import decisions
+from zkmigrate.commands.options.files import read_file, write_out
+from zkmigrate.commands.options.renaming import Rename, choose, rename_option
+from zkmigrate.commands.options.selection import Selection, selection
+from zkmigrate.commands.options.servers import Servers, open_stores, server_options
+from zkmigrate.commands.output.cells import only_problems_option
+from zkmigrate.commands.output.progress import Progress
+from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.planning import Summary, plan_groups
-from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.renaming import Rename, choose, rename_option
-from zkmigrate.commands.rows import format_options
-from zkmigrate.commands.selection import Selection, selection
-from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.exits import HELP
 from zkmigrate.formats import decisions_file, offset_csv, plan_file
 from zkmigrate.model import Direction

@@ -17,9 +17,9 @@ from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard
-from zkmigrate.commands.cells import group_cell, problem_cells, stays_cell
-from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.rows import print_table
+from zkmigrate.commands.output.cells import group_cell, problem_cells, stays_cell
+from zkmigrate.commands.output.progress import Progress
+from zkmigrate.commands.output.rows import print_table
 from zkmigrate.exits import exit_status
 from zkmigrate.model import Direction, GroupState
 from zkmigrate.plan import findings

@@ -16,9 +16,9 @@ from zkmigrate import report as reports
 from zkmigrate.apply.journal import plan_of, read_records
 from zkmigrate.apply.outcome import NOT_LOCKED
 from zkmigrate.apply.records import RESET, RESET_JOURNAL, UNDO, begun_by, histories_of
-from zkmigrate.commands.files import write_out
-from zkmigrate.commands.rows import print_table
-from zkmigrate.commands.running import journal_option, journal_path
+from zkmigrate.commands.options.files import write_out
+from zkmigrate.commands.options.running import journal_option, journal_path
+from zkmigrate.commands.output.rows import print_table
 from zkmigrate.errors import MigrationError
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.formats import plan_file

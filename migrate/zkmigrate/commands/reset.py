@@ -23,13 +23,13 @@ from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.outcome import Changed, Outcome, Result, result_of, status_of_outcomes
 from zkmigrate.apply.parallel import Parallel
 from zkmigrate.apply.records import RESET, RESET_JOURNAL, outcome_of
-from zkmigrate.commands.files import read_file
-from zkmigrate.commands.metrics import metrics_option
-from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.rows import format_options, print_table
-from zkmigrate.commands.running import begin, record_options
-from zkmigrate.commands.selection import Selection, selection
-from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.commands.options.files import read_file
+from zkmigrate.commands.options.running import begin, record_options
+from zkmigrate.commands.options.selection import Selection, selection
+from zkmigrate.commands.options.servers import Servers, open_stores, server_options
+from zkmigrate.commands.output.metrics import metrics_option
+from zkmigrate.commands.output.progress import Progress
+from zkmigrate.commands.output.rows import format_options, print_table
 from zkmigrate.commands.status import names_of_both
 from zkmigrate.errors import GroupRefusedError, MigrationError
 from zkmigrate.exits import HELP

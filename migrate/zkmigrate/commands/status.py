@@ -16,14 +16,14 @@ from zkconsumer.core.migration.modes import neighbours
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
-from zkmigrate.commands.cells import in_columns, only_problems_option, reasons_cell
 from zkmigrate.commands.comparison import look_at_plan
-from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.rows import format_options
-from zkmigrate.commands.running import journal_option, journal_path, load
-from zkmigrate.commands.selection import Selection, selection
-from zkmigrate.commands.servers import Servers, open_stores, server_options
-from zkmigrate.commands.watch import Look, look_once_or_often, watch_option
+from zkmigrate.commands.options.running import journal_option, journal_path, load
+from zkmigrate.commands.options.selection import Selection, selection
+from zkmigrate.commands.options.servers import Servers, open_stores, server_options
+from zkmigrate.commands.output.cells import in_columns, only_problems_option, reasons_cell
+from zkmigrate.commands.output.progress import Progress
+from zkmigrate.commands.output.rows import format_options
+from zkmigrate.commands.output.watch import Look, look_once_or_often, watch_option
 from zkmigrate.errors import MigrationError
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import GroupState, Store

@@ -20,11 +20,7 @@ from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.outcome import Outcome, Result, by_table
 from zkmigrate.apply.records import UNDO, UNDO_JOURNAL
-from zkmigrate.commands.cells import only_problems_option
-from zkmigrate.commands.metrics import metrics_option
-from zkmigrate.commands.outcomes import Outcomes
-from zkmigrate.commands.rows import format_options
-from zkmigrate.commands.running import (
+from zkmigrate.commands.options.running import (
     begin,
     check_cluster,
     hook_options,
@@ -34,8 +30,12 @@ from zkmigrate.commands.running import (
     parallel_option,
     record_options,
 )
-from zkmigrate.commands.selection import Selection, selection
-from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.commands.options.selection import Selection, selection
+from zkmigrate.commands.options.servers import Servers, open_stores, server_options
+from zkmigrate.commands.output.cells import only_problems_option
+from zkmigrate.commands.output.metrics import metrics_option
+from zkmigrate.commands.output.outcomes import Outcomes
+from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.steps import Stage, carry_out
 from zkmigrate.exits import HELP
 from zkmigrate.formats.plan_file import PlanFile

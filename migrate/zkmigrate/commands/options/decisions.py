@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from zkmigrate.commands.files import read_file
+from zkmigrate.commands.options.files import read_file
 from zkmigrate.formats import decisions_file
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import (

@@ -23,7 +23,7 @@ from zkconsumer.console.times import duration_option
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
-from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.output.progress import Progress
 from zkmigrate.stores import cluster
 from zkmigrate.stores.pace import Pace
 from zkmigrate.text import shown

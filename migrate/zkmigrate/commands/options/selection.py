@@ -15,7 +15,7 @@ import click
 
 from zkconsumer.console.exclusive import at_most_one
 from zkconsumer.console.tables import print_notes
-from zkmigrate.commands.files import read_file
+from zkmigrate.commands.options.files import read_file
 from zkmigrate.errors import MigrationError, PlanFileError
 from zkmigrate.model import Store
 

@@ -15,7 +15,7 @@ from zkconsumer.console.times import duration_option
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.apply.records import begun_by
-from zkmigrate.commands.selection import Selection
+from zkmigrate.commands.options.selection import Selection
 from zkmigrate.errors import MigrationError, PlanFileError
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import Groups, PlanFile

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from zkconsumer.core.zookeeper.znodes import is_legal_group
-from zkmigrate.commands.selection import Selection
+from zkmigrate.commands.options.selection import Selection
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import Direction, Store
 

@@ -13,9 +13,9 @@ import click
 from zkconsumer.console.tables import How, print_notes
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result, status_of_outcomes
-from zkmigrate.commands.cells import group_cell, problem_cells, reasons_cell, stays_cell
-from zkmigrate.commands.progress import Progress
-from zkmigrate.commands.rows import SCHEMAS, print_table
+from zkmigrate.commands.output.cells import group_cell, problem_cells, reasons_cell, stays_cell
+from zkmigrate.commands.output.progress import Progress
+from zkmigrate.commands.output.rows import SCHEMAS, print_table
 from zkmigrate.text import shown
 
 _COLUMNS: Final = tuple(column.name for column in SCHEMAS["outcome"].columns)

@@ -14,7 +14,7 @@ from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How, print_rows
 from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ZkConsumerError
-from zkmigrate.commands.rows import print_json_line, print_table
+from zkmigrate.commands.output.rows import print_json_line, print_table
 from zkmigrate.exits import FAILED
 
 F = TypeVar("F", bound=Callable[..., Any])

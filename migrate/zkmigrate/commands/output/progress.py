@@ -16,7 +16,7 @@ import click
 
 from zkconsumer.admin.printable import printable
 from zkmigrate.apply.outcome import Result
-from zkmigrate.commands.metrics import metrics_file
+from zkmigrate.commands.output.metrics import metrics_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
