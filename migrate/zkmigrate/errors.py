@@ -13,9 +13,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
-from zkconsumer.admin.printable import printable
+from zkconsumer.admin.printable import printable, shown
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.exits import ATTENTION, FAILED, USAGE
 from zkmigrate.reasons import Reason
@@ -67,6 +68,19 @@ class GroupInUseError(GroupRefusedError):
 def in_use(group: str, reason: Reason, why: str) -> GroupInUseError:
     """Return the error that names a group and its members."""
     return GroupInUseError(printable(f"group {group}: {why}"), reason)
+
+
+def check_members(group: str, registered: Iterable[str] = (), joined: Iterable[str] = ()) -> None:
+    """Check that a group has no members, in ZooKeeper or at the coordinator.
+
+    Raises GroupInUseError.
+    """
+    if names := shown(registered):
+        text = f"{names} registered in ZooKeeper: stop these members first"
+        raise in_use(group, Reason.LIVE_MEMBER, text)
+    if names := shown(joined):
+        text = f"{names} joined at the broker's coordinator: stop these consumers"
+        raise in_use(group, Reason.COORDINATOR_MEMBER, text)
 
 
 def refused(group: str, reason: Reason, why: str) -> GroupRefusedError:

@@ -188,4 +188,4 @@ def test_a_reset_and_a_check_of_a_group_with_another_name(simulated: Simulated) 
     simulated.kafka.joined["other"] = ("c at h (m)",)
     done = simulated.run("reset", "--group", "g", "--all-topics", "--to-latest", "--execute")
     assert done.status == 3
-    assert "joined at the coordinator" in done.rows[0]["why"]
+    assert "joined at the broker's coordinator" in done.rows[0]["why"]

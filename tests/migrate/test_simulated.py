@@ -348,7 +348,7 @@ def test_a_consumer_that_joins_while_a_group_moves_back_is_noticed(stores: Store
     stores.committed = {T0: StoredOffset(70), T1: StoredOffset(90)}
     plan = stores.plan(Direction.KAFKA_TO_ZK)
     at(stores, writes, lambda: setattr(stores, "members", ("consumer-1",)))
-    assert "consumer-1 joined meanwhile" in stores.apply(plan).why
+    assert "consumer-1 joined at the broker's coordinator" in stores.apply(plan).why
     assert stores.zk.text(MARKER) is None
     assert not stores.claimed
 

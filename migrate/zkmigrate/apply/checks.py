@@ -14,7 +14,7 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.apply import ownership
 from zkmigrate.apply.change import Change, Held
-from zkmigrate.errors import in_use, refused
+from zkmigrate.errors import check_members, refused
 from zkmigrate.model import KafkaOffset, LogRange, Store, TopicState, number
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker
@@ -25,7 +25,7 @@ from zkmigrate.stores.offset_znodes import (
     offset_partitions,
 )
 from zkmigrate.stores.sessions import Stores
-from zkmigrate.text import show, shown
+from zkmigrate.text import show
 
 
 class Checks:
@@ -50,26 +50,14 @@ class Checks:
         it, because no new ones can appear then.
         """
         group = change.group
-        joined = self._stores.kafka.members(change.kafka_group)
-        if joined:
-            raise in_use(
-                group,
-                Reason.COORDINATOR_MEMBER,
-                f"{shown(joined)} joined at the broker's coordinator: stop these consumers",
-            )
+        check_members(group, joined=self._stores.kafka.members(change.kafka_group))
         held = self._kafka_as_expected(change, resumed)
         self._nothing_unplanned_in_zookeeper(change)
         self._logs_hold_offsets(change, claimed)
         if claimed:
             return held
-        registered = self._stores.zk.run(ownership.list_members(group))
-        if registered:
-            raise in_use(
-                group,
-                Reason.LIVE_MEMBER,
-                f"{shown(registered)} registered in ZooKeeper: stop these first",
-            )
-        (marker,) = self._stores.zk.run(read_many([migration_marker.path(group)]))
+        check_members(group, self._stores.zk.run(ownership.list_members(group)))
+        marker = self._marker(group)
         content = None if marker is None else marker.data
         if content != change.before and not (resumed and content in change.between):
             raise refused(
@@ -169,13 +157,7 @@ class Checks:
                     f"{show(held.get(tp))}: another client writes; nothing was marked as moved",
                 )
         if change.target is Store.ZOOKEEPER:
-            joined = self._stores.kafka.members(change.kafka_group)
-            if joined:
-                raise refused(
-                    change.group,
-                    Reason.COORDINATOR_MEMBER,
-                    f"{shown(joined)} joined meanwhile: stop, apply again",
-                )
+            check_members(change.group, joined=self._stores.kafka.members(change.kafka_group))
             self._kafka_as_expected(change, False)
 
     def still_moved(self, change: Change, planned: Mapping[TopicPartition, int]) -> None:
@@ -185,7 +167,7 @@ class Checks:
         does not show that: another operator may have undone the move, and offsets expire.
         """
         group, target = change.group, change.target
-        (node,) = self._stores.zk.run(read_many([migration_marker.path(group)]))
+        node = self._marker(group)
         if node is None or node.data != change.after:
             raise refused(
                 group,
@@ -255,6 +237,10 @@ class Checks:
             if offset not in (None, planned) and not change.leaves_out(tp):
                 assert offset is not None
                 yield tp, offset, planned
+
+    def _marker(self, group: str) -> Node | None:
+        (node,) = self._stores.zk.run(read_many([migration_marker.path(group)]))
+        return node
 
     def kafka(self, change: Change) -> Held:
         """Return a group's current offsets in Kafka."""

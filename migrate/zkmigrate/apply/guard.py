@@ -38,11 +38,11 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.zk.blocking import or_refusal, refusal
 from zkmigrate.apply.outcome import Outcome, Result, by_table, ended_by
+from zkmigrate.errors import check_members
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.table import Action
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
-from zkmigrate.text import shown
 
 __all__ = [
     "LIVE",
@@ -150,10 +150,7 @@ def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
     refused = by_table(found, Action.LOCK)
     if refused is not None:
         return refused
-    members = (yield from children(GroupPaths(group).ids)) or []
-    if members:
-        why = f"{shown(members)} registered in ZooKeeper: stop these members first"
-        return Result(group, Outcome.REFUSED, 0, why, (Reason.LIVE_MEMBER,))
+    check_members(group, (yield from children(GroupPaths(group).ids)) or [])
     state = yield from look(group)
     if state.guard is Guard.LOCKED:
         return Result(group, Outcome.WAS_DONE, 0)

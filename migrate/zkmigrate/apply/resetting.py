@@ -21,7 +21,7 @@ from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.outcome import by_table
 from zkmigrate.apply.permission import Permission
-from zkmigrate.errors import in_use, refused
+from zkmigrate.errors import check_members, in_use, refused
 from zkmigrate.model import GroupState, Record, Store
 from zkmigrate.plan.reset import Reset, held
 from zkmigrate.plan.table import Action
@@ -37,12 +37,7 @@ def check_stopped(state: GroupState) -> None:
 
     Raises GroupInUseError, GroupRefusedError.
     """
-    if state.members:
-        raise in_use(
-            state.group,
-            Reason.LIVE_MEMBER,
-            f"{shown(state.members)} registered in ZooKeeper: stop these",
-        )
+    check_members(state.group, state.members)
     if state.owners:
         raise in_use(
             state.group,
@@ -54,12 +49,7 @@ def check_stopped(state: GroupState) -> None:
     if refusal is not None:
         text = f"{refusal.why} ({shown(state.foreign)})" if state.foreign else refusal.why
         raise refused(state.group, refusal.reasons[0], text)
-    if state.coordinator_members:
-        raise in_use(
-            state.group,
-            Reason.COORDINATOR_MEMBER,
-            f"{shown(state.coordinator_members)} joined at the coordinator: stop these",
-        )
+    check_members(state.group, joined=state.coordinator_members)
 
 
 def carry_out(
@@ -117,13 +107,7 @@ def carry_out(
 def _commit(
     stores: Stores, state: GroupState, rows: Sequence[Reset], permission: Permission | None
 ) -> None:
-    joined = stores.kafka.members(state.in_kafka)
-    if joined:
-        raise in_use(
-            state.group,
-            Reason.COORDINATOR_MEMBER,
-            f"{shown(joined)} joined at the coordinator: stop these",
-        )
+    check_members(state.group, joined=stores.kafka.members(state.in_kafka))
     wanted = {row.tp: row.after for row in rows}
     now = stores.fetch(state.in_kafka, list(wanted))
     for row in rows:

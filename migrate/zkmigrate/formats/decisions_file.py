@@ -18,35 +18,10 @@ from typing import Any, Final
 
 from zkconsumer.admin.printable import printable
 from zkmigrate.errors import PlanFileError
-from zkmigrate.plan.options import (
-    DECIDED,
-    Expired,
-    Misplaced,
-    MissingTopics,
-    OnConflict,
-    Options,
-    OtherZnodes,
-    OutOfRange,
-    Recreated,
-    Rule,
-    Skip,
-    Unproven,
-    WithoutOffset,
-)
+from zkmigrate.plan.options import CHOICES, DECIDED, Options, Rule, Skip
 from zkmigrate.plan.values import GroupPlan, Problem, Verdict
 from zkmigrate.reasons import Reason
 
-_CHOICES: Final[Mapping[str, type[Enum]]] = {
-    "on_conflict": OnConflict,
-    "out_of_range": OutOfRange,
-    "misplaced": Misplaced,
-    "missing_topics": MissingTopics,
-    "recreated_topics": Recreated,
-    "unproven_topics": Unproven,
-    "without_offset": WithoutOffset,
-    "expired_offsets": Expired,
-    "other_znodes": OtherZnodes,
-}
 _ASKED: Final[Mapping[Reason, str]] = {
     Reason.CONFLICT: "on_conflict",
     Reason.WOULD_LOWER: "on_conflict",
@@ -102,11 +77,11 @@ def _rule(where: str, table: object) -> Rule:
 
 
 def _value(where: str, key: str, value: object) -> object:
-    if key in _CHOICES:
+    if key in CHOICES:
         try:
-            return _CHOICES[key](value)
+            return CHOICES[key](value)
         except ValueError:
-            choices = ", ".join(one.value for one in _CHOICES[key])
+            choices = ", ".join(one.value for one in CHOICES[key])
             raise PlanFileError(f"{where}: {key} = {value!a} is not one of {choices}") from None
     kinds = {"group": str, "topic": str, "partition": int, "max_idle_days": int, "skip": bool,
              "ignore": str}  # fmt: skip
@@ -207,7 +182,7 @@ def _question(problem: Problem) -> Iterator[str]:
     yield f"# {printable(f'{problem.kind.value}: {problem.what}')}"
     key = _ASKED.get(problem.kind)
     if key is not None:
-        choices = [str(one.value) for one in _CHOICES[key]]
+        choices = [str(one.value) for one in CHOICES[key]]
         yield f'{key} = "{choices[0]}"  # or {", ".join(choices[1:])}'
     elif problem.kind is Reason.IDLE:
         yield f"max_idle_days = {Options().max_idle_days}  # {printable(problem.advice)}"

@@ -9,7 +9,8 @@ from typing import Final
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkmigrate.model import GroupState, Stage, Store, number
-from zkmigrate.plan.layout import is_foreign_layout
+from zkmigrate.plan.layout import reason_for
+from zkmigrate.reasons import Reason
 
 
 class Case(Enum):
@@ -91,9 +92,8 @@ def case_of(state: GroupState) -> Case:
         return Case.MOVED if same else Case.USED
     if state.has_mode:
         return Case.PREPARED
-    if state.foreign:
-        whole = is_foreign_layout(state.group, state.foreign, bool(state.zk))
-        return Case.OTHER_LAYOUT if whole else Case.OTHER_ZNODES
+    if odd := reason_for(state):
+        return Case.OTHER_LAYOUT if odd is Reason.FOREIGN_LAYOUT else Case.OTHER_ZNODES
     if marker is not None:
         return Case.ROLLED_BACK
     zk = {tp for tp, one in state.zk.items() if one.offset is not None}

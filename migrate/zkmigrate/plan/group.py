@@ -9,7 +9,7 @@ from zkconsumer.core.common.types import INTERNAL_TOPICS, TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkmigrate.model import Direction, GroupState, Retention, Store
 from zkmigrate.plan.findings import Findings, problem
-from zkmigrate.plan.layout import is_foreign_layout
+from zkmigrate.plan.layout import reason_for
 from zkmigrate.plan.left_out import LeftOut
 from zkmigrate.plan.options import Options, OtherZnodes, covers
 from zkmigrate.plan.partition import PartitionRules
@@ -215,7 +215,7 @@ class _Planner:
 
     def _layout(self) -> None:
         foreign = self.state.foreign
-        if is_foreign_layout(self.state.group, foreign, bool(self.state.zk)):
+        if reason_for(self.state) is Reason.FOREIGN_LAYOUT:
             self._refuse(
                 Reason.FOREIGN_LAYOUT,
                 "not in the JVM consumer's format: ",

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from zkconsumer.admin.snapshot import CHILDREN, CONSUMERS
+from zkmigrate.model import GroupState
+from zkmigrate.reasons import Reason
 
 _STORM: Final = re.compile(r"partition_[0-9]+")
 """Where storm-kafka stores offsets in a group's znode."""
@@ -18,6 +20,14 @@ def is_foreign_layout(group: str, foreign: Sequence[str], has_offsets: bool) -> 
     ``has_offsets``: whether the group has offset znodes of its own.
     """
     return bool(foreign) and not (has_offsets and all(_is_other(group, path) for path in foreign))
+
+
+def reason_for(state: GroupState) -> Reason | None:
+    """Return why the znodes of a group are not understood; ``None`` if all are."""
+    if not state.foreign:
+        return None
+    whole = is_foreign_layout(state.group, state.foreign, bool(state.zk))
+    return Reason.FOREIGN_LAYOUT if whole else Reason.OTHER_ZNODES
 
 
 def _is_other(group: str, path: str) -> bool:

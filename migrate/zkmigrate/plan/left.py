@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkmigrate.model import GroupState, Store, number
-from zkmigrate.plan.layout import is_foreign_layout
+from zkmigrate.plan.layout import reason_for
 from zkmigrate.plan.table import Action, decide
 from zkmigrate.reasons import Reason
 from zkmigrate.text import shown
@@ -102,10 +102,8 @@ def what_is_left(state: GroupState) -> Left:
             f"({shown(sorted({tp.topic for tp in hidden}))})"
         )
         whys.append((Reason.HIDDEN, text))
-    if state.foreign:
-        whole = is_foreign_layout(state.group, state.foreign, bool(state.zk))
-        reason = Reason.FOREIGN_LAYOUT if whole else Reason.OTHER_ZNODES
-        whys.append((reason, f"not understood: {shown(state.foreign)}"))
+    if odd := reason_for(state):
+        whys.append((odd, f"not understood: {shown(state.foreign)}"))
     if state.members:
         whys.append((Reason.LIVE_MEMBER, f"{len(state.members)} members are live in ZooKeeper"))
     if state.mode is not Mode.ZOOKEEPER:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
 
@@ -213,3 +213,9 @@ class Options:
         """Whether a decision depends on the time of commits."""
         every = {self.on_conflict, *(rule.on_conflict for rule in self.rules)}
         return OnConflict.NEWEST in every
+
+
+CHOICES: Final[Mapping[str, type[Enum]]] = {
+    name: type(value) for name in DECIDED if isinstance(value := getattr(Options(), name), Enum)
+}
+"""The decisions that are a choice of some words, and these."""

@@ -11,7 +11,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import RULES, Follows, Mode
 from zkmigrate.model import GroupState, Retention, Store
 from zkmigrate.plan.cases import Case, case_of, changed_since
-from zkmigrate.plan.layout import is_foreign_layout
+from zkmigrate.plan.layout import reason_for
 from zkmigrate.plan.table import Action, decide
 from zkmigrate.reasons import Reason
 from zkmigrate.text import day, shown
@@ -146,10 +146,8 @@ def status_of(
         attention.append(
             (Reason.EXPIRES, "the broker will soon delete the offsets: start the new consumers")
         )
-    if state.foreign:
-        whole = is_foreign_layout(state.group, state.foreign, bool(state.zk))
-        reason = Reason.FOREIGN_LAYOUT if whole else Reason.OTHER_ZNODES
-        attention.append((reason, f"not understood: {shown(state.foreign)}"))
+    if odd := reason_for(state):
+        attention.append((odd, f"not understood: {shown(state.foreign)}"))
     faults = [*state.faults]
     if moved_to is not Store.KAFKA:  # ZooKeeper's offsets count
         faults += (one.fault for one in state.zk.values() if one.fault)

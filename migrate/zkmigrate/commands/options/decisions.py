@@ -5,29 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from zkmigrate.commands.options.files import read_file
 from zkmigrate.formats import decisions_file
 from zkmigrate.model import Direction
-from zkmigrate.plan.options import (
-    Expired,
-    Misplaced,
-    MissingTopics,
-    OnConflict,
-    Options,
-    OtherZnodes,
-    OutOfRange,
-    Recreated,
-    Rule,
-    Skip,
-    Unproven,
-    WithoutOffset,
-)
+from zkmigrate.plan.options import CHOICES, Options, Rule, Skip
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+_HELP: Final = {
+    "on_conflict": "Which offset to use if the stores differ.",
+    "out_of_range": "Offsets outside of the log; clamp: use the nearest one in it.",
+    "misplaced": "Offsets that a 1.1.0 broker stored below 'offset'.",
+    "missing_topics": "Offsets of topics and partitions that do not exist.",
+    "unproven_topics": "Offsets of topics without an id in ZooKeeper, after the change to KRaft; "
+    "trust: it is the same topic.",
+    "recreated_topics": "Offsets that are older than their topic.",
+    "expired_offsets": "Offsets that an earlier move wrote and that are gone since; moved: write "
+    "them again.",
+    "other_znodes": "Groups with other znodes next to their offsets; ignore: leave these znodes.",
+    "without_offset": "Partitions without any offset; leave: auto.offset.reset decides.",
+}
+"""The decisions that are a choice, in the order of the help."""
 
 
 def _skips(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[Skip, ...]:
@@ -41,8 +44,9 @@ def _choice(name: str, values: type[Enum], what: str) -> Callable[[F], F]:
     """Return an option that takes one of the values; the first is the default."""
     every = [one.value for one in values]
     shown = every[0] != "refuse"
+    option = f"--{name.replace('_', '-')}"
     return click.option(
-        name, type=click.Choice(every), default=every[0], show_default=shown, help=what
+        option, type=click.Choice(every), default=every[0], show_default=shown, help=what
     )
 
 
@@ -66,33 +70,17 @@ def decisions(command: F) -> F:
     @wraps(command)
     def bundled(
         direction: str,
-        on_conflict: str,
-        out_of_range: str,
-        misplaced: str,
-        missing_topics: str,
         skips: tuple[Skip, ...],
         max_idle_days: int,
-        recreated_topics: str,
-        without_offset: str,
-        unproven_topics: str,
-        expired_offsets: str,
-        other_znodes: str,
         decisions: str | None,
         **others: Any,
     ) -> Any:
+        chosen = {name: CHOICES[name](others.pop(name)) for name in _HELP}
         options = Options(
-            OnConflict(on_conflict),
-            OutOfRange(out_of_range),
-            Misplaced(misplaced),
-            skips,
-            max_idle_days,
-            MissingTopics(missing_topics),
-            Recreated(recreated_topics),
-            WithoutOffset(without_offset),
-            rules_in(decisions),
-            Unproven(unproven_topics),
-            Expired(expired_offsets),
-            OtherZnodes(other_znodes),
+            skips=skips,
+            max_idle_days=max_idle_days,
+            rules=rules_in(decisions),
+            **chosen,  # type: ignore[arg-type]
         )
         return command(direction=Direction(direction), options=options, **others)
 
@@ -114,53 +102,8 @@ def decisions(command: F) -> F:
             help="Leave these offsets as they are. Each part may be a glob such as '*'. May be "
             "repeated.",
         ),
-        _choice(
-            "--without-offset",
-            WithoutOffset,
-            "Partitions without any offset; leave: auto.offset.reset decides.",
-        ),
-        _choice(
-            "--other-znodes",
-            OtherZnodes,
-            "Groups with other znodes next to their offsets; ignore: leave these znodes.",
-        ),
-        _choice(
-            "--expired-offsets",
-            Expired,
-            "Offsets that an earlier move wrote and that are gone since; moved: write them again.",
-        ),
-        _choice(
-            "--recreated-topics",
-            Recreated,
-            "Offsets that are older than their topic.",
-        ),
-        _choice(
-            "--unproven-topics",
-            Unproven,
-            "Offsets of topics without an id in ZooKeeper, after the change to KRaft; trust: it is "
-            "the same topic.",
-        ),
-        _choice(
-            "--missing-topics",
-            MissingTopics,
-            "Offsets of topics and partitions that do not exist.",
-        ),
-        _choice(
-            "--misplaced",
-            Misplaced,
-            "Offsets that a 1.1.0 broker stored below 'offset'.",
-        ),
-        _choice(
-            "--out-of-range",
-            OutOfRange,
-            "Offsets outside of the log; clamp: use the nearest one in it.",
-        ),
-        _choice(
-            "--on-conflict",
-            OnConflict,
-            "Which offset to use if the stores differ.",
-        ),
-        _choice("--direction", Direction, "Source store and target store."),
+        *(_choice(name, CHOICES[name], what) for name, what in reversed(_HELP.items())),
+        _choice("direction", Direction, "Source store and target store."),
     ):
         bundled = option(bundled)
     return bundled  # type: ignore[return-value]
