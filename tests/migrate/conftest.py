@@ -141,7 +141,7 @@ class Bench:
     def marker(self, group: str) -> MigrationMarker | None:
         """A group's migration marker."""
         with self.stores() as stores:
-            return stores.zk.run(migration_marker.read(group))
+            return stores.zk.run(migration_marker.state_of(group)).marker
 
     def plan(
         self,

@@ -277,9 +277,9 @@ class LiveMove:
         ``execute`` only check.
         """
         zk, paths = self._stores.zk, self._paths
-        found = zk.run(record.read(self._group))
+        known = zk.run(migration_marker.state_of(self._group))
+        found, marker = known.record, known.marker
         facts = look(self._stores, self._group)
-        marker = zk.run(migration_marker.read(self._group))
         if facts.mode is Mode.ZOOKEEPER and marker and marker.moved_to is Store.KAFKA:
             return Step(facts.mode, False)
         why = _unfinished(facts)

@@ -213,7 +213,7 @@ class Steps:
         Its record says which of them is right, unless a later command has written it.
         """
         found, now_ms = state.record, int(time.time() * 1000)
-        if found.command != "undo" or found.stage not in (Stage.DONE, Stage.UNDONE):
+        if state.faults or found.command != "undo" or found.stage not in (Stage.DONE, Stage.UNDONE):
             return False
         lock = self._stores.zk.run(guard.look(state.group))
         if found.locked and lock.guard is guard.Guard.OPEN:

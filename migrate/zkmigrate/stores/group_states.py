@@ -16,8 +16,6 @@ from zkconsumer.admin.snapshot import GroupSnapshot, interpret, read_group
 from zkconsumer.admin.verifier import Kind as Finding, verify
 from zkconsumer.broker.groups.coordinator_calls import PendingOffsetsError
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.znodes import LivePaths, decode_mode
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths, is_legal_group, is_legal_topic
@@ -28,14 +26,14 @@ from zkmigrate.model import (
     HeldNow,
     KafkaOffset,
     MigrationMarker,
-    Record,
     Store,
     ZkOffset,
 )
 from zkmigrate.plan.status import is_migrator
 from zkmigrate.plan.values import GroupPlan, Problem
 from zkmigrate.reasons import Reason
-from zkmigrate.stores import migration_marker, record
+from zkmigrate.stores import migration_marker
+from zkmigrate.stores.migration_marker import Known, decoded
 from zkmigrate.stores.offset_znodes import (
     misplaced_offsets,
     misplaced_path,
@@ -71,21 +69,24 @@ def read_states(
         legal = [name for name in chunk if is_legal_group(name)]
         problems = {name: bad_name(name) for name in chunk if not is_legal_group(name)}
         parts: dict[str, GroupSnapshot] = {}
+        known: dict[str, Known] = {}
         scripts = map(or_refusal, map(read_group, legal))
         for name, content in zip(legal, stores.zk.run_all(scripts), strict=True):
             if isinstance(content, ZooKeeperError):
                 problems[name] = _unreadable(name, content)
             else:
-                parts[name] = content or GroupSnapshot(name, exists=False)
+                part = parts[name] = content or GroupSnapshot(name, exists=False)
+                known[name] = decoded(name, part.moved, part.mode, part.record)
         _learn(stores, ((*part.offsets, *part.owners, *part.misplaced) for part in parts.values()))
         kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
         for name, snapshot in parts.items():
             asked = _partitions(stores, snapshot)
-            known = called.setdefault(name, _name_in_kafka(snapshot))
+            marker = known[name].marker
+            there = called.setdefault(name, (marker and marker.kafka_group) or name)
             try:
                 kafka[name] = {
-                    tp: KafkaOffset(*stored, times.get((known, tp)))
-                    for tp, stored in stores.kafka.fetch(known, asked).items()
+                    tp: KafkaOffset(*stored, times.get((there, tp)))
+                    for tp, stored in stores.kafka.fetch(there, asked).items()
                 }
             except BrokerError as error:
                 problems[name] = _unreadable(name, error)
@@ -103,7 +104,8 @@ def read_states(
                 yield name, _unreadable(name, members)
             else:
                 offsets = from_file.get(name)
-                state = _state(stores, parts[name], kafka[name], members, offsets, unseen)
+                part = parts[name]
+                state = _state(stores, part, known[name], kafka[name], members, offsets, unseen)
                 if called[name] != name:
                     state = replace(state, kafka_group=called[name])
                 yield state
@@ -213,6 +215,7 @@ def foreign_znodes(snapshot: GroupSnapshot) -> tuple[str, ...]:
 def _state(
     stores: Stores,
     snapshot: GroupSnapshot,
+    known: Known,
     kafka: Mapping[TopicPartition, KafkaOffset],
     joined: tuple[str, ...],
     from_file: Mapping[TopicPartition, int] | None,
@@ -232,24 +235,8 @@ def _state(
             continue
         if offset is not None:
             misplaced[tp] = offset
-    marker: MigrationMarker | None = None
-    if snapshot.moved is not None:
-        try:
-            marker = migration_marker.decode(migration_marker.path(snapshot.group), snapshot.moved)
-        except ZnodeFormatError as fault:
-            faults.append(str(fault))
-    written = Record()
-    if snapshot.record is not None:
-        try:
-            written = record.decode(record.path(snapshot.group), snapshot.record)
-        except ZnodeFormatError as fault:
-            faults.append(str(fault))
-    mode = Mode.ZOOKEEPER
-    if snapshot.mode is not None:
-        try:
-            mode = decode_mode(LivePaths.of(snapshot.group).mode, snapshot.mode.data)
-        except ZnodeFormatError as fault:
-            faults.append(str(fault))
+    marker = known.marker
+    faults += known.faults
     names = {tp.topic for tp in (*kafka, *(from_file or ()), *(marker.in_target if marker else ()))}
     names |= {*snapshot.offsets, *snapshot.misplaced}
     topics, ranges = stores.logs.of(names)
@@ -272,9 +259,9 @@ def _state(
         hidden=hidden,
         from_file=from_file,
         exists=snapshot.exists,
-        mode=mode,
+        mode=known.mode,
         migratable=snapshot.migratable,
-        record=written,
+        record=known.record,
         has_mode=snapshot.mode is not None or bool(snapshot.migratable),
     )
 
@@ -298,17 +285,6 @@ def _unproven(
         names |= {tp.topic for tp in (*kafka.get(one.group, ()), *from_file.get(one.group, ()))}
     missing = {name for name in names if is_legal_topic(name)} - set(stores.logs.of(names)[0])
     return frozenset(missing - stores.kafka.absent(missing)) if missing else frozenset()
-
-
-def _name_in_kafka(snapshot: GroupSnapshot) -> str:
-    """Return the name under which a group was moved, or its own."""
-    if snapshot.moved is not None:
-        try:
-            where = migration_marker.path(snapshot.group)
-            return migration_marker.decode(where, snapshot.moved).kafka_group or snapshot.group
-        except ZnodeFormatError:
-            pass  # a fault of the group's state
-    return snapshot.group
 
 
 def bad_name(name: str) -> Problem:

@@ -12,14 +12,13 @@ restored, which gave them new times.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import MOVED
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.scripts import read_mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_mode
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
@@ -29,6 +28,7 @@ from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.model import GroupState, MigrationMarker, Record, Store
 from zkmigrate.stores import record
 
+T = TypeVar("T")
 FORMAT: Final = 1
 """Not raised for a new key: a reader refuses keys that it does not know, and the markers that the
 plans of older versions wrote must be found again byte for byte."""
@@ -151,11 +151,33 @@ def store_in(data: bytes | None) -> str | None:
     return str(json.loads(data)["moved_to"]) if data else None
 
 
-def read(group: str) -> Script[MigrationMarker | None]:
-    """Return a group's migration marker, if there is one. Raises ZnodeFormatError."""
-    where = path(group)
-    (node,) = yield from read_many([where])
-    return None if node is None else decode(where, node)
+class Known(NamedTuple):
+    """What a group's marker, mode and record say. ``faults``: what of it cannot be read."""
+
+    marker: MigrationMarker | None
+    mode: Mode
+    record: Record
+    faults: tuple[str, ...]
+
+
+def decoded(group: str, marker: Node | None, mode: Node | None, written: Node | None) -> Known:
+    """Decode a group's marker, mode and record, as far as there are any."""
+    faults: list[str] = []
+
+    def of(node: Node | None, default: T, decode: Callable[[Node], T]) -> T:
+        try:
+            return default if node is None else decode(node)
+        except ZnodeFormatError as fault:
+            faults.append(str(fault))
+            return default
+
+    where = LivePaths.of(group).mode
+    return Known(
+        of(marker, None, lambda node: decode(path(group), node)),
+        of(mode, Mode.ZOOKEEPER, lambda node: decode_mode(where, node.data)),
+        of(written, Record(), lambda node: record.decode(record.path(group), node)),
+        tuple(faults),
+    )
 
 
 def state_of(group: str) -> Script[GroupState]:
@@ -164,21 +186,18 @@ def state_of(group: str) -> Script[GroupState]:
     What cannot be read is one of its faults.
     """
     paths = LivePaths.of(group)
-    moved, modes, where = path(group), paths.mode, record.path(group)
-    stored, mode, written = yield from read_many([moved, modes, where])
+    nodes = yield from read_many([path(group), paths.mode, record.path(group)])
     members = tuple((yield from children(paths.members)) or ())
-    has_mode = mode is not None or bool(members)
-    try:
-        return GroupState(
-            group,
-            marker=None if stored is None else decode(moved, stored),
-            mode=Mode.ZOOKEEPER if mode is None else decode_mode(modes, mode.data),
-            migratable=members,
-            has_mode=has_mode,
-            record=Record() if written is None else record.decode(where, written),
-        )
-    except ZnodeFormatError as fault:
-        return GroupState(group, faults=(str(fault),), has_mode=has_mode)
+    known = decoded(group, *nodes)
+    return GroupState(
+        group,
+        marker=known.marker,
+        faults=known.faults,
+        mode=known.mode,
+        migratable=members,
+        has_mode=nodes[1] is not None or bool(members),
+        record=known.record,
+    )
 
 
 def name_of_moved(group: str) -> Script[str | None]:
@@ -187,15 +206,9 @@ def name_of_moved(group: str) -> Script[str | None]:
     That is a group that was moved, stopped or live. A group whose marker or mode cannot be read
     counts as one, so that whoever wants to move it back is told.
     """
-    try:
-        marker = yield from or_refusal(read(group))
-        if isinstance(marker, ZooKeeperError):
-            return group
-        if marker is not None and marker.moved_to is Store.KAFKA:
-            return marker.kafka_group or group
-        mode = yield from or_refusal(read_mode(LivePaths.of(group)))
-    except ZnodeFormatError:
+    state = yield from or_refusal(state_of(group))
+    if isinstance(state, ZooKeeperError):
         return group
-    if isinstance(mode, ZooKeeperError) or mode[0] in (Mode.KAFKA, Mode.OPEN):
-        return group
-    return None
+    if state.marker is not None and state.marker.moved_to is Store.KAFKA:
+        return state.marker.kafka_group or group
+    return group if state.faults or state.mode in (Mode.KAFKA, Mode.OPEN) else None
