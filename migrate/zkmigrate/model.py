@@ -140,7 +140,8 @@ class Record:
 
     ``id``: of the last write. ``by``: the operator, as ``user@host``. ``plan``: the digest.
     ``mode``: of a live move. ``locked``: whether old consumers are to be kept out. ``claim``: the
-    name under which the last change claimed the group.
+    name under which the last change claimed the group. ``late``: partitions whose offsets a command
+    committed after its session had ended, so that newer ones may be lost.
     """
 
     version: int = -1
@@ -154,6 +155,7 @@ class Record:
     moved_to: str | None = None
     stage: Stage = Stage.NONE
     claim: str = ""
+    late: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

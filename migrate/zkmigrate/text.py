@@ -8,7 +8,7 @@ from typing import Self
 
 from zkconsumer.admin.printable import shown
 
-__all__ = ["Note", "day", "show", "shown", "unlisted_note"]
+__all__ = ["Note", "day", "late_text", "show", "shown", "unlisted_note"]
 
 
 class Note(str):
@@ -33,6 +33,14 @@ def day(at_ms: int) -> str:
 def show(offset: int | None) -> str:
     """Return an offset for a message."""
     return "none" if offset is None else str(offset)
+
+
+def late_text(partitions: Iterable[object]) -> str:
+    """Return the message about offsets that were committed after the session had ended."""
+    return (
+        f"newer offsets may have been overwritten ({shown(map(str, partitions))}): compare them "
+        "with their consumers, and set the right ones with zkmigrate reset"
+    )
 
 
 def unlisted_note(partitions: Sequence[str]) -> str:

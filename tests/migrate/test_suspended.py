@@ -18,17 +18,19 @@ from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.apply.records import begun_by, late_partitions
 from zkmigrate.errors import GroupRefusedError
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import Direction, GroupState, KafkaOffset, Store, ZkOffset
+from zkmigrate.model import Direction, GroupState, KafkaOffset, Record, Store, ZkOffset
 from zkmigrate.plan.reset import Reset
 from zkmigrate.stores import record
 from zkmigrate.verify import BEHIND, doubtful
 
+from tests.migrate.simulated import Simulated, simulated
 from tests.migrate.test_simulated import PATHS, T0, T1, Journal, Stores
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import SessionExpiredError, ZkConsumerError
 
+__all__ = ["simulated"]
 LATER = {T0: StoredOffset(190), T1: StoredOffset(190)}
 SENT = "the request is on its way"
 
@@ -212,13 +214,34 @@ def test_18_a_run_that_was_suspended_replaces_nothing(act: Act, clock: list[floa
         if late:
             assert result.outcome is Outcome.REFUSED
             assert "t-0, t-1: committed after the session with ZooKeeper had ended" in result.why
+            assert operator.zk.run(record.read("g")).late == (T0, T1)
         if not late or act is reset:
             continue
         assert late_partitions(begun_by(operator.journal.records)["g"]) == [T0, T1]
-        again = act(operator, plan)
-        assert again.outcome is Outcome.REFUSED
-        assert "may have overwritten newer offsets" in again.why
+        elsewhere = Operator(operator)
+        elsewhere.journal.records = []
+        for machine in (operator, elsewhere):
+            again = act(machine, plan)
+            assert again.outcome is Outcome.REFUSED
+            assert "may have overwritten newer offsets" in again.why
     assert len(every) > 10
+
+
+def test_what_was_written_late_is_shown_until_a_reset(simulated: Simulated) -> None:
+    """By every command, on a machine without the journal."""
+    simulated.topic("t", (0, 10))
+    simulated.in_zookeeper("g", "t", 5)
+    late = record.encode(Record(late=(T0,)))
+    simulated.zk.set(record.path("g"), late)
+    for words in (("status",), ("gate",), ("plan",)):
+        ran = simulated.run(*words, "--group", "g")
+        assert ran.status == 3
+        assert "written-late" in (ran.rows[0].get("reasons") or ran.rows[0]["kind"]), words
+    words = ("reset", "--group", "g", "--all-topics", "--to-earliest", "--execute")
+    assert simulated.run(*words).status == 0
+    ran = simulated.run("status", "--group", "g")
+    assert (ran.status, ran.rows[0]["serial"]) == (0, 1)
+    assert "@" in ran.rows[0]["operator"]
 
 
 def test_verify_names_what_was_written_late() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
@@ -81,7 +82,7 @@ def carry_out(
     try:
         if known or store is Store.ZOOKEEPER:
             stores.zk.run(ownership.take(hold, [row.tp for row in rows], accept))
-            written = record.written(serial, hold.now_ms, command="reset")
+            written = record.written(serial, hold.now_ms, command="reset", late=())
             serial = stores.zk.run(ownership.begin(hold, written, None))
             permission.serial = serial.version
         if store is Store.ZOOKEEPER:
@@ -125,7 +126,7 @@ def _commit(
     else:
         failed = stores.kafka.commit(state.in_kafka, new, permission.ask)
         if permission.in_doubt:
-            _ask_again(state, permission, wanted)
+            _ask_again(stores, state, permission, wanted)
     if failed:
         tp, error = min(failed.items())
         raise refused(
@@ -143,10 +144,17 @@ def _commit(
             )
 
 
-def _ask_again(state: GroupState, permission: Permission, wanted: Iterable[TopicPartition]) -> None:
+def _ask_again(
+    stores: Stores,
+    state: GroupState,
+    permission: Permission,
+    wanted: Iterable[TopicPartition],
+) -> None:
     try:
         permission.ask()
     except ZkConsumerError:
+        with suppress(ZkConsumerError):
+            stores.zk.run(record.note_late(state.group, wanted))
         raise refused(
             state.group,
             Reason.WRITTEN_LATE,

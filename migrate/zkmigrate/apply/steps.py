@@ -112,9 +112,9 @@ class Steps:
         """
         undo = bool(prefix)
         current = since_plan(records)
-        self._without_doubt(change.group, records)
         zk = self._stores.zk
         found = self._allowed(change.group, Action.UNDO if undo else Action.APPLY)
+        self._without_doubt(change.group, records, found)
         begun = found.stage is Stage.BEGUN and found.plan == change.plan
         mine = [one for one in current if one["step"].startswith("undo") is undo]
         # What was begun and then taken back partly may be anywhere between the two ends.
@@ -262,6 +262,7 @@ class Steps:
             plan=change.plan,
             stage=Stage.UNDOING if undo and found.stage is not Stage.BEGUN else Stage.BEGUN,
             claim=hold.name,
+            late=(),
         )
         script = ownership.begin(hold, begun, before)
         return self._stores.zk.run(ownership.counted(script, self._effect))
@@ -314,8 +315,8 @@ class Steps:
         ``digest``: only if that plan made the change; empty: whatever made it. ``first`` is called
         before anything is changed. Without a journal only check. Raises GroupRefusedError.
         """
-        self._without_doubt(group, records)
         state = self._stores.zk.run(migration_marker.state_of(group))
+        self._without_doubt(group, records, state.record)
         if journal is not None and self._settle_lock(state):
             journal.write(group=group, step="undo-done")
             return Result(group, Outcome.DONE, 0)
@@ -353,9 +354,12 @@ class Steps:
         except ZkConsumerError as second:
             error.add_note(str(second))  # the claims end with the session
 
-    def _without_doubt(self, group: str, records: list[dict[str, Any]]) -> None:
-        """Refuse a group whose offsets an earlier run may have overwritten without a claim."""
-        doubtful = late_partitions(records)
+    def _without_doubt(self, group: str, records: list[dict[str, Any]], found: Record) -> None:
+        """Refuse a group whose offsets an earlier run may have overwritten without a claim.
+
+        The journal knows it too, since that run may not have reached ZooKeeper any more.
+        """
+        doubtful = late_partitions(records) or found.late
         if doubtful and not self._force:
             raise refused(
                 group,
@@ -388,6 +392,8 @@ class Steps:
                 lost = sorted(_overwritten(change, held, seen)) or lost
             rows = [[*tp] for tp in lost]
             journal.write(group=change.group, step=f"{prefix}late", held=rows)
+            with suppress(ZkConsumerError):
+                self._stores.zk.run(record.note_late(change.group, lost))
             raise refused(
                 change.group,
                 Reason.WRITTEN_LATE,

@@ -127,12 +127,12 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
     shown = [row._replace(reasons=reasons_cell(row.reasons, how)) for row in rows]  # type: ignore[arg-type]
     columns, cells = in_columns(Status._fields, shown, how)
     if how == "table":
-        live = any(row.mode for row in rows)
-        hidden = [
-            columns.index(name) for name in ("reasons", *(() if live else ("mode", "next_modes")))
-        ]
-        columns = [name for at, name in enumerate(columns) if at not in hidden]
-        cells = [[cell for at, cell in enumerate(row) if at not in hidden] for row in cells]
+        hidden = {"reasons", "operator", "plan", "serial"}
+        if not any(row.mode for row in rows):
+            hidden |= {"mode", "next_modes"}
+        kept = [at for at, name in enumerate(columns) if name not in hidden]
+        columns = [columns[at] for at in kept]
+        cells = [[row[at] for at in kept] for row in cells]
     ended = exit_status(failed=failed, attention=attention > 0)
     return Look("status", columns, 1, cells, said, ended)
 

@@ -15,7 +15,7 @@ from zkmigrate.model import GroupState, Store, number
 from zkmigrate.plan.layout import reason_for
 from zkmigrate.plan.table import Action, decide
 from zkmigrate.reasons import Reason
-from zkmigrate.text import shown
+from zkmigrate.text import late_text, shown
 
 _LAST_MS: Final = 253_402_300_799_000
 
@@ -109,6 +109,8 @@ def what_is_left(state: GroupState) -> Left:
     if state.mode is not Mode.ZOOKEEPER:
         text = f"is moved while it runs, in mode {state.mode.value}: zkmigrate live ends that"
         whys.append((Reason.LIVE_MOVE, text))
+    if state.record.late:
+        whys.append((Reason.WRITTEN_LATE, late_text(state.record.late)))
     whys += ((Reason.UNREADABLE, fault) for fault in state.faults)
     answer = decide(state, Action.GATE)
     if answer.reason not in (None, *(reason for reason, _ in whys)):

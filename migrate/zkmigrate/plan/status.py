@@ -14,7 +14,7 @@ from zkmigrate.plan.cases import Case, case_of, changed_since
 from zkmigrate.plan.layout import reason_for
 from zkmigrate.plan.table import Action, decide
 from zkmigrate.reasons import Reason
-from zkmigrate.text import day, shown
+from zkmigrate.text import day, late_text, shown
 
 DAY_MS: Final = 86_400_000
 SOON_DAYS: Final = 3
@@ -52,6 +52,12 @@ class Status(NamedTuple):
     """Of a group in a live move."""
     next_modes: str = ""
     """What prevents each mode that may be next."""
+    operator: str = ""
+    """Who wrote the group's record last."""
+    plan: str = ""
+    """The digest of the plan of the last change."""
+    serial: int | None = None
+    """The version of the record."""
     kafka_group: str = ""
     """The group's name in Kafka, if it differs."""
 
@@ -130,6 +136,8 @@ def status_of(
         attention.append(
             (Reason.EXPIRED, "kafka has no offset of the group, so auto.offset.reset decides")
         )
+    if state.record.late:
+        attention.append((Reason.WRITTEN_LATE, late_text(state.record.late)))
     beyond = _beyond(state, truth, zk, kafka)
     if beyond:
         attention.append(
@@ -171,6 +179,9 @@ def status_of(
             left,
             "; ".join(text for _, text in attention),
             tuple(reason for reason, _ in attention),
+            operator=state.record.by,
+            plan=state.record.plan,
+            serial=state.record.version if state.record.version >= 0 else None,
             kafka_group=state.kafka_group,
         ),
         bool(faults),

@@ -18,6 +18,7 @@ import getpass
 import json
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
@@ -37,7 +38,7 @@ FORMAT: Final = 1
 _KEYS: Final = frozenset(
     {
         "version", "id", "by", "command", "plan", "at_ms", "mode", "locked", "moved_to", "stage",
-        "claim",
+        "claim", "late",
     }
 )  # fmt: skip
 _BEFORE_KEYS: Final = frozenset(
@@ -74,6 +75,7 @@ def encode(record: Record) -> bytes:
         "moved_to": record.moved_to,
         "stage": record.stage.value,
         "claim": record.claim,
+        "late": record.late,
     }
     return _json(document)
 
@@ -100,6 +102,7 @@ def decode(where: str, node: Node) -> Record:
             moved_to=None if moved_to is None else Store(moved_to).value,
             stage=Stage(document["stage"]),
             claim=texts[4],
+            late=tuple(TopicPartition(str(topic), _int(at)) for topic, at in document["late"]),
         )
     except (KeyError, TypeError, ValueError):
         raise ZnodeFormatError(where, "is not a record of zkmigrate") from None
@@ -226,6 +229,16 @@ def before_data(group: str) -> Script[bytes]:
 def written(record: Record, now_ms: int, **fields: Any) -> Record:
     """Return the record after a write by this process. ``version`` is still the one before."""
     return replace(record, id=uuid.uuid4().hex[:8], by=operator(), at_ms=now_ms, **fields)
+
+
+def note_late(group: str, late: Iterable[TopicPartition]) -> Script[Record]:
+    """Record that offsets were committed late, for operators on other machines.
+
+    Raises GroupRefusedError if another command has written the record meanwhile.
+    """
+    found = yield from read(group)
+    noted = written(found, int(time.time() * 1000), late=tuple(sorted({*found.late, *late})))
+    return (yield from write(group, noted))
 
 
 def op(group: str, record: Record) -> MultiOp:

@@ -130,6 +130,10 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             Column("mode", "string", "Mode of a group in a live move; else empty."),
             Column("next_modes", "string", "For each mode that may be next: `open`, or what "
                    "prevents it."),
+            Column("operator", "string", "Who wrote the group's record last, as `USER@HOST`; empty "
+                   "if it has none."),
+            Column("plan", "string", "SHA-256 of the plan of its last change; empty if none."),
+            Column("serial", "integer", "Version of its record.", True),
             _KAFKA,
         ),
     ),
