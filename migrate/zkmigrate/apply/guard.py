@@ -17,7 +17,8 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from functools import wraps
+from typing import Concatenate, Final, ParamSpec
 
 from zkconsumer.admin.ids_lock import CREATE, FORMAT, LIVE, PROBE_END, Found, Guard, decode, look
 from zkconsumer.admin.reads import children
@@ -48,7 +49,6 @@ __all__ = [
     "LIVE",
     "Found",
     "Guard",
-    "caught",
     "decode",
     "lock",
     "lock_moved",
@@ -59,6 +59,7 @@ __all__ = [
 ]
 
 
+P = ParamSpec("P")
 LOCKED_MEANWHILE: Final = "another operator has locked the group meanwhile"
 NOT_ENFORCED: Final = (
     "ZooKeeper does not enforce access lists, or zkmigrate has logged in as its super user: then "
@@ -135,15 +136,23 @@ def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Scrip
             lifted = isinstance(reply, Ok)
 
 
-def caught(group: str, script: Script[Result]) -> Script[Result]:
-    """Return what a group's script returns, or the outcome of its error."""
-    try:
-        result = yield from or_refusal(script)
-    except ZkConsumerError as error:
-        return ended_by(group, error)
-    return result if isinstance(result, Result) else ended_by(group, result)
+def _caught(
+    script: Callable[Concatenate[str, P], Script[Result]],
+) -> Callable[Concatenate[str, P], Script[Result]]:
+    """Let the error of a group's script be the group's outcome."""
+
+    @wraps(script)
+    def caught(group: str, /, *more: P.args, **named: P.kwargs) -> Script[Result]:
+        try:
+            result = yield from or_refusal(script(group, *more, **named))
+        except ZkConsumerError as error:
+            return ended_by(group, error)
+        return result if isinstance(result, Result) else ended_by(group, result)
+
+    return caught
 
 
+@_caught
 def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
     """Lock a group that was moved to Kafka and has no members. Without ``execute`` only check."""
     found = yield from migration_marker.state_of(group)
@@ -165,6 +174,7 @@ def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
     return Result(group, Outcome.FAILED, 0, why, (Reason.CANNOT_LOCK,))
 
 
+@_caught
 def release(group: str, execute: bool) -> Script[Result]:
     """Let a group's consumers start again. Without ``execute`` only check.
 

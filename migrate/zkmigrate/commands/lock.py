@@ -143,8 +143,6 @@ def _each_group(
 
     Brokers are asked only about groups in a live move.
     """
-    from zkmigrate.apply.guard import caught
-
     with Outcomes(verb, execute, how, only_problems, which.groups) as outcomes:
         with open_zookeeper(servers) as zk:
             names = _chosen(which, zk)
@@ -157,7 +155,7 @@ def _each_group(
             ]
             every = frozenset(live)
             others = [name for name in names if name not in every]
-            for result in zk.run_all(caught(name, stopped(name)) for name in others):
+            for result in zk.run_all(map(stopped, others)):
                 outcomes.add(result)
         if live:
             with open_stores(servers, outcomes.progress) as stores:

@@ -146,7 +146,7 @@ def undo(
                 from zkmigrate.apply import guard
 
                 for name in groups:
-                    say(stores.zk.run(guard.caught(name, guard.release(name, execute))))
+                    say(stores.zk.run(guard.release(name, execute)))
             elif way is Way.LIVE_BACK:
                 every = frozenset(groups)
                 for result in carry_out(_LIVE, stores, groups, every, execute, wait, parallel):
