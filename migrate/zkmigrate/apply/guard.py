@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import wraps
 from typing import Concatenate, Final, ParamSpec
@@ -35,9 +35,9 @@ from zkconsumer.core.zookeeper.ops import (
     SetData,
 )
 from zkconsumer.core.zookeeper.scripts.common import Refused, Script, attempt, ensure_path
-from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
-from zkconsumer.errors import ZkConsumerError
-from zkconsumer.zk.blocking import or_refusal, refusal
+from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration, is_legal_group
+from zkconsumer.errors import ZkConsumerError, ZooKeeperError
+from zkconsumer.zk.blocking import BlockingZk, or_refusal, refusal
 from zkmigrate.apply.outcome import Outcome, Result, by_table, ended_by
 from zkmigrate.errors import check_members
 from zkmigrate.model import GroupState, Store
@@ -53,6 +53,7 @@ __all__ = [
     "lock",
     "lock_moved",
     "look",
+    "look_at_all",
     "release",
     "unlock",
     "unlock_recorded",
@@ -190,6 +191,12 @@ def release(group: str, execute: bool) -> Script[Result]:
     if (yield from look(group)).guard is Guard.LOCKED:
         return Result(group, Outcome.REFUSED, 0, LOCKED_MEANWHILE, (Reason.OTHER_OPERATOR,))
     return Result(group, Outcome.DONE, 0)
+
+
+def look_at_all(zk: BlockingZk, groups: Iterable[str]) -> dict[str, Found | ZooKeeperError]:
+    """Return the lock of each group that can be in ZooKeeper, or why it cannot be read."""
+    names = list(filter(is_legal_group, groups))
+    return dict(zip(names, zk.run_all(or_refusal(look(name)) for name in names), strict=True))
 
 
 def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from zkconsumer.console.tables import How
 from zkconsumer.console.times import duration_option
 from zkmigrate.apply.hooks import Hooks
-from zkmigrate.apply.journal import Journal, check_writable, read_records
+from zkmigrate.apply.journal import check_writable, read_records
 from zkmigrate.commands.options.running import (
-    begin,
     check_cluster,
     hook_options,
     journal_option,
     journal_path,
     load,
+    open_journal,
     open_migrator,
     parallel_option,
     record_options,
@@ -93,19 +95,18 @@ def apply(
         outcomes.progress.total = len(loaded.groups)
         check_cluster(loaded, stores)
         migrator = open_migrator(stores, plan, loaded.direction, parallel, hooks, lock=lock)
-        if execute:
-            with Journal(where, loaded.digest) as opened:
-                options = {
-                    "lock": lock,
-                    "limit": limit,
-                    "sha256": sha256,
-                    "wait": wait,
-                    "parallel": parallel,
-                }
-                begin(opened, loaded.cluster, options, which)
-                results = migrator.apply(loaded, opened, outcomes.add, wait=wait)
-        else:
+        earlier: list[dict[str, Any]] = []
+        if not execute:
             check_writable(where)
             earlier = read_records(where, loaded.digest)
-            results = migrator.apply(loaded, None, outcomes.add, earlier)
+        options = {
+            "lock": lock,
+            "limit": limit,
+            "sha256": sha256,
+            "wait": wait,
+            "parallel": parallel,
+        }
+        with open_journal(where, loaded.digest, execute, stores, options, which) as opened:
+            patience = wait if execute else 0.0
+            results = migrator.apply(loaded, opened, outcomes.add, earlier, patience)
     outcomes.finish([one.group for one in results])

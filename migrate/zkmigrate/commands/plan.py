@@ -10,19 +10,17 @@ import click
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How
-from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.errors import OffsetsFileError
 from zkmigrate.commands.options.decisions import decisions
-from zkmigrate.commands.options.files import read_file, write_out
+from zkmigrate.commands.options.files import write_out
 from zkmigrate.commands.options.renaming import Rename, choose, rename_option
-from zkmigrate.commands.options.selection import Selection, selection
+from zkmigrate.commands.options.selection import Selection, offsets_in, selection
 from zkmigrate.commands.options.servers import Servers, open_stores, server_options
 from zkmigrate.commands.output.cells import only_problems_option
 from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.planning import Summary, plan_groups
 from zkmigrate.exits import HELP
-from zkmigrate.formats import decisions_file, offset_csv, plan_file
+from zkmigrate.formats import decisions_file, plan_file
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.values import Verdict
@@ -80,7 +78,7 @@ def plan(
         no_effect("--at-apply", "from_file")
     if out is not None:
         no_effect("--out", "decisions_out")
-    offsets = _offsets_in(from_file, which) if from_file else None
+    offsets = offsets_in(from_file, which) if from_file else None
     with (
         no_collector(),
         Progress("planning", bad="not ready") as progress,
@@ -113,19 +111,3 @@ def plan(
         then = f"carry it out with zkmigrate apply {out} --execute" if ready else "none is ready"
         click.echo(f"the plan is in {out}, SHA-256 {digest}; {then}", err=True)
     click.get_current_context().exit(summary.status)
-
-
-def _offsets_in(file: str, which: Selection) -> dict[str, dict[TopicPartition, int]]:
-    """Return the chosen groups' offsets in a file, by group and partition.
-
-    One ``--group`` says whose they are when the file does not name groups. Raises
-    OffsetsFileError, and MigrationError for a group that is not in the file.
-    """
-    group = which.groups[0] if len(which.groups) == 1 else None
-    offsets: dict[str, dict[TopicPartition, int]] = {}
-    for key, offset in offset_csv.parse(file, read_file(file), group).items():
-        offsets.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
-    if not offsets:
-        raise OffsetsFileError([f"{file}: has no offsets"])
-    chosen = which.among(sorted(offsets), file, "name groups of the file, or give --all")
-    return {name: offsets[name] for name in chosen}

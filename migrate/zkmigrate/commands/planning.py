@@ -13,9 +13,7 @@ import click
 
 from zkconsumer.console.tables import How, print_notes
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError
-from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard
 from zkmigrate.commands.output.cells import group_cell, problem_cells, stays_cell
 from zkmigrate.commands.output.progress import Progress
@@ -107,14 +105,8 @@ def _without_rights(
 
     Also the groups that it may not lock.
     """
-    legal = list(filter(is_legal_group, groups))
-    locks = {
-        name: one
-        for name, one in zip(
-            legal, stores.zk.run_all(or_refusal(guard.look(name)) for name in legal), strict=True
-        )
-        if not isinstance(one, ZooKeeperError)
-    }
+    found = guard.look_at_all(stores.zk, groups)
+    locks = {name: one for name, one in found.items() if not isinstance(one, ZooKeeperError)}
     closed = {
         name: findings.problem(
             Reason.CLOSED,

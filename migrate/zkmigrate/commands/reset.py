@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,8 @@ from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.outcome import Changed, Outcome, Result, result_of, status_of_outcomes
 from zkmigrate.apply.parallel import Parallel
 from zkmigrate.apply.records import RESET, RESET_JOURNAL, outcome_of
-from zkmigrate.commands.options.files import read_file
-from zkmigrate.commands.options.running import begin, record_options
-from zkmigrate.commands.options.selection import Selection, selection
+from zkmigrate.commands.options.running import open_journal, record_options
+from zkmigrate.commands.options.selection import Selection, offsets_in, selection
 from zkmigrate.commands.options.servers import Servers, open_stores, server_options
 from zkmigrate.commands.output.metrics import metrics_option
 from zkmigrate.commands.output.progress import Progress
@@ -33,7 +32,6 @@ from zkmigrate.commands.output.rows import format_options, print_table
 from zkmigrate.commands.status import names_of_both
 from zkmigrate.errors import GroupRefusedError, MigrationError
 from zkmigrate.exits import HELP
-from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.reset import (
     BOTH,
@@ -60,7 +58,6 @@ _DURATION: Final = re.compile(
 )
 
 Topics = dict[str, frozenset[int]]
-Offsets = dict[str, dict[TopicPartition, int]]
 
 
 def _topics(_context: object, _option: object, texts: tuple[str, ...]) -> Topics:
@@ -198,21 +195,21 @@ def reset(
         at_most_one(("--topic", "--all-topics"))
     elif not topics and not all_topics:
         raise click.UsageError("choose partitions with --topic or with --all-topics")
-    offsets = _offsets_in(from_file, which) if from_file is not None else None
+    offsets = None if from_file is None else offsets_in(from_file, which)
     rows: list[tuple[object, ...]] = []
     outcomes: list[Outcome] = []
     with (
         no_collector(),
         Progress("resetting") as progress,
         open_stores(servers, progress) as stores,
-        Journal(Path(journal), RESET) if execute else nullcontext() as opened,
+        open_journal(
+            Path(journal), RESET, execute, stores, {"store": store, **_said(given[0])}, which
+        ) as opened,
     ):
-        if opened is not None:
-            begin(opened, stores.cluster_id(), {"store": store, **_said(given[0])}, which)
         if offsets is None:
             names = which.of_store(partial(names_of_both, stores), Store.ZOOKEEPER)
         else:
-            names = which.among(sorted(offsets), str(from_file), "name groups of the file")
+            names = list(offsets)
         progress.total = len(names)
 
         def work(own: Stores, name: str) -> tuple[Result, list[tuple[object, ...]]]:
@@ -300,12 +297,3 @@ def _reset(
         journal.write(group=group, step=RESET, store=store.value, held=before)
         serial = resetting.carry_out(stores, state, store, rows[store], serial)
     return [(store, row) for store in where for row in rows[store]]
-
-
-def _offsets_in(file: str, which: Selection) -> Offsets:
-    """Return the offsets in a file by group. Raises OffsetsFileError."""
-    group = which.groups[0] if len(which.groups) == 1 else None
-    offsets: Offsets = {}
-    for key, offset in offset_csv.parse(file, read_file(file), group).items():
-        offsets.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
-    return offsets

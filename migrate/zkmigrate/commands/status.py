@@ -13,9 +13,7 @@ from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.tables import How
 from zkconsumer.core.migration.modes import neighbours
-from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError, ZooKeeperError
-from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.commands.comparison import look_at_plan
 from zkmigrate.commands.options.running import journal_option, journal_path, load
 from zkmigrate.commands.options.selection import Selection, selection
@@ -95,11 +93,9 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
         now_ms = int(time.time() * 1000)
         retention = stores.retention()
         in_zookeeper = set(stores.zk.run(list_groups()))
-        legal = list(filter(is_legal_group, names))
-        locks = stores.zk.run_all(or_refusal(guard.look(name)) for name in legal)
         locked = {
             name: "unknown" if isinstance(lock, ZooKeeperError) else lock.guard.value
-            for name, lock in zip(legal, locks, strict=True)
+            for name, lock in guard.look_at_all(stores.zk, names).items()
         }
         for state in read_states(stores, names, {}, False):
             if isinstance(state, GroupState):

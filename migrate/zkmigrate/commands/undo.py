@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,15 +16,14 @@ from zkconsumer.console.times import duration_option
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.apply.hooks import Hooks
-from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.outcome import Outcome, Result, by_table
 from zkmigrate.apply.records import UNDO, UNDO_JOURNAL
 from zkmigrate.commands.options.running import (
-    begin,
     check_cluster,
     hook_options,
     journal_path,
     load,
+    open_journal,
     open_migrator,
     parallel_option,
     record_options,
@@ -160,25 +158,13 @@ def undo(
                 path, of = (Path(UNDO_JOURNAL), "") if own else (where, digest)
                 at_apply = Options() if back else None
                 made = PlanFile(direction, 0, chosen, "" if back else digest, at_apply)
-                with _journal(path, of or UNDO, execute) as opened:
-                    if opened is not None:
-                        begin(opened, stores.cluster_id(), options, which)
+                with open_journal(path, of or UNDO, execute, stores, options, which) as opened:
                     migrator = open_migrator(stores, plan or "", direction, parallel, hooks, force)
                     if back:
                         migrator.apply(made, opened, say, fresh=True)
                     else:
                         migrator.rollback(made, opened, say)
     outcomes.finish(names)
-
-
-@contextmanager
-def _journal(path: Path, digest: str, execute: bool) -> Iterator[Journal | None]:
-    """Open the journal, unless it is a dry run."""
-    if not execute:
-        yield None
-        return
-    with Journal(path, digest) as opened:
-        yield opened
 
 
 def _ways(

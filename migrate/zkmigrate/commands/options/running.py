@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from importlib.metadata import version
@@ -37,7 +38,7 @@ def journal_option(command: F) -> F:
 
 
 def record_options(command: F) -> F:
-    """Add ``--note`` and ``--approved-by``, which ``begin`` records."""
+    """Add ``--note`` and ``--approved-by``, which ``open_journal`` records."""
 
     def keep(context: click.Context, option: click.Parameter, text: str | None) -> None:
         context.meta[f"{__name__}.{option.name}"] = text
@@ -172,22 +173,33 @@ def open_migrator(
     return Migrator(stores, force=force, lock=lock, parallel=parallel, hooks=hooks)
 
 
-def begin(
-    journal: Journal, cluster: str | None, options: Mapping[str, object], which: Selection
-) -> None:
-    """Record the start of a command in a journal: its options, and which groups it chose.
+@contextmanager
+def open_journal(
+    path: Path,
+    digest: str,
+    execute: bool,
+    stores: Stores,
+    options: Mapping[str, object],
+    which: Selection,
+) -> Iterator[Journal | None]:
+    """Open a journal, unless it is a dry run, and record the start of the command.
 
-    Raises JournalError.
+    Its options are recorded, and which groups it chose. Raises JournalError.
     """
+    if not execute:
+        yield None
+        return
     context = click.get_current_context()
-    journal.begin(
-        command=context.command.name,
-        version=version("zkconsumer"),
-        cluster=cluster,
-        options={**options, **which.options},
-        note=context.meta.get(f"{__name__}.note"),
-        approved_by=context.meta.get(f"{__name__}.approved_by"),
-    )
+    with Journal(path, digest) as journal:
+        journal.begin(
+            command=context.command.name,
+            version=version("zkconsumer"),
+            cluster=stores.cluster_id(),
+            options={**options, **which.options},
+            note=context.meta.get(f"{__name__}.note"),
+            approved_by=context.meta.get(f"{__name__}.approved_by"),
+        )
+        yield journal
 
 
 class _ChosenGroups:

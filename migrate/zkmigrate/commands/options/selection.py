@@ -15,8 +15,11 @@ import click
 
 from zkconsumer.console.exclusive import at_most_one
 from zkconsumer.console.tables import print_notes
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.errors import OffsetsFileError
 from zkmigrate.commands.options.files import read_file
 from zkmigrate.errors import MigrationError, PlanFileError
+from zkmigrate.formats import offset_csv
 from zkmigrate.model import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -181,3 +184,19 @@ def _names_in(file: str) -> list[str]:
     if not groups:
         raise PlanFileError(f"{file}: has no names of groups: write one on each line")
     return groups
+
+
+def offsets_in(file: str, which: Selection) -> dict[str, dict[TopicPartition, int]]:
+    """Return the chosen groups' offsets in a file, by group and partition.
+
+    One ``--group`` says whose they are when the file does not name groups. Raises
+    OffsetsFileError, and MigrationError for a group that is not in the file.
+    """
+    group = which.groups[0] if len(which.groups) == 1 else None
+    offsets: dict[str, dict[TopicPartition, int]] = {}
+    for key, offset in offset_csv.parse(file, read_file(file), group).items():
+        offsets.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
+    if not offsets:
+        raise OffsetsFileError([f"{file}: has no offsets"])
+    chosen = which.among(sorted(offsets), file, "name groups of the file, or give --all")
+    return {name: offsets[name] for name in chosen}
