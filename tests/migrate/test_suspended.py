@@ -18,7 +18,7 @@ from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.apply.records import begun_by, late_partitions
 from zkmigrate.errors import GroupRefusedError
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import Direction, GroupState, KafkaOffset, Record, Store, ZkOffset
+from zkmigrate.model import Direction, GroupState, KafkaOffset, Record, Stage, Store, ZkOffset
 from zkmigrate.plan.reset import Reset
 from zkmigrate.stores import record
 from zkmigrate.verify import BEHIND, doubtful
@@ -225,6 +225,37 @@ def test_18_a_run_that_was_suspended_replaces_nothing(act: Act, clock: list[floa
             assert again.outcome is Outcome.REFUSED
             assert "may have overwritten newer offsets" in again.why
     assert len(every) > 10
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def test_a_move_that_is_resumed_after_its_marker_leaves_nothing_to_undo_twice() -> None:
+    """The run was killed after the marker was written. The next one keeps what was there before the
+    first one, once, so that after the undo the group is as it was."""
+    every = steps(apply)
+    marked = max(
+        number for number, what in enumerate(every) if what.startswith("after zookeeper m")
+    )
+    for number in range(marked, len(every)):
+        operator, plan = prepared(apply)
+        left = [number]
+
+        def kill(_what: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                raise Killed
+
+        operator.step = kill
+        with pytest.raises(Killed):
+            apply(operator, plan)
+        operator.step = lambda what: None
+        operator.zk.expire()
+        assert operator.zk.run(record.read("g")).stage is Stage.DONE
+        assert apply(operator, plan).outcome is Outcome.DONE
+        assert rollback(operator, plan).outcome is Outcome.DONE
+        assert operator.zk.run(record.read("g")).stage is Stage.UNDONE
 
 
 def test_what_was_written_late_is_shown_until_a_reset(simulated: Simulated) -> None:

@@ -37,7 +37,7 @@ _STEPS: Final = frozenset({PLAN, RESET, *_LATE, *_MOVE, *(f"undo-{step}" for ste
 _WRITTEN: Final = frozenset({"at_ms", "n"})
 """Keys of every record."""
 _RUN: Final = frozenset({"run"}) | _WRITTEN
-_STEP: Final = frozenset({"group", "step", "name", "held", "locked", "plan", "store"}) | _WRITTEN
+_STEP: Final = frozenset({"group", "step", "name", "held", "plan", "store"}) | _WRITTEN
 _OUTCOMES: Final = frozenset(one.value for one in Outcome)
 _OUTCOME: Final = (
     frozenset({"group", "outcome", "offsets", "why", "reasons", "not_locked", "locked", "changed"})
@@ -195,8 +195,3 @@ def late_partitions(records: Records) -> list[TopicPartition]:
 def names_in(records: Records) -> set[str]:
     """Return the names under which earlier runs claimed a group."""
     return {str(record["name"]) for record in records if "name" in record}
-
-
-def was_locked(records: Records) -> bool:
-    """Whether the group was locked before the first run claimed it."""
-    return any(record.get("locked") for record in records if record["step"] == "claim")

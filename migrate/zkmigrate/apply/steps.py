@@ -29,7 +29,7 @@ from zkmigrate.apply.checks import Checks
 from zkmigrate.apply.journal import Effect, Journal
 from zkmigrate.apply.outcome import NOT_LOCKED, Changed, Outcome, Result, by_table
 from zkmigrate.apply.permission import Permission
-from zkmigrate.apply.records import late_partitions, names_in, since_plan, was_locked
+from zkmigrate.apply.records import late_partitions, names_in, since_plan
 from zkmigrate.errors import GroupRefusedError, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Before, GroupState, Record, Stage, Store, number
@@ -115,8 +115,9 @@ class Steps:
         zk = self._stores.zk
         found = self._allowed(change.group, Action.UNDO if undo else Action.APPLY)
         self._without_doubt(change.group, records, found)
-        begun = found.stage is Stage.BEGUN and found.plan == change.plan
         mine = [one for one in current if one["step"].startswith("undo") is undo]
+        marked = found.stage is Stage.DONE and bool(mine)  # the last run was killed after that
+        begun = found.plan == change.plan and (found.stage is Stage.BEGUN or marked)
         # What was begun and then taken back partly may be anywhere between the two ends.
         resumed = undo or begun or bool(mine)
         claims = {found.claim} if found.stage in (Stage.BEGUN, Stage.UNDOING) else set()
@@ -136,7 +137,7 @@ class Steps:
         name = f"{change.group}_zkmigrate-{self._run}"
         locked = self.locked = before.guard is guard.Guard.LOCKED
         hold = ownership.Hold(change.group, name, int(time.time() * 1000), locked)
-        first_locked = was_locked(records) if mine else locked
+        first_locked = locked
         earlier: Before | None = None
         if undo or begun:
             earlier = zk.run(record.read_before(change.group))
@@ -150,7 +151,6 @@ class Steps:
             step=f"{prefix}claim",
             name=name,
             held=record_of(change),
-            locked=first_locked,
         )
         permission = Permission(zk, hold)
         partitions = {*change.zk, *change.kafka}
