@@ -109,6 +109,13 @@ def ended_by(group: str, error: ZkConsumerError) -> Result:
     return Result(group, Outcome.FAILED, 0, str(error))
 
 
+def not_read(group: str, problem: Problem) -> Result:
+    """Return the outcome of a group that cannot be read."""
+    away = problem.kind is Reason.COORDINATOR_AWAY
+    outcome = Outcome.FAILED if away else Outcome.REFUSED
+    return Result(group, outcome, 0, f"{problem.what}: {problem.fix}", (problem.kind,))
+
+
 def result_of(group: str, work: Callable[[], Result], *raised: type[ZkConsumerError]) -> Result:
     """Return the outcome of the work on a group, also if it ends with an error.
 

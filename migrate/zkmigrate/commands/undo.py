@@ -16,7 +16,7 @@ from zkconsumer.console.times import duration_option
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.apply.hooks import Hooks
-from zkmigrate.apply.outcome import Outcome, Result, by_table
+from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read
 from zkmigrate.apply.records import UNDO, UNDO_JOURNAL
 from zkmigrate.commands.options.running import (
     check_cluster,
@@ -41,7 +41,6 @@ from zkmigrate.model import Direction, GroupState, Stage as Recorded, Store, num
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.table import Action, Way, decide
 from zkmigrate.plan.values import GroupPlan
-from zkmigrate.reasons import Reason
 from zkmigrate.stores.record import read_before
 
 if TYPE_CHECKING:
@@ -175,11 +174,7 @@ def _ways(
 
     for state in read_states(stores, names, {}, False):
         if not isinstance(state, GroupState):
-            name, problem = state
-            away = problem.kind is Reason.COORDINATOR_AWAY
-            outcome = Outcome.FAILED if away else Outcome.REFUSED
-            why = f"{problem.what}: {problem.fix}"
-            yield Result(name, outcome, 0, why, (problem.kind,))
+            yield not_read(*state)
             continue
         record = state.record
         way = decide(state, Action.UNDO).way or Way.ROLL_BACK

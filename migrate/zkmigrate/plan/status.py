@@ -76,90 +76,68 @@ def status_of(
     moved_to = marker.moved_to if marker else None
     truth = _truth(state, moved_to, bool(zk), bool(kafka))
     attention: list[tuple[Reason, str]] = []
+
+    def needs(reason: Reason, text: str) -> None:
+        attention.append((reason, text))
+
     changed: list[TopicPartition] = []
     if marker is not None and moved_to is not None and (marker.in_target or marker.misplaced):
         changed = sorted(changed_since(state))
         if changed:
             other = Store.KAFKA if moved_to is Store.ZOOKEEPER else Store.ZOOKEEPER
-            attention.append(
-                (
-                    Reason.SOURCE_MOVED_ON,
-                    f"{other.value} has changed since the move: stop its consumers, then plan "
-                    f"again ({shown(map(str, changed))})",
-                )
-            )
+            text = f"{other.value} has changed since the move: stop its consumers, then plan again"
+            needs(Reason.SOURCE_MOVED_ON, f"{text} ({shown(map(str, changed))})")
     elif marker and moved_to and not marker.left and (kafka if moved_to is Store.ZOOKEEPER else zk):
-        attention.append(
-            (
-                Reason.UNKNOWN,
-                "the migration marker had no room for the offsets, so late commits are not noticed "
-                "here: run zkmigrate status with the plan",
-            )
+        needs(
+            Reason.UNKNOWN,
+            "the migration marker had no room for the offsets, so late commits are not noticed "
+            "here: run zkmigrate status with the plan",
         )
     old = [name for name in members if name not in state.migratable]
     live = state.mode is not Mode.ZOOKEEPER
     if (moved_to is Store.KAFKA and members) or (live and old):
-        attention.append(
-            (Reason.LIVE_MEMBER, f"old consumers run: stop {shown(old if live else members)}")
-        )
+        needs(Reason.LIVE_MEMBER, f"old consumers run: stop {shown(old if live else members)}")
     if locked == Guard.OPEN.value and (live or moved_to is Store.KAFKA):
         lock = "repeat the last step of zkmigrate live" if live else "run zkmigrate lock"
-        attention.append((Reason.NOT_LOCKED, f"is not locked, so old consumers can start: {lock}"))
+        needs(Reason.NOT_LOCKED, f"is not locked, so old consumers can start: {lock}")
     if moved_to is Store.ZOOKEEPER and state.coordinator_members:
-        attention.append(
-            (
-                Reason.COORDINATOR_MEMBER,
-                f"consumers run at the broker: stop {shown(state.coordinator_members)}",
-            )
-        )
+        names = shown(state.coordinator_members)
+        needs(Reason.COORDINATOR_MEMBER, f"consumers run at the broker: stop {names}")
     if truth == BOTH and any(kafka.get(tp) != offset for tp, offset in zk.items() if tp in kafka):
-        attention.append(
-            (
-                Reason.CONFLICT,
-                "the stores differ, and zkmigrate has not moved the group: plan shows how",
-            )
-        )
+        text = "the stores differ, and zkmigrate has not moved the group: plan shows how"
+        needs(Reason.CONFLICT, text)
     if state.expired and moved_to is not None:
-        attention.append(
-            (
-                Reason.EXPIRED,
-                f"offsets that were moved are gone from {moved_to.value}: make a new plan, which "
-                f"shows what to decide ({shown(map(str, sorted(state.expired)))})",
-            )
+        text = (
+            f"offsets that were moved are gone from {moved_to.value}: make a new plan, which "
+            "shows what to decide"
         )
+        needs(Reason.EXPIRED, f"{text} ({shown(map(str, sorted(state.expired)))})")
     elif (
         marker
         and moved_to is Store.KAFKA
         and not (kafka or state.hidden or marker.in_target or marker.left or marker.misplaced)
     ):
         # as with offsets.storage=kafka: a marker of an older version does not name what was there
-        attention.append(
-            (Reason.EXPIRED, "kafka has no offset of the group, so auto.offset.reset decides")
-        )
+        needs(Reason.EXPIRED, "kafka has no offset of the group, so auto.offset.reset decides")
     if state.record.late:
-        attention.append((Reason.WRITTEN_LATE, late_text(state.record.late)))
+        needs(Reason.WRITTEN_LATE, late_text(state.record.late))
     beyond = _beyond(state, truth, zk, kafka)
     if beyond:
-        attention.append(
-            (
-                Reason.OUT_OF_RANGE,
-                f"offsets are above the end of the log, so auto.offset.reset decides: reset them "
-                f"({shown(map(str, beyond))})",
-            )
-        )
+        text = "offsets are above the end of the log, so auto.offset.reset decides: reset them"
+        needs(Reason.OUT_OF_RANGE, f"{text} ({shown(map(str, beyond))})")
     left = _days_left(state, now_ms, retention) if kafka else None
     if state.expired and moved_to is Store.KAFKA:
         left = 0
     elif left is not None and left < SOON_DAYS and truth in (Store.KAFKA.value, BOTH):
-        attention.append(
-            (Reason.EXPIRES, "the broker will soon delete the offsets: start the new consumers")
-        )
+        text = "the broker will soon delete the offsets: start the new consumers"
+        needs(Reason.EXPIRES, text)
     if odd := reason_for(state):
-        attention.append((odd, f"not understood: {shown(state.foreign)}"))
+        needs(odd, f"not understood: {shown(state.foreign)}")
     faults = [*state.faults]
     if moved_to is not Store.KAFKA:  # ZooKeeper's offsets count
         faults += (one.fault for one in state.zk.values() if one.fault)
-    attention += ((Reason.UNREADABLE, fault) for fault in faults)
+    for fault in faults:
+        needs(Reason.UNREADABLE, fault)
     answer = decide(state, Action.STATUS)
     if answer.reason not in (None, *(reason for reason, _ in attention)):
         assert answer.reason is not None
