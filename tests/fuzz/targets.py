@@ -718,7 +718,10 @@ TARGETS: Final[dict[str, Target]] = {
         lambda data: record.decode("/z", _node(data)),
         (ZnodeFormatError,),
         ZNODE_S,
-        (record.encode(Record(id="x", by="a@b", stage=Stage.DONE, moved_to="kafka")),),
+        (
+            record.encode(Record(id="x", by="a@b", stage=Stage.DONE, moved_to="kafka")),
+            record.encode(Record(late=(TopicPartition("t", 0),))),
+        ),
     ),
     "migration-before": Target(
         lambda data: record.decode_before("/z", data),
