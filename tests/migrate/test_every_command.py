@@ -149,7 +149,7 @@ def ran(groups: Simulated, name: str, line: str, status: int) -> None:
         assert found.rows or (name, status) == ("status PLAN", 0), found
 
 
-@pytest.mark.parametrize("name", [*LEAVES.keys() - WITHOUT_SERVERS - {"undo"}, "undo"])
+@pytest.mark.parametrize("name", [*sorted(LEAVES.keys() - WITHOUT_SERVERS - {"undo"}), "undo"])
 def test_a_server_that_does_not_answer(
     groups: Simulated, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
