@@ -23,7 +23,7 @@ from zkmigrate.apply.outcome import Outcome
 from zkmigrate.cli import run
 from zkmigrate.exits import ATTENTION
 from zkmigrate.formats.plan_file import PlanFile, render
-from zkmigrate.model import Direction, Store
+from zkmigrate.model import Direction, Record, Store
 
 from tests.migrate.rows import rows_of
 from tests.support.legacy_jvm import JvmMember, JvmMembers
@@ -177,15 +177,21 @@ def test_a_commit_at_a_random_moment_is_noticed(
     assert noticed["apply"]
 
 
-@pytest.mark.parametrize(("partitions", "marker"), [(100, 1000), (5000, 1000), (5000, 900 * 1024)])
-def test_the_marker_is_written_with_as_many_checks_as_fit(partitions: int, marker: int) -> None:
-    """The multi that writes the migration marker checks the registration and every claimed offset
-    znode. If there are too many, other multis check the rest just before it. Each multi stays below
-    ZooKeeper's limit of 1 MiB, however long the names are."""
+@pytest.mark.parametrize(
+    ("partitions", "marker", "earlier"),
+    [(100, 1000, 0), (5000, 1000, 0), (5000, 900 * 1024, 0), (5000, 390 * 1024, 400 * 1024)],
+)
+def test_the_marker_is_written_with_as_many_checks_as_fit(
+    partitions: int, marker: int, earlier: int
+) -> None:
+    """The multi that writes the migration marker and the group's record checks the registration and
+    every claimed offset znode. If there are too many, other multis check the rest just before it.
+    Each multi stays below ZooKeeper's limit of 1 MiB, however long the names are."""
     tps = [TopicPartition("t" * 249, number) for number in range(partitions)]
     hold = ownership.Hold("g" * 249, "name", 0)
     hold.nodes = {tp: Node(b"1", Stat(1, 1, 7, 0)) for tp in tps}
-    script = ownership.write_marker(hold, {None}, b"x" * marker)
+    before = b"y" * earlier if earlier else None
+    script = ownership.write_marker(hold, {None}, b"x" * marker, Record(id="1"), earlier=before)
     op = next(script)
     checked: list[object] = []
     multis = 0
@@ -201,7 +207,7 @@ def test_the_marker_is_written_with_as_many_checks_as_fit(partitions: int, marke
                 break
             op = script.send(Ok((None,) * len(op.ops)))
         else:
-            op = script.send(Ok((None,)))
+            op = script.send(Ok((None, None)))
     assert sorted(checked, key=str) == sorted(
         (Check(hold.paths.offset(tp), 7) for tp in tps), key=str
     )

@@ -164,7 +164,8 @@ def _write_marker(
 ) -> Script[None]:
     path, where = migration_marker.path(hold.group), record.path(hold.group)
     made = False
-    *packets, guards = _guards(hold, len(after or b"")) if checked else [{}]
+    size = sum(map(len, (after or b"", earlier or b"", record.encode(written))))
+    *packets, guards = _guards(hold, size) if checked else [{}]
     for packet in packets:
         yield from _check(hold, packet)
     while True:
@@ -243,13 +244,13 @@ def _still_unwritten(hold: Hold, reply: Failed, guards: Mapping[TopicPartition, 
         )
 
 
-def _guards(hold: Hold, marker: int) -> list[dict[TopicPartition, Check]]:
+def _guards(hold: Hold, written: int) -> list[dict[TopicPartition, Check]]:
     """Return the checks of claimed offset znodes in packets, each of which fits into one request.
 
-    The last one has room for ``marker`` bytes too, and may be empty.
+    The last one has room for ``written`` bytes too, and may be empty.
     """
     packets: list[dict[TopicPartition, Check]] = [{}]
-    left = _MAX_REQUEST - marker
+    left = _MAX_REQUEST - written
     for tp, node in sorted(hold.nodes.items()):
         if node is None:
             continue
