@@ -150,15 +150,15 @@ def audit_group(
     The history ends with ``facts.end``, or with the last event if that is later.
     """
     coverage, facts, history = coverage or Coverage(), facts or Facts(), list(events)
-    done, found = Replay([], [], []), list[Finding]()
+    done, findings = Replay([], [], []), list[Finding]()
     rules = Rules(coverage, facts, limits or Limits())
     rules.later = later = _later(history, coverage, shown)
     for row in _rows(history, coverage, shown, later):
         done.add(row)
-        found += rules.read(row)
+        findings += rules.read(row)
     last = max((Moment(*event[:3]) for event in history), default=facts.end)
-    found += rules.finish(max(last, facts.end))
-    return done, found
+    findings += rules.finish(max(last, facts.end))
+    return done, findings
 
 
 def _later(events: Sequence[Event], coverage: Coverage, shown: Sequence[Shown]) -> LaterEvents:

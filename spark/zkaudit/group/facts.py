@@ -94,15 +94,15 @@ def topics_of(events: Iterable[TopicEvent]) -> Topics:
     recreated has the partitions of its latest lifetime."""
     place = attrgetter("chroot", "topic")
     ordered = sorted(events, key=lambda event: event[:5])
-    found = {name: _partitions(list(group)) for name, group in groupby(ordered, place)}
-    return Topics({name: partitions for name, partitions in found.items() if partitions})
+    by_topic = {name: _partitions(list(group)) for name, group in groupby(ordered, place)}
+    return Topics({name: partitions for name, partitions in by_topic.items() if partitions})
 
 
 def _partitions(events: list[TopicEvent]) -> dict[int, Partition]:
     deleted = max((event.zxid for event in events if event.act is Act.DELETE), default=None)
     written = max((event.zxid for event in events if event.act is not Act.DELETE), default=0)
     gone = deleted if deleted is not None and deleted > written else None
-    found: dict[int, Partition] = {}
+    partitions: dict[int, Partition] = {}
     segment = -1
     for event in events:
         # If the data before it is known too, the transaction added the partitions that are new.
@@ -112,8 +112,8 @@ def _partitions(events: list[TopicEvent]) -> dict[int, Partition]:
             continue
         for number in _numbers(event):
             partition = Partition(event.zxid, event.time, created, gone, deleted)
-            found.setdefault(number, partition)
-    return found
+            partitions.setdefault(number, partition)
+    return partitions
 
 
 def _numbers(event: TopicEvent) -> Iterable[int]:

@@ -164,7 +164,9 @@ class Fold:
         elif event.act is Act.REFUSED:
             at = Moment(*event[:3])
             mine = self._of_session.get(event.session, {})
-            rows += (Refused(one, at) for one in mine.values() if one.znode.tree == IDS)
+            rows += (
+                Refused(lifetime, at) for lifetime in mine.values() if lifetime.znode.tree == IDS
+            )
         elif event.path is not None and (znode := self._znodes[event.path]) is not None:
             if znode.tree == OFFSETS:
                 self._offset(event, znode, rows)

@@ -77,7 +77,7 @@ class Records:
             yield journals.past_delivery(self.group, past, reached)
         yield from journals.views_apart(self.group, self.views, limits)
         logs = groupby(self.states, attrgetter("log_partition"))
-        changes = [one for _, states in logs for one in coordinator.changes_of(states)]
+        changes = [change for _, states in logs for change in coordinator.changes_of(states)]
         yield from coordinator.storms(self.group, changes, limits)
         yield from coordinator.flapping(self.group, changes, limits)
         for owned in _by_partition(self.owned):

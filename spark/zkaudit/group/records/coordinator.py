@@ -79,7 +79,7 @@ class Change:
         """The members that left."""
         members = set(self.state.members)
         before = () if self.before is None else self.before.members
-        return [one for one in dict.fromkeys(before) if one not in members]
+        return [member for member in dict.fromkeys(before) if member not in members]
 
     @property
     def joined(self) -> list[str]:
@@ -87,7 +87,7 @@ class Change:
         if self.before is None:
             return []
         before = set(self.before.members)
-        return [one for one in dict.fromkeys(self.state.members) if one not in before]
+        return [member for member in dict.fromkeys(self.state.members) if member not in before]
 
 
 class Owned(NamedTuple):
@@ -146,8 +146,8 @@ def storms(group: str, changes: Sequence[Change], limits: Limits) -> Iterator[Fi
     lived to see, too: of those since the last record, the share within ``storm_seconds`` counts.
     """
     span = int(limits.storm_seconds * 1000)
-    timed = sorted(_timed(changes, span), key=lambda one: one.change.state.order)
-    points = [(one.change.state.ms, one.times) for one in timed]
+    timed = sorted(_timed(changes, span), key=lambda rebalance: rebalance.change.state.order)
+    points = [(rebalance.change.state.ms, rebalance.times) for rebalance in timed]
     for storm in storms_of(points, span, limits.storm_rebalances):
         yield _storm(group, [timed[n] for n in storm.places], storm.most, changes, limits)
 
@@ -171,11 +171,13 @@ def _timed(changes: Iterable[Change], span: int) -> Iterator[_Rebalances]:
 def _storm(
     group: str, inside: Sequence[_Rebalances], most: int, changes: Iterable[Change], limits: Limits
 ) -> Finding:
-    states = sorted((one.change for one in inside), key=lambda change: change.state.log_offset)
+    states = sorted(
+        (rebalance.change for rebalance in inside), key=lambda change: change.state.log_offset
+    )
     first, last = states[0].state, states[-1].state
     times = [change.state.time or 0 for change in states]
     minutes = (max(times) // 1000 - min(times) // 1000) / 60_000
-    rate = sum(one.times for one in inside) / max(minutes, 1)
+    rate = sum(rebalance.times for rebalance in inside) / max(minutes, 1)
     sources = Counter[str]()
     for change in changes:
         if change.before and first.log_offset <= change.state.log_offset <= last.log_offset:
@@ -225,10 +227,10 @@ def flapping(group: str, changes: Sequence[Change], limits: Limits) -> Iterator[
                 steps[source][change.emptied].append(_Step(change.state, number, own))
     for source, by_stop in sorted(steps.items()):
         returns = sorted(
-            (state for one in by_stop.values() for state in _returns(one)),
+            (state for of_stop in by_stop.values() for state in _returns(of_stop)),
             key=lambda state: state.order,
         )
-        own = max(step.own for one in by_stop.values() for step in one)
+        own = max(step.own for of_stop in by_stop.values() for step in of_stop)
         most = max(recent([(state.ms, 1) for state in returns], span), default=0)
         if most / own >= limits.flapping_expiries:
             yield _flapping(group, source, own, most, returns, limits)
@@ -291,7 +293,7 @@ def two_owners(
     it is more severe; but if the logs begin late, they may not show that the group moves.
     """
     least = int(limits.skew_seconds * 1e6)
-    intervals = (Interval(one.member, one.start, one.end, one) for one in owned)
+    intervals = (Interval(row.member, row.start, row.end, row) for row in owned)
     for both in overlaps(intervals):
         if both.row.by_znode != both.other.by_znode and both.end - both.begin >= least:
             yield _two_owners(group, both, moves, coverage)

@@ -73,27 +73,27 @@ class Delivered:
 
     def __init__(self, rows: Sequence[Delivery]) -> None:
         self.rows = rows
-        self.members = {one.member for one in rows}
+        self.members = {row.member for row in rows}
         self.reached: int | None = None
         """The offset up to which messages were delivered; ``None``: the journals do not show it."""
-        if not any(one.reset or one.end_offset is None for one in rows):
-            self.reached = max(one.end_offset or 0 for one in rows)
+        if not any(row.reset or row.end_offset is None for row in rows):
+            self.reached = max(row.end_offset or 0 for row in rows)
 
 
 def by_partition(deliveries: Iterable[Delivery]) -> dict[TopicPartition, list[Delivery]]:
     """Return the deliveries of each partition."""
-    found: defaultdict[TopicPartition, list[Delivery]] = defaultdict(list)
-    for one in deliveries:
-        found[one.topic, one.partition].append(one)
-    return found
+    grouped: defaultdict[TopicPartition, list[Delivery]] = defaultdict(list)
+    for row in deliveries:
+        grouped[row.topic, row.partition].append(row)
+    return grouped
 
 
 def are_complete(deliveries: Iterable[Delivery], registered: Iterable[str]) -> bool:
     """Whether all members of a group kept journals, each read to its end."""
     is_open: dict[str, bool] = dict.fromkeys(registered, True)
     kept: dict[str, bool] = {}
-    for one in deliveries:
-        kept[one.member] = kept.get(one.member, False) or one.ended == "open"
+    for row in deliveries:
+        kept[row.member] = kept.get(row.member, False) or row.ended == "open"
     return not any((is_open | kept).values())
 
 
@@ -133,7 +133,7 @@ def _shared(both: Overlap[Delivery]) -> tuple[int | None, int | None]:
 
 
 def _at_once(group: str, both: Overlap[Delivery], low: int | None, high: int | None) -> Finding:
-    one, other = both.row, both.other
+    row, other = both.row, both.other
     is_shared = low is not None and high is not None and high > low
     text = "their journals show no message that both delivered."
     if is_shared:
@@ -143,36 +143,36 @@ def _at_once(group: str, both: Overlap[Delivery], low: int | None, high: int | N
         severity="critical" if is_shared else "high",
         kind="overlapping delivery",
         basis="measured",
-        sentence=f"Members {one.member} and {other.member} were both delivering messages of "
-        f"{one.topic}-{one.partition} of group {group} for "
+        sentence=f"Members {row.member} and {other.member} were both delivering messages of "
+        f"{row.topic}-{row.partition} of group {group} for "
         f"{(both.end - both.begin) / 1e6:,.1f} s; {text}",
-        evidence=(one.evidence, other.evidence),
+        evidence=(row.evidence, other.evidence),
         zxid=None,
         time=both.begin,
         end_time=both.end,
-        topic=one.topic,
-        partition=one.partition,
-        member=one.member,
-        session=one.session,
+        topic=row.topic,
+        partition=row.partition,
+        member=row.member,
+        session=row.session,
     )
 
 
 def _again(group: str, again: Overlap[Delivery]) -> Finding:
-    one, other = again.row, again.other
+    row, other = again.row, again.other
     return Finding(
         severity="low",
         kind="delivered twice",
         basis="measured",
-        sentence=f"In {one.topic}-{one.partition} of group {group}, {again.end - again.begin} "
+        sentence=f"In {row.topic}-{row.partition} of group {group}, {again.end - again.begin} "
         f"messages (offsets {again.begin} to {again.end - 1}) were delivered by {other.member} "
-        f"and by {one.member}, at different times.",
-        evidence=(one.evidence, other.evidence),
+        f"and by {row.member}, at different times.",
+        evidence=(row.evidence, other.evidence),
         zxid=None,
-        time=max(one.start, other.start),
-        topic=one.topic,
-        partition=one.partition,
-        member=one.member,
-        session=one.session,
+        time=max(row.start, other.start),
+        topic=row.topic,
+        partition=row.partition,
+        member=row.member,
+        session=row.session,
     )
 
 
@@ -182,20 +182,20 @@ def delivery_gaps(group: str, deliveries: Sequence[Delivery]) -> Iterator[Findin
     Those that a reset skipped are another finding (``offset_resets``). All journals are known.
     """
     before: Delivery | None = None
-    for one in sorted(deliveries, key=lambda d: (d.start, d.end, d.member)):
+    for row in sorted(deliveries, key=lambda d: (d.start, d.end, d.member)):
         # Where a reset led to is unknown if nothing was committed after it.
-        if one.reset and one.end_offset is None:
+        if row.reset and row.end_offset is None:
             return
-        if before is not None and one.start_offset is not None and not one.reset:
+        if before is not None and row.start_offset is not None and not row.reset:
             reached = before.end_offset or 0
-            if one.start_offset > reached:
-                yield _gap(group, before, one, reached, one.start_offset)
-        if one.end_offset is not None and (before is None or _end(one) > _end(before)):
-            before = one
+            if row.start_offset > reached:
+                yield _gap(group, before, row, reached, row.start_offset)
+        if row.end_offset is not None and (before is None or _end(row) > _end(before)):
+            before = row
 
 
-def _end(one: Delivery) -> tuple[int, str, int, str, int]:
-    return one.end_offset or 0, one.member, one.session or 0, one.file, one.line
+def _end(row: Delivery) -> tuple[int, str, int, str, int]:
+    return row.end_offset or 0, row.member, row.session or 0, row.file, row.line
 
 
 def _gap(group: str, before: Delivery, after: Delivery, low: int, high: int) -> Finding:
@@ -226,24 +226,24 @@ def offset_resets(group: str, deliveries: Sequence[Delivery]) -> Iterator[Findin
     log was truncated, that the topic was recreated, or that a wrong offset was stored.
     """
     last: dict[tuple[str, str], Delivery] = {}
-    for one in sorted(deliveries, key=lambda d: (d.start, d.line)):
-        before = last.get((one.member, one.file))
-        last[one.member, one.file] = one
+    for row in sorted(deliveries, key=lambda d: (d.start, d.line)):
+        before = last.get((row.member, row.file))
+        last[row.member, row.file] = row
         reached = before.end_offset if before is not None and before.ended == "reset" else None
-        known = reached if one.reset_from is None else one.reset_from
-        if one.reset and known is not None:
-            yield _reset(group, one, known)
+        known = reached if row.reset_from is None else row.reset_from
+        if row.reset and known is not None:
+            yield _reset(group, row, known)
 
 
-def _reset(group: str, one: Delivery, reached: int) -> Finding:
-    before, after = one.reset_from, one.reset_to
+def _reset(group: str, row: Delivery, reached: int) -> Finding:
+    before, after = row.reset_from, row.reset_to
     count = None if before is None or after is None else after - before
     severity, basis, effect = "medium", "measured", "unknown"
     if count is None:
         text = " because it was not in the log. Its journal does not show from which offset to "
         text += f"which; it had reached {reached}"
-        if one.start_offset is not None:
-            text += f", and was at {one.start_offset} when it next committed"
+        if row.start_offset is not None:
+            text += f", and was at {row.start_offset} when it next committed"
         text += "."
     else:
         text = f" from {before} to {after}, "
@@ -261,15 +261,15 @@ def _reset(group: str, one: Delivery, reached: int) -> Finding:
         severity=severity,
         kind="offset reset",
         basis=basis,
-        sentence=f"Member {one.member} reset its offset of {one.topic}-{one.partition} of group "
+        sentence=f"Member {row.member} reset its offset of {row.topic}-{row.partition} of group "
         f"{group}{text}",
-        evidence=(one.evidence,),
+        evidence=(row.evidence,),
         zxid=None,
-        time=one.start,
-        topic=one.topic,
-        partition=one.partition,
-        member=one.member,
-        session=one.session,
+        time=row.start,
+        topic=row.topic,
+        partition=row.partition,
+        member=row.member,
+        session=row.session,
         effect=effect,
         messages=None if count is None else abs(count),
     )
@@ -309,23 +309,23 @@ def views_apart(group: str, views: Iterable[View], limits: Limits) -> Iterator[F
     wait = int(limits.view_seconds * 1e6)
     times = (Interval(view.members, view.start + wait, view.end, view) for view in views)
     for apart in overlaps(times):
-        one, other = apart.row, apart.other
+        row, other = apart.row, apart.other
         seconds = (apart.end - apart.begin) / 1e6
         yield Finding(
             severity="high",
             kind="members whose views disagree",
             basis="measured",
             sentence=f"For {seconds:,.1f} s two members of group {group} had different views of "
-            f"it: {other.member} saw {_names(other.members)}, {one.member} saw "
-            f"{_names(one.members)}.",
+            f"it: {other.member} saw {_names(other.members)}, {row.member} saw "
+            f"{_names(row.members)}.",
             evidence=tuple(
                 Evidence("views", None, None, None, _line(view.file, view.line))
-                for view in (one, other)
+                for view in (row, other)
             ),
             zxid=None,
             time=apart.begin,
             end_time=apart.end,
-            member=one.member,
+            member=row.member,
         )
 
 

@@ -32,25 +32,27 @@ def overlaps(intervals: Iterable[Interval[_R]]) -> Iterator[Overlap[_R]]:
     Intervals of one owner that touch or overlap are one, with the row of the first.
     """
     longest: Interval[_R] | None = None
-    for one in sorted(_merged(intervals), key=lambda one: (one.begin, one.end, one.owner)):
-        if longest is not None and longest.end > one.begin:
-            yield Overlap(one.row, longest.row, one.begin, min(one.end, longest.end))
-        if longest is None or (one.end, one.begin) > (longest.end, longest.begin):
-            longest = one
+    for interval in sorted(
+        _merged(intervals), key=lambda interval: (interval.begin, interval.end, interval.owner)
+    ):
+        if longest is not None and longest.end > interval.begin:
+            yield Overlap(interval.row, longest.row, interval.begin, min(interval.end, longest.end))
+        if longest is None or (interval.end, interval.begin) > (longest.end, longest.begin):
+            longest = interval
 
 
 def _merged(intervals: Iterable[Interval[_R]]) -> Iterator[Interval[_R]]:
     by_owner: dict[Any, list[Interval[_R]]] = {}
-    for one in intervals:
-        if one.begin < one.end:
-            by_owner.setdefault(one.owner, []).append(one)
+    for interval in intervals:
+        if interval.begin < interval.end:
+            by_owner.setdefault(interval.owner, []).append(interval)
     for own in by_owner.values():
-        own.sort(key=lambda one: (one.begin, one.end))
+        own.sort(key=lambda interval: (interval.begin, interval.end))
         last = own[0]
-        for one in own[1:]:
-            if one.begin > last.end:
+        for interval in own[1:]:
+            if interval.begin > last.end:
                 yield last
-                last = one
-            elif one.end > last.end:
-                last = last._replace(end=one.end)
+                last = interval
+            elif interval.end > last.end:
+                last = last._replace(end=interval.end)
         yield last

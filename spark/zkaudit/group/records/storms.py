@@ -46,4 +46,4 @@ def storms_of(events: Events, span: int, least: int) -> list[Storm]:
             following = time, hot[place]
         if following is not None and following[0] - time <= span:
             places[following[1]].append(place)
-    return [Storm(one[::-1], max(counts[place] for place in one)) for one in places]
+    return [Storm(inside[::-1], max(counts[place] for place in inside)) for inside in places]

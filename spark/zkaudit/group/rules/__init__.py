@@ -91,38 +91,38 @@ class Rules:
 
     def read(self, row: Row) -> list[Finding]:
         """Read the next row that ``Fold`` returned."""
-        found: list[Finding] = []
+        findings: list[Finding] = []
         if isinstance(row, Commit):
             if self.group is None or self._with_gaps:
-                self._prepare(row.znode, row.zxid, found)
+                self._prepare(row.znode, row.zxid, findings)
             for read in self._committed:
-                found += read(row)
+                findings += read(row)
         elif isinstance(row, Began):
-            group = self._prepare(row.lifetime.znode, row.lifetime.start_zxid, found)
+            group = self._prepare(row.lifetime.znode, row.lifetime.start_zxid, findings)
             group.began(row.lifetime)
-            self._call("began", row.lifetime, found)
+            self._call("began", row.lifetime, findings)
         elif isinstance(row, Change):
-            group = self._prepare(row.znode, row.event.zxid, found)
+            group = self._prepare(row.znode, row.event.zxid, findings)
             group.changed(row)
-            self._call("changed", row, found)
+            self._call("changed", row, findings)
         elif isinstance(row, Burst):
-            self._prepare(row.znode, None, found)
-            self._call("burst", row, found)
+            self._prepare(row.znode, None, findings)
+            self._call("burst", row, findings)
         elif isinstance(row, Lifetime) and row.end is not None:
-            group = self._prepare(row.znode, row.end.zxid, found)
+            group = self._prepare(row.znode, row.end.zxid, findings)
             group.ended(row)
-            self._call("ended", row, found)
-        return found
+            self._call("ended", row, findings)
+        return findings
 
     def finish(self, end: Moment) -> list[Finding]:
         """Return what is found at the end of the history. May be called again with a later end."""
         return [finding for rule in self._rules for finding in rule.finish(end)]
 
-    def _call(self, method: str, row: Any, found: list[Finding]) -> None:
+    def _call(self, method: str, row: Any, findings: list[Finding]) -> None:
         for read in self._methods[method]:
-            found += read(row)
+            findings += read(row)
 
-    def _prepare(self, znode: Znode, zxid: int | None, found: list[Finding]) -> Group:
+    def _prepare(self, znode: Znode, zxid: int | None, findings: list[Finding]) -> Group:
         group = self.group
         if group is None:
             self.group = group = Group(znode.chroot, znode.group, *self._outside)
@@ -140,5 +140,5 @@ class Rules:
             if segment > group.segment:
                 group.segment = segment
                 for rule in self._rules:
-                    found += rule.gap()
+                    findings += rule.gap()
         return group

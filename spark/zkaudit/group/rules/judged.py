@@ -21,7 +21,7 @@ class _Verdict(NamedTuple):
     """The effect of wrong writes. Ranges of offsets do not include their end."""
 
     group: Group
-    found: Writes
+    writes: Writes
     extent: int | None
     """As for ``judge_writes``."""
     reached: int | None
@@ -36,143 +36,145 @@ class _Verdict(NamedTuple):
     """A member started from it, and no owner's position is known."""
 
 
-def judge_writes(group: Group, found: Writes, extent: int | None) -> Iterator[Finding]:
+def judge_writes(group: Group, writes: Writes, extent: int | None) -> Iterator[Finding]:
     """Yield the finding about writes by a session that did not own the partition.
 
     ``extent``: the number of the topic's partitions, if a tool wrote all of them while the group
     was stopped.
     """
-    reached, started, is_tool = found.reached, found.started, found.writer.role is Role.TOOL
-    made = _Verdict(group, found, extent, reached)
+    reached, started, is_tool = writes.reached, writes.started, writes.writer.role is Role.TOOL
+    verdict = _Verdict(group, writes, extent, reached)
     if started is not None and reached is not None:
-        delivered_to = highest(reached, found.delivered)
+        delivered_to = highest(reached, writes.delivered)
         assert delivered_to is not None
         if started < reached:
-            made = made._replace(again=(started, reached))
+            verdict = verdict._replace(again=(started, reached))
         elif is_tool and started > delivered_to:
-            made = made._replace(lost=(delivered_to, started))
+            verdict = verdict._replace(lost=(delivered_to, started))
     elif started is not None and is_tool:
         # The first offset of a partition only sets the beginning.
-        first = found.first
+        first = writes.first
         is_first = first.created or group.is_known(first.zxid)
-        if is_first and _offset_before(first) is None and not found.was_claimed:
+        if is_first and _offset_before(first) is None and not writes.was_claimed:
             return
-        made = made._replace(is_start=True)
+        verdict = verdict._replace(is_start=True)
     if is_tool and reached is not None:
-        made = made._replace(may_resume=_may_resume(found, reached))
-    yield _finding(made)
+        verdict = verdict._replace(may_resume=_may_resume(writes, reached))
+    yield _finding(verdict)
 
 
-def _may_resume(found: Writes, reached: int) -> bool:
-    written, then = found.last.offset, found.next
+def _may_resume(writes: Writes, reached: int) -> bool:
+    written, then = writes.last.offset, writes.next
     if written is None or written <= reached or then is None or then.offset is None:
         return False
     return then.offset >= written and then.role in (Role.OWNER, Role.UNKNOWN)
 
 
-def _finding(made: _Verdict) -> Finding:
-    found = made.found
-    first, last = found.first, found.last
-    effect, sentence = _effect(made)
-    offsets = made.lost or made.again
+def _finding(verdict: _Verdict) -> Finding:
+    writes = verdict.writes
+    first, last = writes.first, writes.last
+    effect, sentence = _effect(verdict)
+    offsets = verdict.lost or verdict.again
     return Finding(
-        severity=_severity(made),
-        kind=_kind(made),
-        basis="inferred" if _is_inferred(made) else "proven",
-        sentence=f"{_what(made)}{_situation(made)}{sentence}",
-        evidence=tuple(_evidence(made)),
+        severity=_severity(verdict),
+        kind=_kind(verdict),
+        basis="inferred" if _is_inferred(verdict) else "proven",
+        sentence=f"{_what(verdict)}{_situation(verdict)}{sentence}",
+        evidence=tuple(_evidence(verdict)),
         zxid=first.zxid,
         time=first.time,
-        end_zxid=last.zxid if found.times > 1 else None,
-        end_time=last.time if found.times > 1 else None,
+        end_zxid=last.zxid if writes.times > 1 else None,
+        end_time=last.time if writes.times > 1 else None,
         topic=first.znode.topic,
         partition=first.znode.partition,
-        member=found.writer.member,
+        member=writes.writer.member,
         session=first.session,
         effect=effect,
         messages=None if offsets is None else offsets[1] - offsets[0],
     )
 
 
-def _is_of_itself(found: Writes) -> bool:
+def _is_of_itself(writes: Writes) -> bool:
     """Whether the member owned the partition in another session."""
-    member = found.writer.member
-    return member is not None and member == _owner_member(found.first)
+    member = writes.writer.member
+    return member is not None and member == _owner_member(writes.first)
 
 
-def _severity(made: _Verdict) -> str:
-    found, role = made.found, made.found.writer.role
-    if made.lost:
+def _severity(verdict: _Verdict) -> str:
+    writes, role = verdict.writes, verdict.writes.writer.role
+    if verdict.lost:
         return "critical"
-    if role is Role.ZOMBIE and found.has_changed and not _is_of_itself(found):
+    if role is Role.ZOMBIE and writes.has_changed and not _is_of_itself(writes):
         return "critical"
-    if made.again:
+    if verdict.again:
         return "medium" if role is Role.BROKER else "high"
-    if role is Role.ZOMBIE or made.may_resume or found.writer.is_past_owner:
+    if role is Role.ZOMBIE or verdict.may_resume or writes.writer.is_past_owner:
         return "medium"
-    return "high" if role is Role.ORPHAN and found.alive != 0 else "info"
+    return "high" if role is Role.ORPHAN and writes.alive != 0 else "info"
 
 
-def _kind(made: _Verdict) -> str:
-    role = made.found.writer.role
+def _kind(verdict: _Verdict) -> str:
+    role = verdict.writes.writer.role
     if role is Role.ZOMBIE:
         return "zombie commit"
     if role is Role.ORPHAN:
         return "orphan commit"
-    if made.lost:
+    if verdict.lost:
         return "lost messages"
     if role is Role.BROKER:
         return "offset written through a broker"
-    return _REGRESSION if made.again else "tool write"
+    return _REGRESSION if verdict.again else "tool write"
 
 
-def _is_inferred(made: _Verdict) -> bool:
-    found, role = made.found, made.found.writer.role
+def _is_inferred(verdict: _Verdict) -> bool:
+    writes, role = verdict.writes, verdict.writes.writer.role
     tool = role is Role.TOOL
-    if made.lost or made.may_resume or role is Role.BROKER or found.first.owner is UNKNOWN:
+    if verdict.lost or verdict.may_resume or role is Role.BROKER or writes.first.owner is UNKNOWN:
         return True
-    if not tool and found.writer.member is None:
+    if not tool and writes.writer.member is None:
         return True
-    if role is Role.ORPHAN and found.alive is None:
+    if role is Role.ORPHAN and writes.alive is None:
         return True
-    if not made.again:
+    if not verdict.again:
         return False
-    before = found.position_before
-    if found.last.offset is None or (before is not None and not before.is_sure):
+    before = writes.position_before
+    if writes.last.offset is None or (before is not None and not before.is_sure):
         return True
-    first = None if found.start is None else found.start.first
-    reread = first is not None and made.reached is not None and first < made.reached
+    first = None if writes.start is None else writes.start.first
+    reread = first is not None and verdict.reached is not None and first < verdict.reached
     return tool and not reread
 
 
-def _evidence(made: _Verdict) -> Iterator[Evidence]:
-    found = made.found
-    first, last, owner = found.first, found.last, found.first.owner
+def _evidence(verdict: _Verdict) -> Iterator[Evidence]:
+    writes = verdict.writes
+    first, last, owner = writes.first, writes.last, writes.first.owner
     session = first.session
     yield Evidence("commits", first.zxid, first.idx, session, f"wrote {_written(first)}")
-    if found.times > 1:
+    if writes.times > 1:
         yield Evidence("commits", last.zxid, last.idx, session, f"last wrote {_written(last)}")
     if isinstance(owner, Lifetime) and owner.start_zxid is not None:
         what = "owner at that time"
         yield Evidence("ownership", owner.start_zxid, None, owner.session, what)
     if first.free_since is not None:
         yield Evidence("ownership", first.free_since, None, None, "owner gone")
-    if (made.lost or made.again) and found.start is not None:
-        if found.position is not None and found.position.at is not None:
-            yield Evidence("commits", found.position.at, None, None, "position before")
-        claim = found.start.claim
+    if (verdict.lost or verdict.again) and writes.start is not None:
+        if writes.position is not None and writes.position.at is not None:
+            yield Evidence("commits", writes.position.at, None, None, "position before")
+        claim = writes.start.claim
         yield Evidence("ownership", claim.start_zxid, None, claim.session, "next claim")
 
 
-def _what(made: _Verdict) -> str:
+def _what(verdict: _Verdict) -> str:
     """Who wrote what."""
-    found, role = made.found, made.found.writer.role
-    first, last, member = found.first, found.last, found.writer.member
+    writes, role = verdict.writes, verdict.writes.writer.role
+    first, last, member = writes.first, writes.last, writes.writer.member
     by_broker, tool = role is Role.BROKER, role is Role.TOOL
     if member is not None:
-        writer = who(made.group.name, member, first.session)
+        writer = who(verdict.group.name, member, first.session)
     elif by_broker:
-        writer = f"Broker {found.writer.broker or '?'} (OffsetCommit v0, for a client that the log "
+        writer = (
+            f"Broker {writes.writer.broker or '?'} (OffsetCommit v0, for a client that the log "
+        )
         writer += "does not name)"
     elif tool:
         writer = f"Session {hex_of(first.session)}, which is not a member's,"
@@ -180,106 +182,107 @@ def _what(made: _Verdict) -> str:
         writer = f"Session {hex_of(first.session)}, which may be a member's that registered before "
         writer += "the logs begin,"
     what = _written(first)
-    if found.times > 1:
-        what = f"{found.times} times, {what} to {_written(last)},"
+    if writes.times > 1:
+        what = f"{writes.times} times, {what} to {_written(last)},"
     verb = "wrote" if tool or by_broker else "committed"
-    return f"{writer} {verb} {what} for {partition_of(first.znode)} of group {made.group.name}"
+    return f"{writer} {verb} {what} for {partition_of(first.znode)} of group {verdict.group.name}"
 
 
-def _situation(made: _Verdict) -> str:
+def _situation(verdict: _Verdict) -> str:
     """Who owned the partition."""
-    found, owner = made.found, made.found.first.owner
-    if found.writer.is_import:
+    writes, owner = verdict.writes, verdict.writes.first.owner
+    if writes.writer.is_import:
         owner = None
     if owner is UNKNOWN:
         return ", whose owner is unknown"
     if owner is None:
         text = " while no member owned it"
-        if found.writer.role is not Role.ORPHAN:
+        if writes.writer.role is not Role.ORPHAN:
             return text
-        if found.alive is None:
+        if writes.alive is None:
             text += ", members unknown: the logs do not show who was registered before they begin"
             return text
-        return f"{text}, members registered then: {found.alive}"
+        return f"{text}, members registered then: {writes.alive}"
     session = "?" if owner.session is None else hex_of(owner.session)
-    if _is_of_itself(found):
+    if _is_of_itself(writes):
         return f" although its other session {session} owned it"
     name = "another session" if owner.member is None else f"member {owner.member}"
     return f" although {name} (session {session}) owned it"
 
 
-def _effect(made: _Verdict) -> tuple[str, str]:
+def _effect(verdict: _Verdict) -> tuple[str, str]:
     """The column ``effect``, and the end of the sentence."""
-    found, reached = made.found, made.reached
+    writes, reached = verdict.writes, verdict.reached
     extent = ""
-    if made.extent is not None:
-        extent = f" The session wrote all {made.extent} partitions of the topic while the group "
+    if verdict.extent is not None:
+        extent = f" The session wrote all {verdict.extent} partitions of the topic while the group "
         extent += "was stopped."
-    if made.lost:
-        start, offsets = made.lost[1], span(*made.lost)
-        text = f"; {_claimer(found)} started from it: {offsets} were not delivered."
-        if found.is_restarted:
-            text = f"; {_claimer(found)} claimed the partition next and its first commit is "
+    if verdict.lost:
+        start, offsets = verdict.lost[1], span(*verdict.lost)
+        text = f"; {_claimer(writes)} started from it: {offsets} were not delivered."
+        if writes.is_restarted:
+            text = f"; {_claimer(writes)} claimed the partition next and its first commit is "
             text += f"{start}: up to {offsets} were not delivered."
         return "lost", text + extent
-    if made.again:
-        where = str(made.again[0]) if found.is_restarted else "it"
-        text = (
-            f"; {_claimer(found)} started from {where}: {span(*made.again)} were delivered again."
-        )
+    if verdict.again:
+        where = str(verdict.again[0]) if writes.is_restarted else "it"
+        offsets = span(*verdict.again)
+        text = f"; {_claimer(writes)} started from {where}: {offsets} were delivered again."
         return "repeated", text + extent
-    first, last = found.first.offset, found.last.offset
-    is_tool = found.writer.role is Role.TOOL
+    first, last = writes.first.offset, writes.last.offset
+    is_tool = writes.writer.role is Role.TOOL
     restored = is_tool and last is not None and last == reached and first not in (None, last)
-    return _harmless(made, restored), _ending(made, restored)
+    return _harmless(verdict, restored), _ending(verdict, restored)
 
 
-def _harmless(made: _Verdict, restored: bool) -> str:
-    found, last = made.found, made.found.last
-    if made.may_resume or made.is_start:
+def _harmless(verdict: _Verdict, restored: bool) -> str:
+    writes, last = verdict.writes, verdict.writes.last
+    if verdict.may_resume or verdict.is_start:
         return "unknown"
-    if found.next is not None or restored:
+    if writes.next is not None or restored:
         return "repaired"
-    owned = isinstance(found.first.owner, Lifetime) and not found.writer.is_import
-    if last.offset == made.reached or found.start is not None or not owned:
+    owned = isinstance(writes.first.owner, Lifetime) and not writes.writer.is_import
+    if last.offset == verdict.reached or writes.start is not None or not owned:
         return "none"
     return "unknown"
 
 
-def _ending(made: _Verdict, restored: bool) -> str:
-    found = made.found
-    if made.may_resume:
-        assert found.next is not None
-        return f"; the next commit is {found.next.offset}: the owner may have continued from there."
+def _ending(verdict: _Verdict, restored: bool) -> str:
+    writes = verdict.writes
+    if verdict.may_resume:
+        assert writes.next is not None
+        return (
+            f"; the next commit is {writes.next.offset}: the owner may have continued from there."
+        )
     if restored:
         return "; its last write restored the offset."
-    if found.writer.role is Role.ORPHAN or found.last.offset == made.reached:
+    if writes.writer.role is Role.ORPHAN or writes.last.offset == verdict.reached:
         return "."
-    if found.next is not None:
-        return _overwritten(found.last, found.next)
-    if found.start is None and found.writer.role is Role.TOOL:
+    if writes.next is not None:
+        return _overwritten(writes.last, writes.next)
+    if writes.start is None and writes.writer.role is Role.TOOL:
         return "; no member has started from it."
     return "."
 
 
-def judge_lowered(group: Group, found: Lowered) -> Finding:
+def judge_lowered(group: Group, lowered: Lowered) -> Finding:
     """Return the finding about an offset that its owner, or a session that may be the owner,
     lowered."""
-    if found.writer.role is Role.OWNER:
-        return _by_owner(group, found)
-    return _by_unknown(group, found)
+    if lowered.writer.role is Role.OWNER:
+        return _by_owner(group, lowered)
+    return _by_unknown(group, lowered)
 
 
-def _by_owner(group: Group, found: Lowered) -> Finding:
+def _by_owner(group: Group, lowered: Lowered) -> Finding:
     """Two threads of a member may commit in any order. A member delivers messages again if it, or
     the next owner, started from the lower offset, which later writes between the two show. An owner
     whose first commit is lower has started below."""
-    offset, before, then = found.commit.offset, found.before, found.next
+    offset, before, then = lowered.commit.offset, lowered.before, lowered.next
     assert offset is not None
     climbs = then is not None and then.offset is not None and offset < then.offset < before
-    first = None if found.start is None else found.start.first
-    starts = then is None and found.start is not None and (first is None or first < before)
-    position = found.position
+    first = None if lowered.start is None else lowered.start.first
+    starts = then is None and lowered.start is not None and (first is None or first < before)
+    position = lowered.position
     is_sure = position is not None and position.is_sure
     begins = position is not None and position.is_start
     offsets, more = span(offset, before), ""
@@ -296,36 +299,38 @@ def _by_owner(group: Group, found: Lowered) -> Finding:
     is_again = climbs or starts or begins
     is_shown = climbs or starts or not begins
     return _lowered(
-        found,
+        lowered,
         severity="high" if is_again else "medium",
         basis="proven" if is_sure and is_shown else "inferred",
-        sentence=f"{_went_back(group, found)}, written by its owner, {_writer(group, found)}: "
+        sentence=f"{_went_back(group, lowered)}, written by its owner, {_writer(group, lowered)}: "
         f"{offsets}{more}",
         effect="repeated" if is_again else "unknown",
         messages=before - offset if is_again else None,
     )
 
 
-def _by_unknown(group: Group, found: Lowered) -> Finding:
+def _by_unknown(group: Group, lowered: Lowered) -> Finding:
     """Rated as if there was an owner."""
-    offset, then, start = found.commit.offset, found.next, found.start
-    position = found.position
+    offset, then, start = lowered.commit.offset, lowered.next, lowered.start
+    position = lowered.position
     assert offset is not None
-    sentence = f"{_went_back(group, found)}, written by {_writer(group, found)} while the owner is "
+    sentence = (
+        f"{_went_back(group, lowered)}, written by {_writer(group, lowered)} while the owner is "
+    )
     sentence += "unknown"
-    by_other = then is not None and then.commit.session != found.commit.session
+    by_other = then is not None and then.commit.session != lowered.commit.session
     severity, effect, messages = "high", "unknown", None
-    if then is not None and by_other and found.own is None:
+    if then is not None and by_other and lowered.own is None:
         severity, effect = "info", "repaired"
-        sentence += _overwritten(found.commit, then)
+        sentence += _overwritten(lowered.commit, then)
     elif then is None and start is not None and position is not None and offset < position.offset:
         effect, messages = "repeated", position.offset - offset
-        sentence += f"; {_claimer(found)} started from it: {span(offset, position.offset)} were "
+        sentence += f"; {_claimer(lowered)} started from it: {span(offset, position.offset)} were "
         sentence += "delivered again."
     else:
         sentence += ": messages in between may be delivered again."
     return _lowered(
-        found,
+        lowered,
         severity=severity,
         basis="inferred",
         sentence=sentence,
@@ -335,7 +340,7 @@ def _by_unknown(group: Group, found: Lowered) -> Finding:
 
 
 def _lowered(
-    found: Lowered,
+    lowered: Lowered,
     *,
     severity: str,
     basis: str,
@@ -343,37 +348,37 @@ def _lowered(
     effect: str,
     messages: int | None = None,
 ) -> Finding:
-    commit = found.commit
+    commit = lowered.commit
     return Finding(
         severity=severity,
         kind=_REGRESSION,
         basis=basis,
         sentence=sentence,
         evidence=(
-            Evidence("commits", found.before_at, None, None, f"wrote {found.before}"),
+            Evidence("commits", lowered.before_at, None, None, f"wrote {lowered.before}"),
             Evidence("commits", commit.zxid, commit.idx, commit.session,
-                     f"{found.before} -> {commit.offset}"),
+                     f"{lowered.before} -> {commit.offset}"),
         ),
         zxid=commit.zxid,
         time=commit.time,
         topic=commit.znode.topic,
         partition=commit.znode.partition,
-        member=found.writer.member,
+        member=lowered.writer.member,
         session=commit.session,
         effect=effect,
         messages=messages,
     )  # fmt: skip
 
 
-def _went_back(group: Group, found: Lowered) -> str:
+def _went_back(group: Group, lowered: Lowered) -> str:
     return (
-        f"The committed offset of {partition_of(found.commit.znode)} of group {group.name} went "
-        f"back from {found.before} to {found.commit.offset}"
+        f"The committed offset of {partition_of(lowered.commit.znode)} of group {group.name} went "
+        f"back from {lowered.before} to {lowered.commit.offset}"
     )
 
 
-def _writer(group: Group, found: Lowered) -> str:
-    session, member = found.commit.session, found.writer.member
+def _writer(group: Group, lowered: Lowered) -> str:
+    session, member = lowered.commit.session, lowered.writer.member
     return f"session {hex_of(session)}" if member is None else who(group.name, member, session)
 
 
@@ -395,10 +400,10 @@ def _owner_member(commit: Commit) -> str | None:
     return commit.owner.member if isinstance(commit.owner, Lifetime) else None
 
 
-def _claimer(found: Writes | Lowered) -> str:
+def _claimer(pending: Writes | Lowered) -> str:
     """The member that claimed the partition next."""
-    assert found.start is not None
-    claim = found.start.claim
+    assert pending.start is not None
+    claim = pending.start.claim
     if claim.member is not None:
         return f"member {claim.member}"
     return f"session {'?' if claim.session is None else hex_of(claim.session)}"

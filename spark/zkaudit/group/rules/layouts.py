@@ -76,11 +76,11 @@ class ForeignOwners(Rule):
 
     def _is_shared(self, lifetime: Lifetime) -> bool:
         return any(
-            one.znode.tree == OWNERS
-            and one.znode.topic == lifetime.znode.topic
-            and one.session != lifetime.session
-            and self.group.exists(one)
-            for one in self.group.live.values()
+            owner.znode.tree == OWNERS
+            and owner.znode.topic == lifetime.znode.topic
+            and owner.session != lifetime.session
+            and self.group.exists(owner)
+            for owner in self.group.live.values()
         )
 
     def finish(self, end: Moment) -> Iterable[Finding]:

@@ -42,16 +42,16 @@ class _Storm:
     busy: int = 0
     changed: Counter[str] = field(default_factory=Counter)
 
-    def add(self, one: _Recent) -> None:
+    def add(self, recent: _Recent) -> None:
         """Add a later burst."""
-        burst = one.burst
+        burst = recent.burst
         self.changed.update(burst.changed)
         if burst.is_rebalance:
             self.last = burst
             self.begin = min(self.begin, burst.start_time)
             self.end = max(self.end, burst.end_time)
-            self.most = max(self.most, one.recent)
-            self.times += one.times
+            self.most = max(self.most, recent.recent)
+            self.times += recent.times
             self.changes += burst.joins + burst.leaves
             self.claims += burst.claims.total()
             self.ends += burst.ends
@@ -88,7 +88,7 @@ class Storms(Rule):
         since = burst.start_time - self._span
         while self._window and self._window[0].burst.start_time < since:
             self._count -= self._window.popleft().times
-        self._waiting = [one for one in self._waiting if one.burst.start_time >= since]
+        self._waiting = [recent for recent in self._waiting if recent.burst.start_time >= since]
         self._waiting.append(_Recent(burst, times, self._count))
         if times and self._count >= self.group.limits.storm_rebalances:
             storm = self._storm
@@ -108,12 +108,12 @@ class Storms(Rule):
         return max(int(times * min(1.0, self._span / lasted)), 1)
 
     def _extended(self, storm: _Storm | None, hot: Burst) -> _Storm:
-        for one in self._waiting:
-            if storm is None and one.burst.is_rebalance:
-                start = one.burst.start_time
-                storm = _Storm(one.burst, one.burst, start, start, one.burst.end_time)
+        for recent in self._waiting:
+            if storm is None and recent.burst.is_rebalance:
+                start = recent.burst.start_time
+                storm = _Storm(recent.burst, recent.burst, start, start, recent.burst.end_time)
             if storm is not None:
-                storm.add(one)
+                storm.add(recent)
         assert storm is not None
         storm.hot = hot.start_time
         return storm

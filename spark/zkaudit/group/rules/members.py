@@ -169,8 +169,12 @@ class Stalled(Rule):
         if other is None or other - time < wait or until - time < wait:
             return None
         # A partition that it owned at its last commit and for the whole time limit afterwards.
-        live = [one for one in self.group.owned_by(name) if self._owned(one, last)]
-        gone = [one.end.time for one in member.gone if one.end is not None and one.end.time]
+        live = [lifetime for lifetime in self.group.owned_by(name) if self._owned(lifetime, last)]
+        gone = [
+            lifetime.end.time
+            for lifetime in member.gone
+            if lifetime.end is not None and lifetime.end.time
+        ]
         if not live and not gone:
             return None
         if not live:
@@ -226,8 +230,9 @@ class Stalled(Rule):
         """Whether several members commit, one of them on average once in the time limit."""
         members = self._members.values()
         return len(members) > 1 and any(
-            one.count > REGULAR and one.time - one.first_time <= self._wait * (one.count - 1)
-            for one in members
+            member.count > REGULAR
+            and member.time - member.first_time <= self._wait * (member.count - 1)
+            for member in members
         )
 
     def _finding(self, name: str, stall: _Stall, times: int) -> Finding:

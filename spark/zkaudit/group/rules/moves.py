@@ -51,7 +51,7 @@ class CommitsPastMoves(Rule):
         first, last = writes.first, writes.last
         znode, session = first.znode, first.session
         writer = self.group.member(session) or f"Session {hex_of(session)}"
-        offsets = ("?" if one.offset is None else one.offset for one in (first, last))
+        offsets = ("?" if commit.offset is None else commit.offset for commit in (first, last))
         begin, newest = offsets
         many = writes.times > 1
         return Finding(

@@ -130,9 +130,9 @@ class WrongOffsets(Rule):
         threaded = is_threaded(lifetime) is True
         waiting, state.started = state.started, []
         ended: list[Waiting] = [*state.writes.values(), *state.lowered]
-        for found in ended:
-            found.start = Start(lifetime)
-            (state.started if found.next is None else waiting).append(found)
+        for pending in ended:
+            pending.start = Start(lifetime)
+            (state.started if pending.next is None else waiting).append(pending)
         state.writes, state.unanswered, state.lowered = {}, [], []
         state.had_streams = state.had_streams or threaded
         state.claim()
@@ -175,13 +175,13 @@ class WrongOffsets(Rule):
         """Judge what waited for the next write."""
         following = Next(commit, role)
         waiting, state.lowered = list[Waiting](state.lowered), []
-        for found in (*waiting, *state.unanswered):
-            found.next = following
+        for pending in (*waiting, *state.unanswered):
+            pending.next = following
         state.unanswered.clear()
         if role is Role.OWNER and state.started:
-            for found in state.started:
-                assert found.start is not None
-                found.start.first = commit.offset
+            for pending in state.started:
+                assert pending.start is not None
+                pending.start.first = commit.offset
             waiting += state.started
             state.started = []
         yield from self._judged(state, waiting)
@@ -216,7 +216,7 @@ class WrongOffsets(Rule):
                 return
             if position.is_start and position.setter is Role.TOOL:
                 return
-            found = Lowered(commit, writer, position.offset, position.at, position)
+            lowered = Lowered(commit, writer, position.offset, position.at, position)
         else:
             if writer.role is not Role.UNKNOWN or not isinstance(before, Write):
                 return
@@ -225,9 +225,9 @@ class WrongOffsets(Rule):
                 return
             if state.setter is Role.TOOL or (own is not None and commit.offset >= own):
                 return
-            found = Lowered(commit, writer, before.offset, before.zxid, position, own)
+            lowered = Lowered(commit, writer, before.offset, before.zxid, position, own)
         if not self._was_recreated(commit, position):
-            state.lowered.append(found)
+            state.lowered.append(lowered)
 
     def _was_recreated(self, commit: Commit, position: Position | None) -> bool:
         """Whether the offset went back because the topic was recreated: its messages begin at 0
@@ -252,17 +252,17 @@ class WrongOffsets(Rule):
             yield from self._judged(state, state.waiting())
 
     def _judged(self, state: _Partition, waiting: Iterable[Waiting]) -> Iterator[Finding]:
-        for found in waiting:
-            if isinstance(found, Lowered):
-                yield judge_lowered(self.group, found)
+        for pending in waiting:
+            if isinstance(pending, Lowered):
+                yield judge_lowered(self.group, pending)
             # That a broker writes is normal, unless owners write themselves.
-            elif found.writer.role is not Role.BROKER or state.had_streams:
-                yield from judge_writes(self.group, found, self._extent(found))
+            elif pending.writer.role is not Role.BROKER or state.had_streams:
+                yield from judge_writes(self.group, pending, self._extent(pending))
 
-    def _extent(self, found: Writes) -> int | None:
+    def _extent(self, writes: Writes) -> int | None:
         """How many partitions the topic has, if a tool wrote all of them while the group was
         stopped."""
-        topic, tool = found.first.znode.topic, found.writer.role is Role.TOOL
+        topic, tool = writes.first.znode.topic, writes.writer.role is Role.TOOL
         count = len(self._of_topic[topic])
-        whole = len(self._of_tool.get((topic, found.first.session), ())) == count > 1
-        return count if whole and tool and found.alive == 0 else None
+        whole = len(self._of_tool.get((topic, writes.first.session), ())) == count > 1
+        return count if whole and tool and writes.alive == 0 else None

@@ -98,7 +98,7 @@ class Pace:
 
     def faster(self, rate: float) -> Iterator[_Step]:
         """Yield the large steps that are at least so fast, in the order of the log."""
-        steps = [step for found, _, step in self._fastest if found >= rate]
+        steps = [step for speed, _, step in self._fastest if speed >= rate]
         yield from sorted(steps, key=lambda step: (step.commit.zxid, step.commit.idx))
 
     @property

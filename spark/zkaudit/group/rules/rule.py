@@ -100,8 +100,10 @@ class Group:
         if not self.is_known(zxid):
             return None
         return sum(
-            one.znode.tree == IDS and self.exists(one) and (one.start_zxid or zxid) < zxid
-            for one in self.live.values()
+            lifetime.znode.tree == IDS
+            and self.exists(lifetime)
+            and (lifetime.start_zxid or zxid) < zxid
+            for lifetime in self.live.values()
         )
 
     def is_known(self, zxid: int) -> bool:

@@ -63,22 +63,24 @@ class Shares(Rule):
 
     def finish(self, end: Moment) -> Iterable[Finding]:
         """Compare what each member owns with its share."""
-        live = [one for one in self.group.live.values() if one.ended is Ended.STILL_HELD]
-        owned = [one for one in live if one.znode.tree == OWNERS]
-        topics = {one.znode.topic for one in owned}
+        live = [
+            lifetime for lifetime in self.group.live.values() if lifetime.ended is Ended.STILL_HELD
+        ]
+        owned = [lifetime for lifetime in live if lifetime.znode.tree == OWNERS]
+        topics = {lifetime.znode.topic for lifetime in owned}
         wants = {
-            one.znode.path: (one, self.group.wanted.streams(one, topics))
-            for one in live
-            if one.znode.tree == IDS
+            lifetime.znode.path: (lifetime, self.group.wanted.streams(lifetime, topics))
+            for lifetime in live
+            if lifetime.znode.tree == IDS
         }
-        mine = Counter((one.member, one.znode.topic) for one in owned)
+        mine = Counter((lifetime.member, lifetime.znode.topic) for lifetime in owned)
         known = self._topics(wants, owned)
         crowded = {
             topic
             for (topic, _), count in Counter((o.znode.topic, o.data) for o in owned).items()
             if count >= _CROWDED
         }
-        owners = {one.member for one in owned}
+        owners = {lifetime.member for lifetime in owned}
         for member, streams in wants.values():
             yield from self._short(member, streams, known, mine, end)
             if member.znode.name not in owners:
@@ -94,16 +96,16 @@ class Shares(Rule):
         for _, topics in wants.values():
             streams.update(topics)
         whole: defaultdict[str, set[int | None]] = defaultdict(set)
-        for one in owned:
-            whole[one.znode.topic].add(one.znode.partition)
-        found = {}
+        for lifetime in owned:
+            whole[lifetime.znode.topic].add(lifetime.znode.partition)
+        sizes = {}
         for topic, total in streams.items():
             listed = self.group.facts.topics.get((self.group.chroot, topic), {})
-            exist = [one for one in listed.values() if one.gone_zxid is None]
+            exist = [partition for partition in listed.values() if partition.gone_zxid is None]
             if exist and total > 0:
-                grown = latest(*(one.time for one in exist))
-                found[topic] = _Topic(len(exist), grown, total, len(whole[topic]))
-        return found
+                grown = latest(*(partition.time for partition in exist))
+                sizes[topic] = _Topic(len(exist), grown, total, len(whole[topic]))
+        return sizes
 
     def _short(
         self, member: Lifetime, streams: Mapping[str, int], known: Mapping[str, _Topic],

@@ -284,7 +284,7 @@ class Unclaimed(Rule):
         self._owned[key] = self._owned.get(key, False) or here
 
     def _registered(
-        self, found: dict[tuple[str, int], _Never], lifetime: Lifetime, until: Moment
+        self, unclaimed: dict[tuple[str, int], _Never], lifetime: Lifetime, until: Moment
     ) -> None:
         """Compare the time of a registration with the partitions of its topics."""
         group, limit, start = self.group, self.group.limits.unowned_seconds, lifetime.start
@@ -299,10 +299,10 @@ class Unclaimed(Rule):
                 if partition.gone_zxid is None and not self._owned.get((topic, number), False)
             }
             for partition in free.values():
-                self._compare(found, topic, partition, start, until, live)
+                self._compare(unclaimed, topic, partition, start, until, live)
 
     def _compare(
-        self, found: dict[tuple[str, int], _Never], topic: str, partition: Partition,
+        self, unclaimed: dict[tuple[str, int], _Never], topic: str, partition: Partition,
         start: Moment, until: Moment, live: bool,
     ) -> None:  # fmt: skip
         group = self.group
@@ -316,9 +316,9 @@ class Unclaimed(Rule):
         if not sure or seconds < group.limits.unowned_seconds:
             return
         key = topic, partition.zxid
-        never = found.get(key)
+        never = unclaimed.get(key)
         if never is None:
-            never = found[key] = _Never(begin.zxid, begin.time, start.zxid)
+            never = unclaimed[key] = _Never(begin.zxid, begin.time, start.zxid)
         never.zxid = min(never.zxid, begin.zxid)
         if never.time is not None and begin.time is not None:
             never.time = min(never.time, begin.time)
@@ -332,7 +332,7 @@ class Unclaimed(Rule):
 
     def finish(self, end: Moment) -> Iterable[Finding]:
         """Judge the partitions that no member owned."""
-        found = {key: replace(never) for key, never in self._never.items()}
+        unclaimed = {key: replace(never) for key, never in self._never.items()}
         owned = dict(self._owned)
         for lifetime in self.group.live.values():
             if lifetime.ended is not Ended.STILL_HELD:
@@ -340,8 +340,8 @@ class Unclaimed(Rule):
             if lifetime.znode.tree == OWNERS:
                 owned[lifetime.znode.topic, lifetime.znode.partition] = True
             elif lifetime.znode.tree == IDS:
-                self._registered(found, lifetime, end)
-        for (topic, made_zxid), never in found.items():
+                self._registered(unclaimed, lifetime, end)
+        for (topic, made_zxid), never in unclaimed.items():
             made = self.group.facts.topics[self.group.chroot, topic]
             for number, partition in made.items():
                 here = owned.get((topic, number))

@@ -66,13 +66,13 @@ class Wanted:
             return {}
         if content.pattern == "static":
             return content.subscription
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         if content.pattern in FILTERS:
             for regex, count in content.subscription.items():
                 topics = self._topics.matching(self._chroot, content.pattern, regex)
-                found |= dict.fromkeys(topics, count)
-                found |= {topic: count for topic in others if self._wants(content, topic)}
-        return found
+                counts |= dict.fromkeys(topics, count)
+                counts |= {topic: count for topic in others if self._wants(content, topic)}
+        return counts
 
     def _wants(self, content: Registered, topic: str) -> bool:
         pattern, subscription = content.pattern, content.subscription or {}
