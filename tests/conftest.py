@@ -6,9 +6,11 @@ not start, the tests that need it fail. With ``-n``, each worker process has its
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import signal
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -55,6 +57,10 @@ twice."""
 LONGEST = ("test_stream.py", "test_coordinator_mixed.py")
 """The slowest test files of their targets. They begin first, so that at the end no worker waits for
 the one that has them."""
+CLEAN_UP = 60.0
+"""Seconds for which a test may clean up after two tries."""
+STDERR = pytest.StashKey[int]()
+"""Descriptor of the standard error that pytest does not capture."""
 MOST_RERUNS = 2
 """If more tests than this needed a second try, the run fails."""
 
@@ -65,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Programs inherit an ignored SIGINT, and a shell ignores it for programs in the background.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.stash[STDERR] = os.dup(2)
     for kind, meaning in KINDS.items():
         config.addinivalue_line("markers", f"{kind}: {meaning}")
 
@@ -107,6 +114,33 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None and len(terminal.stats.get("rerun", [])) > MOST_RERUNS:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """End the process, and print the stack of each thread, if a test hangs past its timeout.
+
+    ``pytest-timeout`` interrupts a test once, and never in its second try: nothing else ends a
+    clean-up or a second try that hangs. With xdist, the test fails and a new worker runs the rest.
+    """
+    marker = item.get_closest_marker("timeout")
+    option = item.config.getoption("timeout")
+    timeout = float(marker.args[0] if marker else option or item.config.getini("timeout") or 0)
+    watchdog = threading.Timer(2 * timeout + CLEAN_UP, _abandon, (item,))
+    watchdog.daemon = True
+    if timeout:
+        watchdog.start()
+    try:
+        return (yield)
+    finally:
+        watchdog.cancel()
+
+
+def _abandon(item: pytest.Item) -> None:
+    stderr = item.config.stash[STDERR]
+    os.write(stderr, f"\n{item.nodeid} hangs although its timeout has passed\n".encode())
+    faulthandler.dump_traceback(stderr, all_threads=True)
+    os._exit(pytest.ExitCode.INTERNAL_ERROR)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ visibly."""
 from __future__ import annotations
 
 import ctypes
+import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +29,17 @@ SESSION = 6.0
 COMMON = ("loop", "watchdog", "journal", "blocking", "finder", "fetcher")
 """The thread names of any member."""
 
+OURS = ("/zkconsumer/", "/kazoo/")
+"""A thread is killed while it runs code of these packages, or code that they called."""
+SHARED = ("/_pytest/", logging.__file__)
+"""But not in this code. Its locks and lists belong to the whole test process: a thread that dies in
+``logging`` keeps the lock of a handler, and then all threads hang that log."""
+
 Member = ZookeeperConsumerConnector | CoordinatorConsumerConnector
+
+
+def _contains(names: list[str], parts: tuple[str, ...]) -> bool:
+    return any(part in name for name in names for part in parts)
 
 
 class Listener:
@@ -66,6 +78,7 @@ class Victim:
             self.member.set_consumer_rebalance_listener(self.listener)
         self.seen: set[bytes | None] = set()
         self.error: BaseException | None = None
+        self.kills = 0
         self._create = threading.Thread(target=self._read, args=(topic,), daemon=True)
         self._create.start()
 
@@ -98,9 +111,17 @@ class Victim:
         return found[0] if found else None
 
     def kill(self) -> None:
-        """Raise SystemExit in the thread, wherever it is."""
+        """Raise SystemExit in the thread, wherever it is in the member's own code."""
         thread = self.thread()
-        if thread is not None and thread.is_alive() and thread.ident is not None:
+        if thread is None or thread.ident is None:
+            return
+        names = []
+        frame = sys._current_frames().get(thread.ident)
+        while frame is not None:
+            names.append(frame.f_code.co_filename)
+            frame = frame.f_back
+        if _contains(names, OURS) and not _contains(names, SHARED):
+            self.kills += 1
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
             )
@@ -191,6 +212,7 @@ def test_no_thread_dies_unseen(
                     victim.kill()
             producer.send(1)
             time.sleep(0.05)
+        assert not [victim.role for victim in made if not victim.kills]
         for victim in made:
             victim.listener.go.set()
         began = time.monotonic()
