@@ -20,8 +20,10 @@ from zkconsumer.core.zookeeper.ops import (
     SetAcl,
     ZkOp,
 )
+from zkconsumer.core.zookeeper.scripts.common import Refused
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.servers.zk import FakeZk
+from zkconsumer.zk.blocking import refusal
 
 OPEN = Acl((AclEntry(31, "world", "anyone"),), 0)
 """The access list of a new znode."""
@@ -51,13 +53,15 @@ class ToolZk:
         self._pass(1.0)
 
     def run(self, script: Any) -> Any:
-        """Return the script's result."""
+        """Return the script's result. Raises ZooKeeperError for a refusal, as the product does."""
         reply: Reply | None = None
         while True:
             try:
                 op = next(script) if reply is None else script.send(reply)
             except StopIteration as end:
                 return end.value
+            except Refused as refused:
+                raise refusal(refused) from None
             self.before(op)
             reply = self.after(op, self._send(op))
 
