@@ -191,7 +191,8 @@ def test_tables_show_both_names(how: Any, capsys: pytest.CaptureFixture[str]) ->
     summary = Summary(how, False, ())
     assert list(summary.watch(plans)) == list(plans)
     summary.print_all()
-    outcomes = Outcomes("moving", True, how)
+    work: Any = SimpleNamespace(execute=True, how=how, only_problems=False)
+    outcomes = Outcomes("moving", work)
     outcomes.add(Result("a", Outcome.DONE, 1, kafka_group="x"))
     with pytest.raises(click.exceptions.Exit), click.Context(click.Command("apply")):
         outcomes.finish(["a"])

@@ -130,7 +130,8 @@ main()
 """
 RESET = SCRIPT.replace(
     '["apply", "plan", "--execute", "--parallel", sys.argv[2],',
-    '["reset", "--all", "--all-topics", "--shift-by", "1", "--store", "kafka", "--execute",',
+    '["reset", "--all", "--all-topics", "--shift-by", "1", "--store", "kafka", "--execute",'
+    '"--parallel", "1",',
 ).replace("calls = []", "calls = []\nfor one in range(9): simulated.in_kafka(f'g{one}', 't', 5)")
 """The same for ``reset``, where a group that was changed and is not recorded would be shifted
 twice.

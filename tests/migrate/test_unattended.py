@@ -10,18 +10,20 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from zkmigrate.apply.hooks import Hooks
+from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.cli import run
 from zkmigrate.commands.output import metrics
 from zkmigrate.exits import ATTENTION, FAILED, USAGE
 
+from tests.migrate.rows import rows_of
 from tests.migrate.simulated import Simulated, simulated
 
 __all__ = ["simulated"]
@@ -115,6 +117,79 @@ def test_a_group_that_is_waited_for_has_its_hooks_once(simulated: Simulated, pla
     found = simulated.run("apply", plan, "--group", "a", "--wait", "0.5s", *hooks, "--execute")
     assert found.rows[0]["outcome"] == "refused"
     assert [one.get("ZKMIGRATE_OUTCOME") for one in told(file)] == [None, "refused"]
+
+
+def test_locks_live_steps_and_resets_have_hooks_and_a_journal(
+    simulated: Simulated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A group that needs nothing has no hooks. The journal says who did what, and the report shows
+    it."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 5)
+    file = simulated.file("hooks")
+    show = SHOW.format(file=file)
+    more = ("--group", "g", "--execute", "--note", "CHG-7", "--before-group", show,
+            "--after-group", show)  # fmt: skip
+    live = ("--wait", "0")
+    lines = {
+        "live": [("live", "prepare", *live), ("live", "to-kafka", *live)],
+        "lock": [("lock", *live), ("lock", *live)],
+        "reset": [("reset", "--all-topics", "--to-offset", "7", "--store", "both")],
+        "unlock": [("unlock", *live)],
+    }
+    order = [lines["live"][0], *lines["lock"], *lines["reset"], *lines["unlock"]]
+    for line in order:
+        assert simulated.run(*line, *more).status == 0, line
+    assert simulated.run(*lines["live"][1], *more).status == 3
+    first, last = told(file)[::2], told(file)[1::2]
+    commands = ["live", "lock", "reset", "unlock"]
+    assert [one["ZKMIGRATE_COMMAND"] for one in first] == commands, "the second lock found it done"
+    directions = ["zk-to-kafka", "zk-to-kafka", "", "kafka-to-zk"]
+    assert [one["ZKMIGRATE_DIRECTION"] for one in first] == directions
+    cases = ["untouched", "prepared", "live: locked", "live: locked"]
+    assert [one["ZKMIGRATE_CASE"] for one in first] == cases
+    assert [one["ZKMIGRATE_OUTCOME"] for one in last] == ["done"] * 4
+    for name in lines:
+        file = f"zkmigrate-{name}.journal"
+        capsys.readouterr()
+        run(["report", "--json", "--journal", file])
+        (row,) = rows_of(capsys.readouterr().out)
+        states = {"live": "refused", "lock": "was done before", "reset": "reset"}
+        assert row["state"] == states.get(name, "done")
+        assert len(row["runs"]) == len(lines[name])
+        assert {one["note"] for one in row["runs"]} == {"CHG-7"}
+        assert row["runs"][0]["command"] == name
+        modes = {"live": "zookeeper", "lock": "locked", "unlock": "zookeeper"}
+        assert row["runs"][0]["mode"] == modes.get(name)
+
+
+def test_a_stopped_group_is_locked_by_the_hook_and_the_journal(simulated: Simulated) -> None:
+    """Its old members are what the first hook stops. A hook that fails leaves it as it is."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 5)
+    assert simulated.run("plan", "--group", "g", "--out", "plan").status == 0
+    assert simulated.run("apply", "plan", "--no-lock", "--execute").status == 0
+    simulated.zk.set("/consumers/g/ids/x", b"{}")
+    words = ("lock", "--group", "g", "--execute", "--before-group")
+    refused = simulated.run(*words, "exit 4")
+    assert (refused.status, refused.rows[0]["reasons"]) == (3, ["hook-failed"])
+    stopped = []
+    taken = Hooks.begin
+
+    def begin(hooks: Hooks, group: str, facts: Mapping[str, str]) -> None:
+        taken(hooks, group, facts)
+        stopped.append(group)
+        simulated.zk.delete("/consumers/g/ids/x")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Hooks, "begin", begin)
+        assert simulated.run(*words, "true").status == 0
+    assert stopped == ["g"]
+    records = read_records(Path("zkmigrate-lock.journal"), "lock")
+    assert [one.get("step") or one.get("outcome") for one in records if "run" not in one] == [
+        "refused", "lock", "done",
+    ]  # fmt: skip
+    assert simulated.run("undo", "plan", "--execute").status == 0
 
 
 def test_a_hook_has_a_time_limit(tmp_path: Path) -> None:

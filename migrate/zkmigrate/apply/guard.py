@@ -17,8 +17,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import wraps
-from typing import Concatenate, Final, ParamSpec
+from typing import Final
 
 from zkconsumer.admin.ids_lock import CREATE, FORMAT, LIVE, PROBE_END, Found, Guard, decode, look
 from zkconsumer.admin.reads import children
@@ -36,9 +35,9 @@ from zkconsumer.core.zookeeper.ops import (
 )
 from zkconsumer.core.zookeeper.scripts.common import Refused, Script, attempt, ensure_path
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration, is_legal_group
-from zkconsumer.errors import ZkConsumerError, ZooKeeperError
+from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal, refusal
-from zkmigrate.apply.outcome import Outcome, Result, by_table, ended_by
+from zkmigrate.apply.outcome import Outcome, Result, by_table
 from zkmigrate.errors import check_members
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.table import Action
@@ -60,7 +59,6 @@ __all__ = [
 ]
 
 
-P = ParamSpec("P")
 LOCKED_MEANWHILE: Final = "another operator has locked the group meanwhile"
 NOT_ENFORCED: Final = (
     "ZooKeeper does not enforce access lists, or zkmigrate has logged in as its super user: then "
@@ -137,25 +135,11 @@ def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Scrip
             lifted = isinstance(reply, Ok)
 
 
-def _caught(
-    script: Callable[Concatenate[str, P], Script[Result]],
-) -> Callable[Concatenate[str, P], Script[Result]]:
-    """Let the error of a group's script be the group's outcome."""
+def lock_moved(group: str, execute: bool) -> Script[Result]:
+    """Lock a group that was moved to Kafka and has no members. Without ``execute`` only check.
 
-    @wraps(script)
-    def caught(group: str, /, *more: P.args, **named: P.kwargs) -> Script[Result]:
-        try:
-            result = yield from or_refusal(script(group, *more, **named))
-        except ZkConsumerError as error:
-            return ended_by(group, error)
-        return result if isinstance(result, Result) else ended_by(group, result)
-
-    return caught
-
-
-@_caught
-def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
-    """Lock a group that was moved to Kafka and has no members. Without ``execute`` only check."""
+    Raises GroupInUseError, Refused.
+    """
     found = yield from migration_marker.state_of(group)
     refused = by_table(found, Action.LOCK)
     if refused is not None:
@@ -166,6 +150,7 @@ def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
         return Result(group, Outcome.WAS_DONE, 0)
     if not execute:
         return Result(group, Outcome.WOULD, 0)
+    now_ms = int(time.time() * 1000)
     written = record.written(found.record, now_ms, command="lock", locked=True)
     yield from record.write(group, written)
     fault = yield from lock(group, now_ms)
@@ -175,11 +160,11 @@ def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
     return Result(group, Outcome.FAILED, 0, why, (Reason.CANNOT_LOCK,))
 
 
-@_caught
 def release(group: str, execute: bool) -> Script[Result]:
     """Let a group's consumers start again. Without ``execute`` only check.
 
     Refused in a group that is moved while it runs: there the lock belongs to the group's mode.
+    Raises GroupRefusedError, Refused.
     """
     state = yield from look(group)
     if state.record is None:

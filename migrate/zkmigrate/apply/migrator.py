@@ -22,14 +22,15 @@ from zkmigrate.apply.change import forward
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Effect, Journal, no_effect
 from zkmigrate.apply.outcome import Outcome, Result, result_of
-from zkmigrate.apply.parallel import Parallel
-from zkmigrate.apply.records import begun_by, histories_of, outcome_of, recorded, since_plan
+from zkmigrate.apply.parallel import Parallel, Run
+from zkmigrate.apply.records import begun_by, histories_of, moves_by, recorded, since_plan
 from zkmigrate.apply.steps import Steps, changes_of
 from zkmigrate.errors import GroupInUseError, GroupRefusedError
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import GroupPlan, Verdict
 from zkmigrate.reasons import Reason
+from zkmigrate.stores.group_states import case_in
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import shown
 
@@ -60,9 +61,7 @@ class Migrator:
         hooks: Hooks | None = None,
     ) -> None:
         self._stores = stores
-        self._hooks = hooks or Hooks()
-        self._hooked: dict[str, dict[str, str]] = {}
-        """The groups whose first hook was run, and what it was told."""
+        self._hooks = hooks
         stopped = Event()
         run = uuid.uuid4().hex[:8]
         self._parallel = Parallel(
@@ -91,6 +90,7 @@ class Migrator:
         known = list(records) if journal is None else journal.records
         known = [] if fresh else known
         begun, ended = begun_by(known), histories_of(known)
+        run = Run(journal, self._hooks, idle=True)
 
         def one(steps: Steps, group: GroupPlan) -> Result:
             if group.verdict is Verdict.REFUSED or group.verdict is Verdict.DECIDE:
@@ -109,8 +109,9 @@ class Migrator:
                     "undo again",
                     Reason.UNFINISHED,
                 )
-            if journal is not None and last != "done" and group.verdict is Verdict.READY:
-                self._begin(steps, group)
+            if last != "done" and group.verdict is Verdict.READY:
+                names = (group.group, group.in_kafka)
+                run.begin(names[0], lambda: case_in(steps.stores, *names), names[1])
             if plan.at_apply is not None:
                 group = recorded(records) or steps.plan_now(plan, plan.at_apply, group, records)
             planned = {one.tp: one.to for one in group.entries if one.to is not None}
@@ -134,11 +135,7 @@ class Migrator:
                 return steps.move(change, [*records, {"step": "plan"}], "", journal)
             return steps.move(change, records, "", journal)
 
-        def note(result: Result) -> None:
-            if journal is not None:
-                journal.write(**outcome_of(result))
-
-        return self._each(plan.groups, one, on_group, note, wait)
+        return self._each(plan.groups, one, on_group, run, wait)
 
     def rollback(
         self, plan: PlanFile, journal: Journal | None, on_group: Callable[[Result], object]
@@ -147,41 +144,29 @@ class Migrator:
 
         Without a digest of the plan, whatever has changed them. Without a journal only check.
         """
-        begun = begun_by(() if journal is None else journal.records)
+        begun = moves_by(() if journal is None else journal.records)
+        run = Run(journal, self._hooks)
 
         def one(steps: Steps, group: GroupPlan) -> Result:
-            records = begun.get(group.group, [])
-
             def first() -> None:
-                self._begin(steps, group)
+                names = (group.group, group.in_kafka)
+                run.begin(names[0], lambda: case_in(steps.stores, *names), names[1])
 
+            records = begun.get(group.group, [])
             return steps.roll_back(group.group, plan.digest, records, journal, first)
 
-        def note(result: Result) -> None:
-            # The others keep their earlier outcome.
-            if journal is not None and result.outcome is not Outcome.NOTHING:
-                journal.write(**outcome_of(result))
-
-        return self._each(plan.groups, one, on_group, note)
-
-    def _begin(self, steps: Steps, group: GroupPlan) -> None:
-        """Run the first hook of a group, once. Raises GroupRefusedError if it fails."""
-        if self._hooks and group.group not in self._hooked:
-            case = steps.case(group).value
-            facts = {"GROUP": group.group, "KAFKA_GROUP": group.in_kafka, "CASE": case}
-            self._hooks.begin(group.group, facts)
-            self._hooked[group.group] = facts
+        return self._each(plan.groups, one, on_group, run)
 
     def _each(
         self,
         groups: Iterable[GroupPlan],
         work: Work,
         on_group: Callable[[Result], object],
-        note: Callable[[Result], None],
+        run: Run,
         wait: float = 0.0,
     ) -> list[Result]:
         """One bad group does not stop the others. A damaged journal or an unreachable ZooKeeper
-        does. ``note`` records each outcome, in the thread that worked on the group."""
+        does."""
         results: dict[int, Result] = {}
         waiting: list[tuple[int, GroupPlan]] = []
 
@@ -194,19 +179,16 @@ class Migrator:
                     result = result_of(plan.group, lambda: work(steps, plan), *later)
                 except GroupInUseError:
                     return None
-                result = replace(
-                    result,
-                    locked=steps.locked,
-                    changed=steps.changed,
-                    kafka_group=plan.kafka_group,
-                    stays=plan.stays,
-                    problem=next(iter(plan.problems), None),
+                return run.end(
+                    replace(
+                        result,
+                        locked=steps.locked,
+                        changed=steps.changed,
+                        kafka_group=plan.kafka_group,
+                        stays=plan.stays,
+                        problem=next(iter(plan.problems), None),
+                    )
                 )
-                facts = self._hooked.pop(result.group, None)
-                if facts is not None:
-                    result = self._hooks.end(result, facts)
-                note(result)
-                return result
 
             with closing(self._parallel.each(wanted, one)) as ended:
                 for (number, group), registered in ended:

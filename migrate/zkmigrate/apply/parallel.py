@@ -1,5 +1,8 @@
 """Works on several groups at a time, each in a thread that uses its own connections.
 
+``Parallel`` has the threads, and ``Run`` what all commands do around the work on each group: hooks,
+and records in a journal.
+
 The calling thread submits the groups and gets the results. Other threads do the work, also if there
 is only one, since Ctrl-C interrupts the calling thread in the middle of what it does.
 """
@@ -8,13 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from functools import partial
 from queue import SimpleQueue
 from threading import Event, Lock
 from typing import Generic, TypeVar
 
+from zkmigrate.apply.hooks import Hooks
+from zkmigrate.apply.journal import Journal
+from zkmigrate.apply.outcome import Outcome, Result, result_of
+from zkmigrate.apply.records import outcome_of
+from zkmigrate.plan.cases import Case
+
 Item = TypeVar("Item")
 Worker = TypeVar("Worker")
-Result = TypeVar("Result")
+Got = TypeVar("Got")
 
 
 class Parallel(Generic[Worker]):
@@ -39,15 +50,15 @@ class Parallel(Generic[Worker]):
         self._stop_waiting = stop_waiting
 
     def each(
-        self, items: Iterable[Item], work: Callable[[Worker, Item], Result]
-    ) -> Generator[tuple[Item, Result]]:
+        self, items: Iterable[Item], work: Callable[[Worker, Item], Got]
+    ) -> Generator[tuple[Item, Got]]:
         """Yield each item with its result, as the work on it ends.
 
         After an error or Ctrl-C, the items in progress are finished without waiting for anything,
         and no other item is begun.
         """
 
-        def task(item: Item) -> tuple[Item, Result] | None:
+        def task(item: Item) -> tuple[Item, Got] | None:
             with self._begin:
                 if self._stopped.is_set():
                     return None
@@ -60,9 +71,9 @@ class Parallel(Generic[Worker]):
             finally:
                 self._workers.put(worker)
 
-        under_way: list[Future[tuple[Item, Result] | None]] = []
+        under_way: list[Future[tuple[Item, Got] | None]] = []
 
-        def ended() -> Iterator[tuple[Item, Result]]:
+        def ended() -> Iterator[tuple[Item, Got]]:
             """Wait for at least one to end, and take those that did, in the order of the items."""
             done = wait(under_way, return_when=FIRST_COMPLETED).done
             for one in [one for one in under_way if one in done]:
@@ -88,3 +99,70 @@ class Parallel(Generic[Worker]):
         finally:  # a thread whose start was interrupted is not one that the pool waits for
             for worker in [self._workers.get() for _ in range(self._count)]:
                 self._workers.put(worker)
+
+
+class Run:
+    """One run of a command that changes groups. Any thread, one at a time for each group.
+
+    Args:
+        journal: opened. Without one it is a dry run, which runs no hook and records nothing.
+        hooks: commands to run before and after a group that is not done yet.
+        idle: whether to record groups that had nothing to do; otherwise their earlier outcome
+            counts.
+    """
+
+    def __init__(
+        self, journal: Journal | None = None, hooks: Hooks | None = None, idle: bool = False
+    ) -> None:
+        self.journal = journal
+        self.hooks = hooks or Hooks()
+        self.stopped = Event()
+        """Set when the run ends early."""
+        self._idle = idle
+        self._hooked: dict[str, dict[str, str]] = {}
+        """The groups whose first hook was run, and what it was told."""
+
+    def begin(self, group: str, case: Callable[[], Case] | None = None, in_kafka: str = "") -> None:
+        """Run the first hook of a group, once. Raises GroupRefusedError if it fails.
+
+        ``case``: called if there is a hook; ``None``: no broker is asked, so it is not known.
+        ``in_kafka``: the group's name in Kafka, if it differs.
+        """
+        if self.journal is not None and self.hooks and group not in self._hooked:
+            what = "" if case is None else case().value
+            facts = {"GROUP": group, "KAFKA_GROUP": in_kafka or group, "CASE": what}
+            self.hooks.begin(group, facts)
+            self._hooked[group] = facts
+
+    def end(self, result: Result) -> Result:
+        """Run the last hook of a group, record its outcome, and return it."""
+        facts = self._hooked.pop(result.group, None)
+        if facts is not None:
+            result = self.hooks.end(result, facts)
+        if self.journal is not None and (self._idle or result.outcome is not Outcome.NOTHING):
+            self.journal.write(**outcome_of(result))
+        return result
+
+    def step(self, group: str, step: str, **facts: object) -> None:
+        """Record that a step of the work on a group begins."""
+        if self.journal is not None:
+            self.journal.write(group=group, step=step, **facts)
+
+    def each(
+        self,
+        workers: Sequence[Worker],
+        groups: Iterable[str],
+        work: Callable[[Worker, str], Result],
+        stop_waiting: Callable[[], object] = lambda: None,
+    ) -> Iterator[Result]:
+        """Work on groups, as many at a time as there are workers; yield the outcomes in any order.
+
+        See ``Parallel``. Raises JournalError and ZkUnavailableError, which concern all groups.
+        """
+
+        def one(worker: Worker, group: str) -> Result:
+            return self.end(result_of(group, partial(work, worker, group)))
+
+        pool = Parallel(workers, self.stopped, stop_waiting)
+        with closing(pool.each(groups, one)) as ended:
+            yield from (result for _, result in ended)

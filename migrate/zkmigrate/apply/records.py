@@ -18,29 +18,40 @@ from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.apply.outcome import Changed, Outcome, Result
 from zkmigrate.errors import JournalError
 from zkmigrate.formats import plan_file
+from zkmigrate.plan.table import Action
 from zkmigrate.plan.values import GroupPlan
 from zkmigrate.reasons import Reason
 
 Records = list[dict[str, Any]]
 PLAN: Final = "plan"
 RESET: Final = "reset"
-"""The step of a reset, and the plan of its journal."""
-RESET_JOURNAL: Final = "zkmigrate-reset.journal"
-UNDO: Final = "undo"
-"""In place of a plan's digest: the journals of undos without a plan."""
-UNDO_JOURNAL: Final = "zkmigrate-undo.journal"
+"""The step of a reset."""
+ALONE: Final = frozenset(
+    {
+        action.value
+        for action in Action
+        if action.value.startswith("live ") or action in (Action.LOCK, Action.UNLOCK, Action.UNDO)
+    }
+)
+"""Steps of live moves, and locks. No later run resumes from one, since the group shows all."""
+WITHOUT_PLAN: Final = ("reset", "undo", "live", "lock", "unlock")
+"""In place of a plan's digest, the journal of such a command has the command's name."""
 _UNWRITTEN: Final = (PLAN, "claim")
 _MOVE: Final = ("claim", "write", "mark", "done")
 _LATE: Final = ("late", "undo-late")
 """Offsets were committed after the session had ended: a remark, not a step."""
-_STEPS: Final = frozenset({PLAN, RESET, *_LATE, *_MOVE, *(f"undo-{step}" for step in _MOVE)})
+_STEPS: Final = frozenset(
+    {PLAN, RESET, *_LATE, *_MOVE, *ALONE, *(f"undo-{step}" for step in _MOVE)}
+)
 _WRITTEN: Final = frozenset({"at_ms", "n"})
 """Keys of every record."""
 _RUN: Final = frozenset({"run"}) | _WRITTEN
 _STEP: Final = frozenset({"group", "step", "name", "held", "plan", "store"}) | _WRITTEN
 _OUTCOMES: Final = frozenset(one.value for one in Outcome)
 _OUTCOME: Final = (
-    frozenset({"group", "outcome", "offsets", "why", "reasons", "not_locked", "locked", "changed"})
+    frozenset(
+        {"group", "outcome", "offsets", "why", "reasons", "not_locked", "locked", "changed", "mode"}
+    )
     | _WRITTEN
 )
 
@@ -77,6 +88,13 @@ def begun_by(records: Iterable[dict[str, Any]]) -> Mapping[str, Records]:
     return begun
 
 
+def moves_by(records: Iterable[dict[str, Any]]) -> Mapping[str, Records]:
+    """Return the steps of each group, without those that are ``ALONE``. Raises JournalError."""
+    found = {name: [one for one in all_ if one["step"] not in ALONE]
+             for name, all_ in begun_by(records).items()}  # fmt: skip
+    return {name: steps for name, steps in found.items() if steps}
+
+
 def outcome_of(result: Result) -> dict[str, Any]:
     """Return the record of a group's outcome."""
     record: dict[str, Any] = {
@@ -91,6 +109,8 @@ def outcome_of(result: Result) -> dict[str, Any]:
         record["not_locked"] = True
     if result.locked is not None:
         record["locked"] = result.locked
+    if result.mode is not None:
+        record["mode"] = result.mode
     if result.changed:
         record["changed"] = result.changed
     return record
@@ -162,6 +182,7 @@ def _result(record: Mapping[str, Any]) -> Result:
         not_locked=record.get("not_locked") is True,
         locked=locked if isinstance(locked, bool) else None,
         changed=changed,
+        mode=record.get("mode"),
     )
 
 

@@ -33,7 +33,6 @@ from zkmigrate.apply.records import late_partitions, names_in, since_plan
 from zkmigrate.errors import GroupRefusedError, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Before, GroupState, Record, Stage, Store, number
-from zkmigrate.plan.cases import Case, case_of
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.table import Action
@@ -63,7 +62,7 @@ class Steps:
     def __init__(
         self, stores: Stores, effect: Effect, force: bool, lock: bool, run: str, stopped: Event
     ) -> None:
-        self._stores = stores
+        self.stores = stores
         self._effect = effect
         self._force = force
         self._lock = lock
@@ -86,7 +85,7 @@ class Steps:
         self.wait_for_earlier_runs(names_in(records), group.group)
         times = options.needs_commit_times
         renamed = {group.group: group.in_kafka}
-        (state,) = read_states(self._stores, [group.group], {}, times, renamed)
+        (state,) = read_states(self.stores, [group.group], {}, times, renamed)
         if not isinstance(state, GroupState):
             return replace(group, problems=(state[1],), entries=())
         now_ms = int(time.time() * 1000)
@@ -97,12 +96,6 @@ class Steps:
         _decided_before(group, made)
         return replace(made, made_ms=now_ms)
 
-    def case(self, group: GroupPlan) -> Case:
-        """Return the case of a group."""
-        renamed = {group.group: group.in_kafka}
-        (state,) = read_states(self._stores, [group.group], {}, False, renamed)
-        return case_of(state) if isinstance(state, GroupState) else Case.UNREADABLE
-
     def move(
         self, change: Change, records: list[dict[str, Any]], prefix: str, journal: Journal | None
     ) -> Result:
@@ -112,7 +105,7 @@ class Steps:
         """
         undo = bool(prefix)
         current = since_plan(records)
-        zk = self._stores.zk
+        zk = self.stores.zk
         found = self._allowed(change.group, Action.UNDO if undo else Action.APPLY)
         self._without_doubt(change.group, records, found)
         mine = [one for one in current if one["step"].startswith("undo") is undo]
@@ -123,8 +116,8 @@ class Steps:
         claims = {found.claim} if found.stage in (Stage.BEGUN, Stage.UNDOING) else set()
         self.wait_for_earlier_runs(names_in(records) | claims, change.group)
         self.checks.as_expected(change, resumed)
-        before = self._stores.zk.run(guard.look(change.group))
-        if not before.may_register(self._stores.zk.identities):
+        before = self.stores.zk.run(guard.look(change.group))
+        if not before.may_register(self.stores.zk.identities):
             raise refused(
                 change.group,
                 Reason.CLOSED,
@@ -162,7 +155,7 @@ class Steps:
             zk.run(ownership.counted(ownership.take(hold, partitions, accept), self._effect))
             end: int | None = None
             if change.target is Store.KAFKA:
-                end = self._stores.commits_end(change.kafka_group)
+                end = self.stores.commits_end(change.kafka_group)
             held = self.checks.as_expected(change, resumed, claimed=True)
             journal.write(group=change.group, step=f"{prefix}write")
             keep = None if undo or begun else self._before(change, first_locked, found)
@@ -215,7 +208,7 @@ class Steps:
         found, now_ms = state.record, int(time.time() * 1000)
         if state.faults or found.command != "undo" or found.stage not in (Stage.DONE, Stage.UNDONE):
             return False
-        lock = self._stores.zk.run(guard.look(state.group))
+        lock = self.stores.zk.run(guard.look(state.group))
         if found.locked and lock.guard is guard.Guard.OPEN:
             return self._run_guard(guard.lock(state.group, now_ms)) is None
         if not found.locked and lock.record is not None:
@@ -240,7 +233,7 @@ class Steps:
 
     def _allowed(self, group: str, action: Action) -> Record:
         """Return a group's record, if the table lets an action begin."""
-        state = self._stores.zk.run(migration_marker.state_of(group))
+        state = self.stores.zk.run(migration_marker.state_of(group))
         refusal = by_table(state, action)
         if refusal is not None:
             raise GroupRefusedError(f"group {group}: {refusal.why}", *refusal.reasons)
@@ -265,14 +258,14 @@ class Steps:
             late=(),
         )
         script = ownership.begin(hold, begun, before)
-        return self._stores.zk.run(ownership.counted(script, self._effect))
+        return self.stores.zk.run(ownership.counted(script, self._effect))
 
     def _before(self, change: Change, locked: bool, found: Record) -> Before:
         """Return what the record keeps of the state before a change."""
         made = before_of(change, locked)
         if found.stage is not Stage.DONE:
             return made
-        earlier = self._stores.zk.run(record.before_data(change.group))
+        earlier = self.stores.zk.run(record.before_data(change.group))
         return replace(made, earlier=earlier, earlier_plan=found.plan)
 
     def _mark(
@@ -300,7 +293,7 @@ class Steps:
             not self._force,
             None if undone is None else undone.earlier,
         )
-        self._stores.zk.run(ownership.counted(script, self._effect))
+        self.stores.zk.run(ownership.counted(script, self._effect))
 
     def roll_back(
         self,
@@ -315,7 +308,7 @@ class Steps:
         ``digest``: only if that plan made the change; empty: whatever made it. ``first`` is called
         before anything is changed. Without a journal only check. Raises GroupRefusedError.
         """
-        state = self._stores.zk.run(migration_marker.state_of(group))
+        state = self.stores.zk.run(migration_marker.state_of(group))
         self._without_doubt(group, records, state.record)
         if journal is not None and self._settle_lock(state):
             journal.write(group=group, step="undo-done")
@@ -334,23 +327,22 @@ class Steps:
             return Result(group, Outcome.NOTHING, 0, "was not begun", (Reason.NOT_MOVED,))
         if found.stage is Stage.UNDONE:
             return Result(group, Outcome.WAS_DONE, 0)
-        old = self._stores.zk.run(record.read_before(group))
+        old = self.stores.zk.run(record.read_before(group))
         if old is None:
             text = "its record does not have what was there before: move it back with a plan"
             raise refused(group, Reason.NO_RECORD, text)
         marker = None if state.marker is None else state.marker.data
         change = back(group, old, marker, found.stage is not Stage.BEGUN)
-        if journal is not None:
-            first()
+        first()
         return self.move(replace(change, plan=found.plan), records, "undo-", journal)
 
     def _run_guard(self, script: Script[T]) -> T:
-        return self._stores.zk.run(ownership.counted(script, self._effect))
+        return self.stores.zk.run(ownership.counted(script, self._effect))
 
     def _release_after(self, error: ZkConsumerError, hold: ownership.Hold) -> None:
         """Release the group after a failure, as far as ZooKeeper can be reached."""
         try:
-            self._stores.zk.run(ownership.counted(ownership.release(hold), self._effect))
+            self.stores.zk.run(ownership.counted(ownership.release(hold), self._effect))
         except ZkConsumerError as second:
             error.add_note(str(second))  # the claims end with the session
 
@@ -388,12 +380,12 @@ class Steps:
         except ZkConsumerError:
             lost = sorted(change.to)
             if end is not None:
-                seen = self._stores.commits_since(change.kafka_group, end)
+                seen = self.stores.commits_since(change.kafka_group, end)
                 lost = sorted(_overwritten(change, held, seen)) or lost
             rows = [[*tp] for tp in lost]
             journal.write(group=change.group, step=f"{prefix}late", held=rows)
             with suppress(ZkConsumerError):
-                self._stores.zk.run(record.note_late(change.group, lost))
+                self.stores.zk.run(record.note_late(change.group, lost))
             raise refused(
                 change.group,
                 Reason.WRITTEN_LATE,
@@ -410,12 +402,12 @@ class Steps:
         Such a client is not a member, or the coordinator would have refused our commit. ``end``: of
         the commits' log at that look. Raises GroupRefusedError when there was such a commit.
         """
-        seen = self._stores.commits_since(change.kafka_group, end)
+        seen = self.stores.commits_since(change.kafka_group, end)
         lost = _overwritten(change, held, seen)
         if lost:
             self._effect(f"before kafka commit of {len(lost)} {change.group}")
             restored = {tp: StoredOffset(offset) for tp, offset in lost.items()}
-            self._stores.kafka.commit(change.kafka_group, restored, permission.ask)
+            self.stores.kafka.commit(change.kafka_group, restored, permission.ask)
             self._effect(f"after kafka commit of {len(lost)} {change.group}")
             tp, offset = min(lost.items())
             raise refused(
@@ -427,15 +419,15 @@ class Steps:
 
     def wait_for_earlier_runs(self, names: set[str], group: str) -> None:
         """Wait until the sessions of killed runs have ended."""
-        deadline = time.monotonic() + self._stores.timeout * 2 + 5
+        deadline = time.monotonic() + self.stores.timeout * 2 + 5
         waiting = False
         while True:
-            there = names and names.intersection(self._stores.zk.run(ownership.migrators(group)))
+            there = names and names.intersection(self.stores.zk.run(ownership.migrators(group)))
             if not there:
                 return
             if not waiting:
                 waiting = True
-                self._stores.on_wait(f"the session of an earlier run to end, in group {group}")
+                self.stores.on_wait(f"the session of an earlier run to end, in group {group}")
             if time.monotonic() >= deadline:
                 raise GroupRefusedError(
                     f"group {group}: the session of an earlier run ({shown(sorted(there))}) is "
@@ -473,7 +465,7 @@ class Steps:
         if change.target is Store.ZOOKEEPER:
             values = {tp: None if new is None else new.offset for tp, new in change.to.items()}
             script = ownership.write_offsets(hold, values)
-            self._stores.zk.run(ownership.counted(script, self._effect))
+            self.stores.zk.run(ownership.counted(script, self._effect))
             self.changed = overwritten
             return len(values)
         permission.ask()
@@ -486,11 +478,11 @@ class Steps:
         failed: Mapping[TopicPartition, ZkConsumerError] = {}
         if new:
             self._effect(f"before kafka commit of {len(new)} {change.group}")
-            failed = self._stores.kafka.commit(change.kafka_group, new, permission.ask)
+            failed = self.stores.kafka.commit(change.kafka_group, new, permission.ask)
             self._effect(f"after kafka commit of {len(new)} {change.group}")
         if gone and not failed:
             self._effect(f"before kafka delete of {len(gone)} {change.group}")
-            failed = self._stores.kafka.delete(change.kafka_group, gone, permission.ask)
+            failed = self.stores.kafka.delete(change.kafka_group, gone, permission.ask)
             self._effect(f"after kafka delete of {len(gone)} {change.group}")
         self.changed = tuple(
             one for one in overwritten if TopicPartition(one.topic, one.partition) not in failed

@@ -7,16 +7,11 @@ from typing import Final
 import click
 
 from zkconsumer.admin.snapshot import list_groups
-from zkconsumer.console.tables import How
-from zkconsumer.console.times import duration_option
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.znodes import is_legal_group
-from zkmigrate.commands.options.running import parallel_option
-from zkmigrate.commands.options.selection import Selection, selection
-from zkmigrate.commands.options.servers import Servers, open_stores, server_options
-from zkmigrate.commands.output.metrics import metrics_option
+from zkmigrate.commands.options.running import Work, open_run, work_options
+from zkmigrate.commands.options.servers import open_stores
 from zkmigrate.commands.output.outcomes import Outcomes
-from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.steps import LOCK, Stage, carry_out
 from zkmigrate.exits import HELP
 from zkmigrate.model import Store
@@ -40,30 +35,8 @@ STAGES: Final = {
 
 @click.command(epilog=HELP)
 @click.argument("step", type=click.Choice(list(STAGES)))
-@selection
-@click.option(
-    "--execute",
-    is_flag=True,
-    help="Carry out the step; without it, only check whether the group is ready.",
-)
-@duration_option(
-    "--wait",
-    default=60.0,
-    help="How long to wait for a group's members and offsets.",
-)
-@parallel_option
-@metrics_option
-@server_options
-@format_options
-def live(
-    step: str,
-    which: Selection,
-    execute: bool,
-    wait: float,
-    parallel: int,
-    servers: Servers,
-    how: How,
-) -> None:
+@work_options("Carry out the step", "How long to wait for a group's members and offsets.")
+def live(step: str, work: Work) -> None:
     """Move running groups between ZooKeeper and the coordinator without stopping them.
 
     All members must be MigratableConsumerConnector. Each STEP checks whether the group is ready,
@@ -87,14 +60,15 @@ def live(
     all groups before finalize.
     """
     stage = STAGES[step]
-    named = frozenset(which.groups)
+    named = frozenset(work.which.groups)
     with (
-        Outcomes("moving", execute, how, named=named) as outcomes,
-        open_stores(servers, outcomes.progress) as stores,
+        Outcomes("moving", work, named) as outcomes,
+        open_stores(work.servers, outcomes.progress) as stores,
+        open_run(work, stores.cluster_id(), {"step": step}, stage.direction) as run,
     ):
-        every = which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
+        every = work.which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
         names = list(filter(is_legal_group, every))
         outcomes.progress.total = len(names)
-        for result in carry_out(stage, stores, names, named, execute, wait, parallel):
+        for result in carry_out(stage, run, stores, names, named, work):
             outcomes.add(result)
     outcomes.finish(names)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,69 +17,38 @@ from zkconsumer.admin.printable import printable
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How
-from zkconsumer.console.times import duration_option
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import is_legal_group
-from zkconsumer.errors import ZkConsumerError, ZooKeeperError
+from zkconsumer.errors import ZkConsumerError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.apply.outcome import Result
-from zkmigrate.commands.options.running import parallel_option
-from zkmigrate.commands.options.selection import Selection, selection
-from zkmigrate.commands.options.servers import Servers, open_stores, open_zookeeper, server_options
-from zkmigrate.commands.output.cells import only_problems_option
-from zkmigrate.commands.output.metrics import metrics_option
+from zkmigrate.commands.options.running import Work, open_run, work_options
+from zkmigrate.commands.options.selection import Selection
+from zkmigrate.commands.options.servers import Servers, open_stores, open_zookeeper
 from zkmigrate.commands.output.outcomes import Outcomes
-from zkmigrate.commands.output.rows import format_options, print_json_line
-from zkmigrate.commands.steps import LOCK, UNLOCK, Stage, carry_out
+from zkmigrate.commands.output.rows import print_json_line
+from zkmigrate.commands.steps import LOCK, UNLOCK, Stage, carry_out, carry_out_stopped
 from zkmigrate.exits import HELP, exit_status
-from zkmigrate.model import Store
+from zkmigrate.model import GroupState, Store
+from zkmigrate.stores.cluster import read_id
 from zkmigrate.stores.migration_marker import state_of
 
 if TYPE_CHECKING:
     from zkmigrate.apply.holding import Event
 
-F = TypeVar("F", bound=Callable[..., Any])
 _POLL = 1.0
 """Seconds between two checks of the groups that are held."""
 
 
-def _lock_options(verb: str) -> Callable[[F], F]:
-    """Add the options of both commands."""
-
-    def decorate(command: F) -> F:
-        waiting = duration_option(
-            "--wait",
-            default=60.0,
-            help="In a live move: how long to wait for a group's members.",
-        )
-        options = server_options(only_problems_option(format_options(command)))
-        options = parallel_option(metrics_option(options))
-        execute = click.option(
-            "--execute", is_flag=True, help=f"{verb} them; without it nothing is changed."
-        )
-        return selection(execute(waiting(options)))
-
-    return decorate
-
-
 @click.command(epilog=HELP)
-@_lock_options("Lock")
+@work_options("Lock them")
 @click.option(
     "--hold",
     is_flag=True,
     help="If access lists cannot be used: keep running and own every partition of the groups "
     "until Ctrl-C.",
 )
-def lock(
-    which: Selection,
-    execute: bool,
-    wait: float,
-    parallel: int,
-    hold: bool,
-    servers: Servers,
-    only_problems: bool,
-    how: How,
-) -> None:
+def lock(work: Work, hold: bool) -> None:
     """Keep old consumers from starting. A dry run unless --execute is given.
 
     After this, no client may create a registration below the group's ids znode, so an old consumer
@@ -92,28 +60,19 @@ def lock(
     With --hold, locked groups are skipped, and the command ends when no unlocked group is left.
     """
     if hold:
-        no_effect("--hold", "execute", "only_problems", "csv", "wait", "parallel")
-        _hold(which, servers, how)
+        unused = ("execute", "only_problems", "csv", "wait", "parallel", "before_group",
+                  "after_group", "hook_timeout", "journal", "note", "approved_by")  # fmt: skip
+        no_effect("--hold", *unused)
+        _hold(work.which, work.servers, work.how)
         return
     from zkmigrate.apply import guard
 
-    now_ms = int(time.time() * 1000)
-    stopped = partial(guard.lock_moved, now_ms=now_ms, execute=execute)
-    _each_group("locking", LOCK, stopped, which, execute, wait, parallel, servers, only_problems,
-                how)  # fmt: skip
+    _each_group("locking", LOCK, guard.lock_moved, work)
 
 
 @click.command(epilog=HELP)
-@_lock_options("Unlock")
-def unlock(
-    which: Selection,
-    execute: bool,
-    wait: float,
-    parallel: int,
-    servers: Servers,
-    only_problems: bool,
-    how: How,
-) -> None:
+@work_options("Unlock them")
+def unlock(work: Work) -> None:
     """Let old consumers start again. A dry run unless --execute is given.
 
     In a group that was moved to Kafka, a consumer that starts resumes from the offsets in
@@ -122,45 +81,30 @@ def unlock(
     """
     from zkmigrate.apply import guard
 
-    stopped = partial(guard.release, execute=execute)
-    _each_group("unlocking", UNLOCK, stopped, which, execute, wait, parallel, servers,
-                only_problems, how)  # fmt: skip
+    _each_group("unlocking", UNLOCK, guard.release, work)
 
 
 def _each_group(
-    verb: str,
-    stage: Stage,
-    stopped: Callable[[str], Script[Result]],
-    which: Selection,
-    execute: bool,
-    wait: float,
-    parallel: int,
-    servers: Servers,
-    only_problems: bool,
-    how: How,
+    verb: str, stage: Stage, stopped: Callable[[str, bool], Script[Result]], work: Work
 ) -> None:
     """Work on each chosen group by its case; print the outcomes and exit.
 
     Brokers are asked only about groups in a live move.
     """
-    with Outcomes(verb, execute, how, only_problems, which.groups) as outcomes:
-        with open_zookeeper(servers) as zk:
-            names = _chosen(which, zk)
-            outcomes.progress.total = len(names)
-            states = zk.run_all(or_refusal(state_of(name)) for name in names)
-            live = [
-                name
-                for name, state in zip(names, states, strict=True)
-                if isinstance(state, ZooKeeperError) or state.in_live_move
-            ]
-            every = frozenset(live)
-            others = [name for name in names if name not in every]
-            for result in zk.run_all(map(stopped, others)):
+    with Outcomes(verb, work, work.which.groups) as outcomes, open_zookeeper(work.servers) as zk:
+        names = _chosen(work.which, zk)
+        outcomes.progress.total = len(names)
+        found = list(zk.run_all(or_refusal(state_of(name)) for name in names))
+        still = [one.group for one in found if isinstance(one, GroupState) and not one.in_live_move]
+        others = frozenset(names).difference(still)
+        with open_run(work, zk.run(read_id()), {}, stage.direction) as run:
+            for result in carry_out_stopped(stage, run, zk, still, stopped, work):
                 outcomes.add(result)
-        if live:
-            with open_stores(servers, outcomes.progress) as stores:
-                for result in carry_out(stage, stores, live, every, execute, wait, parallel):
-                    outcomes.add(result)
+            if others:
+                live = [name for name in names if name in others]
+                with open_stores(work.servers, outcomes.progress) as stores:
+                    for result in carry_out(stage, run, stores, live, others, work):
+                        outcomes.add(result)
     outcomes.finish(names)
 
 

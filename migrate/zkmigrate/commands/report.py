@@ -15,7 +15,7 @@ from zkconsumer.console.tables import guarded
 from zkmigrate import report as reports
 from zkmigrate.apply.journal import plan_of, read_records
 from zkmigrate.apply.outcome import NOT_LOCKED
-from zkmigrate.apply.records import RESET, RESET_JOURNAL, UNDO, begun_by, histories_of
+from zkmigrate.apply.records import WITHOUT_PLAN, begun_by, histories_of
 from zkmigrate.commands.options.files import write_out
 from zkmigrate.commands.options.running import journal_option, journal_path
 from zkmigrate.commands.output.rows import print_table
@@ -39,19 +39,19 @@ def report(
     """Report what was moved, decided and refused, and why, as an HTML page, CSV or JSON.
 
     It reads PLAN and its journal, and connects to no server. Groups that are not moved
-    need attention. Without PLAN it reports what zkmigrate reset has done,
-    and with --journal zkmigrate-undo.journal what zkmigrate undo has done.
+    need attention. Without PLAN it reports what zkmigrate reset has done, and with --journal
+    zkmigrate-undo.journal what zkmigrate undo has done; likewise live, lock and unlock.
     """
     if out is None and csv_out is None and not as_json:
         raise click.UsageError("name a file with --out, with --csv, or both; or give --json")
     loaded = None if plan is None else plan_file.load(plan)
     if loaded is None:
-        where = Path(journal or RESET_JOURNAL)
+        where = Path(journal or "zkmigrate-reset.journal")
         digest = plan_of(where)
-        if digest not in (RESET, UNDO):
+        if digest not in WITHOUT_PLAN:
             raise MigrationError(f"{where} is the journal of a plan: name that PLAN too")
     else:
-        where = journal_path(str(plan), journal)
+        where = journal_path(plan, journal)
         digest = loaded.digest
     records = read_records(where, digest)
     histories = histories_of(records)
@@ -76,7 +76,7 @@ def report(
     unlocked = sum(not_locked for _, not_locked in states)
     said += f"; {unlocked} {NOT_LOCKED}" if unlocked else ""
     click.echo(f"groups: {said or 'none'}", err=True)
-    good = {reports.MOVED, reports.BEFORE, reports.SET, Verdict.IGNORED.value}
+    good = {reports.MOVED, reports.BEFORE, reports.SET, *reports.DONE, Verdict.IGNORED.value}
     good |= {reports.BACK} if loaded is None else set()
     click.get_current_context().exit(exit_status(attention=not counts.keys() <= good))
 

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one, no_effect
-from zkconsumer.console.tables import How
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError
-from zkmigrate.apply.journal import Journal
-from zkmigrate.apply.outcome import Changed, Outcome, Result, result_of, status_of_outcomes
-from zkmigrate.apply.parallel import Parallel
-from zkmigrate.apply.records import RESET, RESET_JOURNAL, outcome_of
-from zkmigrate.commands.options.running import open_journal, record_options
-from zkmigrate.commands.options.selection import Selection, offsets_in, selection
-from zkmigrate.commands.options.servers import Servers, open_stores, server_options
-from zkmigrate.commands.output.metrics import metrics_option
+from zkmigrate.apply.outcome import Changed, Outcome, Result, status_of_outcomes
+from zkmigrate.apply.parallel import Run
+from zkmigrate.apply.records import RESET
+from zkmigrate.commands.options.running import Work, journal_path, open_run, work_options
+from zkmigrate.commands.options.selection import offsets_in
+from zkmigrate.commands.options.servers import open_stores
 from zkmigrate.commands.output.progress import Progress
-from zkmigrate.commands.output.rows import format_options, print_table
+from zkmigrate.commands.output.rows import print_table
 from zkmigrate.commands.status import names_of_both
 from zkmigrate.errors import GroupRefusedError, MigrationError
 from zkmigrate.exits import HELP
@@ -95,7 +89,7 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
 
 
 @click.command(epilog=HELP)
-@selection
+@work_options("Set the offsets", waits="")
 @click.option(
     "--topic",
     "topics",
@@ -136,21 +130,8 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
     help="Store in which to set the offsets.  [default: the current store, see zkmigrate status; "
     "both in a live move]",
 )
-@click.option("--execute", is_flag=True, help="Set the offsets; without it nothing is changed.")
-@click.option(
-    "--journal",
-    metavar="FILE",
-    default=RESET_JOURNAL,
-    show_default=True,
-    help="With --execute: a file to which each group's previous offsets are appended before they "
-    "are changed.",
-)
-@record_options
-@metrics_option
-@server_options
-@format_options
 def reset(
-    which: Selection,
+    work: Work,
     topics: Topics,
     all_topics: bool,
     to_earliest: bool,
@@ -162,10 +143,6 @@ def reset(
     shift_by: int | None,
     from_file: str | None,
     store: str | None,
-    execute: bool,
-    journal: str,
-    servers: Servers,
-    how: How,
 ) -> None:
     """Set the offsets of stopped groups. A dry run unless --execute is given.
 
@@ -195,63 +172,49 @@ def reset(
         at_most_one(("--topic", "--all-topics"))
     elif not topics and not all_topics:
         raise click.UsageError("choose partitions with --topic or with --all-topics")
-    offsets = None if from_file is None else offsets_in(from_file, which)
-    rows: list[tuple[object, ...]] = []
-    outcomes: list[Outcome] = []
+    offsets = None if from_file is None else offsets_in(from_file, work.which)
+    rows: dict[str, list[tuple[object, ...]]] = {}
+    results: list[Result] = []
+    said = {"store": store, "to": given[0].to.value, "number": given[0].number}
     with (
         no_collector(),
         Progress("resetting") as progress,
-        open_stores(servers, progress) as stores,
-        open_journal(
-            Path(journal), RESET, execute, stores, {"store": store, **_said(given[0])}, which
-        ) as opened,
+        open_stores(work.servers, progress) as stores,
+        open_run(work, stores.cluster_id(), said) as run,
     ):
         if offsets is None:
-            names = which.of_store(partial(names_of_both, stores), Store.ZOOKEEPER)
+            names = work.which.of_store(partial(names_of_both, stores), Store.ZOOKEEPER)
         else:
             names = list(offsets)
         progress.total = len(names)
 
-        def work(own: Stores, name: str) -> tuple[Result, list[tuple[object, ...]]]:
+        def one(own: Stores, name: str) -> Result:
             target = given[0] if offsets is None else Target(To.FILE, offsets=offsets[name])
-            found: list[tuple[object, ...]] = []
+            done = _reset(own, name, topics or None, target, store, run)
+            rows[name] = [(name, *row.tp, where.value, *row[1:]) for where, row in done]
+            changed = (Changed(*row.tp, where.value, *row[1:3]) for where, row in done)
+            return Result(name, Outcome.DONE, len(done), changed=tuple(changed))
 
-            def one() -> Result:
-                done = _reset(own, name, topics or None, target, store, opened)
-                found.extend((name, *one.tp, where.value, *one[1:]) for where, one in done)
-                changed = (
-                    Changed(*one.tp, where.value, one.before, one.after) for where, one in done
-                )
-                return Result(name, Outcome.DONE, len(done), changed=tuple(changed))
-
-            result = result_of(name, one)
+        workers = stores.each_thread(work.parallel)
+        for result in run.each(workers, names, one, stores.kafka.stop_waiting):
             if not result.outcome.good:
-                found.append((name, *[None] * 5, result.why))
-            if opened is not None:
-                opened.write(**outcome_of(result))
-            return result, found
-
-        # In a thread of its own, so that a signal ends the command between two groups.
-        pool = Parallel([stores], Event(), lambda: stores.kafka.stop_waiting())
-        with closing(pool.each(names, work)) as ended:
-            for _, (result, found) in ended:
-                rows += found
-                outcomes.append(result.outcome)
-                progress.result(result)
-    print_table("reset", _COLUMNS, rows, how)
-    if execute:
-        click.echo(f"the previous offsets are in {journal}", err=True)
+                rows.setdefault(result.group, []).append((result.group, *[None] * 5, result.why))
+            elif work.only_problems:
+                del rows[result.group]
+            results.append(result)
+            progress.result(result)
+    every = [row for name in names for row in rows.get(name, ())]
+    print_table("reset", _COLUMNS, every, work.how)
+    if work.execute:
+        where = journal_path(None, work.journal)
+        click.echo(f"the previous offsets are in {where}", err=True)
     else:
         click.echo("dry run: nothing was changed; give --execute to set the offsets", err=True)
-    verb = "set" if execute else "to set"
-    bad = sum(not one.good for one in outcomes)
-    click.echo(f"{len(rows) - bad} offsets {verb}; {bad} groups refused", err=True)
-    click.get_current_context().exit(status_of_outcomes(outcomes))
-
-
-def _said(target: Target) -> dict[str, object]:
-    """Return what the journal says about the target."""
-    return {"to": target.to.value, "number": target.number}
+    verb = "set" if work.execute else "to set"
+    written = sum(one.offsets for one in results)
+    bad = sum(not one.outcome.good for one in results)
+    click.echo(f"{written} offsets {verb}; {bad} groups refused", err=True)
+    click.get_current_context().exit(status_of_outcomes(one.outcome for one in results))
 
 
 def _reset(
@@ -260,12 +223,13 @@ def _reset(
     topics: Topics | None,
     target: Target,
     wanted: str | None,
-    journal: Journal | None,
+    run: Run,
 ) -> list[tuple[Store, Reset]]:
-    """Reset one group, or without a journal only find out. Raises ZkConsumerError."""
+    """Reset one group, or in a dry run only find out. Raises ZkConsumerError."""
     from zkmigrate.apply import resetting
-    from zkmigrate.stores.group_states import read_states
+    from zkmigrate.stores.group_states import case_in, read_states
 
+    run.begin(group, lambda: case_in(stores, group))
     named = {tp.topic for tp in target.offsets} if target.offsets is not None else set(topics or ())
     extra = {group: {TopicPartition(topic, 0): 0 for topic in named}}
     (state,) = read_states(stores, [group], extra, False)
@@ -291,9 +255,8 @@ def _reset(
     if not both:
         check_undone(state, where[0], rows[where[0]])
     serial = state.record
-    for store in where if journal is not None else ():
-        assert journal is not None
+    for store in where if run.journal is not None else ():
         before = [[*row.tp, row.before, row.after] for row in rows[store]]
-        journal.write(group=group, step=RESET, store=store.value, held=before)
+        run.step(group, RESET, store=store.value, held=before)
         serial = resetting.carry_out(stores, state, store, rows[store], serial)
     return [(store, row) for store in where for row in rows[store]]

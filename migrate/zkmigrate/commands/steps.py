@@ -1,19 +1,22 @@
-"""Shared by ``live``, ``lock``, ``unlock`` and ``undo``: steps of live moves."""
+"""Shared by ``live``, ``lock``, ``unlock`` and ``undo``: steps of live moves, and locks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
-from functools import partial
-from threading import Event
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from zkconsumer.admin.printable import printable
 from zkconsumer.core.migration.modes import Mode, has_reached
-from zkmigrate.apply.outcome import Outcome, Result, by_table, result_of
+from zkconsumer.core.zookeeper.scripts.common import Script
+from zkconsumer.zk.blocking import BlockingZk
+from zkmigrate.apply.outcome import Outcome, Result, by_table
+from zkmigrate.apply.parallel import Run
+from zkmigrate.commands.options.running import Work
+from zkmigrate.errors import GroupInUseError
+from zkmigrate.model import Direction
 from zkmigrate.plan.table import Action
 from zkmigrate.reasons import Reason
 from zkmigrate.stores.migration_marker import state_of
@@ -41,6 +44,11 @@ class Stage(NamedTuple):
     act: Callable[[LiveMove], Step]
     only_check: Callable[[LiveMove], Step] | None = None
 
+    @property
+    def direction(self) -> Direction:
+        """The direction in which it leads."""
+        return Direction.KAFKA_TO_ZK if self.back else Direction.ZK_TO_KAFKA
+
     def check(self, move: LiveMove) -> Step:
         """Return whether the stage can be carried out."""
         if self.only_check is not None:
@@ -59,43 +67,65 @@ UNLOCK = Stage(Action.UNLOCK, Mode.ZOOKEEPER, True, lambda move: move.unlock())
 
 
 def carry_out(
-    stage: Stage,
-    stores: Stores,
-    groups: Sequence[str],
-    named: Set[str],
-    execute: bool,
-    wait: float,
-    parallel: int,
+    stage: Stage, run: Run, stores: Stores, groups: Sequence[str], named: Set[str], work: Work
 ) -> Iterator[Result]:
     """Carry out a stage, or only check it; yield the outcome of each group, in any order.
 
     A group that is not ``named``, and that the stage does not concern, has nothing to do.
     """
     from zkmigrate.apply.live import LiveMove, look
-    from zkmigrate.apply.parallel import Parallel
+    from zkmigrate.stores.group_states import case_in  # loads kafka-python, which takes long
 
-    stopped = Event()
-
-    def work(stores: Stores, name: str) -> Result:
+    def one(stores: Stores, name: str) -> Result:
         def say(text: str) -> None:
             click.echo(printable(f"group {name}: {text}"), err=True)
 
-        move = LiveMove(stores, name, wait, say, stopped)
+        move = LiveMove(stores, name, work.wait, say, run.stopped)
         if name not in named and not stage.concerns(look(stores, name)):
             return Result(name, Outcome.NOTHING, 0)
         state = stores.zk.run(state_of(name))
         refused = by_table(state, stage.action)
         if refused is not None:
             return replace(refused, mode=None if state.faults else state.mode.value)
-        step = stage.act(move) if execute else stage.check(move)
+        if not has_reached(state.mode, stage.target, stage.back):
+            run.begin(name, lambda: case_in(stores, name))
+        run.step(name, stage.action.value)
+        step = stage.act(move) if work.execute else stage.check(move)
         reasons = tuple(Reason(one.code) for one in step.why)
-        outcome = _outcome(step, execute, stage)
+        outcome = _outcome(step, work.execute, stage)
         return Result(name, outcome, 0, "; ".join(step.why), reasons, mode=step.mode.value)
 
-    pool = Parallel(stores.each_thread(parallel), stopped, stores.kafka.stop_waiting)
-    tried = pool.each(groups, lambda own, name: result_of(name, partial(work, own, name)))
-    with closing(tried) as ended:
-        yield from (result for _, result in ended)
+    workers = stores.each_thread(work.parallel)
+    return run.each(workers, groups, one, stores.kafka.stop_waiting)
+
+
+def carry_out_stopped(
+    stage: Stage,
+    run: Run,
+    zk: BlockingZk,
+    groups: Iterable[str],
+    script: Callable[[str, bool], Script[Result]],
+    work: Work,
+) -> Iterator[Result]:
+    """Lock or unlock groups that are in no live move, by ZooKeeper alone; yield the outcomes.
+
+    ``script``: carries it out, or only checks it.
+    """
+
+    def one(zk: BlockingZk, name: str) -> Result:
+        try:
+            result = zk.run(script(name, False))
+        except GroupInUseError:  # the first hook may stop its members
+            if not work.execute:
+                raise
+        else:
+            if result.outcome is not Outcome.WOULD or not work.execute:
+                return result
+        run.begin(name)
+        run.step(name, stage.action.value)
+        return zk.run(script(name, True))
+
+    return run.each([zk] * work.parallel, groups, one)
 
 
 def _outcome(step: Step, execute: bool, stage: Stage) -> Outcome:

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from zkconsumer.admin.snapshot import list_groups
-from zkconsumer.console.tables import How
-from zkconsumer.console.times import duration_option
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import ZnodeFormatError
-from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read
-from zkmigrate.apply.records import UNDO, UNDO_JOURNAL
+from zkmigrate.apply.parallel import Run
 from zkmigrate.commands.options.running import (
+    Work,
     check_cluster,
-    hook_options,
     journal_path,
     load,
-    open_journal,
-    open_migrator,
-    parallel_option,
-    record_options,
+    open_run,
+    work_options,
 )
-from zkmigrate.commands.options.selection import Selection, selection
-from zkmigrate.commands.options.servers import Servers, open_stores, server_options
-from zkmigrate.commands.output.cells import only_problems_option
-from zkmigrate.commands.output.metrics import metrics_option
+from zkmigrate.commands.options.servers import open_stores
 from zkmigrate.commands.output.outcomes import Outcomes
-from zkmigrate.commands.output.rows import format_options
-from zkmigrate.commands.steps import Stage, carry_out
+from zkmigrate.commands.steps import Stage, carry_out, carry_out_stopped
 from zkmigrate.exits import HELP
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Direction, GroupState, Stage as Recorded, Store, number
@@ -57,41 +47,13 @@ _LIVE: Final = Stage(
 
 @click.command(epilog=HELP)
 @click.argument("plan", required=False)
-@click.option("--execute", is_flag=True, help="Take them back; without it nothing is changed.")
+@work_options("Take them back")
 @click.option(
     "--force",
     is_flag=True,
     help="Roll back also where offsets were committed after the move, and overwrite them.",
 )
-@duration_option(
-    "--wait", default=60.0, help="In a live move: how long to wait for a group's members."
-)
-@hook_options
-@parallel_option
-@selection
-@click.option(
-    "--journal",
-    metavar="FILE",
-    help="The journal's file.  [default: PLAN.journal; without PLAN zkmigrate-undo.journal]",
-)
-@record_options
-@metrics_option
-@server_options
-@only_problems_option
-@format_options
-def undo(
-    plan: str | None,
-    execute: bool,
-    force: bool,
-    wait: float,
-    parallel: int,
-    hooks: Hooks,
-    which: Selection,
-    journal: str | None,
-    servers: Servers,
-    only_problems: bool,
-    how: How,
-) -> None:
+def undo(plan: str | None, work: Work, force: bool) -> None:
     """Take groups back to ZooKeeper, or to what was before. A dry run unless --execute is given.
 
     The way depends on the group's case, and is shown before anything is changed:
@@ -110,18 +72,17 @@ def undo(
     machine. With PLAN, only groups that this plan has changed. With --all or a pattern, other
     groups are left out.
     """
-    loaded = None if plan is None else load(plan, which)
-    where = journal_path(plan, journal) if plan is not None else Path(journal or UNDO_JOURNAL)
-    named = None if plan is not None else which.groups
+    loaded = None if plan is None else load(plan, work.which)
+    named = None if plan is not None else work.which.groups
     with (
-        Outcomes("undoing", execute, how, only_problems, named) as outcomes,
-        open_stores(servers, outcomes.progress) as stores,
+        Outcomes("undoing", work, named) as outcomes,
+        open_stores(work.servers, outcomes.progress) as stores,
     ):
         if loaded is not None:
             check_cluster(loaded, stores)
             names = [group.group for group in loaded.groups]
         else:
-            names = which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
+            names = work.which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
         outcomes.progress.total = len(names)
         digest = "" if loaded is None else loaded.digest
         ways: dict[Way, list[GroupState]] = {}
@@ -130,40 +91,54 @@ def undo(
                 outcomes.add(found)
             else:
                 ways.setdefault(found[1], []).append(found[0])
-        _announce(ways, execute)
+        _announce(ways, work.execute)
 
         def on_group(way: Way, kafka: dict[str, str], result: Result) -> None:
             outcomes.add(replace(result, way=way, kafka_group=kafka[result.group]))
 
-        options = {"force": force, "parallel": parallel, "wait": wait, **hooks.commands}
         for way, states in ways.items():
-            groups = [state.group for state in states]
             say = partial(on_group, way, {state.group: state.kafka_group for state in states})
-            if way is Way.UNLOCK:
-                from zkmigrate.apply import guard
-
-                for name in groups:
-                    say(stores.zk.run(guard.release(name, execute)))
-            elif way is Way.LIVE_BACK:
-                every = frozenset(groups)
-                for result in carry_out(_LIVE, stores, groups, every, execute, wait, parallel):
-                    say(result)
-            else:
-                back = way is Way.COPY_BACK
-                direction = Direction.KAFKA_TO_ZK if back else Direction.ZK_TO_KAFKA
-                chosen = [GroupPlan(one.group, kafka_group=one.kafka_group) for one in states]
-                # A plan's journal has the records of the plan, so a new plan gets another one.
-                own = back and plan is not None
-                path, of = (Path(UNDO_JOURNAL), "") if own else (where, digest)
-                at_apply = Options() if back else None
-                made = PlanFile(direction, 0, chosen, "" if back else digest, at_apply)
-                with open_journal(path, of or UNDO, execute, stores, options, which) as opened:
-                    migrator = open_migrator(stores, plan or "", direction, parallel, hooks, force)
-                    if back:
-                        migrator.apply(made, opened, say, fresh=True)
-                    else:
-                        migrator.rollback(made, opened, say)
+            back = way is not Way.ROLL_BACK
+            direction = Direction.KAFKA_TO_ZK if back else Direction.ZK_TO_KAFKA
+            # A plan's journal has the records of the plan alone.
+            own = journal_path(None, None) if back and plan is not None else None
+            more = ({"force": force}, direction, plan, "" if back else digest, own)
+            with open_run(work, stores.cluster_id(), *more) as run:
+                _take_back(stores, run, way, states, work, force, digest, say)
     outcomes.finish(names)
+
+
+def _take_back(
+    stores: Stores,
+    run: Run,
+    way: Way,
+    states: Sequence[GroupState],
+    work: Work,
+    force: bool,
+    digest: str,
+    on_group: Callable[[Result], object],
+) -> None:
+    """Take groups back in one way. ``digest``: of the plan, for groups that are rolled back."""
+    from zkmigrate.apply import guard
+    from zkmigrate.apply.migrator import Migrator  # loads kafka-python, which takes long
+
+    groups = [state.group for state in states]
+    if way in (Way.UNLOCK, Way.LIVE_BACK):
+        for result in (
+            carry_out_stopped(_LIVE, run, stores.zk, groups, guard.release, work)
+            if way is Way.UNLOCK
+            else carry_out(_LIVE, run, stores, groups, frozenset(groups), work)
+        ):
+            on_group(result)
+        return
+    migrator = Migrator(stores, force=force, parallel=work.parallel, hooks=run.hooks)
+    chosen = [GroupPlan(one.group, kafka_group=one.kafka_group) for one in states]
+    if way is Way.COPY_BACK:
+        made = PlanFile(Direction.KAFKA_TO_ZK, 0, chosen, "", Options())
+        migrator.apply(made, run.journal, on_group, fresh=True)
+    else:
+        made = PlanFile(Direction.ZK_TO_KAFKA, 0, chosen, digest)
+        migrator.rollback(made, run.journal, on_group)
 
 
 def _ways(

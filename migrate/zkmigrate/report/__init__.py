@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from zkmigrate.apply.outcome import Outcome, Result
-from zkmigrate.apply.records import RESET, History, Records, recorded
+from zkmigrate.apply.records import ALONE, RESET, History, Records, recorded
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Store
 from zkmigrate.plan.values import Entry, GroupPlan, Verdict
@@ -25,10 +25,13 @@ OPEN: Final = "unfinished"
 LEFT: Final = "not begun"
 BEFORE: Final = "moved before"
 SET: Final = "reset"
+DONE: Final = (Outcome.DONE.value, Outcome.WAS_DONE.value)
+"""Of locks and steps of live moves."""
 STATES: Final = (
     MOVED,
     BEFORE,
     SET,
+    *DONE,
     Verdict.IGNORED.value,
     OPEN,
     LEFT,
@@ -79,7 +82,7 @@ class GroupReport:
     @property
     def reasons(self) -> list[tuple[str, str, str]]:
         """Why the group is not moved: what kind of problem, what was found, what to do."""
-        if self.state in (MOVED, BEFORE, SET):
+        if self.state in (MOVED, BEFORE, SET, *DONE):
             return []
         if self.plan.ignored:
             return [(self.state, self.plan.ignored, "")]
@@ -135,10 +138,13 @@ def _state(plan: GroupPlan, step: str, outcome: Result | None) -> str:
     if outcome.outcome is Outcome.NOTHING:
         return BEFORE
     if outcome.outcome.good:
+        if step.startswith("undo"):
+            return BACK
+        if not step or step in ALONE:
+            return str(outcome.outcome.value)
         return SET if step == RESET else MOVED
     skipped = outcome.outcome is Outcome.SKIPPED and plan.verdict is not Verdict.READY
-    state: str = plan.verdict.value if skipped else outcome.outcome.value
-    return state
+    return str(plan.verdict.value if skipped else outcome.outcome.value)
 
 
 def group_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
@@ -159,6 +165,7 @@ def group_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
                 "note": seen.run.get("note"),
                 "approved_by": seen.run.get("approved_by"),
                 "outcome": seen.result.outcome.value,
+                "mode": seen.result.mode,
                 "why": seen.result.why,
                 "reasons": [reason.value for reason in seen.result.reasons],
             }

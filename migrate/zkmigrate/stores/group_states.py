@@ -29,6 +29,7 @@ from zkmigrate.model import (
     Store,
     ZkOffset,
 )
+from zkmigrate.plan.cases import Case, case_of
 from zkmigrate.plan.status import is_migrator
 from zkmigrate.plan.values import GroupPlan, Problem
 from zkmigrate.reasons import Reason
@@ -109,6 +110,13 @@ def read_states(
                 if called[name] != name:
                     state = replace(state, kafka_group=called[name])
                 yield state
+
+
+def case_in(stores: Stores, group: str, in_kafka: str = "") -> Case:
+    """Return the case of one group. ``in_kafka``: its name in Kafka, if it differs."""
+    renamed = {group: in_kafka} if in_kafka else None
+    (state,) = read_states(stores, [group], {}, False, renamed)
+    return case_of(state) if isinstance(state, GroupState) else Case.UNREADABLE
 
 
 class Held(NamedTuple):

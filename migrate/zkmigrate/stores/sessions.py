@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from copy import copy
 from math import inf
-from types import TracebackType
 from typing import Final, Self
 
 from zkconsumer.admin.cluster_zk import ClusterZk
@@ -126,16 +125,11 @@ class Stores:
             raise
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         for stores in (self, *self._others):
             stores.kafka.close()
         self.logs.close()
-        self.zk.__exit__(exc_type, exc, traceback)
+        self.zk.__exit__(kind, error, trace)
 
     def another(self) -> Self:
         """Return an object for another thread, with its own connections to coordinators.

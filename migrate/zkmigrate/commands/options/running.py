@@ -8,15 +8,21 @@ from dataclasses import replace
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
+from zkconsumer.console.tables import How
 from zkconsumer.console.times import duration_option
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Journal, read_records
+from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import begun_by
-from zkmigrate.commands.options.selection import Selection
+from zkmigrate.commands.options.selection import Selection, selection
+from zkmigrate.commands.options.servers import Servers, server_options
+from zkmigrate.commands.output.cells import only_problems_option
+from zkmigrate.commands.output.metrics import metrics_option
+from zkmigrate.commands.output.rows import format_options
 from zkmigrate.errors import MigrationError, PlanFileError
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import Groups, PlanFile
@@ -24,45 +30,96 @@ from zkmigrate.model import Direction
 from zkmigrate.plan.values import GroupPlan, Verdict
 
 if TYPE_CHECKING:
-    from zkmigrate.apply.migrator import Migrator
     from zkmigrate.stores.sessions import Stores
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Work(NamedTuple):
+    """What an operator wants of a command that changes groups.
+
+    Args:
+        which: the chosen groups.
+        execute: whether it is no dry run.
+        wait: seconds to wait for a group's members.
+        parallel: how many groups to work on at a time.
+        hooks: commands to run before and after each group.
+        journal: the journal's file, if it was given.
+        note: what the journal records about the command.
+        approved_by: the same.
+        servers: where the servers are.
+        only_problems: no rows of groups that are as they should be.
+        how: the form of the rows.
+    """
+
+    which: Selection
+    execute: bool
+    wait: float
+    parallel: int
+    hooks: Hooks
+    journal: str | None
+    note: str | None
+    approved_by: str | None
+    servers: Servers
+    only_problems: bool
+    how: How
+
+
+def work_options(
+    does: str,
+    waits: str = "In a live move: how long to wait for a group's members.",
+    wait: float = 60.0,
+) -> Callable[[F], F]:
+    """Add the options of a command that changes groups, given to it as ``work``.
+
+    ``does``: what ``--execute`` does. ``waits``: the help of ``--wait``; empty: no such option.
+    """
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def bundled(
+            before_group: str,
+            after_group: str,
+            hook_timeout: float,
+            wait: float = 0.0,
+            **others: Any,
+        ) -> Any:
+            hooks = Hooks(before_group, after_group, hook_timeout)
+            own = {name: others.pop(name) for name in Work._fields if name in others}
+            return command(work=Work(hooks=hooks, wait=wait, **own), **others)
+
+        for option in (
+            format_options,
+            only_problems_option,
+            server_options,
+            metrics_option,
+            *reversed(_RECORDED),
+            journal_option,
+            parallel_option,
+            *reversed(_HOOKS),
+            *((duration_option("--wait", default=wait, help=waits),) if waits else ()),
+            click.option("--execute", is_flag=True, help=f"{does}; without it nothing is changed."),
+            selection,
+        ):
+            bundled = option(bundled)
+        return bundled  # type: ignore[return-value]
+
+    return decorate
+
+
 def journal_option(command: F) -> F:
     """Add ``--journal``."""
     return click.option(
-        "--journal", metavar="FILE", help="The journal's file.  [default: PLAN.journal]"
+        "--journal",
+        metavar="FILE",
+        help="The journal's file.  [default: PLAN.journal; without PLAN zkmigrate-COMMAND.journal]",
     )(command)
 
 
-def record_options(command: F) -> F:
-    """Add ``--note`` and ``--approved-by``, which ``open_journal`` records."""
-
-    def keep(context: click.Context, option: click.Parameter, text: str | None) -> None:
-        context.meta[f"{__name__}.{option.name}"] = text
-
-    note = click.option(
-        "--note",
-        metavar="TEXT",
-        expose_value=False,
-        callback=keep,
-        help="Recorded in the journal, such as the number of a ticket. The report shows it.",
-    )
-    approved = click.option(
-        "--approved-by",
-        metavar="NAME",
-        expose_value=False,
-        callback=keep,
-        help="Recorded as --note: who has approved this command.",
-    )
-    return note(approved(command))
-
-
-def journal_path(plan_path: str, journal: str | None) -> Path:
-    """Return the path of a plan's journal."""
-    return Path(journal or f"{plan_path}.journal")
+def journal_path(plan: str | None, journal: str | None) -> Path:
+    """Return the path of a plan's journal, or of a command's without a plan."""
+    command = click.get_current_context().command.name
+    return Path(journal or (f"zkmigrate-{command}.journal" if plan is None else f"{plan}.journal"))
 
 
 def load(
@@ -98,34 +155,40 @@ def load(
     return replace(loaded, groups=_ChosenGroups(loaded.groups, set(names)))
 
 
-def hook_options(command: F) -> F:
-    """Add ``--before-group``, ``--after-group`` and ``--hook-timeout``, given as ``hooks``."""
-
-    @wraps(command)
-    def bundled(before_group: str, after_group: str, hook_timeout: float, **others: Any) -> Any:
-        return command(hooks=Hooks(before_group, after_group, hook_timeout), **others)
-
-    before = click.option(
+_RECORDED: Final = (
+    click.option(
+        "--note",
+        metavar="TEXT",
+        help="Recorded in the journal, such as the number of a ticket. The report shows it.",
+    ),
+    click.option(
+        "--approved-by",
+        metavar="NAME",
+        help="Recorded as --note: who has approved this command.",
+    ),
+)
+_HOOKS: Final = (
+    click.option(
         "--before-group",
         metavar="CMD",
         default="",
         help="With --execute: run this shell command before the work on each group, such as one "
         "that stops its consumers. A group for which it fails is refused.",
-    )
-    after = click.option(
+    ),
+    click.option(
         "--after-group",
         metavar="CMD",
         default="",
         help="Run this one afterwards, whatever the outcome. If it fails, the group needs "
         "attention. Both find the group in ZKMIGRATE_GROUP; see docs/how-to/run-unattended.md.",
-    )
-    limit = duration_option(
+    ),
+    duration_option(
         "--hook-timeout",
         default=60.0,
         least=0.1,
         help="How long each of these commands may take.",
-    )
-    return before(after(limit(bundled)))  # type: ignore[return-value]
+    ),
+)
 
 
 def check_cluster(plan: PlanFile, stores: Stores) -> None:
@@ -151,55 +214,48 @@ def parallel_option(command: F) -> F:
     )(command)
 
 
-def open_migrator(
-    stores: Stores,
-    plan: str,
-    direction: Direction,
-    parallel: int,
-    hooks: Hooks,
-    force: bool = False,
-    lock: bool = False,
-) -> Migrator:
-    """Return a migrator. ``plan``: its file. Loads kafka-python, which takes long."""
-    from zkmigrate.apply.migrator import Migrator
-
-    facts = {
-        "COMMAND": click.get_current_context().command.name or "",
-        "PLAN": plan,
-        "DIRECTION": direction.value,
-        "CLUSTER": stores.cluster_id() or "",
-    }
-    hooks = replace(hooks, facts=facts)
-    return Migrator(stores, force=force, lock=lock, parallel=parallel, hooks=hooks)
-
-
 @contextmanager
-def open_journal(
-    path: Path,
-    digest: str,
-    execute: bool,
-    stores: Stores,
+def open_run(
+    work: Work,
+    cluster: str | None,
     options: Mapping[str, object],
-    which: Selection,
-) -> Iterator[Journal | None]:
-    """Open a journal, unless it is a dry run, and record the start of the command.
+    direction: Direction | None = None,
+    plan: str | None = None,
+    digest: str = "",
+    journal: Path | None = None,
+) -> Iterator[Run]:
+    """Open the journal of a command, unless it is a dry run, and record its start and options.
 
-    Its options are recorded, and which groups it chose. Raises JournalError.
+    ``direction`` and ``plan``, which is the file, are for hooks. ``digest``: of the plan. A command
+    without a plan has a journal of its own. Raises JournalError.
     """
-    if not execute:
-        yield None
+    command = str(click.get_current_context().command.name)
+    facts = {
+        "COMMAND": command,
+        "PLAN": plan or "",
+        "DIRECTION": "" if direction is None else direction.value,
+        "CLUSTER": cluster or "",
+    }
+    hooks = replace(work.hooks, facts=facts)
+    if not work.execute:
+        yield Run(hooks=hooks)
         return
-    context = click.get_current_context()
-    with Journal(path, digest) as journal:
-        journal.begin(
-            command=context.command.name,
+    with Journal(journal or journal_path(plan, work.journal), digest or command) as opened:
+        opened.begin(
+            command=command,
             version=version("zkconsumer"),
-            cluster=stores.cluster_id(),
-            options={**options, **which.options},
-            note=context.meta.get(f"{__name__}.note"),
-            approved_by=context.meta.get(f"{__name__}.approved_by"),
+            cluster=cluster,
+            options={
+                "wait": work.wait,
+                "parallel": work.parallel,
+                **options,
+                **hooks.commands,
+                **work.which.options,
+            },
+            note=work.note,
+            approved_by=work.approved_by,
         )
-        yield journal
+        yield Run(opened, hooks)
 
 
 class _ChosenGroups:

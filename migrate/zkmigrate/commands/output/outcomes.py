@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
 
 import click
 
-from zkconsumer.console.tables import How, print_notes
+from zkconsumer.console.tables import print_notes
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result, status_of_outcomes
+from zkmigrate.commands.options.running import Work
 from zkmigrate.commands.output.cells import group_cell, problem_cells, reasons_cell, stays_cell
 from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import SCHEMAS, print_table
@@ -31,40 +31,25 @@ class Outcomes:
 
     Args:
         verb: the action on the groups, such as ``moving``.
-        execute: whether it is no dry run.
-        how: the form of the rows.
-        only_problems: no rows of groups that are as they should be.
+        work: what the operator wants.
         named: the groups whose exact names were given; ``None``: all. Of the others, those with
             nothing to do have no row, and those that are skipped need no attention.
     """
 
-    def __init__(
-        self,
-        verb: str,
-        execute: bool,
-        how: How,
-        only_problems: bool = False,
-        named: Iterable[str] | None = None,
-    ) -> None:
-        self.progress = Progress(verb if execute else "checking", changes=execute)
+    def __init__(self, verb: str, work: Work, named: Iterable[str] | None = None) -> None:
+        self.progress = Progress(verb if work.execute else "checking", changes=work.execute)
         self.results: list[Result] = []
-        self._execute = execute
-        self._how = how
-        self._only_problems = only_problems
+        self._work = work
+        self._how = work.how
         self._named = None if named is None else frozenset(named)
 
     def __enter__(self) -> Self:
         self.progress.__enter__()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.progress.__exit__(exc_type, exc, traceback)
-        if isinstance(exc, ZkConsumerError | KeyboardInterrupt) and self.results:
+    def __exit__(self, kind: type[BaseException] | None, error: object, _trace: object) -> None:
+        self.progress.__exit__(kind, error, _trace)
+        if isinstance(error, ZkConsumerError | KeyboardInterrupt) and self.results:
             with suppress(OSError):  # the terminal may be gone
                 self._print(self.results)
 
@@ -75,7 +60,7 @@ class Outcomes:
 
     def finish(self, names: Sequence[str]) -> None:
         """Print the outcomes in the order of ``names``; exit with the status."""
-        if not self._execute:
+        if not self._work.execute:
             click.echo("dry run: nothing was changed; give --execute to act", err=True)
         by_name = {one.group: one for one in self.results}
         self._print([by_name[name] for name in names if name in by_name])
@@ -93,7 +78,9 @@ class Outcomes:
         every = [
             one for one in results if one.outcome is not Outcome.NOTHING or self._is_named(one)
         ]
-        rows = [self._row(one) for one in every if not (self._only_problems and self._good(one))]
+        rows = [
+            self._row(one) for one in every if not (self._work.only_problems and self._good(one))
+        ]
         columns = _COLUMNS
         if self._how == "table":
             filled = {

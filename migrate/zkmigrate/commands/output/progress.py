@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 import click
@@ -66,18 +65,13 @@ class Progress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, _error: object, _trace: object) -> None:
         if self._metrics is not None:
             self._metrics.close()
         if self._bar is not None:
             with suppress(OSError):
                 self._bar.stop()
-        if self._changes and exc_type is not None and issubclass(exc_type, KeyboardInterrupt):
+        if self._changes and kind is not None and issubclass(kind, KeyboardInterrupt):
             bad = f", {self._bad} {self._bad_word}" if self._bad else ""
             _print(f"{self._verb}: {self._done} of {self.total} groups were worked on{bad}")
 

@@ -191,7 +191,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             Column("changed", "array", "Offsets that were changed last: objects with `topic`, "
                    "`partition`, `store`, `before` and `after`."),
             Column("runs", "array", "The runs that worked on it: objects with `at`, `command`, "
-                   "`by`, `note`, `approved_by`, `outcome`, `why` and `reasons`."),
+                   "`by`, `note`, `approved_by`, `outcome`, `mode`, `why` and `reasons`."),
         ),
     ),
 }  # fmt: skip
