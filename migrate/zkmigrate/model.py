@@ -141,7 +141,8 @@ class Record:
     ``id``: of the last write. ``by``: the operator, as ``user@host``. ``plan``: the digest.
     ``mode``: of a live move. ``locked``: whether old consumers are to be kept out. ``claim``: the
     name under which the last change claimed the group. ``late``: partitions whose offsets a command
-    committed after its session had ended, so that newer ones may be lost.
+    committed after its session had ended, so that newer ones may be lost. ``late_more``: how many
+    others of these had no room.
     """
 
     version: int = -1
@@ -156,6 +157,12 @@ class Record:
     stage: Stage = Stage.NONE
     claim: str = ""
     late: tuple[TopicPartition, ...] = ()
+    late_more: int = 0
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether newer offsets may be lost."""
+        return bool(self.late or self.late_more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,16 @@ def show(offset: int | None) -> str:
     return "none" if offset is None else str(offset)
 
 
-def late_text(partitions: Iterable[object]) -> str:
-    """Return the message about offsets that were committed after the session had ended."""
+def late_text(partitions: Sequence[object], more: int = 0) -> str:
+    """Return the message about offsets that were committed after the session had ended.
+
+    ``more``: how many others are not known by name.
+    """
+    others = f", and {more} that only the journal of that run names" if more else ""
     return (
-        f"newer offsets may have been overwritten ({shown(map(str, partitions))}): compare them "
-        "with their consumers, and set the right ones with zkmigrate reset"
+        f"{shown(map(str, partitions))}{others}: committed after the session with ZooKeeper had "
+        "ended, so newer offsets may have been overwritten: compare them with their consumers, and "
+        "set the right ones with zkmigrate reset"
     )
 
 

@@ -117,6 +117,14 @@ def interrupted(one: Cluster) -> None:
     one.znode(record.before_path(one.group), record.encode_before(before))
 
 
+def written_late(one: Cluster) -> None:
+    """The same, and its commit was late, so that newer offsets may be lost."""
+    interrupted(one)
+    late = tuple(TopicPartition(one.topic_name, number) for number in (0, 1))
+    begun = Record(id="x", by="a@b", command="apply", plan="p", stage=Stage.BEGUN, late=late)
+    one.znode(record.path(one.group), record.encode(begun))
+
+
 def moved_back(one: Cluster) -> None:
     """The group was moved to ZooKeeper again, after it was used in Kafka."""
     used(one)
@@ -220,9 +228,9 @@ def live_finished(one: Cluster) -> None:
 
 STATES: Final[tuple[Callable[[Any], None], ...]] = (
     untouched, moved, used, expired, expired_in_part, late_commit, rolled_back, interrupted,
-    moved_back, renamed, in_kafka, was_in_kafka, was_in_kafka_expired, other_layout, other_znodes,
-    misplaced, hidden, hidden_in_kraft, unreadable, prepared, live_locked, live_kafka, live_open,
-    live_finished,
+    written_late, moved_back, renamed, in_kafka, was_in_kafka, was_in_kafka_expired, other_layout,
+    other_znodes, misplaced, hidden, hidden_in_kraft, unreadable, prepared, live_locked, live_kafka,
+    live_open, live_finished,
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from zkmigrate.plan.reset import Reset
 from zkmigrate.stores import record
 from zkmigrate.verify import BEHIND, doubtful
 
+from tests.migrate import matrix
 from tests.migrate.simulated import Simulated, simulated
 from tests.migrate.test_simulated import PATHS, T0, T1, Journal, Stores
 from tests.unit.tool_zk import ToolZk
@@ -223,7 +224,7 @@ def test_18_a_run_that_was_suspended_replaces_nothing(act: Act, clock: list[floa
         for machine in (operator, elsewhere):
             again = act(machine, plan)
             assert again.outcome is Outcome.REFUSED
-            assert "may have overwritten newer offsets" in again.why
+            assert "newer offsets may have been overwritten" in again.why
     assert len(every) > 10
 
 
@@ -273,6 +274,63 @@ def test_what_was_written_late_is_shown_until_a_reset(simulated: Simulated) -> N
     ran = simulated.run("status", "--group", "g")
     assert (ran.status, ran.rows[0]["serial"]) == (0, 1)
     assert "@" in ran.rows[0]["operator"]
+
+
+def test_a_change_that_was_interrupted_and_written_late_is_ended_by_a_reset(
+    simulated: Simulated,
+) -> None:
+    """Once all offsets in doubt are set. Then the group can be planned and moved."""
+    matrix.written_late(simulated)
+    words = ("reset", "--group", "g", "--store", "kafka", "--execute", "--to-offset", "600")
+
+    def status() -> tuple[str, bool]:
+        (row,) = simulated.run("status", "--group", "g").rows
+        return row["case"], "written-late" in row["reasons"]
+
+    assert simulated.run(*words, "--topic", "t:0").status == 0
+    assert status() == ("written late", True), "t-1 is still in doubt"
+    assert simulated.run(*words, "--topic", "t:1").status == 0
+    assert status() == ("untouched", False)
+    more = ("--on-conflict", "max", "--out", simulated.file("new"))
+    assert simulated.run("plan", "--group", "g", *more).status == 0
+    assert simulated.run("apply", simulated.file("new"), "--execute").status == 0
+    assert simulated.held("g", "t")[1] == {0: 600, 1: 600}
+
+
+def test_an_undo_that_was_written_late_is_ended_by_a_reset(simulated: Simulated) -> None:
+    """The group is then what it was before the undo, moved to Kafka."""
+    matrix.moved(simulated)
+    where = record.path("g")
+    found = simulated.zk.run(record.read("g"))
+    undoing = replace(found, stage=Stage.UNDOING, late=(T0,))
+    simulated.zk.set(where, record.encode(undoing))
+    assert simulated.run("undo", "--group", "g", "--execute").status == 3
+    words = ("reset", "--group", "g", "--all-topics", "--to-offset", "70", "--execute")
+    assert simulated.run(*words).status == 0
+    (row,) = simulated.run("status", "--group", "g").rows
+    assert (row["case"], row["truth"]) == ("moved and used", "kafka")
+    assert simulated.run("undo", "--group", "g", "--execute").rows[0]["way"] == "copy back"
+    assert simulated.held("g", "t")[0] == {0: 70, 1: 70}
+
+
+def test_the_record_names_as_many_late_partitions_as_have_room(simulated: Simulated) -> None:
+    """The number of the others is shown, and they are in doubt until all offsets are set."""
+    simulated.topic("t", (0, 10), (0, 10))
+    simulated.in_zookeeper("g", "t", 5, 5)
+    every = [TopicPartition("t" * 200, number) for number in range(500)]
+    simulated.zk.run(record.note_late("g", every[:400]))
+    noted = simulated.zk.run(record.note_late("g", every[300:]))
+    size = len(simulated.zk.text(record.path("g")) or b"")
+    assert size < 50 * 1024 < len(record.encode(Record(late=tuple(every))))
+    assert noted.late == tuple(every[: len(noted.late)])
+    assert len(noted.late) + noted.late_more >= len(every)
+    (row,) = simulated.run("status", "--group", "g").rows
+    assert f"and {noted.late_more} that only the journal of that run names" in row["attention"]
+    simulated.zk.set(record.path("g"), record.encode(Record(late=(T0,), late_more=3)))
+    for topic, doubt in (("t:0", True), ("t:0,1", False)):
+        words = ("reset", "--group", "g", "--topic", topic, "--to-earliest", "--execute")
+        assert simulated.run(*words).status == 0
+        assert simulated.zk.run(record.read("g")).in_doubt is doubt
 
 
 def test_verify_names_what_was_written_late() -> None:

@@ -15,6 +15,7 @@ from zkmigrate.plan.cases import case_of
 from zkmigrate.plan.table import Action, Do, Way, decide
 from zkmigrate.plan.values import Problem, StaysBehind
 from zkmigrate.reasons import Reason
+from zkmigrate.text import late_text
 
 NOT_LOCKED = "not locked"
 """Start of the remark on a group that is moved but whose old consumers could still start."""
@@ -86,15 +87,20 @@ _BY_TABLE: Final = {
 }
 
 
-def by_table(state: GroupState, action: Action) -> Result | None:
-    """Return a group's outcome if the table does not let the action begin."""
+def by_table(state: GroupState, action: Action, force: bool = False) -> Result | None:
+    """Return a group's outcome if the table does not let the action begin.
+
+    ``force``: also if newer offsets may be lost.
+    """
     answer = decide(state, action)
-    if answer.do is Do.GO:
+    late = answer.reason is Reason.WRITTEN_LATE
+    if answer.do is Do.GO or (late and force):
         return None
     reasons = () if answer.reason is None else (answer.reason,)
     why = "; ".join(state.faults)
     if not why and answer.reason is not None:
-        why = f"{case_of(state).value}: {answer.why}"
+        text = late_text(state.record.late, state.record.late_more) if late else answer.why
+        why = f"{case_of(state).value}: {text}"
     outcome = _BY_TABLE[answer.do]
     return Result(state.group, outcome, 0, why, reasons, kafka_group=state.kafka_group)
 

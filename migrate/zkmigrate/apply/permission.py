@@ -1,4 +1,4 @@
-"""The permission to change a group in Kafka: the session that claimed it in ZooKeeper lives.
+"""Changes of a group in Kafka, and the permission: the session that claimed it in ZooKeeper lives.
 
 Kafka does not know of the claim, so nothing there refuses a change that comes late, such as that of
 a tool that was suspended. Therefore the permission is asked for right before each request that
@@ -8,16 +8,23 @@ changes something, when the coordinator is found and connected. Each thread of a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Final
 
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.errors import ZkConsumerError
 from zkconsumer.runtime.gate import CLOCK
 from zkconsumer.zk.blocking import BlockingZk
+from zkmigrate.apply.journal import Effect, no_effect
 from zkmigrate.apply.ownership import Hold
 from zkmigrate.errors import refused
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import record
+from zkmigrate.stores.sessions import Stores
+from zkmigrate.text import late_text
 
 
 def boottime() -> float:
@@ -77,3 +84,81 @@ class Permission:
         """Whether the claim still stands, for a script."""
         (node,) = yield from read_many([self._hold.check.path])
         return node is not None and node.stat.ephemeral_owner == self._hold.session_id
+
+
+class InKafka:
+    """Changes of one group's offsets in Kafka.
+
+    Args:
+        stores: both, opened.
+        group: the group's name in ZooKeeper.
+        in_kafka: its name in Kafka.
+        permission: asked for before each request; ``None``: the coordinator alone protects it.
+        late: called when the permission had ended before an answer came; returns the partitions
+            whose newer offsets may be lost.
+        effect: called before and after each change.
+    """
+
+    def __init__(
+        self,
+        stores: Stores,
+        group: str,
+        in_kafka: str,
+        permission: Permission | None,
+        late: Callable[[], Collection[TopicPartition]],
+        effect: Effect = no_effect,
+    ) -> None:
+        self._stores = stores
+        self._group = group
+        self._in_kafka = in_kafka
+        self._permission = permission
+        self._late = late
+        self._effect = effect
+
+    def change(
+        self, new: Mapping[TopicPartition, StoredOffset], gone: Collection[TopicPartition] = ()
+    ) -> Mapping[TopicPartition, ZkConsumerError]:
+        """Commit and delete offsets; return those that the coordinator refused.
+
+        If the permission has ended meanwhile, others may have used the group before the change.
+        Nothing is restored then, as they may be at work now. Raises GroupRefusedError, and the
+        group's record has the partitions, as far as ZooKeeper can be reached.
+        """
+        ask = self._permission.ask if self._permission else lambda: None
+        kafka, failed = self._stores.kafka, {}
+        try:
+            if new:
+                self._effect(f"before kafka commit of {len(new)} {self._group}")
+                failed = kafka.commit(self._in_kafka, new, ask)
+                self._effect(f"after kafka commit of {len(new)} {self._group}")
+            if gone and not failed:
+                self._effect(f"before kafka delete of {len(gone)} {self._group}")
+                failed = kafka.delete(self._in_kafka, gone, ask)
+                self._effect(f"after kafka delete of {len(gone)} {self._group}")
+        except ZkConsumerError:
+            self._ask_again()
+            raise
+        self._ask_again()
+        return failed
+
+    def check_accepted(self, failed: Mapping[TopicPartition, ZkConsumerError], count: int) -> None:
+        """Check that none of ``count`` offsets was refused. Raises GroupRefusedError."""
+        if failed:
+            tp, error = min(failed.items())
+            text = (
+                f"the coordinator refused {len(failed)} of {count} offsets, such as {tp} "
+                f"({error}); remove the cause, then run it again"
+            )
+            raise refused(self._group, Reason.COORDINATOR_REFUSED, text)
+
+    def _ask_again(self) -> None:
+        """Ask for the permission after a request that took longer than a session may last."""
+        if self._permission is None or not self._permission.in_doubt:
+            return
+        try:
+            self._permission.ask()
+        except ZkConsumerError:
+            lost = sorted(self._late())
+            with suppress(ZkConsumerError):
+                self._stores.zk.run(record.note_late(self._group, lost))
+            raise refused(self._group, Reason.WRITTEN_LATE, late_text(lost)) from None

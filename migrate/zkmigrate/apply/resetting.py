@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from typing import Any
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Exists, Node, Ok
 from zkconsumer.core.zookeeper.scripts.common import Script, read
 from zkconsumer.core.zookeeper.znodes import GroupPaths
-from zkconsumer.errors import ZkConsumerError, ZnodeFormatError
+from zkconsumer.errors import ZnodeFormatError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.outcome import by_table
-from zkmigrate.apply.permission import Permission
+from zkmigrate.apply.permission import InKafka, Permission
 from zkmigrate.errors import check_members, in_use, refused
-from zkmigrate.model import GroupState, Record, Store
+from zkmigrate.model import GroupState, Record, Stage, Store
 from zkmigrate.plan.reset import Reset, held
 from zkmigrate.plan.table import Action
 from zkmigrate.reasons import Reason
@@ -82,7 +82,8 @@ def carry_out(
     try:
         if known or store is Store.ZOOKEEPER:
             stores.zk.run(ownership.take(hold, [row.tp for row in rows], accept))
-            written = record.written(serial, hold.now_ms, command="reset", late=())
+            ends = _ends(state, store, rows)
+            written = record.written(serial, hold.now_ms, command="reset", **ends)
             serial = stores.zk.run(ownership.begin(hold, written, None))
             permission.serial = serial.version
         if store is Store.ZOOKEEPER:
@@ -120,20 +121,9 @@ def _commit(
                 Reason.CHANGED,
                 f"{row.tp}: kafka holds {show(offset)} now, it was committed since: run it again",
             )
-    new = {tp: StoredOffset(offset) for tp, offset in wanted.items()}
-    if permission is None:  # without a group in ZooKeeper, the coordinator alone protects it
-        failed = stores.kafka.commit(state.in_kafka, new)
-    else:
-        failed = stores.kafka.commit(state.in_kafka, new, permission.ask)
-        if permission.in_doubt:
-            _ask_again(stores, state, permission, wanted)
-    if failed:
-        tp, error = min(failed.items())
-        raise refused(
-            state.group,
-            Reason.COORDINATOR_REFUSED,
-            f"the coordinator refused {len(failed)} offsets, such as {tp} ({error})",
-        )
+    kafka = InKafka(stores, state.group, state.in_kafka, permission, wanted.keys)
+    failed = kafka.change({tp: StoredOffset(offset) for tp, offset in wanted.items()})
+    kafka.check_accepted(failed, len(wanted))
     found_now = stores.fetch(state.in_kafka, list(wanted))
     for tp, offset in wanted.items():
         if tp not in found_now or found_now[tp].offset != offset:
@@ -144,23 +134,21 @@ def _commit(
             )
 
 
-def _ask_again(
-    stores: Stores,
-    state: GroupState,
-    permission: Permission,
-    wanted: Iterable[TopicPartition],
-) -> None:
-    try:
-        permission.ask()
-    except ZkConsumerError:
-        with suppress(ZkConsumerError):
-            stores.zk.run(record.note_late(state.group, wanted))
-        raise refused(
-            state.group,
-            Reason.WRITTEN_LATE,
-            f"{shown(map(str, wanted))}: committed after the session with ZooKeeper had ended, so "
-            "newer offsets may have been overwritten: compare them with their consumers",
-        ) from None
+def _ends(state: GroupState, store: Store, rows: Sequence[Reset]) -> dict[str, Any]:
+    """Return what the record says of offsets that were written late, once ``rows`` are set.
+
+    When none are left, a change that was interrupted has ended. Those that the record does not name
+    are left until all offsets of the store are set.
+    """
+    found = state.record
+    done = {row.tp for row in rows}
+    late = tuple(tp for tp in found.late if tp not in done)
+    whole = done >= (state.kafka if store is Store.KAFKA else state.zk).keys()
+    more = 0 if whole else found.late_more
+    stage = found.stage
+    if found.in_doubt and not late and not more:
+        stage = {Stage.BEGUN: Stage.NONE, Stage.UNDOING: Stage.DONE}.get(stage, stage)
+    return {"late": late, "late_more": more, "stage": stage}
 
 
 def _exists(group: str) -> Script[bool]:

@@ -11,7 +11,7 @@ object.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from threading import Event
@@ -28,7 +28,7 @@ from zkmigrate.apply.change import Change, Held, back, before as before_of, reco
 from zkmigrate.apply.checks import Checks
 from zkmigrate.apply.journal import Effect, Journal
 from zkmigrate.apply.outcome import NOT_LOCKED, Changed, Outcome, Result, by_table
-from zkmigrate.apply.permission import Permission
+from zkmigrate.apply.permission import InKafka, Permission
 from zkmigrate.apply.records import late_partitions, names_in, since_plan
 from zkmigrate.errors import GroupRefusedError, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile
@@ -42,7 +42,7 @@ from zkmigrate.stores import migration_marker, record
 from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.offset_znodes import offset_in
 from zkmigrate.stores.sessions import Stores
-from zkmigrate.text import show, shown
+from zkmigrate.text import late_text, show, shown
 
 _POLL: Final = 0.2
 
@@ -161,17 +161,11 @@ class Steps:
             keep = None if undo or begun else self._before(change, first_locked, found)
             found = self._begin(change, hold, found, undo, keep)
             permission.serial = found.version
-            try:
-                first = [one["held"] for one in mine if "held" in one]
-                written = self._write(change, hold, held, permission, seen, first)
-            except ZkConsumerError:
-                if permission.in_doubt:
-                    self._ask_again(change, permission, held, end, journal, prefix)
-                raise
-            if permission.in_doubt:
-                self._ask_again(change, permission, held, end, journal, prefix)
+            first = [one["held"] for one in mine if "held" in one]
+            kafka = self._in_kafka(change, permission, held, end, journal, prefix)
+            written = self._write(change, hold, held, kafka, seen, first)
             if end is not None and not self._force:
-                self._restore_overwritten(change, held, end, permission)
+                self._restore_overwritten(change, held, end, kafka)
             self.checks.read_back(change)
             journal.write(group=change.group, step=f"{prefix}mark")
             self._mark(change, hold, found, earlier if undo else None, lock)
@@ -234,7 +228,7 @@ class Steps:
     def _allowed(self, group: str, action: Action) -> Record:
         """Return a group's record, if the table lets an action begin."""
         state = self.stores.zk.run(migration_marker.state_of(group))
-        refusal = by_table(state, action)
+        refusal = by_table(state, action, self._force)
         if refusal is not None:
             raise GroupRefusedError(f"group {group}: {refusal.why}", *refusal.reasons)
         return state.record
@@ -256,6 +250,7 @@ class Steps:
             stage=Stage.UNDOING if undo and found.stage is not Stage.BEGUN else Stage.BEGUN,
             claim=hold.name,
             late=(),
+            late_more=0,
         )
         script = ownership.begin(hold, begun, before)
         return self.stores.zk.run(ownership.counted(script, self._effect))
@@ -313,7 +308,7 @@ class Steps:
         if journal is not None and self._settle_lock(state):
             journal.write(group=group, step="undo-done")
             return Result(group, Outcome.DONE, 0)
-        refusal = by_table(state, Action.UNDO)
+        refusal = by_table(state, Action.UNDO, self._force)
         if refusal is not None:
             return refusal
         found = state.record
@@ -352,16 +347,12 @@ class Steps:
         The journal knows it too, since that run may not have reached ZooKeeper any more.
         """
         doubtful = late_partitions(records) or found.late
-        if doubtful and not self._force:
-            raise refused(
-                group,
-                Reason.WRITTEN_LATE,
-                f"an earlier run committed {shown(map(str, doubtful))} after its session with "
-                "ZooKeeper had ended, and may have overwritten newer offsets: set the right ones "
-                "with zkmigrate reset, then make a new plan with a new journal",
-            )
+        if (doubtful or found.in_doubt) and not self._force:
+            text = late_text(doubtful, found.late_more)
+            again = "then make a new plan with a new journal"
+            raise refused(group, Reason.WRITTEN_LATE, f"{text}, {again}")
 
-    def _ask_again(
+    def _in_kafka(
         self,
         change: Change,
         permission: Permission,
@@ -369,34 +360,26 @@ class Steps:
         end: int | None,
         journal: Journal,
         prefix: str,
-    ) -> None:
-        """Ask for the permission after a change of Kafka that took longer than a session may last.
+    ) -> InKafka:
+        """Return the changes of a group in Kafka. ``held``: its offsets there before.
 
-        Without it, others may have used the group before the change. Nothing is restored then, as
-        they may be at work now. Raises GroupRefusedError, and notes the partitions in the journal.
+        ``end``: of the commits' log when these were read.
         """
-        try:
-            permission.ask()
-        except ZkConsumerError:
-            lost = sorted(change.to)
+
+        def late() -> Collection[TopicPartition]:
+            """Return the offsets that may have been overwritten, once the journal has them."""
+            lost: Collection[TopicPartition] = change.to
             if end is not None:
                 seen = self.stores.commits_since(change.kafka_group, end)
-                lost = sorted(_overwritten(change, held, seen)) or lost
-            rows = [[*tp] for tp in lost]
+                lost = _overwritten(change, held, seen) or lost
+            rows = [[*tp] for tp in sorted(lost)]
             journal.write(group=change.group, step=f"{prefix}late", held=rows)
-            with suppress(ZkConsumerError):
-                self.stores.zk.run(record.note_late(change.group, lost))
-            raise refused(
-                change.group,
-                Reason.WRITTEN_LATE,
-                f"{shown(map(str, lost))}: committed after the session with ZooKeeper had ended, "
-                "so newer offsets may have been overwritten: compare them with their consumers, "
-                "and set the right ones with zkmigrate reset",
-            ) from None
+            return lost
 
-    def _restore_overwritten(
-        self, change: Change, held: Held, end: int, permission: Permission
-    ) -> None:
+        names = (change.group, change.kafka_group)
+        return InKafka(self.stores, *names, permission, late, self._effect)
+
+    def _restore_overwritten(self, change: Change, held: Held, end: int, kafka: InKafka) -> None:
         """Give back what another client has committed between the look at Kafka and the commit.
 
         Such a client is not a member, or the coordinator would have refused our commit. ``end``: of
@@ -405,10 +388,8 @@ class Steps:
         seen = self.stores.commits_since(change.kafka_group, end)
         lost = _overwritten(change, held, seen)
         if lost:
-            self._effect(f"before kafka commit of {len(lost)} {change.group}")
             restored = {tp: StoredOffset(offset) for tp, offset in lost.items()}
-            self.stores.kafka.commit(change.kafka_group, restored, permission.ask)
-            self._effect(f"after kafka commit of {len(lost)} {change.group}")
+            kafka.check_accepted(kafka.change(restored), len(restored))
             tp, offset = min(lost.items())
             raise refused(
                 change.group,
@@ -446,14 +427,14 @@ class Steps:
         change: Change,
         hold: ownership.Hold,
         held: Held,
-        permission: Permission,
+        kafka: InKafka,
         seen: Mapping[TopicPartition, int | None],
         first: list[Any],
     ) -> int:
         """Write the planned offsets to the target; return how many were changed.
 
-        ``held``: the offsets in Kafka before. ``permission`` is asked for before each request.
-        ``seen``: those in ZooKeeper; ``first``: those of the target when a killed run began.
+        ``held``: the offsets in Kafka before. ``seen``: those in ZooKeeper; ``first``: those
+        of the target when a killed run began.
         """
         if first:
             before = {TopicPartition(*row[:2]): row[2] for row in first[0]}
@@ -468,33 +449,17 @@ class Steps:
             self.stores.zk.run(ownership.counted(script, self._effect))
             self.changed = overwritten
             return len(values)
-        permission.ask()
         new = {
             tp: StoredOffset(to.offset, to.leader_epoch, to.metadata)
             for tp, to in change.to.items()
             if to is not None and to != held.get(tp)
         }
         gone = [tp for tp, to in change.to.items() if to is None and held.get(tp) is not None]
-        failed: Mapping[TopicPartition, ZkConsumerError] = {}
-        if new:
-            self._effect(f"before kafka commit of {len(new)} {change.group}")
-            failed = self.stores.kafka.commit(change.kafka_group, new, permission.ask)
-            self._effect(f"after kafka commit of {len(new)} {change.group}")
-        if gone and not failed:
-            self._effect(f"before kafka delete of {len(gone)} {change.group}")
-            failed = self.stores.kafka.delete(change.kafka_group, gone, permission.ask)
-            self._effect(f"after kafka delete of {len(gone)} {change.group}")
+        failed = kafka.change(new, gone)
         self.changed = tuple(
             one for one in overwritten if TopicPartition(one.topic, one.partition) not in failed
         )
-        if failed:
-            tp, error = min(failed.items())
-            raise refused(
-                change.group,
-                Reason.COORDINATOR_REFUSED,
-                f"the coordinator refused {len(failed)} of {len(change.to)} offsets, such as "
-                f"{tp} ({error}); remove the cause, then apply again",
-            )
+        kafka.check_accepted(failed, len(change.to))
         return len(new) + len(gone)
 
 

@@ -153,7 +153,7 @@ def _ways(
             continue
         record = state.record
         way = decide(state, Action.UNDO).way or Way.ROLL_BACK
-        refused = by_table(state, Action.UNDO)
+        refused = by_table(state, Action.UNDO, force)
         if digest and record.plan != digest:
             yield state, Way.ROLL_BACK  # which finds out whether the plan has changed the group
         elif refused is not None and refused.outcome is not Outcome.WAS_DONE:

@@ -20,6 +20,7 @@ class Case(Enum):
     IN_KAFKA = "in kafka"
     EMPTY = "empty"
     INTERRUPTED = "interrupted"
+    WRITTEN_LATE = "written late"
     MISPLACED = "misplaced offsets"
     HIDDEN = "hidden offsets"
     MOVED = "moved"
@@ -42,6 +43,8 @@ MEANING: Final[Mapping[Case, str]] = {
     Case.UNTOUCHED: "Its offsets are in ZooKeeper, and it was never moved.",
     Case.IN_KAFKA: "Its offsets are in Kafka only, as with `offsets.storage=kafka`.",
     Case.INTERRUPTED: "A command has begun to change its offsets and has not finished.",
+    Case.WRITTEN_LATE: "The same, and it has committed offsets to Kafka after its session had "
+    "ended, so that newer ones may be lost. `reset` sets the right ones, and ends that change.",
     Case.EMPTY: "No store has an offset.",
     Case.MISPLACED: "Never moved; a 1.1.0 broker has stored offsets below `offset`.",
     Case.HIDDEN: "Never moved; the broker's access lists hide the offsets of a topic in Kafka.",
@@ -76,7 +79,7 @@ def case_of(state: GroupState) -> Case:
     ):
         return Case.UNREADABLE
     if state.record.stage in (Stage.BEGUN, Stage.UNDOING):
-        return Case.INTERRUPTED
+        return Case.WRITTEN_LATE if state.record.in_doubt else Case.INTERRUPTED
     if state.mode in _LIVE:
         return _LIVE[state.mode]
     if marker is not None and moved_to is not None:

@@ -231,10 +231,12 @@ class _Planner:
                 "choose --other-znodes ignore if they hold no offsets",
                 foreign,
             )
-        if self.state.record.late:
+        record = self.state.record
+        if record.in_doubt:
             fix = "compare these with their consumers, and set the right ones with zkmigrate reset"
             text = "committed after the session had ended: "
-            self._refuse(Reason.WRITTEN_LATE, text, fix, map(str, self.state.record.late))
+            more = (f"{record.late_more} others",) if record.late_more else ()
+            self._refuse(Reason.WRITTEN_LATE, text, fix, (*map(str, record.late), *more))
         for fault in self.state.faults:
             self._refuse(Reason.UNKNOWN, fault, "make it available again, then plan again")
 

@@ -109,8 +109,9 @@ def what_is_left(state: GroupState) -> Left:
     if state.mode is not Mode.ZOOKEEPER:
         text = f"is moved while it runs, in mode {state.mode.value}: zkmigrate live ends that"
         whys.append((Reason.LIVE_MOVE, text))
-    if state.record.late:
-        whys.append((Reason.WRITTEN_LATE, late_text(state.record.late)))
+    if state.record.in_doubt:
+        text = late_text(state.record.late, state.record.late_more)
+        whys.append((Reason.WRITTEN_LATE, text))
     whys += ((Reason.UNREADABLE, fault) for fault in state.faults)
     answer = decide(state, Action.GATE)
     if answer.reason not in (None, *(reason for reason, _ in whys)):

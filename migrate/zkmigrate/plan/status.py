@@ -119,8 +119,9 @@ def status_of(
     ):
         # as with offsets.storage=kafka: a marker of an older version does not name what was there
         needs(Reason.EXPIRED, "kafka has no offset of the group, so auto.offset.reset decides")
-    if state.record.late:
-        needs(Reason.WRITTEN_LATE, late_text(state.record.late))
+    if state.record.in_doubt:
+        text = late_text(state.record.late, state.record.late_more)
+        needs(Reason.WRITTEN_LATE, text)
     beyond = _beyond(state, truth, zk, kafka)
     if beyond:
         text = "offsets are above the end of the log, so auto.offset.reset decides: reset them"

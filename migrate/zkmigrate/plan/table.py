@@ -111,9 +111,12 @@ def _row(*rules: tuple[tuple[Case, ...], Do, Reason | None]) -> Mapping[Case, An
 
 
 _UNREADABLE: Final = ((Case.UNREADABLE,), Do.FAIL, Reason.UNREADABLE)
-_UNFINISHED: Final = ((Case.INTERRUPTED,), Do.REFUSE, Reason.UNFINISHED)
+_INTERRUPTED: Final = ((Case.INTERRUPTED,), Do.REFUSE, Reason.UNFINISHED)
+_LATE: Final = ((Case.WRITTEN_LATE,), Do.REFUSE, Reason.WRITTEN_LATE)
+_UNFINISHED: Final = (_INTERRUPTED, _LATE)
 _LIVE_REFUSED: Final = (_LIVE, Do.REFUSE, Reason.LIVE_MOVE)
 _PROBLEMS: Final = (
+    _LATE,
     ((Case.UNREADABLE,), Do.DECIDE, Reason.UNREADABLE),
     ((Case.OTHER_LAYOUT,), Do.REFUSE, Reason.FOREIGN_LAYOUT),
     ((Case.OTHER_ZNODES,), Do.DECIDE, Reason.OTHER_ZNODES),
@@ -122,7 +125,7 @@ _PROBLEMS: Final = (
     ((Case.LATE_COMMIT,), Do.DECIDE, Reason.CONFLICT),
     _LIVE_REFUSED,
 )
-_BEFORE_LIVE: Final = (_UNREADABLE, _UNFINISHED, (_IN_KAFKA, Do.REFUSE, Reason.MOVED))
+_BEFORE_LIVE: Final = (_UNREADABLE, *_UNFINISHED, (_IN_KAFKA, Do.REFUSE, Reason.MOVED))
 _LAYOUT: Final = (
     ((Case.OTHER_LAYOUT,), Do.REFUSE, Reason.FOREIGN_LAYOUT),
     ((Case.OTHER_ZNODES,), Do.REFUSE, Reason.OTHER_ZNODES),
@@ -136,10 +139,11 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         ((Case.MOVED, Case.USED), Do.DONE, None),
     ),
     Action.PLAN_BACK: _row(*_PROBLEMS, ((Case.MOVED_BACK,), Do.DONE, None)),
-    Action.APPLY: _row(_UNREADABLE, _LIVE_REFUSED),
+    Action.APPLY: _row(_UNREADABLE, _LATE, _LIVE_REFUSED),
     Action.UNDO: {
         **_row(
             _UNREADABLE,
+            _LATE,
             ((Case.LATE_COMMIT,), Do.REFUSE, Reason.CONFLICT),
             ((Case.ROLLED_BACK,), Do.DONE, None),
         ),
@@ -154,7 +158,7 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
     Action.LOCK: _row(_UNREADABLE, (_NO_MODE, Do.SKIP, Reason.NOT_MOVED)),
     Action.UNLOCK: _row(_UNREADABLE, (_FOLLOWS_KAFKA, Do.REFUSE, Reason.LIVE_MOVE)),
     Action.RESET: _row(
-        _UNFINISHED,
+        _INTERRUPTED,
         ((Case.UNREADABLE,), Do.REFUSE, Reason.UNREADABLE),
         *_LAYOUT,
         ((Case.HIDDEN,), Do.REFUSE, Reason.HIDDEN),
@@ -173,13 +177,13 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
     ),
     Action.COMPLETE: _row(
         _UNREADABLE,
-        _UNFINISHED,
+        *_UNFINISHED,
         (_IN_KAFKA, Do.DONE, None),
         ((*_NO_MODE, Case.PREPARED, Case.LOCKED, Case.KAFKA), Do.REFUSE, Reason.WRONG_MODE),
     ),
     Action.TO_ZOOKEEPER: _row(*_BEFORE_LIVE, ((*_NO_MODE, Case.PREPARED), Do.DONE, None)),
     Action.GATE: _row(
-        _UNFINISHED,
+        *_UNFINISHED,
         ((Case.UNREADABLE,), Do.REFUSE, Reason.UNREADABLE),
         *_LAYOUT,
         ((Case.HIDDEN,), Do.REFUSE, Reason.HIDDEN),
@@ -187,7 +191,7 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         _LIVE_REFUSED,
     ),
     Action.STATUS: _row(
-        _UNFINISHED,
+        *_UNFINISHED,
         _UNREADABLE,
         *_LAYOUT,
         ((Case.LATE_COMMIT,), Do.REFUSE, Reason.SOURCE_MOVED_ON),

@@ -22,6 +22,7 @@ import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Final
 
 from zkconsumer.admin.snapshot import RECORD
@@ -38,7 +39,7 @@ FORMAT: Final = 1
 _KEYS: Final = frozenset(
     {
         "version", "id", "by", "command", "plan", "at_ms", "mode", "locked", "moved_to", "stage",
-        "claim", "late",
+        "claim", "late", "late_more",
     }
 )  # fmt: skip
 _BEFORE_KEYS: Final = frozenset(
@@ -46,6 +47,8 @@ _BEFORE_KEYS: Final = frozenset(
 )
 _EARLIER_BYTES: Final = 400 * 1024
 """What was there before an earlier change is kept only if both are not longer."""
+_LATE_BYTES: Final = 48 * 1024
+"""Room for the partitions that were written late: a record fits into one request with a marker."""
 MEANWHILE: Final = "another operator has changed the group meanwhile: run it again"
 MAX_BYTES: Final = 900 * 1024
 """ZooKeeper takes 1 MiB in one request. What is longer is left out, and cannot be undone."""
@@ -76,6 +79,7 @@ def encode(record: Record) -> bytes:
         "stage": record.stage.value,
         "claim": record.claim,
         "late": record.late,
+        "late_more": record.late_more,
     }
     return _json(document)
 
@@ -103,6 +107,7 @@ def decode(where: str, node: Node) -> Record:
             stage=Stage(document["stage"]),
             claim=texts[4],
             late=tuple(TopicPartition(str(topic), _int(at)) for topic, at in document["late"]),
+            late_more=_int(document["late_more"], 0),
         )
     except (KeyError, TypeError, ValueError):
         raise ZnodeFormatError(where, "is not a record of zkmigrate") from None
@@ -194,8 +199,8 @@ def _offset(stored: KafkaOffset | None) -> int | None:
     return None if stored is None else stored.offset
 
 
-def _int(value: object) -> int:
-    if type(value) is not int:
+def _int(value: object, low: int = -(2**63)) -> int:
+    if type(value) is not int or value < low:
         raise ValueError
     return value
 
@@ -234,10 +239,15 @@ def written(record: Record, now_ms: int, **fields: Any) -> Record:
 def note_late(group: str, late: Iterable[TopicPartition]) -> Script[Record]:
     """Record that offsets were committed late, for operators on other machines.
 
-    Raises GroupRefusedError if another command has written the record meanwhile.
+    As many as have room, and the number of the others. Raises GroupRefusedError if another command
+    has written the record meanwhile.
     """
     found = yield from read(group)
-    noted = written(found, int(time.time() * 1000), late=tuple(sorted({*found.late, *late})))
+    every = sorted({*found.late, *late})
+    sizes = accumulate(len(_json(tp)) + 1 for tp in every)
+    kept = tuple(tp for tp, size in zip(every, sizes, strict=True) if size <= _LATE_BYTES)
+    more = found.late_more + len(every) - len(kept)
+    noted = written(found, int(time.time() * 1000), late=kept, late_more=more)
     return (yield from write(group, noted))
 
 
