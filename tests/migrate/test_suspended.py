@@ -232,6 +232,35 @@ class Killed(BaseException):
     """The process is gone."""
 
 
+def test_a_move_that_was_killed_at_any_step_can_be_rolled_back() -> None:
+    """Also between the journal's record and the group's own, where nothing has been written."""
+    every = steps(apply)
+    before = dict(Operator().committed)
+    for number, what in enumerate(every):
+        operator, plan = prepared(apply)
+        kill_at(operator, number)
+        with pytest.raises(Killed):
+            apply(operator, plan)
+        operator.step = lambda what: None
+        operator.zk.expire()
+        undone = rollback(operator, plan)
+        assert undone.outcome.good, (what, undone)
+        assert operator.committed == before, what
+    assert len(every) > 10
+
+
+def kill_at(operator: Operator, number: int) -> None:
+    """Let the next run end at its step of that number."""
+    left = [number]
+
+    def kill(_what: str) -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            raise Killed
+
+    operator.step = kill
+
+
 def test_a_move_that_is_resumed_after_its_marker_leaves_nothing_to_undo_twice() -> None:
     """The run was killed after the marker was written. The next one keeps what was there before the
     first one, once, so that after the undo the group is as it was."""
@@ -241,14 +270,7 @@ def test_a_move_that_is_resumed_after_its_marker_leaves_nothing_to_undo_twice() 
     )
     for number in range(marked, len(every)):
         operator, plan = prepared(apply)
-        left = [number]
-
-        def kill(_what: str, left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] == -1:
-                raise Killed
-
-        operator.step = kill
+        kill_at(operator, number)
         with pytest.raises(Killed):
             apply(operator, plan)
         operator.step = lambda what: None

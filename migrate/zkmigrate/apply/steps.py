@@ -316,7 +316,8 @@ class Steps:
             last = records[-1]["step"] if records else ""
             if last in ("undo-mark", "undo-done") and found.stage in (Stage.DONE, Stage.UNDONE):
                 return Result(group, Outcome.WAS_DONE, 0)
-            if since_plan(records) and records[-1]["step"] != "claim":
+            # ``write`` is in the journal before the group's record says that it begins.
+            if since_plan(records) and last not in ("claim", "write"):
                 text = "the group was rolled back or moved again since this plan moved it"
                 raise refused(group, Reason.MOVED_SINCE, text)
             return Result(group, Outcome.NOTHING, 0, "was not begun", (Reason.NOT_MOVED,))
