@@ -26,6 +26,10 @@ class InputMissingError(AuditError):
     exit_code = 2
 
 
+class NoLogsError(InputMissingError):
+    """A directory given as that of a server's logs has none."""
+
+
 class LogFormatError(AuditError):
     """A transaction log or snapshot is damaged. ``position`` is the byte where reading stopped.
 

@@ -55,9 +55,11 @@ def test_show_of_a_missing_transaction_is_an_error(
 
 
 def test_findings_need_an_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error names a directory that has no finished audit."""
+    """The error names a directory that has neither logs nor a finished audit."""
     assert run(["findings", str(tmp_path)]) == 2
-    assert f"{tmp_path}: there is no audit in this directory" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"error: {tmp_path}: no file log.<zxid>: " in error
+    assert "or the directory of an audit" in error
     (tmp_path / "summary.json").write_text(json.dumps({}))
     assert run(["findings", str(tmp_path)]) == 2
     assert "the audit did not finish" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from zkaudit.commands.expected import expected_option, print_gone
 from zkaudit.commands.inputs import limit_names, limit_options
 from zkaudit.commands.question import Clock, about, logs_options, say, timezone_option
 from zkaudit.commands.summary import FAILED
+from zkaudit.errors import NoLogsError
 from zkaudit.findings.kinds import KINDS, NOT_LOOKED_FOR
 from zkaudit.limits import NOT_COVERED, SEVERITIES, Limits
 from zkaudit.text import printable
@@ -119,7 +120,10 @@ def findings_command(
         from zkaudit.local.history import Question
 
         question = Question(places, None, start, end, servers, allow_damage)
-        every = _in_logs(question, group, limits, clock if form == "table" else None)
+        try:
+            every = _in_logs(question, group, limits, clock if form == "table" else None)
+        except NoLogsError as error:
+            raise NoLogsError(f"{error}, or the directory of an audit") from None
     rows = list(Choice(group, severity, kinds, topics, members, start, end).of(every))
     for row in rows:
         one = expected.get(row["id"])

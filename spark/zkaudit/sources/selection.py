@@ -18,7 +18,7 @@ from typing import Final
 from zkaudit.decode.columns import Filters
 from zkaudit.decode.snapshot import data_in, is_whole
 from zkaudit.decode.txnlog import Operation, read_transactions
-from zkaudit.errors import InputMissingError, LogFormatError
+from zkaudit.errors import InputMissingError, LogFormatError, NoLogsError
 from zkaudit.schema import CONFIG
 from zkaudit.sources import files as sources_files
 from zkaudit.sources.files import Piece, parse_servers
@@ -79,7 +79,7 @@ def _found(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece],
             if unread := sources_files.unread({server: places}):
                 fix = f"there are files with other names: {', '.join(unread[:_MOST_NAMES])}"
             where = ", ".join(shown(str(place)) for place in places)
-            raise InputMissingError(f"{where}: no file log.<zxid>: {fix}")
+            raise NoLogsError(f"{where}: no file log.<zxid>: {fix}")
     logs, copies = sources_files.distinct(logs)
     return logs, snapshots, copies
 
