@@ -38,9 +38,9 @@ from zkconsumer.zk.driver import ZkDriver
 from zkconsumer.zk.security import ZkSecurity
 
 if TYPE_CHECKING:
-    from zkconsumer.broker.groups.offset_client import MemberOffsets
     from zkconsumer.journal.recorder import MemberRecorder, Sink
     from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory
+    from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
     from zkconsumer.runtime.observation.metrics import Metrics
 
 _CLUSTER_SECONDS = 10.0
@@ -167,6 +167,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         fresh = [tp for tp, claim in held.items() if claim.committed is None]
         if not fresh:
             return
+        from zkconsumer.broker.groups.offset_client import OffsetClient
         from zkconsumer.runtime.membership.other_store import (
             OFFSETS_TOPIC,
             warn_of_offsets_in_kafka,
@@ -176,8 +177,13 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
 
         def answered(reply: Reply) -> None:
             if isinstance(reply, Ok) and reply.value is not None:
-                stored = self._kafka_offsets(plane)
-                start_new(name, lambda: warn_of_offsets_in_kafka(group, stored, fresh))
+                client = OffsetClient(
+                    self.config.client_id,
+                    lambda: plane.brokers,
+                    patience=self._offset_patience,
+                    security=self._security,
+                )
+                start_new(name, lambda: warn_of_offsets_in_kafka(group, client, fresh))
 
         self._zk.submit(OFFSETS_TOPIC, coordination.session_id, answered)
 
@@ -189,7 +195,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         fetchers: ConsumerFetcherManager,
     ) -> Member[RebalanceMachine]:
         spec = self._member_spec(subscription)
-        offsets = self._line(self._kafka_offsets(plane), "offsets") if spec.kafka_storage else None
+        offsets = self._kafka_offsets(plane, fetchers) if spec.kafka_storage else None
         machine = RebalanceMachine(spec)
         return Member(
             machine,
@@ -254,18 +260,26 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         recorder.made(machine, "zookeeper")
         return recorder
 
-    def _kafka_offsets(self, plane: DataPlane) -> MemberOffsets:
-        from zkconsumer.broker.groups.offset_client import MemberOffsets
+    def _kafka_offsets(self, plane: DataPlane, fetchers: ConsumerFetcherManager) -> KafkaOffsets:
+        from zkconsumer.broker.groups.classic_client import GroupClient
+        from zkconsumer.broker.known_brokers import KnownBrokers
+        from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
 
         config = self.config
-        return MemberOffsets(
+        client = GroupClient(
             config.group_id,
             config.client_id,
-            lambda: plane.brokers,
-            config.offsets_channel_socket_timeout_ms / 1000,
+            None,
+            KnownBrokers(lambda: plane.brokers, fetchers.requests_to),
+            timeout=config.offsets_channel_socket_timeout_ms / 1000,
+            security=self._security,
+        )
+        return KafkaOffsets(
+            self._host,
+            self._line(client, "offsets"),
+            config.group_id,
             self._offset_patience,
             config.offsets_channel_backoff_ms / 1000,
-            self._security,
         )
 
     @property

@@ -234,7 +234,7 @@ def group_clients(
     """Return clients for the lines of one member. All but the first answer within the session
     timeout."""
     servers = [BrokerEndpoint(-1 - n, *server) for n, server in enumerate(config.servers)]
-    brokers = KnownBrokers(servers, fetchers.requests_to)
+    brokers = KnownBrokers(lambda: servers, fetchers.requests_to)
     timeout = config.socket_timeout_ms / 1000
     quick = min(timeout, spec.session_timeout)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Any, cast
 
@@ -31,7 +32,8 @@ from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
-from zkconsumer.runtime.membership.live_move import DualGate, LiveCoordination, LiveOffsets
+from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
+from zkconsumer.runtime.membership.live_move import DualGate, LiveCoordination, committer
 from zkconsumer.runtime.membership.zookeeper import rebalance_counts
 from zkconsumer.runtime.observation.metrics import Metrics
 from zkconsumer.zk.security import ZkSecurity
@@ -119,7 +121,14 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
             self._line, clients, ("requests", "heartbeat", "offsets")
         )
         calls = self._listener_calls(newer=False)
-        commits = LiveOffsets(self._host, machine.group, machine.live, offsets, requests)
+        commits = KafkaOffsets(
+            self._host,
+            offsets,
+            spec.group,
+            spec.session_timeout,
+            spec.backoff,
+            partial(committer, machine),
+        )
         coordination = LiveCoordination(
             self._in_zookeeper(offsets=commits, scripts=scripts_of(paths, machine.live)),
             BrokerCoordination(

@@ -299,7 +299,7 @@ def check_stale_commit(bench: Bench, story: Story) -> None:
         story.group,
         "stale",
         None,
-        KnownBrokers(endpoints(bench.cluster), lambda _: 0),
+        KnownBrokers(lambda: endpoints(bench.cluster), lambda _: 0),
         session_timeout=10,
         rebalance_timeout=10,
         timeout=10,

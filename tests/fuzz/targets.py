@@ -239,7 +239,7 @@ def _commanded(command: Any, highest: int) -> Callable[[bytes], object]:
 
     def run(answer: bytes) -> object:
         with _answering(answer, versions):
-            brokers = KnownBrokers([_BROKER_1], lambda _broker: 0)
+            brokers = KnownBrokers(lambda: [_BROKER_1], lambda _broker: 0)
             client = GroupClient(
                 "g", "c", None, brokers, session_timeout=1, rebalance_timeout=1, timeout=1
             )

@@ -107,7 +107,7 @@ def outsider(guarded: LocalCluster, group: str) -> Iterator[GroupClient]:
         group,
         "outsider",
         None,
-        KnownBrokers([broker], lambda _: 0),
+        KnownBrokers(lambda: [broker], lambda _: 0),
         session_timeout=10,
         rebalance_timeout=10,
         timeout=10,

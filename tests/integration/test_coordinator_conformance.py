@@ -79,7 +79,7 @@ class Client(GroupClient):
             spec.group,
             spec.consumer_id,
             spec.instance_id,
-            KnownBrokers([broker], lambda _: 0),
+            KnownBrokers(lambda: [broker], lambda _: 0),
             session_timeout=spec.session_timeout,
             rebalance_timeout=spec.rebalance_timeout,
             timeout=WAIT,

@@ -12,9 +12,7 @@ from tests.integration.kafka_offsets import KafkaOffsets, kafka_offsets
 from zkconsumer.broker.api_versions import OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups.coordinator_calls import FetchedOffsets, StoredOffset, fetch_offsets
-from zkconsumer.broker.groups.offset_client import MemberOffsets
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.zookeeper.ops import Failed, FetchOffsets, Reply, always
 from zkconsumer.errors import BrokerError, LeaderUnavailableError
 from zkconsumer.servers import LocalCluster
 
@@ -70,21 +68,6 @@ def test_refusals_name_the_partition(cluster: LocalCluster, group: str) -> None:
     assert str(bad) in str(refused[bad])
     assert offsets.fetch([good, bad]) == {good: 3, bad: None}
     offsets.close()
-
-
-def test_closing_ends_the_wait(group: str) -> None:
-    """If there is no broker, a search stops when it is closed, long before its timeout."""
-    offsets = MemberOffsets(group, "tests", lambda: [], 5.0, 600.0, 30.0)
-    replies: list[Reply] = []
-    thread = threading.Thread(
-        target=lambda: replies.append(offsets.execute(FetchOffsets(tuple(TPS)), always))
-    )
-    thread.start()
-    offsets.close()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert isinstance(replies[0], Failed)
-    assert "no broker is registered" in replies[0].detail
 
 
 def fetched_from(broker: BrokerEndpoint, group: str, versions: Mapping[int, int]) -> FetchedOffsets:

@@ -60,7 +60,7 @@ def _end_session(cluster: LocalCluster, group: str, member: Any) -> None:
         expire_session(cluster.zookeeper, *member._zk._client.client_id)
         return
     host, _, port = cluster.bootstrap.partition(":")
-    brokers = KnownBrokers([BrokerEndpoint(-1, host, int(port))], lambda _: 0)
+    brokers = KnownBrokers(lambda: [BrokerEndpoint(-1, host, int(port))], lambda _: 0)
     client = GroupClient(
         group, "", None, brokers, session_timeout=10, rebalance_timeout=30, timeout=10
     )

@@ -329,7 +329,7 @@ class MixedPair(Pair):
             group,
             "tests",
             None,
-            KnownBrokers((self.broker.endpoint,), lambda _: 0),
+            KnownBrokers(lambda: (self.broker.endpoint,), lambda _: 0),
             session_timeout=LONG,
             rebalance_timeout=LONG,
             timeout=20.0,

@@ -273,7 +273,7 @@ class ClassicMember:
             group,
             "tests",
             None,
-            KnownBrokers((broker.endpoint,), lambda _: 0),
+            KnownBrokers(lambda: (broker.endpoint,), lambda _: 0),
             session_timeout=30.0,
             rebalance_timeout=30.0,
             timeout=10.0,

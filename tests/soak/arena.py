@@ -429,7 +429,7 @@ class Arena:
             BrokerEndpoint(number, "127.0.0.1", server.port)
             for number, server in enumerate(self.cluster.broker_servers)
         ]
-        known = KnownBrokers(brokers, lambda _: 0)
+        known = KnownBrokers(lambda: brokers, lambda _: 0)
         if self.settings.kind == "consumer":
             client: GroupClient = ConsumerGroupClient(_OUTSIDE, "soak", known, timeout=5.0)
         else:

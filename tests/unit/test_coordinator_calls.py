@@ -103,7 +103,7 @@ class Bench:
 
     def __init__(self, reply: Any) -> None:
         self.broker, self.timeouts = Broker(reply), list[float | None]()
-        brokers = KnownBrokers([HERE], lambda broker: 0)
+        brokers = KnownBrokers(lambda: [HERE], lambda broker: 0)
         limits: Mapping[str, Any] = {"session_timeout": 10, "rebalance_timeout": 60, "timeout": 5}
         self.client = GroupClient("g", "c", None, brokers, **limits)
         self.client.coordinator = HERE

@@ -37,7 +37,7 @@ def test_answers_that_ask_to_rejoin_keep_the_gate_open_for_the_rebalance_timeout
         "g",
         "c",
         None,
-        KnownBrokers([], lambda broker: 0),
+        KnownBrokers(lambda: [], lambda broker: 0),
         session_timeout=30.0,
         rebalance_timeout=12.0,
         timeout=1.0,

@@ -312,7 +312,7 @@ def test_offsets_in_the_other_store_are_named_at_the_start(
     asked = []
 
     class Coordinator:
-        def __init__(self, *_: object) -> None: ...
+        def __init__(self, *_: object, **_settings: object) -> None: ...
 
         def stored(self, _: str, partitions: Iterable[TopicPartition]) -> dict[Any, StoredOffset]:
             asked.append(list(partitions))
@@ -320,7 +320,7 @@ def test_offsets_in_the_other_store_are_named_at_the_start(
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr("zkconsumer.broker.groups.offset_client.MemberOffsets", Coordinator)
+    monkeypatch.setattr("zkconsumer.broker.groups.offset_client.OffsetClient", Coordinator)
     with caplog.at_level(logging.WARNING, "zkconsumer.member"):
         member = ZookeeperConsumerConnector({"group.id": "g", "zookeeper.connect": "nowhere:1"})
         if has_topic:

@@ -16,18 +16,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from zkconsumer.broker.groups.offset_client import MemberOffsets
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import (
-    Failed,
-    FetchOffsets,
-    StoreOffsets,
-    always,
-)
 from zkconsumer.errors import (
     CommitFailedError,
     ConfigError,
@@ -442,15 +435,6 @@ def test_an_unexpected_error_of_a_line_reaches_the_member(fault: BaseException) 
         line.check()
     line.close()
     line.check()
-
-
-def test_an_operation_on_offsets_is_answered_when_no_broker_is() -> None:
-    """Without an answer the member would wait indefinitely."""
-    nowhere = MemberOffsets("g", "c", lambda: [], 1.0, 0.0, 0.0)
-    for op in (FetchOffsets((P0,)), StoreOffsets(((P0, 3),))):
-        reply = nowhere.execute(op, always)
-        assert isinstance(reply, Failed)
-        assert "no broker is registered in ZooKeeper" in reply.detail
 
 
 def test_many_filters_on_many_topics_do_not_stop_the_heartbeat(switch: Switch) -> None:

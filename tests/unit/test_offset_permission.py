@@ -17,7 +17,8 @@ import pytest
 
 from tests.unit.test_leases import SESSION, HandHost, LateZk
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.groups.offset_client import MemberOffsets
+from zkconsumer.broker.groups.classic_client import GroupClient
+from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
@@ -26,6 +27,7 @@ from zkconsumer.core.common.types import (
     Subscription,
     TopicPartition,
 )
+from zkconsumer.core.groups.events import CoordinatorFound
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import Node, Ok, SessionEvent, Stat
@@ -33,6 +35,7 @@ from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
 from zkconsumer.runtime.membership.line import ServerLine
 from zkconsumer.runtime.membership.zookeeper import SessionSignals, ZooKeeperCoordination
 
@@ -80,23 +83,35 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
+class Host(HandHost):
+    """Its timers run by themselves."""
+
+    def now(self) -> float:
+        return self.time
+
+    def after(self, seconds: float, action: Callable[[], object]) -> None:
+        threading.Timer(seconds, action).start()
+
+
 class Bench:
     """A member that owns ``TP`` in session 1, and stores offsets in Kafka on the real thread."""
 
     def __init__(self) -> None:
-        self.host, self.zk, self.broker = HandHost(), LateZk(), Coordinator()
+        self.host, self.zk, self.broker = Host(), LateZk(), Coordinator()
         self.gate = DeliveryGate(now=self.host.lease_now)
         host: Any = self.host
         zk: Any = self.zk
         self.signals = SessionSignals(host, self.gate)
         broker: Any = self.broker
-        offsets = MemberOffsets("g", "c", lambda: [broker.endpoint], 5.0, SOON, 0.01)
-        offsets._connections[broker.endpoint] = broker
-        offsets._coordinators["g"] = broker.endpoint
-        offsets._forget = lambda: None  # type: ignore[method-assign]
-        self.line = ServerLine(offsets, "offsets", _raise)
+        client = GroupClient("g", "c", None, KnownBrokers(lambda: [], lambda _: 0), timeout=5.0)
+        client._connection = lambda *_: broker  # type: ignore[method-assign]
+        client._connections[broker.endpoint, 5.0] = broker
+        client.coordinator = broker.endpoint
+        client._find = lambda command: CoordinatorFound(command.token)  # type: ignore[method-assign]
+        self.line = ServerLine(client, "offsets", _raise)
+        self.offsets = KafkaOffsets(host, self.line, "g", SOON, 0.01)
         self.coordination = ZooKeeperCoordination(
-            host, self.gate, zk, self.signals, SESSION, offsets=self.line
+            host, self.gate, zk, self.signals, SESSION, offsets=self.offsets
         )
         spec = MemberSpec(
             GroupPaths("g"), "c", Subscription(Pattern.STATIC, {"t": 1}), kafka_storage=True
@@ -139,7 +154,7 @@ def bench() -> Iterator[Bench]:
     """A member with a session."""
     made = Bench()
     yield made
-    made.line.close()
+    made.offsets.close()
 
 
 def test_a_commit_is_not_repeated_after_its_session(bench: Bench) -> None:

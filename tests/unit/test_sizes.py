@@ -19,11 +19,9 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups import group_coordinators, offset_client, offset_times
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
-from zkconsumer.broker.groups.offset_client import MemberOffsets
-from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
-from zkconsumer.core.zookeeper.ops import Create, Failed, Multi, Ok, StoreOffsets, ZkOp, always
+from zkconsumer.core.zookeeper.ops import Create, Multi, ZkOp
 from zkconsumer.core.zookeeper.scripts import common
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
@@ -90,13 +88,10 @@ class Broker:
 
     endpoint = HERE
 
-    def __init__(
-        self, fails_at: int | None = None, deferred: Sequence[TopicPartition] = ()
-    ) -> None:
+    def __init__(self, fails_at: int | None = None) -> None:
         self.stored: dict[TopicPartition, int] = {}
         self.batches: list[int] = []
         self._fails_at = fails_at
-        self._deferred = frozenset(deferred)
 
     def version(self, _key: int, *wanted: int) -> int:
         return wanted[0]
@@ -110,11 +105,8 @@ class Broker:
             parts = []
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
-                code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if tp in self._deferred else 0
-                if not code:
-                    self.stored[tp] = part.committed_offset
-                answer = SimpleNamespace(partition_index=tp.partition, error_code=int(code))
-                parts.append(answer)
+                self.stored[tp] = part.committed_offset
+                parts.append(SimpleNamespace(partition_index=tp.partition, error_code=0))
             topics.append(SimpleNamespace(name=topic.name, partitions=parts))
         return SimpleNamespace(topics=topics)
 
@@ -169,23 +161,6 @@ def test_every_topic_of_a_large_cluster_is_asked_for(monkeypatch: pytest.MonkeyP
     found = coordinators(monkeypatch, Broker()).hidden("abcdefg")
     assert found == {"a", "d", "g"}
     assert asked == list("abcdefg")
-
-
-@pytest.mark.parametrize("stored", range(len(TPS) + 1))
-def test_an_offset_that_no_coordinator_took_is_not_stored(stored: int) -> None:
-    """The coordinator stores some partitions, asks to try the others again, and is gone."""
-    broker: Any = Broker(1, TPS[stored:])
-    offsets = MemberOffsets("g", "tests", lambda: [HERE], 1.0, 0.05, 0.01)
-    offsets._find = lambda group: HERE  # type: ignore[method-assign]
-    offsets._connection = lambda endpoint: broker  # type: ignore[method-assign]
-    reply = offsets.execute(StoreOffsets(tuple((tp, 5) for tp in TPS)), always)
-    if stored:
-        assert isinstance(reply, Ok)
-        assert isinstance(reply.value, tuple)
-        assert [fault is None for fault in reply.value] == [tp in TPS[:stored] for tp in TPS]
-    else:
-        assert isinstance(reply, Failed)
-    assert set(broker.stored) == set(TPS[:stored])
 
 
 @pytest.mark.parametrize("answered", range(4))

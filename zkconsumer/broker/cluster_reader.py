@@ -54,7 +54,7 @@ class ClusterReader:
         self._timeout = timeout
         self._security = KafkaSecurity() if security is None else security
         bootstrap = [BrokerEndpoint(-1 - n, *address) for n, address in enumerate(addresses)]
-        self._known = KnownBrokers(bootstrap, lambda _broker: 0)
+        self._known = KnownBrokers(lambda: bootstrap, lambda _broker: 0)
         self._connection: BrokerConnection | None = None
         self._closed = False
 

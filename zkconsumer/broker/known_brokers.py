@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from zkconsumer.core.common.types import BrokerEndpoint
 
@@ -13,14 +13,16 @@ class KnownBrokers:
     """The brokers that one member knows, and their failures.
 
     Args:
-        bootstrap: the first brokers to ask.
+        bootstrap: called for the first brokers to ask.
         load: how many requests the member has in flight to a broker.
     """
 
     def __init__(
-        self, bootstrap: Sequence[BrokerEndpoint], load: Callable[[BrokerEndpoint], int]
+        self,
+        bootstrap: Callable[[], Iterable[BrokerEndpoint]],
+        load: Callable[[BrokerEndpoint], int],
     ) -> None:
-        self._bootstrap = tuple(bootstrap)
+        self._bootstrap = bootstrap
         self._load = load
         self._learnt: tuple[BrokerEndpoint, ...] = ()
         self._failures: dict[tuple[str, int], float] = {}
@@ -48,7 +50,7 @@ class KnownBrokers:
         """
         brokers = list(
             {
-                (broker.host, broker.port): broker for broker in (*self._bootstrap, *self._learnt)
+                (broker.host, broker.port): broker for broker in (*self._bootstrap(), *self._learnt)
             }.values()
         )
         random.shuffle(brokers)

@@ -8,6 +8,7 @@ inside kernel events.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tests.sim.runs.whole import WholePlane
@@ -24,7 +25,8 @@ from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
-from zkconsumer.runtime.membership.live_move import DualGate, LiveCoordination, LiveOffsets
+from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
+from zkconsumer.runtime.membership.live_move import DualGate, LiveCoordination, committer
 from zkconsumer.runtime.membership.zookeeper import SessionSignals, ZooKeeperCoordination
 from zkconsumer.sim.judges.invariants import MemberAtRest, Observer
 from zkconsumer.sim.members.group_member import Brokers, LinesProcess
@@ -72,7 +74,14 @@ class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
         machine = LiveMember(spec, group_spec, paths.mode, usual)
         requests, heartbeats, offsets = self._lines
         self._signals = SessionSignals(self.host, gate.zookeeper)
-        commits = LiveOffsets(self.host, machine.group, machine.live, offsets, requests)
+        commits = KafkaOffsets(
+            self.host,
+            offsets,
+            group_spec.group,
+            group_spec.session_timeout,
+            group_spec.backoff,
+            partial(committer, machine),
+        )
         self._coordination = ZooKeeperCoordination(
             self.host,
             gate.zookeeper,

@@ -11,19 +11,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import (
-    Code,
-    Failed,
-    FetchOffsets,
-    OffsetOp,
-    Ok,
-    Permission,
-    Permit,
-    Reply,
-)
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.reactions import UNREACHABLE
+from zkconsumer.core.zookeeper.ops import OffsetOp, Permission, Permit, Reply, always
+from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
+from zkconsumer.runtime.membership.loop import Host
 from zkconsumer.sim.kernel import Kernel
 
 OnStored = Callable[[TopicPartition, int | None, int, int, bool], object]
@@ -44,116 +40,142 @@ class SimOffsets:
     stored: dict[TopicPartition, int]
     troubled: bool = False
 
-    def port(self, session: Callable[[], int], sure: Callable[[int], bool]) -> SimOffsetPort:
+    def of_member(
+        self, host: Host, session: Callable[[], int], sure: Callable[[int], bool]
+    ) -> SimKafkaOffsets:
         """One member's access to the store. ``sure``: whether a session of its surely lives now."""
-        return SimOffsetPort(self, session, sure)
+        return SimKafkaOffsets(self, host, session, sure)
 
-    def carry_out(self, op: OffsetOp, session: int, sure: bool, refuse: bool) -> Reply:
-        """Carry out an operation now; ``refuse`` the first partition of a commit."""
-        if isinstance(op, FetchOffsets):
-            return Ok(tuple(self.stored.get(tp) for tp in op.partitions))
-        faults: list[str | None] = []
-        for tp, position in op.positions:
-            if refuse and not faults:
-                faults.append(f"{tp}: refused")
+    def carry_out(self, command: Any, session: int, sure: bool, refuse: bool) -> events.Event:
+        """Carry out a request now; ``refuse`` the first partition of a commit."""
+        if isinstance(command, commands.FetchOffsets):
+            found = {tp: self.stored.get(tp) for tp in command.partitions}
+            return events.OffsetsFetched(command.token, found)
+        codes: dict[TopicPartition, int] = {}
+        for tp, position in command.positions.items():
+            if refuse and not codes:
+                codes[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 continue
             before = self.stored.get(tp)
             self.stored[tp] = position
             self.on_stored(tp, before, position, session, sure)
-            faults.append(None)
-        return Ok(tuple(faults))
+            codes[tp] = ErrorCode.NONE
+        return events.OffsetsCommitted(command.token, codes)
 
 
-@dataclass(slots=True)
-class _Job:
-    """An operation of a member. ``until``: when it is repeated for the last time."""
+@dataclass(frozen=True, slots=True)
+class _InSession:
+    """The permission of an operation, and the session in which the member began it."""
 
-    op: OffsetOp
-    session: int
-    on_reply: Callable[[Reply], object]
     permission: Permission
-    until: float = 0.0
+    session: int
+
+    def __call__(self) -> Permit:
+        return self.permission()
 
 
-class SimOffsetPort:
-    """The ``OffsetPort`` of a simulated member: one operation at a time, repeated for a while."""
+class SimKafkaOffsets(KafkaOffsets):
+    """The offsets of a simulated member. Its line knows in which session an operation began."""
 
     def __init__(
-        self, store: SimOffsets, session: Callable[[], int], sure: Callable[[int], bool]
+        self,
+        store: SimOffsets,
+        host: Host,
+        session: Callable[[], int],
+        sure: Callable[[int], bool],
     ) -> None:
-        self._store = store
         self._session = session
-        self._sure = sure
-        self._waiting: deque[_Job] = deque()
-        self._job: _Job | None = None
-        self._late: Callable[[], object] | None = None
-        """Carries out the request that the store still has."""
-        self._closed = False
+        super().__init__(host, _Line(store, sure), "g", _ATTEMPTS_S, _BACKOFF_S)
 
     def submit(
         self, op: OffsetOp, on_reply: Callable[[Reply], object], permission: Permission
     ) -> None:
         """See ``OffsetPort``."""
-        self._waiting.append(_Job(op, self._session(), on_reply, permission))
+        super().submit(op, on_reply, _InSession(permission, self._session()))
+
+
+_Request = tuple[Any, Callable[[Any, float, int], object], Permission]
+
+
+class _Line:
+    """A member's ``RequestLine`` to the store: a request at a time, each answered once."""
+
+    def __init__(self, store: SimOffsets, sure: Callable[[int], bool]) -> None:
+        self.coordinator = 0
+        self._store = store
+        self._sure = sure
+        self._waiting: deque[_Request] = deque()
+        self._request: _Request | None = None
+        """It is in flight."""
+        self._late: Callable[[], object] | None = None
+        """Carries out the request that the store still has."""
+
+    def submit(
+        self,
+        command: Any,
+        on_answer: Callable[[Any, float, int], object],
+        permission: Permission = always,
+    ) -> None:
+        """See ``RequestLine``."""
+        self._waiting.append((command, on_answer, permission))
         self._next()
 
+    def interrupt(self) -> None:
+        """See ``RequestLine``."""
+        if self._request is not None:
+            self._fail(self._request, UNREACHABLE)
+
     def interrupt_ended(self) -> None:
-        """See ``OffsetPort``."""
-        job = self._job
-        if job is not None and job.permission() is Permit.ENDED:
-            self._answer(job, Failed(Code.OTHER, detail=Permit.ENDED.value))
+        """See ``RequestLine``."""
+        if self._request is not None and self._request[2]() is Permit.ENDED:
+            self.interrupt()
 
     def close(self) -> None:
-        """See ``OffsetPort``."""
-        self._closed = True
+        """See ``RequestLine``."""
         self._waiting.clear()
+        self._request = None
 
     def _next(self) -> None:
-        if self._job is None and self._waiting:
-            self._job = job = self._waiting.popleft()
-            job.until = self._store.kernel.now + _ATTEMPTS_S
-            self._attempt(job)
-
-    def _attempt(self, job: _Job) -> None:
-        if self._closed or job is not self._job:
+        if self._request is not None or not self._waiting:
             return
+        self._request = request = self._waiting.popleft()
+        command, _, permission = request
         store, kernel = self._store, self._store.kernel
-        permit = job.permission()
-        if permit is not Permit.GRANTED:
-            failed = Failed(Code.OTHER, detail=permit.value)
-            if permit is Permit.ENDED or kernel.now >= job.until:
-                kernel.schedule(0.0, partial(self._answer, job, failed))
-            else:
-                kernel.schedule(_BACKOFF_S, partial(self._attempt, job))
+        if isinstance(command, commands.FindCoordinator):
+            found = events.CoordinatorFound(command.token)
+            kernel.schedule(0.001, partial(self._answer, request, found))
             return
-        sure, rng = self._sure(job.session), kernel.rng
+        assert isinstance(permission, _InSession)
+        if isinstance(command, commands.CommitOffsets) and permission() is not Permit.GRANTED:
+            kernel.schedule(0.0, partial(self._fail, request, UNREACHABLE))
+            return
+        session, rng = permission.session, kernel.rng
+        sure = self._sure(session)
         wait = 0.001 + 0.004 * rng.random()
         what = rng.random() if store.troubled else 1.0
         refuse = store.troubled and rng.random() < 0.1
-        if what < 0.3 and kernel.now < job.until:  # the coordinator loads the group
-            kernel.schedule(wait + _BACKOFF_S, partial(self._attempt, job))
+        self._arrive()
+        if what < 0.3:
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            kernel.schedule(wait, partial(self._fail, request, code))
             return
         if what < 0.5:
             wait += 3.0 * rng.random()
-        reply: list[Reply] = []
+        answer: list[events.Event] = []
 
         def arrive() -> None:
-            if not reply:
-                reply.append(store.carry_out(job.op, job.session, sure, refuse))
+            if not answer:
+                answer.append(store.carry_out(command, session, sure, refuse))
 
         def answered() -> None:
             self._arrive()
-            self._answer(job, reply[0])
+            self._answer(request, answer[0])
 
-        self._arrive()
-        if what < 0.6:  # the request is lost
-            pass
-        else:
+        if what >= 0.6:  # otherwise the request is lost
             self._late = arrive
             kernel.schedule(wait, arrive)
-        if what < 0.7:
-            failed = Failed(Code.OTHER, detail="no answer from the offset coordinator")
-            kernel.schedule(wait + 1.0, partial(self._answer, job, failed))
+        if what < 0.7:  # the answer is lost
+            kernel.schedule(wait + 1.0, partial(self._fail, request, UNREACHABLE))
         else:
             kernel.schedule(wait, answered)
 
@@ -163,13 +185,14 @@ class SimOffsetPort:
         if late is not None:
             late()
 
-    def _answer(self, job: _Job, reply: Reply) -> None:
-        if job is not self._job:
-            return
-        self._job = None
-        if not self._closed:
-            job.on_reply(reply)
+    def _fail(self, request: _Request, code: int) -> None:
+        self._answer(request, events.RequestFailed(request[0].token, code))
+
+    def _answer(self, request: _Request, event: Any) -> None:
+        if request is self._request:
+            self._request = None
+            request[1](event, 0.0, 0)
             self._next()
 
 
-__all__ = ["SimOffsetPort", "SimOffsets"]
+__all__ = ["SimKafkaOffsets", "SimOffsets"]

@@ -56,7 +56,7 @@ class WholeMember(SimMember):
             port: Any = SimClusterPort(zk, self.host)
             directory = ClusterDirectory(self.host, port, False, self._signals.on_watch)
         if self._offset_store is not None:
-            offsets = self._offset_store.port(lambda: self.session, self._surely_in)
+            offsets = self._offset_store.of_member(self.host, lambda: self.session, self._surely_in)
         return offsets, directory, _ASK_BROKERS_S
 
     def _surely_in(self, session: int) -> bool:

@@ -63,12 +63,13 @@ class GroupClient:
         client_id: ``client.id``.
         instance_id: ``group.instance.id``; brokers before 2.3 do not know it.
         brokers: whom to ask for the coordinator.
-        session_timeout, rebalance_timeout: seconds, sent to the coordinator.
+        session_timeout, rebalance_timeout: seconds, sent to the coordinator. 0: this client reads
+            and commits offsets without being a member; brokers since 0.8.2 can do that.
         timeout: seconds for connecting and for each answer but those that wait for other members.
         on_exchange: see ``OnExchange``.
     """
 
-    _commit_versions: ClassVar[Sequence[int]] = (7, 2)
+    _commit_versions: ClassVar[Sequence[int]] = (7, 2, 1)
 
     def __init__(
         self,
@@ -77,9 +78,9 @@ class GroupClient:
         instance_id: str | None,
         brokers: KnownBrokers,
         *,
-        session_timeout: float,
-        rebalance_timeout: float,
         timeout: float,
+        session_timeout: float = 0.0,
+        rebalance_timeout: float = 0.0,
         on_exchange: OnExchange | None = None,
         security: KafkaSecurity | None = None,
     ) -> None:
@@ -166,6 +167,8 @@ class GroupClient:
         return events.CoordinatorFound(command.token)
 
     def _check_protocol(self, connection: BrokerConnection) -> None:
+        if not self._session_timeout:
+            return
         self._require(
             connection,
             JOIN_GROUP,

@@ -22,24 +22,14 @@ from zkconsumer.broker.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.error_codes import AWAY, ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.groups.formats.consumer_protocol import by_topic
-from zkconsumer.core.zookeeper.ops import Permission, Permit
 from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,
     CommitFailedError,
     UnsupportedBrokerError,
-)
-
-_AGAIN: Final = frozenset(
-    {
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
 )
 
 _STABLE: Final = 7
@@ -78,18 +68,6 @@ class TryAgainError(Exception):
         self.error = error
 
 
-def check_permission(permission: Permission) -> None:
-    """Raise if a request may not be sent now: TryAgainError if it may be sent later.
-
-    Raises CommitFailedError when it must never be sent again.
-    """
-    permit = permission()
-    if permit is Permit.WAIT:
-        raise TryAgainError(BrokerError(permit.value))
-    if permit is Permit.ENDED:
-        raise CommitFailedError(permit.value)
-
-
 def until(
     once: Callable[[], T],
     forget: Callable[[], object],
@@ -126,7 +104,7 @@ def check(code: int, what: str) -> None:
         raise TryAgainError(PendingOffsetsError(f"{what}: a transaction that commits it is open"))
     if code:
         error = error_from_code(code, what)
-        raise TryAgainError(error) if code in _AGAIN else error
+        raise TryAgainError(error) if code in AWAY else error
 
 
 class Search(NamedTuple):
@@ -314,7 +292,7 @@ def settle(
     again: BrokerError | None = None
     for tp, code in codes.items():
         error = error_from_code(code, f"commit of {tp}") if code else None
-        if error is not None and code in _AGAIN:
+        if error is not None and code in AWAY:
             again = error
             continue
         del left[tp]

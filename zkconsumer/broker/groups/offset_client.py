@@ -16,7 +16,6 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups.coordinator_calls import (
     StoredOffset,
     check,
-    check_permission,
     commit,
     fetch_offsets,
     search_coordinator,
@@ -26,21 +25,7 @@ from zkconsumer.broker.groups.coordinator_calls import (
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.zookeeper.ops import (
-    Code,
-    Failed,
-    FetchOffsets,
-    OffsetOp,
-    Ok,
-    Permission,
-    Reply,
-)
-from zkconsumer.errors import (
-    BrokerError,
-    BrokerUnavailableError,
-    GroupActiveError,
-    ZkConsumerError,
-)
+from zkconsumer.errors import BrokerError, BrokerUnavailableError, GroupActiveError
 
 BATCH: Final = 2000
 """Partitions or topics in one request."""
@@ -96,11 +81,6 @@ class OffsetClient:
         """Fail instead of waiting from now on. Any thread."""
         self._closed.set()
 
-    def interrupt(self) -> None:
-        """End the attempt in progress. It is repeated if it is still permitted. Any thread."""
-        for connection in list(self._connections.values()):
-            connection.abort(discard=True)
-
     def coordinator(self, group: str) -> BrokerEndpoint:
         """Return the group's coordinator, if it was found already."""
         return self._until(lambda: self._find(group), name_of(group))
@@ -126,18 +106,7 @@ class OffsetClient:
         leader epoch is stored by brokers since 2.1. Raises GroupActiveError when the coordinator
         refuses because the group has members.
         """
-        refused: dict[TopicPartition, BrokerError] = {}
-        self._commit(group, dict(offsets), refused, permit)
-        return refused
-
-    def _commit(
-        self,
-        group: str,
-        left: dict[TopicPartition, StoredOffset],
-        refused: dict[TopicPartition, BrokerError],
-        permit: Callable[[], object],
-    ) -> None:
-        """Store ``left``, from which stored and refused partitions are removed."""
+        left, refused = dict(offsets), dict[TopicPartition, BrokerError]()
 
         def tell(connection: BrokerConnection) -> None:
             # The connection is open, so nothing delays the request after the question.
@@ -157,6 +126,7 @@ class OffsetClient:
 
         if left:
             self._at_coordinator(group, tell)
+        return refused
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -210,61 +180,6 @@ class OffsetClient:
     def _until(self, once: Callable[[], T], what: str, patience: float | None = None) -> T:
         limit = self._patience if patience is None else patience
         return until(once, self._forget, limit, self._backoff, self._closed, what)
-
-
-class MemberOffsets(OffsetClient):
-    """The offsets in Kafka of a member in ZooKeeper.
-
-    It is a ``Client`` of ``zkconsumer.runtime.membership.line``.
-
-    Args:
-        group: ``group.id``. The other arguments are those of ``OffsetClient``.
-    """
-
-    def __init__(self, group: str, *args: Any) -> None:
-        super().__init__(*args)
-        self._group = group
-        self._permit: Callable[[], object] = lambda: None
-
-    def execute(self, op: OffsetOp, permission: Permission) -> Reply:
-        """Carry out an operation; return its reply, ``Failed`` for an error.
-
-        ``permission`` is asked before each attempt, and again right before a commit is sent.
-        """
-        self._permit = partial(check_permission, permission)
-        try:
-            if isinstance(op, FetchOffsets):
-                stored = self.stored(self._group, op.partitions)
-                return Ok(
-                    tuple(stored[tp].offset if tp in stored else None for tp in op.partitions)
-                )
-            refused = self._store(op.positions)
-            return Ok(tuple(str(refused[tp]) if tp in refused else None for tp, _ in op.positions))
-        except ZkConsumerError as error:
-            return Failed(Code.OTHER, detail=str(error))
-
-    def close(self) -> None:
-        """Abandon the operation in progress. Any thread."""
-        self.stop_waiting()
-        self.interrupt()
-
-    def _store(
-        self, positions: Sequence[tuple[TopicPartition, int]]
-    ) -> dict[TopicPartition, BrokerError]:
-        """Store positions. Those that no coordinator has taken in time are refused."""
-        left = {tp: StoredOffset(position) for tp, position in positions}
-        refused: dict[TopicPartition, BrokerError] = {}
-        try:
-            self._commit(self._group, left, refused, self._permit)
-        except BrokerError as error:
-            if len(left) == len(positions):
-                raise
-            refused.update(dict.fromkeys(left, error))
-        return refused
-
-    def _find(self, group: str) -> BrokerEndpoint:
-        self._permit()  # before the search, which may be long
-        return super()._find(group)
 
 
 def fetch_stored(

@@ -6,6 +6,7 @@ Source: org.apache.kafka.common.protocol.Errors of Kafka 4.0, where they are num
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 ErrorCode = IntEnum(
     "ErrorCode",
@@ -51,6 +52,16 @@ ErrorCode = IntEnum(
     """,
     start=-1,
 )
+
+AWAY: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""The coordinator is away or not ready: a request about offsets may be repeated."""
 
 
 def name_of(code: int) -> str:

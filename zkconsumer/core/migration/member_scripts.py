@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from zkconsumer.core.migration.commands import (
     AckStored,
@@ -47,7 +47,6 @@ from zkconsumer.core.zookeeper.scripts.common import (
 from zkconsumer.core.zookeeper.znodes import encode_registration
 from zkconsumer.errors import ZnodeFormatError
 
-MEMBERSHIP_ENDED: Final = "offsets in Kafka: the member has left the coordinator's group meanwhile"
 Scripts = Callable[[Any, ScriptContext], MemberScript[Any]]
 
 
@@ -238,7 +237,7 @@ def _commit(
     departures = live.departures
     owned = yield from kafka_storage.confirm_owners(command, ctx)
     if live.departures != departures:
-        raise Refused(Code.OTHER, "", MEMBERSHIP_ENDED)
+        raise Refused(Code.OTHER, "", kafka_storage.MEMBERSHIP_ENDED)
     stored = yield from kafka_storage.store(command, ctx, owned)
     positions = {
         tp: at

@@ -1,4 +1,4 @@
-"""LiveCoordination: both coordinations of a migratable member, its delivery gate, its offsets.
+"""LiveCoordination: both coordinations of a migratable member, its delivery gate.
 
 Owns which of the two leases delivery needs. Runs on the host's thread; leases are extended by the
 threads that hear from the servers.
@@ -9,39 +9,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.groups import commands, events
-from zkconsumer.core.groups.classic import ClassicMachine
-from zkconsumer.core.groups.reactions import (
-    SENT_AGAIN,
-    Reaction,
-    Request,
-    codes_of,
-    name_of,
-    reaction,
-)
 from zkconsumer.core.migration.commands import FromGroup, NeedGroup, ToGroup
-from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.member import LiveMember
-from zkconsumer.core.migration.member_scripts import MEMBERSHIP_ENDED
-from zkconsumer.core.zookeeper.ops import (
-    Code,
-    Failed,
-    FetchOffsets,
-    OffsetOp,
-    Ok,
-    Permission,
-    Permit,
-    Reply,
-    StoreOffsets,
-)
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.membership.classic import BrokerCoordination, RequestLine
-from zkconsumer.runtime.membership.loop import Host, MemberPort
+from zkconsumer.runtime.membership.classic import BrokerCoordination
+from zkconsumer.runtime.membership.kafka_offsets import Committer, KafkaOffsets
+from zkconsumer.runtime.membership.loop import MemberPort
 from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
 
 
@@ -104,125 +79,10 @@ class Lease(DeliveryGate):
         self._gate.refresh()
 
 
-@dataclass(slots=True)
-class _Job:
-    op: OffsetOp
-    on_reply: Callable[[Reply], object]
-    until: float
-    permission: Permission
-    departures: int
-
-
-class LiveOffsets:
-    """Reads and commits offsets in Kafka as the member that ``group`` is at that moment.
-
-    Args:
-        host: runs the member.
-        group: the member on the coordinator.
-        live: counts how often the member has left the coordinator's group. Positions from before
-            are not stored: another member may have had the partitions in between.
-        line: carries the requests.
-        requests: the line that knows where the coordinator is.
-    """
-
-    def __init__(
-        self,
-        host: Host,
-        group: ClassicMachine,
-        live: LiveMachine,
-        line: RequestLine,
-        requests: RequestLine,
-    ) -> None:
-        self.committed = 0
-        """Offsets stored. Host's thread."""
-        self._host = host
-        self._group = group
-        self._live = live
-        self._line = line
-        self._requests = requests
-        self._closed = False
-
-    def submit(
-        self, op: OffsetOp, on_reply: Callable[[Reply], object], permission: Permission
-    ) -> None:
-        """Carry out ``op``; call ``on_reply`` once, on the host's thread.
-
-        ``permission`` is asked right before each attempt is sent.
-        """
-        until = self._host.now() + self._group.spec.session_timeout
-        self._send(_Job(op, on_reply, until, permission, self._live.departures))
-
-    def interrupt_ended(self) -> None:
-        """End the attempt in progress if it is no longer permitted."""
-        self._line.interrupt_ended()
-
-    def close(self) -> None:
-        """Abandon the request in progress."""
-        self._closed = True
-        self._line.close()
-
-    def _send(self, job: _Job) -> None:
-        if self._closed:
-            return
-        group, op, permit = self._group, job.op, job.permission()
-        stores = isinstance(op, StoreOffsets)
-        if permit is Permit.ENDED:
-            self._fail(job, permit.value)
-        elif stores and job.departures != self._live.departures:
-            self._fail(job, MEMBERSHIP_ENDED)
-        elif stores and permit is Permit.WAIT:
-            self._again(job, permit.value)
-        elif stores and group.generation < 0:
-            self._fail(job, "not a member on the coordinator at the moment")
-        else:
-            self._line.coordinator = self._requests.coordinator
-            self._line.submit(
-                commands.CommitOffsets(0, group.member_id, group.generation, dict(op.positions))
-                if isinstance(op, StoreOffsets)
-                else commands.FetchOffsets(0, frozenset(op.partitions)),
-                lambda event, *_sent: self._host.post(partial(self._take, job, event)),
-                job.permission,
-            )
-
-    def _take(self, job: _Job, event: Any) -> None:
-        op = job.op
-        if isinstance(op, FetchOffsets):
-            if isinstance(event, events.OffsetsFetched):
-                job.on_reply(Ok(tuple(event.offsets.get(tp) for tp in op.partitions)))
-            else:
-                self._again(job, f"offsets in Kafka: {event.detail}")
-            return
-        codes = list(codes_of(event, (tp for tp, _ in op.positions)).values())
-        if any(code and _passes(code) for code in codes):
-            names = ", ".join(sorted({name_of(code) for code in codes if code}))
-            self._again(job, f"offsets in Kafka: {names}")
-            return
-        self.committed += codes.count(0)
-        faults = tuple(
-            f"{tp}: {name_of(code)}" if code else None
-            for (tp, _), code in zip(op.positions, codes, strict=True)
-        )
-        job.on_reply(Ok(faults))
-
-    def _again(self, job: _Job, why: str) -> None:
-        """Send it again later, unless its time has passed."""
-        if self._host.now() > job.until:
-            self._fail(job, why)
-        else:
-            self._host.after(self._group.spec.backoff, partial(self._send, job))
-
-    def _fail(self, job: _Job, why: str) -> None:
-        job.on_reply(Failed(Code.OTHER, detail=why))
-
-
-def _passes(code: int) -> bool:
-    """Whether a commit may succeed a moment later, perhaps in the next generation."""
-    what = reaction(Request.COMMIT, code)
-    return (
-        what in SENT_AGAIN
-        or what in (Reaction.LOST, Reaction.EXPELLED)
-        or code == ErrorCode.REBALANCE_IN_PROGRESS
-    )
+def committer(member: LiveMember) -> Committer:
+    """As whom a migratable member commits offsets in Kafka at the moment."""
+    group = member.group
+    return Committer(group.member_id, group.generation, member.live.departures)
 
 
 class _ZooKeeperSide:
@@ -266,7 +126,7 @@ class LiveCoordination:
         self,
         zookeeper: ZooKeeperCoordination,
         group: BrokerCoordination,
-        offsets: LiveOffsets,
+        offsets: KafkaOffsets,
         gate: DualGate,
     ) -> None:
         self.zookeeper = zookeeper

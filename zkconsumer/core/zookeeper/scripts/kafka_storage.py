@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Code, Failed, FetchOffsets, StoreOffsets
 from zkconsumer.core.zookeeper.scripts import ownership
 from zkconsumer.core.zookeeper.scripts.common import MemberScript, Refused, ScriptContext, read_many
+
+MEMBERSHIP_ENDED: Final = "offsets in Kafka: the member has left the coordinator's group meanwhile"
 
 
 def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:

@@ -1,0 +1,220 @@
+"""KafkaOffsets: the offsets in Kafka of a member in ZooKeeper, also of a migratable one.
+
+Owns the search for the coordinator, and the retries. It is stepped: it runs on the host's thread,
+reads no clock and never waits; a ``RequestLine`` carries the requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from zkconsumer.core.common.error_codes import AWAY, ErrorCode, name_of
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.groups import commands, events
+from zkconsumer.core.groups.reactions import UNREACHABLE, codes_of
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Failed,
+    FetchOffsets,
+    OffsetOp,
+    Ok,
+    Permission,
+    Permit,
+    Reply,
+    StoreOffsets,
+)
+from zkconsumer.core.zookeeper.scripts.kafka_storage import MEMBERSHIP_ENDED
+from zkconsumer.runtime.membership.classic import RequestLine
+from zkconsumer.runtime.membership.loop import Host
+
+BATCH: Final = 2000
+"""Partitions in one commit: the coordinator stores it as one batch of limited size."""
+_NEXT_GENERATION: Final = frozenset(
+    {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID}
+)
+"""A commit that is refused so may succeed as the member of the next generation."""
+_STAYS: Final = _NEXT_GENERATION | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+"""After these codes the coordinator is not searched for again."""
+
+
+class Committer(NamedTuple):
+    """As whom offsets are committed at the moment; by default not as a member."""
+
+    member_id: str = ""
+    generation: int = -1
+    """-1: not a member."""
+    departures: int = 0
+    """How often the member has left the coordinator's group. Positions from before are not stored:
+    another member may have had the partitions in between."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """An operation. ``until``: when the last attempt is sent, on the host's clock."""
+
+    op: OffsetOp
+    on_reply: Callable[[Reply], object]
+    permission: Permission
+    until: float
+    departures: int
+    left: dict[TopicPartition, int]
+    """Positions that are neither stored nor refused."""
+    faults: dict[TopicPartition, str] = field(default_factory=dict)
+
+
+class KafkaOffsets:
+    """See ``OffsetPort``. Every operation is repeated until it succeeds or is refused.
+
+    Args:
+        host: runs the member.
+        line: carries the requests; nobody else uses it.
+        group: ``group.id``, for people.
+        timeout: seconds after which an operation is not repeated any more.
+        backoff: seconds between attempts.
+        committer: called before each commit, for a member of the coordinator's group.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        line: RequestLine,
+        group: str,
+        timeout: float,
+        backoff: float,
+        committer: Callable[[], Committer] | None = None,
+    ) -> None:
+        self._host = host
+        self._line = line
+        self._group = group
+        self._timeout = timeout
+        self._backoff = backoff
+        self._is_member = committer is not None
+        self._committer = committer or Committer
+        self._found = False
+        """Whether the line knows the coordinator."""
+        self._closed = False
+
+    def submit(
+        self, op: OffsetOp, on_reply: Callable[[Reply], object], permission: Permission
+    ) -> None:
+        """See ``OffsetPort``. ``on_reply`` is called on the host's thread."""
+        until, departures = self._host.now() + self._timeout, self._committer().departures
+        left = dict(op.positions) if isinstance(op, StoreOffsets) else {}
+        self._send(_Job(op, on_reply, permission, until, departures, left))
+
+    def interrupt_ended(self) -> None:
+        """See ``OffsetPort``."""
+        self._line.interrupt_ended()
+
+    def close(self) -> None:
+        """See ``OffsetPort``. What was not sent yet is never sent."""
+        self._closed = True
+        self._line.interrupt()
+        self._line.close()
+
+    def _send(self, job: _Job) -> None:
+        """Send the next request of an operation, if it is permitted now."""
+        if self._closed:
+            return
+        op, permit, committer = job.op, job.permission(), self._committer()
+        commits = isinstance(op, StoreOffsets)
+        request: Any
+        if permit is Permit.ENDED:
+            self._fail(job, permit.value)
+        elif commits and committer.departures != job.departures:
+            self._fail(job, MEMBERSHIP_ENDED)
+        elif commits and permit is Permit.WAIT:
+            self._again(job, permit.value)
+        elif commits and self._is_member and committer.generation < 0:
+            self._fail(job, "not a member on the coordinator at the moment")
+        else:
+            if not self._found:
+                request = commands.FindCoordinator(0)
+            elif isinstance(op, StoreOffsets):
+                batch = dict(islice(job.left.items(), BATCH))
+                request = commands.CommitOffsets(
+                    0, committer.member_id, committer.generation, batch
+                )
+            else:
+                request = commands.FetchOffsets(0, frozenset(op.partitions))
+            self._line.submit(
+                request,
+                lambda event, *_sent: self._host.post(partial(self._take, job, request, event)),
+                job.permission,
+            )
+
+    def _take(self, job: _Job, request: Any, event: Any) -> None:
+        """Handle the answer to a request."""
+        if self._closed:
+            return
+        if isinstance(event, events.CoordinatorFound):
+            self._found = True
+            self._send(job)
+        elif isinstance(event, events.OffsetsFetched):
+            assert isinstance(job.op, FetchOffsets)
+            job.on_reply(Ok(tuple(event.offsets.get(tp) for tp in job.op.partitions)))
+        elif isinstance(event, events.OffsetsCommitted):
+            self._committed(job, codes_of(event, request.positions))
+        elif self._passes(event.code):
+            self._found = self._found and event.code in _STAYS
+            self._again(job, event.detail or name_of(event.code))
+        else:
+            self._fail(job, event.detail or name_of(event.code))
+
+    def _committed(self, job: _Job, codes: dict[TopicPartition, int]) -> None:
+        again = ""
+        for tp, code in codes.items():
+            if self._passes(code):
+                again = f"commit of {tp}: {name_of(code)}"
+                self._found = self._found and code in _STAYS
+                continue
+            del job.left[tp]
+            if code:
+                job.faults[tp] = self._refusal(tp, code)
+        if again:
+            self._again(job, again)
+        elif job.left:
+            self._send(job)
+        else:
+            self._finish(job)
+
+    def _passes(self, code: int) -> bool:
+        """Whether a request that got this code may succeed a moment later."""
+        return code in AWAY or code == UNREACHABLE or (self._is_member and code in _NEXT_GENERATION)
+
+    def _refusal(self, tp: TopicPartition, code: int) -> str:
+        if code == ErrorCode.UNKNOWN_MEMBER_ID:
+            return (
+                f"{tp}: the coordinator refuses commits to group {self._group} because consumers "
+                "have joined it: stop them first"
+            )
+        return f"{tp}: {name_of(code)}"
+
+    def _again(self, job: _Job, why: str) -> None:
+        """Send it again later, unless its time has passed."""
+        # DEVIATION-28: the JVM searches and reads indefinitely, and retries only some commits.
+        wait = min(self._backoff, job.until - self._host.now())
+        if wait > 0:
+            self._host.after(wait, partial(self._send, job))
+        else:
+            self._fail(
+                job,
+                f"the offset coordinator of group {self._group} did not answer within "
+                f"{self._timeout:g} s: {why}",
+            )
+
+    def _fail(self, job: _Job, why: str) -> None:
+        """No attempt follows. Positions that are stored already count."""
+        if isinstance(job.op, StoreOffsets) and len(job.left) < len(job.op.positions):
+            job.faults.update(dict.fromkeys(job.left, why))
+            self._finish(job)
+        else:
+            job.on_reply(Failed(Code.OTHER, detail=why))
+
+    def _finish(self, job: _Job) -> None:
+        assert isinstance(job.op, StoreOffsets)
+        job.on_reply(Ok(tuple(job.faults.get(tp) for tp, _ in job.op.positions)))
