@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zkconsumer.core.common.faults import Trouble
     from zkconsumer.core.common.topic_filter import Blacklist, TopicFilter, Whitelist
     from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+    from zkconsumer.core.migration.modes import Mode
     from zkconsumer.errors import (
         AuthenticationError,
         BrokerError,
@@ -100,6 +101,7 @@ __all__ = [
     "Metrics",
     "MigratableConfig",
     "MigratableConsumerConnector",
+    "Mode",
     "OffsetOutOfRangeError",
     "OffsetsFileError",
     "ProtectedGroupError",
@@ -138,6 +140,7 @@ _HOMES = {
     "zkconsumer.core.common.types": ("ConsumerThreadId", "TopicPartition"),
     "zkconsumer.migratable": ("MigratableConsumerConnector",),
     "zkconsumer.core.common.faults": ("Trouble",),
+    "zkconsumer.core.migration.modes": ("Mode",),
     "zkconsumer.runtime.observation.health": ("Health", "Reason"),
     "zkconsumer.runtime.membership.listener": ("ConsumerRebalanceListener",),
     "zkconsumer.runtime.delivery.messages": (

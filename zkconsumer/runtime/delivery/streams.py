@@ -27,7 +27,8 @@ class KafkaStream:
 
     ``create_message_streams`` of a connector returns streams. Iterate a stream with ``for``;
     ``iter()`` gives the same iterator each time. Not for use by several threads at once: a call
-    while another thread searches for a message raises ``UsageError``.
+    while another thread searches for a message raises ``UsageError``, or Python's own
+    ``ValueError: generator already executing``.
 
     Every call that looks for a message may raise:
 
