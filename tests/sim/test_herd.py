@@ -13,7 +13,7 @@ from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import run_entry
 from zkconsumer.sim.members import bulk as bulk_module
-from zkconsumer.sim.runs.herd import EVENTS, Herd, HerdRun, simulate
+from zkconsumer.sim.runs.herd import EVENTS, Herd, ZooKeeperRun, simulate
 
 #: Figures that do not contain times.
 COUNTS = (
@@ -78,10 +78,10 @@ def test_a_change_in_the_middle_of_bulk_reads(seed: int) -> None:
     """Members that joined while others read continue one by one, with the same counts."""
     found = []
     for bulk in (True, False):
-        run = HerdRun(Herd(30, 60, seed=seed, service=(0.0, 0.0), bulk=bulk))
+        run = ZooKeeperRun(Herd(30, 60, seed=seed, service=(0.0, 0.0), bulk=bulk))
         event = run._event
 
-        def twice(run: HerdRun = run, event: Any = event) -> None:
+        def twice(run: ZooKeeperRun = run, event: Any = event) -> None:
             event()
             for number in (1, 2):
                 run.kernel.schedule(0.011 * number, lambda n=number: run._start(30 + n))
@@ -110,7 +110,7 @@ def test_the_journal_tells_the_same_as_the_counters(
 ) -> None:
     """Each line follows the schema, and the sums over the lines are the run's figures."""
     path = tmp_path / "j"
-    run = HerdRun(Herd(15, 40, event=event, profile=profile, seed=4))
+    run = ZooKeeperRun(Herd(15, 40, event=event, profile=profile, seed=4))
     with JournalWriter(path) as sink:
         sink.write(run_entry(0, "virtual", {}))
         run._sink = sink

@@ -8,9 +8,11 @@ happens. Everything runs in the caller's thread.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Generic, TypeVar
 
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.ops import Create, Delete
@@ -34,12 +36,14 @@ from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.bulk import BulkViews
 from zkconsumer.sim.members.host import Habits
 from zkconsumer.sim.members.light import SimLog
+from zkconsumer.sim.members.process import SimProcess
 from zkconsumer.sim.members.zookeeper import SimMember
 from zkconsumer.sim.servers.zk import FakeZk, Txn
 
 EVENTS = ("join", "leave", "crash", "rolling-restart", "broker-bounce", "topic-create")
 PROFILES = ("scala", "default", "coordinator", "consumer")
 GROUP = "g"
+MemberT = TypeVar("MemberT", bound=SimProcess[Any])
 #: A time between two periodic readings that no run lasts.
 NEVER = 1e7
 #: Nothing is due for so long: the group rests.
@@ -131,23 +135,124 @@ def member_name(number: int, restarts: int = 0) -> str:
     return f"{GROUP}_m{number:05d}-{restarts}"
 
 
-class HerdRun:
-    """One run. ``perform`` does everything; the public attributes have the results."""
+class HerdRun(ABC, Generic[MemberT]):
+    """One run: what is the same wherever the group lives. ``perform`` does everything; the public
+    attributes have the results."""
 
     def __init__(self, herd: Herd, sink: Sink | None = None) -> None:
         herd.check()
         self.herd = herd
         self.kernel = Kernel(herd.seed)
         self.tally = Tally()
-        self.members: dict[int, SimMember] = {}
-        self.restarts: dict[int, int] = {}
+        self.members: dict[int, MemberT] = {}
+        self._restarts: dict[int, int] = {}
         self._sink = sink
-        self._paths = GroupPaths(GROUP)
-        self._subscription = herd.subscription()
-        self._names: dict[int, str] = {}
-        self._partitions: list[TopicPartition] = []
         self._observer = Observer() if herd.rate else None
         self._log = SimLog(self.kernel, herd.rate) if herd.rate else None
+        self._habits = Habits(
+            stop=(0.0, 0.0), listener=(0.0, 0.0), commit_interval=herd.commit_interval
+        )
+
+    @abstractmethod
+    def perform(self, progress: Callable[[str], object] = lambda text: None) -> Measures:
+        """Settle, trigger the event, wait for rest, measure."""
+
+    @abstractmethod
+    def _start(self, number: int) -> None:
+        """Start a member, again if it was stopped."""
+
+    @abstractmethod
+    def _bounce(self) -> None:
+        """A broker stops and starts."""
+
+    @abstractmethod
+    def _create_topic(self) -> None:
+        """Topic ``t-new`` is created."""
+
+    @abstractmethod
+    def _cut(self, seconds: float) -> None:
+        """A member's connections break."""
+
+    def _name(self, number: int) -> str:
+        return member_name(number, self._restarts.get(number, 0))
+
+    def _event(self) -> None:
+        event, member = self.herd.event, self.members[self.herd.members // 2]
+        about = {"join": member_name(self.herd.members), "leave": member.name, "crash": member.name}
+        self._note(event, about.get(event, ""))
+        match event:
+            case "join":
+                self._start(self.herd.members)
+            case "leave":
+                member.close()
+            case "crash":
+                self.tally.ownership.gone(self.kernel.now_us, member.name)
+                member.crash()
+            case "rolling-restart":
+                self._restart(0)
+            case "broker-bounce":
+                self._bounce()
+            case "topic-create":
+                self._create_topic()
+
+    def _note(self, name: str, member: str = "") -> None:
+        if self._sink is not None:
+            self._sink.write(event_entry(self.kernel.now_us, name, member))
+
+    def _trouble(self) -> None:
+        """Pauses and cuts, at random times soon after the event."""
+        rng, timeout = self.kernel.rng, self.herd.session_timeout
+        for count, strike in ((self.herd.pauses, self._pause), (self.herd.cuts, self._cut)):
+            for _ in range(count):
+                seconds = 1.5 * timeout * rng.random()
+                self.kernel.schedule(TROUBLE_SECONDS * rng.random(), partial(strike, seconds))
+
+    def _any(self) -> MemberT:
+        return self.kernel.rng.choice([m for m in self.members.values() if m.alive])
+
+    def _pause(self, seconds: float) -> None:
+        member = self._any()
+        self._note("pause", member.name)
+        member.pause(seconds)
+
+    def _restart(self, number: int) -> None:
+        """Members leave and return one after the other, at a fixed pace."""
+        if number >= self.herd.members:
+            return
+        self.members[number].close()
+
+        def again() -> None:
+            self._restarts[number] = self._restarts.get(number, 0) + 1
+            self._start(number)
+            self.kernel.schedule(RESTART_SECONDS, partial(self._restart, number + 1))
+
+        self.kernel.schedule(RESTART_SECONDS, again)
+
+    def _measured(self, partitions: Sequence[TopicPartition], end_us: int, note: str) -> Measures:
+        herd = self.herd
+        return measure(
+            self.tally,
+            partitions,
+            end_us,
+            mode="simulated",
+            profile=herd.profile,
+            event=herd.event,
+            members=herd.members,
+            topics=herd.topics,
+            seed=herd.seed,
+            consumed_twice=None if self._observer is None else _repeated(self._observer),
+            notes=[note] if note else [],
+        )
+
+
+class ZooKeeperRun(HerdRun[SimMember]):
+    """A run of a group in ZooKeeper."""
+
+    def __init__(self, herd: Herd, sink: Sink | None = None) -> None:
+        super().__init__(herd, sink)
+        self._paths = GroupPaths(GROUP)
+        self._subscription = herd.subscription()
+        self._partitions: list[TopicPartition] = []
         self.zk = FakeZk(self.kernel, latency=(0.001, 0.001), service=(0.0, 0.0), steady=True)
         self.zk.on_commit(self._committed)
         alike = herd.bulk and not (herd.rate or herd.lag or herd.pauses or herd.cuts)
@@ -156,7 +261,7 @@ class HerdRun:
         self._to_count: list[tuple[str, list[MemberObserver]]] = []
 
     def perform(self, progress: Callable[[str], object] = lambda text: None) -> Measures:
-        """Settle, trigger the event, wait for rest, measure."""
+        """See ``HerdRun``."""
         herd = self.herd
         self._prepare()
         progress("settling")
@@ -215,7 +320,7 @@ class HerdRun:
 
     def _start(self, number: int) -> None:
         herd = self.herd
-        name = member_name(number, self.restarts.get(number, 0))
+        name = self._name(number)
         spec = herd.member_spec(self._paths, name, self._subscription)
         watchers: list[MemberObserver] = []
         if self._counting:
@@ -224,9 +329,14 @@ class HerdRun:
             self._to_count.append((name, watchers))
         if self._sink is not None:
             watchers.append(SizedRecorder(self._sink, name, lambda: self.kernel.now_us))
-        habits = Habits(stop=(0.0, 0.0), listener=(0.0, 0.0), commit_interval=herd.commit_interval)
         member = SimMember(
-            self.zk, spec, self._log, self._observer, habits, watchers=watchers, bulk=self.bulk
+            self.zk,
+            spec,
+            self._log,
+            self._observer,
+            self._habits,
+            watchers=watchers,
+            bulk=self.bulk,
         )
         self.members[number] = member
         member.start()
@@ -249,69 +359,18 @@ class HerdRun:
         while (due := self.kernel.next_due()) is not None and due < self.kernel.now + REST:
             self.kernel.run(until=due)
 
-    def _note(self, name: str, member: str = "") -> None:
-        if self._sink is not None:
-            self._sink.write(event_entry(self.kernel.now_us, name, member))
+    def _bounce(self) -> None:
+        self.zk.do(Delete(broker_path(0)))
+        self.kernel.schedule(BOUNCE_SECONDS, partial(self._add_broker, 0))
 
-    def _event(self) -> None:
-        number = self.herd.members // 2
-        match self.herd.event:
-            case "join":
-                self._note("join", member_name(self.herd.members))
-                self._start(self.herd.members)
-            case "leave":
-                self._note("leave", self.members[number].spec.consumer_id)
-                self.members[number].close()
-            case "crash":
-                self._crash(number)
-            case "rolling-restart":
-                self._note("rolling-restart")
-                self._restart(0)
-            case "broker-bounce":
-                self._note("broker-bounce")
-                self.zk.do(Delete(broker_path(0)))
-                self.kernel.schedule(BOUNCE_SECONDS, partial(self._add_broker, 0))
-            case "topic-create":
-                self._note("topic-create")
-                self._add_topic("t-new")
-
-    def _trouble(self) -> None:
-        """Pauses and cuts, at random times soon after the event."""
-        rng, timeout = self.kernel.rng, self.herd.session_timeout
-        for count, strike in ((self.herd.pauses, self._pause), (self.herd.cuts, self._cut)):
-            for _ in range(count):
-                seconds = 1.5 * timeout * rng.random()
-                self.kernel.schedule(TROUBLE_SECONDS * rng.random(), partial(strike, seconds))
-
-    def _pause(self, seconds: float) -> None:
-        member = self.kernel.rng.choice([m for m in self.members.values() if m.alive])
-        self._note("pause", member.spec.consumer_id)
-        member.pause(seconds)
+    def _create_topic(self) -> None:
+        self._add_topic("t-new")
 
     def _cut(self, seconds: float) -> None:
-        member = self.kernel.rng.choice([m for m in self.members.values() if m.alive])
+        member = self._any()
         if self.zk.session_alive(member.client.session_id):
-            self._note("cut-off", member.spec.consumer_id)
+            self._note("cut-off", member.name)
             member.client.disconnect(seconds)
-
-    def _crash(self, number: int) -> None:
-        member = self.members[number]
-        self._note("crash", member.spec.consumer_id)
-        self.tally.ownership.gone(self.kernel.now_us, member.spec.consumer_id)
-        member.crash()
-
-    def _restart(self, number: int) -> None:
-        """Members leave and return one after the other, at a fixed pace."""
-        if number >= self.herd.members:
-            return
-        self.members[number].close()
-
-        def again() -> None:
-            self.restarts[number] = self.restarts.get(number, 0) + 1
-            self._start(number)
-            self.kernel.schedule(RESTART_SECONDS, partial(self._restart, number + 1))
-
-        self.kernel.schedule(RESTART_SECONDS, again)
 
     # -- looking
 
@@ -334,32 +393,21 @@ class HerdRun:
                 self._observer.owner_changed(self.kernel.now, tp, owner, txn.session_id)
 
     def _measures(self) -> Measures:
-        herd, tally = self.herd, self.tally
+        tally = self.tally
         end = self.kernel.now_us
         if self._log is None:
             end = max(tally.ownership.changed_at, tally.start)
             for member in self.members.values():
                 end = max(end, member.active_us)
-        return measure(
-            tally,
-            self._partitions,
-            end,
-            mode="simulated",
-            profile=herd.profile,
-            event=herd.event,
-            members=herd.members,
-            topics=herd.topics,
-            seed=herd.seed,
-            consumed_twice=None if self._observer is None else repeated(self._observer),
-            notes=[f"{self.bulk.bulk_reads} reads in bulk"] if self.bulk is not None else [],
-        )
+        note = "" if self.bulk is None else f"{self.bulk.bulk_reads} reads in bulk"
+        return self._measured(self._partitions, end, note)
 
 
 def _member_of(owner: bytes) -> str:
     return owner.decode().rpartition("-")[0]
 
 
-def repeated(observer: Observer) -> int:
+def _repeated(observer: Observer) -> int:
     """Messages delivered more than once."""
     seen: Mapping[TopicPartition, int] = observer.delivered_below
     return max(0, observer.deliveries - sum(seen.values()))
@@ -369,7 +417,7 @@ def simulate(
     herd: Herd, sink: Sink | None = None, progress: Callable[[str], object] = lambda text: None
 ) -> Measures:
     """Simulate one change. Raises ConfigError."""
-    return HerdRun(herd, sink).perform(progress)
+    return ZooKeeperRun(herd, sink).perform(progress)
 
 
-__all__ = ["EVENTS", "PROFILES", "Herd", "HerdRun", "member_name", "simulate"]
+__all__ = ["EVENTS", "PROFILES", "Herd", "HerdRun", "ZooKeeperRun", "member_name", "simulate"]

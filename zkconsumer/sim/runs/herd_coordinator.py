@@ -9,23 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups.assignors.strategies import RangeStrategy, Strategy
-from zkconsumer.core.groups.spec import ClassicSpec, Kip848Spec
+from zkconsumer.core.groups.spec import ClassicSpec, GroupSpec, Kip848Spec
 from zkconsumer.core.groups.states import State
 from zkconsumer.herd.counters import GroupCounter
-from zkconsumer.herd.measures import Measures, measure
+from zkconsumer.herd.measures import Measures
 from zkconsumer.herd.recorders import SizedGroupRecorder
-from zkconsumer.herd.tally import Tally
 from zkconsumer.journal.group import GroupObserver
-from zkconsumer.journal.recorder import Sink, event_entry
+from zkconsumer.journal.recorder import Sink
 from zkconsumer.sim.judges.group_judge import GroupJudge
-from zkconsumer.sim.judges.invariants import Observer
-from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
-from zkconsumer.sim.members.host import Habits
-from zkconsumer.sim.members.light import SimLog
 from zkconsumer.sim.runs.herd import (
     BOUNCE_SECONDS,
     GROUP,
@@ -33,8 +29,7 @@ from zkconsumer.sim.runs.herd import (
     RESTART_SECONDS,
     TROUBLE_SECONDS,
     Herd,
-    member_name,
-    repeated,
+    HerdRun,
     simulate,
 )
 from zkconsumer.sim.servers.classic import GroupCoordinator, GroupState
@@ -55,20 +50,14 @@ _QUIET_STEPS = 4
 _LONGEST = 3600.0
 
 
-class CoordinatorRun:
-    """One run. ``perform`` does everything; the public attributes have the results."""
+class CoordinatorRun(HerdRun[SimGroupMember]):
+    """A run of a group on the coordinator."""
 
     def __init__(
         self, herd: Herd, sink: Sink | None = None, strategy: Strategy = DEFAULT_STRATEGY
     ) -> None:
-        herd.check()
-        self.herd = herd
-        self.kernel = Kernel(herd.seed)
-        self.tally = Tally()
-        self.members: dict[int, SimGroupMember] = {}
+        super().__init__(herd, sink)
         self.topics = dict.fromkeys(herd.topic_names(), herd.partitions)
-        self._observer = Observer() if herd.rate else None
-        self._log = SimLog(self.kernel, herd.rate) if herd.rate else None
         judge = GroupJudge(self.kernel, self._observer) if self._observer is not None else None
         self._identify = judge.session if judge is not None else lambda name, generation: 1
         self._consumer = herd.profile == "consumer"
@@ -87,13 +76,11 @@ class CoordinatorRun:
             self.group = GroupCoordinator(self.kernel, lambda: self.topics, watch=judge)
         self.brokers = Brokers(self.kernel, self.group)
         self._strategy = strategy
-        self._sink = sink
-        self._restarts: dict[int, int] = {}
         self._busy_until = 0.0
         self._add_to_log()
 
     def perform(self, progress: Callable[[str], object] = lambda text: None) -> Measures:
-        """Settle, trigger the event, wait for rest, measure."""
+        """See ``HerdRun``."""
         herd, kernel = self.herd, self.kernel
         progress("settling")
         for number in range(herd.members):
@@ -114,85 +101,59 @@ class CoordinatorRun:
         if self._log is not None:
             kernel.run(until=kernel.now + OBSERVE_SECONDS)
         self._rest()
-        partitions = [
-            TopicPartition(t, n) for t, count in self.topics.items() for n in range(count)
-        ]
-        return measure(
-            self.tally,
-            partitions,
-            kernel.now_us,
-            mode="simulated",
-            profile=herd.profile,
-            event=herd.event,
-            members=herd.members,
-            topics=herd.topics,
-            seed=herd.seed,
-            consumed_twice=None if self._observer is None else repeated(self._observer),
-            notes=[
-                f"generation {self.group.generation}, "
-                f"{'uniform' if self._consumer else self._strategy.name}"
-            ],
-        )
+        strategy = "uniform" if self._consumer else self._strategy.name
+        note = f"generation {self.group.generation}, {strategy}"
+        return self._measured(self._partitions(), kernel.now_us, note)
 
     def _trip(self) -> int:
         low, high = self.herd.latency
         return round((low + (high - low) * self.kernel.rng.random()) * 1e6)
 
+    def _partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(t, n) for t, count in self.topics.items() for n in range(count)]
+
     def _add_to_log(self) -> None:
         if self._log is not None:
-            self._log.add(TopicPartition(t, n) for t, c in self.topics.items() for n in range(c))
+            self._log.add(self._partitions())
 
     def _start(self, number: int) -> None:
-        herd, now_us = self.herd, lambda: self.kernel.now_us
-        name = member_name(number, self._restarts.get(number, 0))
-        spec = self._member_spec(name) if self._consumer else self._classic_spec(name)
+        name, now_us = self._name(number), lambda: self.kernel.now_us
+        spec = self._spec(name)
         watchers: list[GroupObserver] = [GroupCounter(self.tally, name, now_us, GROUP)]
         if self._sink is not None:
             watchers.append(SizedGroupRecorder(self._sink, name, now_us, GROUP))
-        habits = Habits(stop=(0.0, 0.0), listener=(0.0, 0.0), commit_interval=herd.commit_interval)
         member = SimGroupMember(
-            self.brokers, spec, self._log, self._observer, habits, None, watchers, self._identify
+            self.brokers,
+            spec,
+            self._log,
+            self._observer,
+            self._habits,
+            None,
+            watchers,
+            self._identify,
         )
         if self.brokers.service:
             member.trip_us = self._trip()
         self.members[number] = member
         member.start()
 
-    def _classic_spec(self, name: str) -> ClassicSpec:
-        herd = self.herd
-        return ClassicSpec(
-            group=GROUP,
-            consumer_id=name,
-            instance_id=None,
-            subscription=herd.subscription(),
-            exclude_internal=True,
-            strategies=(self._strategy,),
-            auto_commit=True,
-            session_timeout=herd.session_timeout,
-            rebalance_timeout=REBALANCE_TIMEOUT,
-            heartbeat_interval=self._heartbeat,
-            backoff=BACKOFF,
-            reread=REREAD,
-        )
-
-    def _member_spec(self, name: str) -> Kip848Spec:
-        herd = self.herd
-        return Kip848Spec(
-            group=GROUP,
-            member_id=name,
-            consumer_id=name,
-            instance_id=None,
-            subscription=herd.subscription(),
-            exclude_internal=True,
-            assignor=None,
-            rack=None,
-            auto_commit=True,
-            session_timeout=herd.session_timeout,
-            rebalance_timeout=REBALANCE_TIMEOUT,
-            heartbeat_interval=self._heartbeat,
-            backoff=BACKOFF,
-            reread=REREAD,
-        )
+    def _spec(self, name: str) -> GroupSpec:
+        shared: dict[str, Any] = {
+            "group": GROUP,
+            "consumer_id": name,
+            "instance_id": None,
+            "subscription": self.herd.subscription(),
+            "exclude_internal": True,
+            "auto_commit": True,
+            "session_timeout": self.herd.session_timeout,
+            "rebalance_timeout": REBALANCE_TIMEOUT,
+            "heartbeat_interval": self._heartbeat,
+            "backoff": BACKOFF,
+            "reread": REREAD,
+        }
+        if self._consumer:
+            return Kip848Spec(**shared, member_id=name, assignor=None, rack=None)
+        return ClassicSpec(**shared, strategies=(self._strategy,))
 
     def _rest(self) -> None:
         """Run until all members have had their partitions for some time."""
@@ -221,74 +182,31 @@ class CoordinatorRun:
 
     # -- what happens
 
-    def _note(self, name: str, member: str = "") -> None:
-        if self._sink is not None:
-            self._sink.write(event_entry(self.kernel.now_us, name, member))
-
     def _event(self) -> None:
-        number = self.herd.members // 2
-        member = self.members[number]
-        match self.herd.event:
-            case "join":
-                self._note("join", member_name(self.herd.members))
-                self._start(self.herd.members)
-            case "leave":
-                self._note("leave", member.name)
-                member.close()
-            case "crash":
-                self._note("crash", member.name)
-                self.tally.ownership.gone(self.kernel.now_us, member.name)
-                member.crash()
-            case "rolling-restart":
-                self._note("rolling-restart")
-                self._busy_until = self.kernel.now + 2 * RESTART_SECONDS * self.herd.members
-                self._restart(0)
-            case "broker-bounce":
-                self._note("broker-bounce")
-                self._busy_until = self.kernel.now + BOUNCE_SECONDS + 4.0
-                self.brokers.fail_over(BOUNCE_SECONDS, LOADING_SECONDS)
-            case "topic-create":
-                self._note("topic-create")
-                self.topics["t-new"] = self.herd.partitions
-                self._add_to_log()
-                self.tally.ownership.changed_at = self.kernel.now_us
-                self._busy_until = self.kernel.now + REREAD + self._heartbeat
+        if self.herd.event == "rolling-restart":
+            self._busy_until = self.kernel.now + 2 * RESTART_SECONDS * self.herd.members
+        super()._event()
+
+    def _bounce(self) -> None:
+        self._busy_until = self.kernel.now + BOUNCE_SECONDS + 4.0
+        self.brokers.fail_over(BOUNCE_SECONDS, LOADING_SECONDS)
+
+    def _create_topic(self) -> None:
+        self.topics["t-new"] = self.herd.partitions
+        self._add_to_log()
+        self.tally.ownership.changed_at = self.kernel.now_us
+        self._busy_until = self.kernel.now + REREAD + self._heartbeat
 
     def _trouble(self) -> None:
-        """Pauses and cuts, at random times soon after the event."""
-        rng, timeout = self.kernel.rng, self.herd.session_timeout
-        for count, strike in ((self.herd.pauses, self._pause), (self.herd.cuts, self._cut)):
-            for _ in range(count):
-                seconds = 1.5 * timeout * rng.random()
-                self.kernel.schedule(TROUBLE_SECONDS * rng.random(), partial(strike, seconds))
-                over = self.kernel.now + TROUBLE_SECONDS + 2.5 * timeout
-                self._busy_until = max(self._busy_until, over)
-
-    def _any(self) -> SimGroupMember:
-        return self.kernel.rng.choice([m for m in self.members.values() if m.alive])
-
-    def _pause(self, seconds: float) -> None:
-        member = self._any()
-        self._note("pause", member.name)
-        member.pause(seconds)
+        super()._trouble()
+        if self.herd.pauses or self.herd.cuts:
+            over = self.kernel.now + TROUBLE_SECONDS + 2.5 * self.herd.session_timeout
+            self._busy_until = max(self._busy_until, over)
 
     def _cut(self, seconds: float) -> None:
         member = self._any()
         self._note("cut-off", member.name)
         member.cut(seconds)
-
-    def _restart(self, number: int) -> None:
-        """Members leave and return one after the other, at a fixed pace."""
-        if number >= self.herd.members:
-            return
-        self.members[number].close()
-
-        def again() -> None:
-            self._restarts[number] = self._restarts.get(number, 0) + 1
-            self._start(number)
-            self.kernel.schedule(RESTART_SECONDS, partial(self._restart, number + 1))
-
-        self.kernel.schedule(RESTART_SECONDS, again)
 
 
 def simulate_any(
