@@ -167,7 +167,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         fresh = [tp for tp, claim in held.items() if claim.committed is None]
         if not fresh:
             return
-        from zkconsumer.broker.groups.offset_client import OffsetClient
+        from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
         from zkconsumer.runtime.membership.other_store import (
             OFFSETS_TOPIC,
             warn_of_offsets_in_kafka,
@@ -177,7 +177,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
 
         def answered(reply: Reply) -> None:
             if isinstance(reply, Ok) and reply.value is not None:
-                client = OffsetClient(
+                client = GroupCoordinators(
                     self.config.client_id,
                     lambda: plane.brokers,
                     patience=self._offset_patience,

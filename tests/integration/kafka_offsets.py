@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
-from zkconsumer.broker.groups.offset_client import OffsetClient
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
 from zkconsumer.servers import LocalCluster
@@ -18,7 +18,7 @@ class KafkaOffsets:
         self, group: str, brokers: Sequence[BrokerEndpoint], patience: float = 30.0
     ) -> None:
         self.group = group
-        self.client = OffsetClient("tests", lambda: brokers, 5.0, patience, 0.1)
+        self.client = GroupCoordinators("tests", lambda: brokers, 5.0, patience, 0.1)
 
     def fetch(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Return the stored offsets, ``None`` where there is none."""

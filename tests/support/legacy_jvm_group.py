@@ -17,7 +17,7 @@ from kazoo.exceptions import NoNodeError
 
 from tests.support.groups import Delivery, GroupWatch
 from tests.support.legacy_jvm import JvmMember, JvmMembers
-from zkconsumer.broker.groups.offset_client import OffsetClient
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.assign import (
     RoundRobinHash,
     assign_range,
@@ -379,7 +379,7 @@ class MixedGroup:
         if self.store == "zookeeper":
             return znodes
         broker = BrokerEndpoint(0, "127.0.0.1", self.cluster.broker_servers[0].port)
-        client = OffsetClient("watch", lambda: [broker], patience=SETTLE_SECONDS, backoff=0.1)
+        client = GroupCoordinators("watch", lambda: [broker], patience=SETTLE_SECONDS, backoff=0.1)
         try:
             every = [TopicPartition(t, p) for t, n in self.partitions.items() for p in range(n)]
             answer = client.stored(self.group, every)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.broker.groups import offset_client
+from zkconsumer.broker.groups import group_coordinators
 from zkconsumer.broker.groups.coordinator_calls import Search
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.error_codes import ErrorCode
@@ -54,8 +54,8 @@ class Brokers:
                 return Search(None, ErrorCode.COORDINATOR_NOT_AVAILABLE, error)
             return Search(SILENT if group.startswith("s") else GOOD, 0, error)
 
-        monkeypatch.setattr(offset_client, "BrokerConnection", Connection)
-        monkeypatch.setattr(offset_client, "search_coordinator", search)
+        monkeypatch.setattr(group_coordinators, "BrokerConnection", Connection)
+        monkeypatch.setattr(group_coordinators, "search_coordinator", search)
         self.coordinators = GroupCoordinators(
             "tests",
             lambda: [GOOD, SILENT],

@@ -15,6 +15,7 @@ from tests.sim.runs.zookeeper_scenario import JVM_REGISTRATION
 from tests.support.scripts import one_by_one
 from tests.support.specs import classic_spec
 from zkconsumer import Trouble
+from zkconsumer.broker.groups import group_coordinators
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -320,7 +321,7 @@ def test_offsets_in_the_other_store_are_named_at_the_start(
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr("zkconsumer.broker.groups.offset_client.OffsetClient", Coordinator)
+    monkeypatch.setattr(group_coordinators, "GroupCoordinators", Coordinator)
     with caplog.at_level(logging.WARNING, "zkconsumer.member"):
         member = ZookeeperConsumerConnector({"group.id": "g", "zookeeper.connect": "nowhere:1"})
         if has_topic:

@@ -16,7 +16,7 @@ from tests.unit.tool_zk import ToolZk
 from zkconsumer.admin import change, log_ends
 from zkconsumer.broker import connection as connections
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.groups import group_coordinators, offset_client, offset_times
+from zkconsumer.broker.groups import group_coordinators, offset_times
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
@@ -117,7 +117,6 @@ class Broker:
 def coordinators(monkeypatch: pytest.MonkeyPatch, broker: Any) -> GroupCoordinators:
     """A tool's access to the coordinator, with three partitions in a request."""
     monkeypatch.setattr(group_coordinators, "BATCH", 3)
-    monkeypatch.setattr(offset_client, "BATCH", 3)
     made = GroupCoordinators("tests", lambda: [HERE], patience=0.05, backoff=0.01)
     monkeypatch.setattr(made, "_find", lambda group: HERE)
     monkeypatch.setattr(made, "_connection", lambda endpoint: broker)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from zkconsumer.admin.log_ends import CLIENT_ID
-from zkconsumer.broker.groups.offset_client import OffsetClient
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
@@ -29,7 +29,9 @@ def fetch_stored(
     """
 
     def ask(group: str) -> tuple[dict[TopicPartition, int], str | None]:
-        client = OffsetClient(CLIENT_ID, lambda: endpoints, timeout, timeout, security=security)
+        client = GroupCoordinators(
+            CLIENT_ID, lambda: endpoints, timeout, timeout, security=security
+        )
         try:
             offsets = client.stored(group, wanted[group])
         except BrokerError as error:

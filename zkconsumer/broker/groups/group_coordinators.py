@@ -7,13 +7,15 @@ deadline.
 
 from __future__ import annotations
 
+import random
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
@@ -23,9 +25,13 @@ from zkconsumer.broker.groups.coordinator_calls import (
     StoredOffset,
     TryAgainError,
     check,
+    commit,
+    fetch_offsets,
+    search_coordinator,
+    settle,
+    until,
 )
 from zkconsumer.broker.groups.describe_groups import DescribedGroup, describe_groups, undeletable
-from zkconsumer.broker.groups.offset_client import BATCH, OffsetClient, fetch_stored, name_of
 from zkconsumer.broker.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
@@ -44,9 +50,12 @@ from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,
     CommitFailedError,
+    GroupActiveError,
     UnsupportedBrokerError,
 )
 
+BATCH: Final = 2000
+"""Partitions or topics in one request."""
 LIST_GROUPS: Final = 16
 DESCRIBE_CONFIGS: Final = 32
 OFFSET_DELETE: Final = 47
@@ -54,21 +63,27 @@ _BROKER_RESOURCE: Final = 4
 _RETENTION: Final = "offsets.retention.minutes"
 _DAY_MINUTES: Final = 1440
 _NONE: Final = -1
+_NO_BROKER: Final = "no broker is registered in ZooKeeper"
 
 T = TypeVar("T")
 
 
-class GroupCoordinators(OffsetClient):
+class GroupCoordinators:
     """Sends requests to the coordinators of any groups. Use as a context manager.
 
     Args:
+        client_id: sent with every request.
+        brokers: called for the brokers registered now.
+        timeout: seconds for connecting and for each answer.
+        patience: seconds to wait for a coordinator that moves, loads or does not answer.
+        backoff: seconds between attempts.
+        place: returns a key that all groups of the same coordinator share.
         on_wait: called with the reason for each wait, once.
-
-    The other arguments are those of ``OffsetClient``.
 
     A coordinator that did not answer is not asked again for ``patience`` seconds: operations on its
     other groups fail at once. Operations on groups of other coordinators meanwhile wait for a tenth
-    of the time, because coordinators usually fail together.
+    of the time, because coordinators usually fail together. Every method raises BrokerError: no
+    coordinator answered in time, or it refuses.
     """
 
     def __init__(
@@ -83,12 +98,21 @@ class GroupCoordinators(OffsetClient):
         security: KafkaSecurity | None = None,
         before_request: Callable[[], object] | None = None,
     ) -> None:
-        super().__init__(
-            client_id, brokers, timeout, patience, backoff, security, place, before_request
-        )
+        self._before_request = before_request
+        self._client_id = client_id
+        self._brokers = brokers
+        self._timeout = timeout
+        self._patience = patience
+        self._backoff = backoff
+        self._security = security
+        self._place = place
         self._on_wait = on_wait
+        self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
+        self._coordinators: dict[Hashable, BrokerEndpoint] = {}
+        """By place."""
         self._given_up: dict[Hashable, tuple[float, str]] = {}
         """Places and brokers that did not answer: until when they are skipped, and why."""
+        self._closed = threading.Event()
 
     def __enter__(self) -> Self:
         return self
@@ -105,6 +129,15 @@ class GroupCoordinators(OffsetClient):
         other = copy(self)
         other._connections = {}
         return other
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._closed.set()
+        self._forget()
+
+    def stop_waiting(self) -> None:
+        """Fail instead of waiting from now on. Any thread."""
+        self._closed.set()
 
     # -- groups --------------------------------------------------------------------------------
 
@@ -172,6 +205,53 @@ class GroupCoordinators(OffsetClient):
 
     # -- offsets -------------------------------------------------------------------------------
 
+    def coordinator(self, group: str) -> BrokerEndpoint:
+        """Return the group's coordinator, if it was found already."""
+        return self._until(lambda: self._find(group), _name_of(group))
+
+    def stored(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, StoredOffset]:
+        """Return the stored offsets of these partitions, without negative numbers."""
+        wanted = list(partitions)
+        if not wanted:
+            return {}
+        return self._at_coordinator(group, partial(_fetch_stored, group, wanted, False))
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, StoredOffset],
+        permit: Callable[[], object] = lambda: None,
+    ) -> dict[TopicPartition, BrokerError]:
+        """Store offsets; return the refused ones, by partition.
+
+        ``permit`` is called right before each request; what it raises ends the operation. The
+        leader epoch is stored by brokers since 2.1. Raises GroupActiveError when the coordinator
+        refuses because the group has members.
+        """
+        left, refused = dict(offsets), dict[TopicPartition, BrokerError]()
+
+        def tell(connection: BrokerConnection) -> None:
+            # The connection is open, so nothing delays the request after the question.
+            def ask(request: Any, response: type[Any], version: int) -> Any:
+                permit()
+                return connection.call(request, response, version)
+
+            for batch in _batches(left):
+                some = {tp: left[tp] for tp in batch}
+                codes = commit(connection, group, some, 6, 2, 1, ask=ask)
+                if ErrorCode.UNKNOWN_MEMBER_ID in codes.values():
+                    raise GroupActiveError(
+                        f"the coordinator refuses commits to group {group} because consumers "
+                        "have joined it: stop them first"
+                    )
+                settle(codes, left, refused)
+
+        if left:
+            self._at_coordinator(group, tell)
+        return refused
+
     def fetch(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, StoredOffset]:
@@ -181,7 +261,7 @@ class GroupCoordinators(OffsetClient):
         that may not be described are left out without an error: see ``hidden``. Brokers before
         0.10.2 cannot return all offsets: they are asked for ``partitions``.
         """
-        return self._at_coordinator(group, partial(fetch_stored, group, list(partitions), True))
+        return self._at_coordinator(group, partial(_fetch_stored, group, list(partitions), True))
 
     def hidden(self, topics: Iterable[str]) -> frozenset[str]:
         """Return which of the topics may not be described, so that their offsets are not visible.
@@ -322,13 +402,53 @@ class GroupCoordinators(OffsetClient):
 
     # -- connections ---------------------------------------------------------------------------
 
+    def _forget(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._coordinators.clear()
+
+    def _connection(self, endpoint: BrokerEndpoint) -> BrokerConnection:
+        if endpoint not in self._connections:
+            self._connections[endpoint] = BrokerConnection(
+                endpoint, self._client_id, self._timeout, 0, self._security, self._before_request
+            )
+        return self._connections[endpoint]
+
+    def _any_broker(self) -> BrokerEndpoint:
+        """A broker that a connection can be made to."""
+        error: BrokerError = BrokerUnavailableError(_NO_BROKER)
+        for endpoint in self._order(self._brokers()):
+            try:
+                self._connection(endpoint).open()
+            except BrokerUnavailableError as failure:
+                error = failure
+            else:
+                return endpoint
+        raise error
+
     def _order(self, brokers: Sequence[BrokerEndpoint]) -> list[BrokerEndpoint]:
-        return sorted(
-            super()._order(brokers), key=lambda broker: self._why_given_up(broker) is not None
-        )
+        """In which order brokers are asked: one of them may be silent."""
+        mixed = random.sample(brokers, len(brokers))
+        return sorted(mixed, key=lambda broker: self._why_given_up(broker) is not None)
+
+    def _find(self, group: str) -> BrokerEndpoint:
+        place = self._place(group)
+        known = self._coordinators.get(place)
+        if known is not None:
+            return known
+        brokers = self._order(self._brokers())
+        if not brokers:
+            raise BrokerUnavailableError(_NO_BROKER)
+        search = search_coordinator(group, brokers, self._connection)
+        if search.coordinator is None:
+            check(search.code, f"coordinator of group {group}")
+            raise search.error
+        self._coordinators[place] = search.coordinator
+        return search.coordinator
 
     def _at_coordinator(self, group: str, once: Callable[[BrokerConnection], T]) -> T:
-        what = name_of(group)
+        what = _name_of(group)
         asked: list[BrokerEndpoint] = []
 
         def ask() -> T:
@@ -380,11 +500,33 @@ class GroupCoordinators(OffsetClient):
                     self._on_wait(what)
                 raise
 
-        return super()._until(noted, what, patience)
+        limit = self._patience if patience is None else patience
+        return until(noted, self._forget, limit, self._backoff, self._closed, what)
 
 
 class _GivenUpError(CommitFailedError):
     """The coordinator did not answer a moment ago, so it is not asked again."""
+
+
+def _fetch_stored(
+    group: str, partitions: Sequence[TopicPartition], whole: bool, connection: BrokerConnection
+) -> dict[TopicPartition, StoredOffset]:
+    """Request stored offsets, those of all partitions with ``whole``. Raises TryAgainError."""
+    code, what, offsets = fetch_offsets(
+        connection, group, partitions, all_stored=whole, stable=whole
+    )
+    check(code, what)
+    return offsets
+
+
+def _name_of(group: str) -> str:
+    """The coordinator of a group, for people."""
+    return f"the offset coordinator of group {group}"
+
+
+def _batches(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
+    wanted = sorted(partitions)
+    return [wanted[start : start + BATCH] for start in range(0, len(wanted), BATCH)]
 
 
 def _members(groups: list[str], connection: BrokerConnection) -> dict[str, tuple[str, ...]]:

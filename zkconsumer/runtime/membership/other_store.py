@@ -17,7 +17,7 @@ from zkconsumer.core.zookeeper.znodes import BROKER_TOPICS
 from zkconsumer.errors import ZkConsumerError
 
 if TYPE_CHECKING:
-    from zkconsumer.broker.groups.offset_client import OffsetClient
+    from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 
 logger = logging.getLogger("zkconsumer.member")
 
@@ -28,7 +28,7 @@ _MOST: Final = 1_000
 
 
 def warn_of_offsets_in_kafka(
-    group: str, client: OffsetClient, partitions: Iterable[TopicPartition]
+    group: str, client: GroupCoordinators, partitions: Iterable[TopicPartition]
 ) -> None:
     """Warn if the group has offsets of ``partitions`` in Kafka; they have none in ZooKeeper."""
     try:
