@@ -20,6 +20,11 @@ class Store(Enum):
     ZOOKEEPER = "zookeeper"
     KAFKA = "kafka"
 
+    @property
+    def other(self) -> Store:
+        """The other one."""
+        return Store.KAFKA if self is Store.ZOOKEEPER else Store.ZOOKEEPER
+
 
 HeldNow = Mapping[Store, Mapping[TopicPartition, int | None]]
 """A group's offset in each store. ``None``, like a negative number, means no offset."""
@@ -39,7 +44,7 @@ class Direction(Enum):
     @property
     def target(self) -> Store:
         """The store that offsets go to."""
-        return Store.KAFKA if self is Direction.ZK_TO_KAFKA else Store.ZOOKEEPER
+        return self.source.other
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +233,21 @@ class GroupState:
         """The group's name in Kafka."""
         return self.kafka_group or self.group
 
+    def offsets(self, store: Store) -> dict[TopicPartition, int]:
+        """Return the offsets in a store, without those that cannot be read or mean no offset."""
+        if store is Store.KAFKA:
+            return {tp: one.offset for tp, one in self.kafka.items() if one.offset >= 0}
+        return {tp: one.offset for tp, one in self.zk.items() if one.offset is not None}
+
+    @property
+    def moved_to(self) -> Store | None:
+        """The store that the group was moved to; ``None``: it was not moved, or rolled back."""
+        return None if self.marker is None else self.marker.moved_to
+
     @property
     def in_live_move(self) -> bool:
         """Whether a live move is prepared or under way."""
-        moved = self.marker is not None and self.marker.moved_to is Store.KAFKA
+        moved = self.moved_to is Store.KAFKA
         return self.mode is not Mode.ZOOKEEPER or (self.has_mode and not moved)
 
     @property

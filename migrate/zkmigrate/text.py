@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Self
+from typing import Final, Self
 
 from zkconsumer.admin.printable import shown
 
-__all__ = ["Note", "day", "late_text", "show", "shown", "unlisted_note"]
+__all__ = ["DAY_MS", "SOON_DAYS", "Note", "day", "late_text", "show", "shown", "unlisted_note"]
+
+
+DAY_MS: Final = 86_400_000
+SOON_DAYS: Final = 3
+"""Offsets that the broker deletes in fewer days need attention."""
 
 
 class Note(str):

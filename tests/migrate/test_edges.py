@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 from zkmigrate.model import Direction
@@ -189,3 +190,30 @@ def test_a_reset_and_a_check_of_a_group_with_another_name(simulated: Simulated) 
     done = simulated.run("reset", "--group", "g", "--all-topics", "--to-latest", "--execute")
     assert done.status == 3
     assert "joined at the broker's coordinator" in done.rows[0]["why"]
+
+
+@pytest.mark.parametrize("stale", [None, "zookeeper", "kafka"])
+def test_stores_of_a_member_with_dual_commit_differ_for_a_moment(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch, stale: str | None
+) -> None:
+    """It commits between the reads of both stores, at every look. Only a store that does not follow
+    needs attention."""
+    simulated.topic("t", (0, 1000))
+    simulated.in_zookeeper("g", "t", 5)
+    simulated.in_kafka("g", "t", 4)
+    fetch, offsets = simulated.kafka.fetch, iter(range(10, 1000, 10))
+
+    def committing(*words: Any) -> Any:
+        offset = next(offsets)
+        if stale != "kafka":
+            simulated.in_kafka("g", "t", offset)
+        found = fetch(*words)
+        if stale != "zookeeper":
+            simulated.in_zookeeper("g", "t", offset)
+        return found
+
+    monkeypatch.setattr(simulated.kafka, "fetch", committing)
+    ran = simulated.run("status", "--group", "g")
+    assert ran.rows[0]["truth"] == "both"
+    assert ran.rows[0]["reasons"] == ([] if stale is None else ["conflict"])
+    assert ran.status == (0 if stale is None else 3)

@@ -207,7 +207,7 @@ def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]
 
 def _lets_in(state: GroupState, live: bool) -> bool:
     """Whether the group's mode lets legacy consumers in."""
-    moved = live and state.marker is not None and state.marker.moved_to is Store.KAFKA
+    moved = live and state.moved_to is Store.KAFKA
     return state.mode is Mode.ZOOKEEPER and not state.faults and not moved
 
 

@@ -24,7 +24,7 @@ from zkmigrate.apply.outcome import by_table
 from zkmigrate.apply.permission import InKafka, Permission
 from zkmigrate.errors import check_members, in_use, refused
 from zkmigrate.model import GroupState, Record, Stage, Store
-from zkmigrate.plan.reset import Reset, held
+from zkmigrate.plan.reset import Reset
 from zkmigrate.plan.table import Action
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import record
@@ -69,13 +69,14 @@ def carry_out(
     hold = ownership.Hold(state.group, name, int(time.time() * 1000), locked)
     known = stores.zk.run(_exists(state.group))
     permission = Permission(stores.zk, hold)
+    in_zookeeper = state.offsets(Store.ZOOKEEPER)
 
     def accept(tp: TopicPartition, node: Node | None) -> str | None:
         try:
             offset = offset_in(node)
         except ZnodeFormatError as fault:
             return f"{tp}: {fault.reason}: correct it with zkconsumer offsets import"
-        if offset == held(state, Store.ZOOKEEPER, tp):
+        if offset == in_zookeeper.get(tp):
             return None
         return f"{tp}: zookeeper holds {show(offset)} now, it was committed since: run it again"
 

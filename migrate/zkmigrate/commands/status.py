@@ -25,7 +25,7 @@ from zkmigrate.commands.output.watch import Look, look_once_or_often, watch_opti
 from zkmigrate.errors import MigrationError
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import GroupState, Store
-from zkmigrate.plan.status import Status, only_in_kafka, status_of, unknown
+from zkmigrate.plan.status import Status, differing, only_in_kafka, status_of, unknown
 from zkmigrate.reasons import Reason
 
 if TYPE_CHECKING:
@@ -99,7 +99,11 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
         }
         for state in read_states(stores, names, {}, False):
             if isinstance(state, GroupState):
-                row, broken = status_of(state, locked[state.group], now_ms, retention)
+                first = state if differing(state) else None
+                if first is not None:
+                    (again,) = read_states(stores, [state.group], {}, False)
+                    state = again if isinstance(again, GroupState) else state
+                row, broken = status_of(state, locked[state.group], now_ms, retention, first)
                 if state.in_live_move:
                     row, lost = _with_modes(stores, row)
                     broken = broken or lost

@@ -161,7 +161,7 @@ def _ways(
         elif way is Way.COPY_BACK and (force or _unused(stores, state)):
             yield state, Way.ROLL_BACK
         elif way is Way.ROLL_BACK and record.stage in (Recorded.NONE, Recorded.UNDONE):
-            moved = state.marker is not None and state.marker.moved_to is Store.KAFKA
+            moved = state.moved_to is Store.KAFKA
             if (moved and record.stage is Recorded.NONE) or (moved and not digest):
                 yield state, Way.COPY_BACK
             else:

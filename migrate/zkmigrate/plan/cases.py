@@ -8,7 +8,7 @@ from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
-from zkmigrate.model import GroupState, Stage, Store, number
+from zkmigrate.model import GroupState, Stage, Store
 from zkmigrate.plan.layout import reason_for
 from zkmigrate.reasons import Reason
 
@@ -73,7 +73,7 @@ def case_of(state: GroupState) -> Case:
     other clients' znodes are a problem next to its case.
     """
     marker = state.marker
-    moved_to = marker.moved_to if marker is not None else None
+    moved_to = state.moved_to
     if state.faults or (
         moved_to is not Store.KAFKA and any(one.fault for one in state.zk.values())
     ):
@@ -90,7 +90,7 @@ def case_of(state: GroupState) -> Case:
             return Case.PREPARED if state.has_mode else Case.MOVED_BACK
         if changed_since(state):
             return Case.LATE_COMMIT
-        now = {tp: number(one) for tp, one in state.kafka.items()}
+        now = state.offsets(Store.KAFKA)
         same = all(now.get(tp) == offset for tp, offset in marker.in_target.items())
         return Case.MOVED if same else Case.USED
     if state.has_mode:
@@ -99,18 +99,14 @@ def case_of(state: GroupState) -> Case:
         return Case.OTHER_LAYOUT if odd is Reason.FOREIGN_LAYOUT else Case.OTHER_ZNODES
     if marker is not None:
         return Case.ROLLED_BACK
-    zk = {tp for tp, one in state.zk.items() if one.offset is not None}
+    zk = state.offsets(Store.ZOOKEEPER)
     if any(tp.topic in state.hidden for tp in zk):
         return Case.HIDDEN
     if state.misplaced:
         return Case.MISPLACED
     if zk:
         return Case.UNTOUCHED
-    return (
-        Case.IN_KAFKA
-        if any(number(one) is not None for one in state.kafka.values())
-        else Case.EMPTY
-    )
+    return Case.IN_KAFKA if state.offsets(Store.KAFKA) else Case.EMPTY
 
 
 def changed_since(state: GroupState) -> set[TopicPartition]:
@@ -121,10 +117,7 @@ def changed_since(state: GroupState) -> set[TopicPartition]:
     marker = state.marker
     if marker is None or marker.moved_to is None or not (marker.in_target or marker.misplaced):
         return set()
-    if marker.moved_to is Store.ZOOKEEPER:
-        source = {tp: one.offset for tp, one in state.kafka.items() if one.offset >= 0}
-    else:
-        source = {tp: one.offset for tp, one in state.zk.items() if one.offset is not None}
+    source = state.offsets(marker.moved_to.other)
     then = {**marker.left, **marker.values}
     late = {tp for tp, offset in source.items() if then.get(tp) != offset}
     if marker.moved_to is Store.KAFKA:

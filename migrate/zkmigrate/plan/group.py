@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from zkconsumer.core.common.types import INTERNAL_TOPICS, TopicPartition
 from zkconsumer.core.migration.modes import Mode
@@ -16,10 +15,7 @@ from zkmigrate.plan.partition import PartitionRules
 from zkmigrate.plan.table import Action, decide
 from zkmigrate.plan.values import Entry, GroupPlan, Problem
 from zkmigrate.reasons import Reason
-from zkmigrate.text import Note, day
-
-DAY_MS: Final = 86_400_000
-SOON_DAYS: Final = 3
+from zkmigrate.text import DAY_MS, SOON_DAYS, Note, day
 
 
 def plan_group(
@@ -205,7 +201,7 @@ class _Planner:
             or not state.exists
             or state.from_file is not None
             or any(node.offset is not None or node.fault for node in state.zk.values())
-            or not any(one.offset >= 0 for one in state.kafka.values())
+            or not state.offsets(Store.KAFKA)
         ):
             return False
         self.notes.append(
@@ -249,11 +245,9 @@ class _Planner:
         marker = state.marker
         if not state.kafka_group or (marker and marker.kafka_group == state.kafka_group):
             return
-        if self.direction is Direction.ZK_TO_KAFKA:
-            name, held = state.kafka_group, any(one.offset >= 0 for one in state.kafka.values())
-        else:
-            name, held = state.group, any(one.offset is not None for one in state.zk.values())
-        if held:
+        to_kafka = self.direction is Direction.ZK_TO_KAFKA
+        name = state.kafka_group if to_kafka else state.group
+        if state.offsets(self.direction.target):
             self._refuse(
                 Reason.GROUP_EXISTS,
                 f"{self.direction.target.value} has another group {name} with offsets",

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
-from zkmigrate.model import GroupState, Store, number
+from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.layout import reason_for
 from zkmigrate.plan.table import Action, decide
 from zkmigrate.reasons import Reason
@@ -63,7 +63,8 @@ def what_is_left(state: GroupState) -> Left:
     decided: set[TopicPartition] = set()
     compared: set[str] = set()
     marker = state.marker
-    moved = marker if marker is not None and marker.moved_to is Store.KAFKA else None
+    moved = marker if state.moved_to is Store.KAFKA else None
+    kafka = state.offsets(Store.KAFKA)
     for tp, offset, was in _stored(state):
         if tp.topic in state.hidden:
             hidden.add(tp)
@@ -71,7 +72,7 @@ def what_is_left(state: GroupState) -> Left:
         topic = state.topics.get(tp.topic)
         if topic is None or tp.partition not in topic.partitions:
             continue
-        held = number(state.kafka.get(tp))
+        held = kafka.get(tp)
         if offset is None or held is None:
             word = "none"
         elif held < offset:

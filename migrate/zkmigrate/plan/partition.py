@@ -115,7 +115,7 @@ class PartitionRules:
         other = zk if marker.moved_to is Store.KAFKA else in_kafka
         rule = self._options(tp).expired_offsets
         if rule is Expired.REFUSE:
-            source = Store.ZOOKEEPER if marker.moved_to is Store.KAFKA else Store.KAFKA
+            source = marker.moved_to.other
             text = f": {moved} at the move to {marker.moved_to.value}"
             self._found(Reason.EXPIRED, tp, f"{text}, {source.value} holds {show(other)}")
             return None

@@ -79,10 +79,10 @@ def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
         return every
     if wanted is not None:
         return (Store(wanted),)
-    if state.marker is not None and state.marker.moved_to is not None:
-        return (state.marker.moved_to,)
-    if any(one.offset is not None for one in state.zk.values()):
-        if any(one.offset >= 0 for one in state.kafka.values()):
+    if state.moved_to is not None:
+        return (state.moved_to,)
+    if state.offsets(Store.ZOOKEEPER):
+        if state.offsets(Store.KAFKA):
             raise refused(
                 state.group,
                 Reason.CONFLICT,
@@ -98,13 +98,13 @@ def check_undone(state: GroupState, store: Store, rows: Iterable[Reset]) -> None
     A member with dual commit begins at the higher of both, unless a move shows which store counts.
     Raises GroupRefusedError.
     """
-    if state.marker is not None and state.marker.moved_to is not None:
+    if state.moved_to is not None:
         return
-    other = Store.KAFKA if store is Store.ZOOKEEPER else Store.ZOOKEEPER
+    others = state.offsets(store.other)
     above = [
-        f"{row.tp} ({other.value} holds {at})"
+        f"{row.tp} ({store.other.value} holds {others[row.tp]})"
         for row in rows
-        if (at := held(state, other, row.tp)) is not None and at > row.after
+        if others.get(row.tp, -1) > row.after
     ]
     if above:
         raise refused(
@@ -174,6 +174,7 @@ def reset(
     Raises GroupRefusedError.
     """
     rows: list[Reset] = []
+    offsets = {one: state.offsets(one) for one in Store}
     for tp in partitions:
         log = ranges.get(tp)
         if log is None:
@@ -182,7 +183,7 @@ def reset(
                 Reason.UNKNOWN,
                 f"{tp}: the brokers returned no log range: bring its leader back",
             )
-        before = held(state, store, tp)
+        before = offsets[store].get(tp)
         why = ""
         match target.to:
             case To.EARLIEST:
@@ -199,7 +200,8 @@ def reset(
                 if after < 0:
                     after, why = log.latest, "no message is that recent: the log's end"
             case To.CURRENT | To.SHIFT:
-                current = _higher(state, tp) if both else before
+                every = (one[tp] for one in offsets.values() if tp in one)
+                current = max(every, default=None) if both else before
                 if current is None:
                     raise refused(
                         state.group,
@@ -213,18 +215,3 @@ def reset(
             after = nearest
         rows.append(Reset(tp, before, after, why))
     return rows
-
-
-def _higher(state: GroupState, tp: TopicPartition) -> int | None:
-    """Return the higher offset of both stores."""
-    offsets = [held(state, store, tp) for store in Store]
-    return max((one for one in offsets if one is not None), default=None)
-
-
-def held(state: GroupState, store: Store, tp: TopicPartition) -> int | None:
-    """Return the offset that a store has for a partition."""
-    if store is Store.ZOOKEEPER:
-        znode = state.zk.get(tp)
-        return znode.offset if znode else None
-    committed = state.kafka.get(tp)
-    return committed.offset if committed and committed.offset >= 0 else None

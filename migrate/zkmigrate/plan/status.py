@@ -14,10 +14,8 @@ from zkmigrate.plan.cases import Case, case_of, changed_since
 from zkmigrate.plan.layout import reason_for
 from zkmigrate.plan.table import Action, decide
 from zkmigrate.reasons import Reason
-from zkmigrate.text import day, late_text, shown
+from zkmigrate.text import DAY_MS, SOON_DAYS, day, late_text, shown
 
-DAY_MS: Final = 86_400_000
-SOON_DAYS: Final = 3
 _RUN: Final = re.compile(r"[0-9a-f]{1,8}|probe")
 
 MOVING: Final = "moving"
@@ -67,13 +65,16 @@ def status_of(
     locked: str,
     now_ms: int,
     retention: Retention | None,
+    first: GroupState | None = None,
 ) -> tuple[Status, bool]:
-    """Return the status of a group, and whether something of it could not be read."""
+    """Return the status of a group, and whether something of it could not be read.
+
+    ``first``: an earlier look, see ``differing``.
+    """
     members = [name for name in state.members if not is_migrator(state.group, name)]
     marker = state.marker
-    zk = {tp: one.offset for tp, one in state.zk.items() if one.offset is not None}
-    kafka = {tp: one.offset for tp, one in state.kafka.items() if one.offset >= 0}
-    moved_to = marker.moved_to if marker else None
+    zk, kafka = state.offsets(Store.ZOOKEEPER), state.offsets(Store.KAFKA)
+    moved_to = state.moved_to
     truth = _truth(state, moved_to, bool(zk), bool(kafka))
     attention: list[tuple[Reason, str]] = []
 
@@ -84,8 +85,8 @@ def status_of(
     if marker is not None and moved_to is not None and (marker.in_target or marker.misplaced):
         changed = sorted(changed_since(state))
         if changed:
-            other = Store.KAFKA if moved_to is Store.ZOOKEEPER else Store.ZOOKEEPER
-            text = f"{other.value} has changed since the move: stop its consumers, then plan again"
+            store = moved_to.other.value
+            text = f"{store} has changed since the move: stop its consumers, then plan again"
             needs(Reason.SOURCE_MOVED_ON, f"{text} ({shown(map(str, changed))})")
     elif marker and moved_to and not marker.left and (kafka if moved_to is Store.ZOOKEEPER else zk):
         needs(
@@ -103,7 +104,7 @@ def status_of(
     if moved_to is Store.ZOOKEEPER and state.coordinator_members:
         names = shown(state.coordinator_members)
         needs(Reason.COORDINATOR_MEMBER, f"consumers run at the broker: stop {names}")
-    if truth == BOTH and any(kafka.get(tp) != offset for tp, offset in zk.items() if tp in kafka):
+    if differing(state, first):
         text = "the stores differ, and zkmigrate has not moved the group: plan shows how"
         needs(Reason.CONFLICT, text)
     if state.expired and moved_to is not None:
@@ -214,6 +215,27 @@ def _truth(state: GroupState, moved_to: Store | None, in_zk: bool, in_kafka: boo
     return Store.KAFKA.value if in_kafka else NOTHING
 
 
+def differing(state: GroupState, first: GroupState | None = None) -> list[TopicPartition]:
+    """Return the partitions whose offsets in the two stores differ, if both of them count.
+
+    A member with dual commit stores each offset in one store after the other, so the stores differ
+    for a moment. With the ``first`` look, a difference stands if the lower offset has not reached
+    what the higher one was then.
+    """
+    zk, kafka = state.offsets(Store.ZOOKEEPER), state.offsets(Store.KAFKA)
+    found = [tp for tp in sorted(zk) if tp in kafka and zk[tp] != kafka[tp]]
+    if not found or _truth(state, state.moved_to, bool(zk), bool(kafka)) != BOTH:
+        return []
+    if first is None:
+        return found
+    before = [first.offsets(store) for store in Store]
+    return [
+        tp
+        for tp in found
+        if min(zk[tp], kafka[tp]) < max((one[tp] for one in before if tp in one), default=0)
+    ]
+
+
 def _beyond(
     state: GroupState,
     truth: str,
@@ -250,6 +272,6 @@ def _days_left(state: GroupState, now_ms: int, retention: Retention | None) -> i
     marker = state.marker
     if retention is None or state.coordinator_members:
         return None
-    if marker is None or marker.moved_to is not Store.KAFKA:
+    if marker is None or state.moved_to is not Store.KAFKA:
         return None
     return max(0, (marker.at_ms + retention.minutes * 60_000 - now_ms) // DAY_MS)

@@ -209,6 +209,6 @@ def name_of_moved(group: str) -> Script[str | None]:
     state = yield from or_refusal(state_of(group))
     if isinstance(state, ZooKeeperError):
         return group
-    if state.marker is not None and state.marker.moved_to is Store.KAFKA:
+    if state.marker is not None and state.moved_to is Store.KAFKA:
         return state.marker.kafka_group or group
     return group if state.faults or state.mode in (Mode.KAFKA, Mode.OPEN) else None
