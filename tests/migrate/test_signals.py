@@ -199,7 +199,7 @@ def test_watch_that_is_ended_while_a_server_is_away(
 ) -> None:
     """The exit status is that of the last look, which failed, and not that of the last good one."""
     looks: list[Look | ZkConsumerError] = [
-        Look("status", ("group",), 1, [("g",)], "all well", 0),
+        Look("hold", 1, [("g", "held")], "all well", 0),
         BrokerError("the broker does not answer"),
     ]
 
@@ -217,5 +217,5 @@ def test_watch_that_is_ended_while_a_server_is_away(
     with click.Context(click.Command("status")):
         assert look_once_or_often(look, 1.0, "table") == BrokerError.exit_code != 0
         assert "the broker does not answer; looking again" in capsys.readouterr().err
-        looks += [BrokerError("away"), Look("status", ("group",), 1, [], "behind", 4)]
+        looks += [BrokerError("away"), Look("hold", 1, [], "behind", 4)]
         assert look_once_or_often(look, 1.0, "table") == 4

@@ -12,7 +12,6 @@ from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.records import Records, begun_by, late_partitions, recorded
 from zkmigrate.commands.options.running import check_cluster
 from zkmigrate.commands.options.servers import Servers, open_stores
-from zkmigrate.commands.output.cells import in_columns
 from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.watch import Look
 from zkmigrate.errors import JournalError
@@ -87,5 +86,4 @@ def look_at_plan(
     said = ", ".join(parts) or "all as planned"
     summary = f"{compared} partitions of {groups} groups compared: {said}"
     shown = [one for one in differing if not only_problems or verify.status([one], strict)]
-    columns, rows = in_columns(verify.Difference._fields, shown, how)
-    return Look("difference", columns, 3, rows, summary, verify.status(differing, strict))
+    return Look("difference", 3, shown, summary, verify.status(differing, strict))

@@ -20,7 +20,7 @@ from zkmigrate.commands.options.servers import (
     print_not_looked_at,
     server_options,
 )
-from zkmigrate.commands.output.cells import only_problems_option, reasons_cell
+from zkmigrate.commands.output.cells import only_problems_option
 from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import format_options, print_table
 from zkmigrate.exits import HELP, exit_status
@@ -78,9 +78,7 @@ def gate(
         print_not_looked_at(stores.zk, servers)
     left = [one for one in rows if one.left]
     shown = left if only_problems else rows
-    width = len(Left._fields) - (how == "table")
-    cells = [(*one[:-1], reasons_cell(one.reasons, how))[:width] for one in shown]
-    print_table("gate", Left._fields[:width], cells, how)
+    print_table("gate", shown, how)
     live = sum(one.members > 0 for one in left)
     click.echo(
         f"{len(left)} of {len(rows)} groups would lose something without ZooKeeper: "

@@ -15,7 +15,7 @@ from zkconsumer.console.tables import How, print_notes
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ZooKeeperError
 from zkmigrate.apply import guard
-from zkmigrate.commands.output.cells import group_cell, problem_cells, stays_cell
+from zkmigrate.commands.output.cells import problem_cells
 from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import print_table
 from zkmigrate.exits import exit_status
@@ -30,15 +30,9 @@ from zkmigrate.text import Note, unlisted_note
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
 
-_COLUMNS: Final = (
-    "group", "verdict", "partitions", "to_write", "kind", "what", "fix", "notes", "stays_behind",
-    "kafka_group",
-)  # fmt: skip
 _NO_WAY_BACK: Final = (
     "a rollback would fail: allow zkmigrate to delete this group in Kafka (Delete on the group)"
 )
-_IN_TABLE: Final = 7
-"""How many of the columns are in a table; notes are printed below it."""
 
 
 def plan_groups(
@@ -152,30 +146,26 @@ class Summary:
                 and any(covers(frozenset({skip.pattern}), one.tp) for one in plan.stays)
             }
             head = (
-                group_cell(plan.group, plan.kafka_group, self.how),
+                plan.group,
                 plan.verdict.value,
                 len(plan.entries),
                 sum(entry.write for entry in plan.entries),
             )
             notes = "; ".join(plan.notes)
-            stays = stays_cell(plan.stays, self.how)
             self.kinds.update({problem.kind for problem in plan.problems})
             for problem in plan.problems or (() if self.only_problems else (None,)):
                 texts = ("", "", "") if problem is None else problem_cells(problem, self.how)
-                row = (*head, *texts, notes, stays, plan.kafka_group)
-                self.rows.append(row[:_IN_TABLE] if self.how == "table" else row)
+                self.rows.append((*head, *texts, notes, plan.stays, plan.kafka_group))
             yield plan
 
     def print_all(self) -> None:
         """Print rows, notes and counts."""
+        print_table("plan", self.rows, self.how)
         if self.how == "table":  # the notes of many groups are alike: once below it
-            print_table("plan", _COLUMNS[:_IN_TABLE], self.rows, self.how)
             groups = sum(self.verdicts.values())
             for note, named in self.notes.items():
                 whose = f"{len(named)} groups" if len(named) > 1 else f"group {named[0]}"
                 print_notes([note + (f" ({whose})" if groups > 1 else "")])
-        else:
-            print_table("plan", _COLUMNS, self.rows, self.how)
         print_notes(
             f"--skip {skip.group}:{skip.pattern} keeps no offset from being moved"
             for skip in sorted(self.unused)

@@ -69,7 +69,7 @@ def report(
         rows = reports.csv_rows(look())
         write_out(csv_out, _lines([reports.COLUMNS], rows), "--csv")
     if as_json:
-        print_table("report", reports.GROUP_COLUMNS, list(reports.group_rows(look())), "json")
+        print_table("report", list(reports.group_rows(look())), "json")
     states = [(one.state, one.not_locked) for one in look()]
     counts = Counter(state for state, _ in states)
     said = ", ".join(f"{counts[state]} {state}" for state in reports.STATES if counts[state])

@@ -42,7 +42,6 @@ from zkmigrate.reasons import Reason
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
 
-_COLUMNS: Final = ("group", "topic", "partition", "store", "before", "after", "why")
 _TARGETS: Final = (
     "--to-earliest", "--to-latest", "--to-current", "--to-offset", "--to-datetime", "--by-duration",
     "--shift-by", "--from-file",
@@ -204,7 +203,7 @@ def reset(
             results.append(result)
             progress.result(result)
     every = [row for name in names for row in rows.get(name, ())]
-    print_table("reset", _COLUMNS, every, work.how)
+    print_table("reset", every, work.how)
     if work.execute:
         where = journal_path(None, work.journal)
         click.echo(f"the previous offsets are in {where}", err=True)

@@ -18,7 +18,7 @@ from zkmigrate.commands.comparison import look_at_plan
 from zkmigrate.commands.options.running import journal_option, journal_path, load
 from zkmigrate.commands.options.selection import Selection, selection
 from zkmigrate.commands.options.servers import Servers, open_stores, server_options
-from zkmigrate.commands.output.cells import in_columns, only_problems_option, reasons_cell
+from zkmigrate.commands.output.cells import only_problems_option
 from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.output.watch import Look, look_once_or_often, watch_option
@@ -124,17 +124,8 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
     if only_problems:
         rows = [row for row in rows if row.attention]
     said = f"groups: {', '.join(parts)}"
-    shown = [row._replace(reasons=reasons_cell(row.reasons, how)) for row in rows]  # type: ignore[arg-type]
-    columns, cells = in_columns(Status._fields, shown, how)
-    if how == "table":
-        hidden = {"reasons", "operator", "plan", "serial"}
-        if not any(row.mode for row in rows):
-            hidden |= {"mode", "next_modes"}
-        kept = [at for at, name in enumerate(columns) if name not in hidden]
-        columns = [columns[at] for at in kept]
-        cells = [[row[at] for at in kept] for row in cells]
     ended = exit_status(failed=failed, attention=attention > 0)
-    return Look("status", columns, 1, cells, said, ended)
+    return Look("status", 1, rows, said, ended)
 
 
 def _with_modes(stores: Stores, row: Status) -> tuple[Status, bool]:

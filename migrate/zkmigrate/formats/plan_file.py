@@ -121,9 +121,7 @@ def render(
             "skipped": sorted(group.skipped),
             **({"kafka_group": group.kafka_group} if group.kafka_group else {}),
             **({"ignored": group.ignored} if group.ignored else {}),
-            "stays_behind": [
-                {**one.tp._asdict(), "offset": one.offset, "why": one.why} for one in group.stays
-            ],
+            "stays_behind": [one.document for one in group.stays],
         }
         yield line(head)
         for entry in group.entries:

@@ -111,6 +111,11 @@ class StaysBehind(NamedTuple):
     offset: int | None
     why: str
 
+    @property
+    def document(self) -> dict[str, object]:
+        """As in a plan and in JSON."""
+        return {**self.tp._asdict(), "offset": self.offset, "why": self.why}
+
     def __str__(self) -> str:
         return f"{self.tp} ({'unknown' if self.offset is None else self.offset}, {self.why})"
 

@@ -47,11 +47,6 @@ COLUMNS: Final = (
     "why",
 )  # fmt: skip
 """Of the CSV."""
-GROUP_COLUMNS: Final = (
-    "group", "kafka_group", "state", "offsets", "locked", "ended", "why", "reasons", "changed",
-    "runs",
-)  # fmt: skip
-"""Of the JSON rows."""
 _VERDICTS: Final = (Verdict.DECIDE.value, Verdict.REFUSED.value)
 _KILLED: Final = "the last run ended before the outcome was recorded: apply or roll back again"
 
@@ -148,7 +143,7 @@ def _state(plan: GroupPlan, step: str, outcome: Result | None) -> str:
 
 
 def group_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
-    """Yield a row of ``GROUP_COLUMNS`` for each group."""
+    """Yield a row of JSON for each group."""
     for one in groups:
         plan = one.plan
         why = one.why or "; ".join(": ".join(filter(None, reason)) for reason in one.reasons)

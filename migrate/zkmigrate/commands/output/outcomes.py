@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, Self
+from typing import Self
 
 import click
 
@@ -13,15 +13,10 @@ from zkconsumer.console.tables import print_notes
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result, status_of_outcomes
 from zkmigrate.commands.options.running import Work
-from zkmigrate.commands.output.cells import group_cell, problem_cells, reasons_cell, stays_cell
+from zkmigrate.commands.output.cells import problem_cells
 from zkmigrate.commands.output.progress import Progress
-from zkmigrate.commands.output.rows import SCHEMAS, print_table
+from zkmigrate.commands.output.rows import print_table
 from zkmigrate.text import shown
-
-_COLUMNS: Final = tuple(column.name for column in SCHEMAS["outcome"].columns)
-_NOT_IN_TABLE: Final = frozenset({"reasons", "stays_behind", "kafka_group"})
-_IF_ANY: Final = frozenset({"way", "mode", "offsets"})
-"""A table has these columns if a cell of them is not empty."""
 
 
 class Outcomes:
@@ -81,16 +76,7 @@ class Outcomes:
         rows = [
             self._row(one) for one in every if not (self._work.only_problems and self._good(one))
         ]
-        columns = _COLUMNS
-        if self._how == "table":
-            filled = {
-                name for row in rows for name, cell in zip(_COLUMNS, row, strict=True) if cell
-            }
-            left_out = _NOT_IN_TABLE | (_IF_ANY - filled)
-            columns = tuple(name for name in _COLUMNS if name not in left_out)
-            kept = [_COLUMNS.index(name) for name in columns]
-            rows = [tuple(row[at] for at in kept) for row in rows]
-        print_table("outcome", columns, rows, self._how)
+        print_table("outcome", rows, self._how)
         if self._how == "table":
             print_notes(
                 f"group {one.group}: stays behind: {shown(map(str, one.stays))}"
@@ -105,14 +91,14 @@ class Outcomes:
             why = ": ".join(problem_cells(one.problem, self._how)[1:])
         idle = one.outcome in (Outcome.NOTHING, Outcome.WAS_DONE)
         return (
-            group_cell(one.group, one.kafka_group, self._how),
+            one.group,
             one.outcome.value,
             "" if one.way is None or idle else one.way.value,
             one.mode,
             one.offsets,
             why,
-            reasons_cell(one.reasons, self._how),
-            stays_cell(one.stays, self._how),
+            one.reasons,
+            one.stays,
             one.kafka_group,
         )
 

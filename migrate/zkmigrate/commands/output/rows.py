@@ -11,14 +11,25 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from zkconsumer.console.exclusive import flags
 from zkconsumer.console.tables import How, print_rows
+from zkmigrate.plan.values import StaysBehind
+from zkmigrate.reasons import Reason
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 Type = Literal["string", "integer", "boolean", "array"]
+
+
+class InTable(Enum):
+    """Whether a table has a column. JSON and CSV have all."""
+
+    YES = "yes"
+    IF_ANY = "if a cell of it is not empty"
+    NO = "no"
 
 
 class Column(NamedTuple):
@@ -28,6 +39,7 @@ class Column(NamedTuple):
     type: Type
     meaning: str
     nullable: bool = False
+    table: InTable = InTable.YES
 
 
 class Schema(NamedTuple):
@@ -40,7 +52,9 @@ class Schema(NamedTuple):
 
 
 _GROUP: Final = Column("group", "string", "Name of the group in ZooKeeper.")
-_KAFKA: Final = Column("kafka_group", "string", "Name in Kafka, if it differs; else empty.")
+_KAFKA: Final = Column(
+    "kafka_group", "string", "Name in Kafka, if it differs; else empty.", table=InTable.NO
+)
 _OUTCOME: Final = Column(
     "outcome",
     "string",
@@ -48,11 +62,14 @@ _OUTCOME: Final = Column(
     "`failed`.",
 )
 _WHY: Final = Column("why", "string", "The reason, for people; empty if there is none.")
-_REASONS: Final = Column("reasons", "array", "Codes of the reasons: see the table of reasons.")
+_REASONS: Final = Column(
+    "reasons", "array", "Codes of the reasons: see the table of reasons.", table=InTable.NO
+)
 _STAYS: Final = Column(
     "stays_behind",
     "array",
     "Offsets that the plan leaves out: objects with `topic`, `partition`, `offset` and `why`.",
+    table=InTable.NO,
 )
 
 SCHEMAS: Final[Mapping[str, Schema]] = {
@@ -69,7 +86,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             Column("kind", "string", "Code of the reason, such as `conflict`; empty if none."),
             Column("what", "string", "Description of the problem."),
             Column("fix", "string", "What to do."),
-            Column("notes", "string", "Remarks that need no decision."),
+            Column("notes", "string", "Remarks that need no decision.", table=InTable.NO),
             _STAYS,
             _KAFKA,
         ),
@@ -82,9 +99,9 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             _GROUP,
             _OUTCOME,
             Column("way", "string", "Of `undo`: `roll back`, `copy back`, `live back`, `unlock`, "
-                   "or empty."),
-            Column("mode", "string", "Mode of a group in a live move.", True),
-            Column("offsets", "integer", "Offsets that were written."),
+                   "or empty.", table=InTable.IF_ANY),
+            Column("mode", "string", "Mode of a group in a live move.", True, InTable.IF_ANY),
+            Column("offsets", "integer", "Offsets that were written.", table=InTable.IF_ANY),
             _WHY,
             _REASONS,
             _STAYS,
@@ -127,13 +144,15 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             Column("days_left", "integer", "Days until the broker deletes the offsets.", True),
             Column("attention", "string", "What an operator must do; empty: nothing."),
             _REASONS,
-            Column("mode", "string", "Mode of a group in a live move; else empty."),
+            Column("mode", "string", "Mode of a group in a live move; else empty.",
+                   table=InTable.IF_ANY),
             Column("next_modes", "string", "For each mode that may be next: `open`, or what "
-                   "prevents it."),
+                   "prevents it.", table=InTable.IF_ANY),
             Column("operator", "string", "Who wrote the group's record last, as `USER@HOST`; empty "
-                   "if it has none."),
-            Column("plan", "string", "SHA-256 of the plan of its last change; empty if none."),
-            Column("serial", "integer", "Version of its record.", True),
+                   "if it has none.", table=InTable.NO),
+            Column("plan", "string", "SHA-256 of the plan of its last change; empty if none.",
+                   table=InTable.NO),
+            Column("serial", "integer", "Version of its record.", True, InTable.NO),
             _KAFKA,
         ),
     ),
@@ -204,16 +223,49 @@ def format_options(command: F) -> F:
     return flags("how", "table", forms)(command)
 
 
-def print_table(
-    schema: str, columns: Sequence[str], rows: Sequence[Sequence[object]], how: How
-) -> None:
-    """Print rows on standard output; in JSON as a document with schema and version."""
+def in_form(
+    schema: str, rows: Sequence[Sequence[object]], how: How
+) -> tuple[list[str], list[tuple[object, ...]]]:
+    """Return the columns and the cells of rows, which have a value for each column of the schema.
+
+    A table leaves out some, and has a group's name in Kafka next to its name.
+    """
+    columns = SCHEMAS[schema].columns
+    cells = [tuple(_cell(value, how) for value in row) for row in rows]
+    if how != "table":
+        return [one.name for one in columns], cells
+    names = [one.name for one in columns]
+    kept = [
+        at
+        for at, one in enumerate(columns)
+        if one.table is InTable.YES
+        or (one.table is InTable.IF_ANY and any(row[at] for row in cells))
+    ]
+    if "kafka_group" in names:
+        at = names.index("kafka_group")
+        cells = [(f"{row[0]} ({row[at]} in Kafka)", *row[1:]) if row[at] else row for row in cells]
+    return [names[at] for at in kept], [tuple(row[at] for at in kept) for row in cells]
+
+
+def _cell(value: object, how: How) -> object:
+    """Return a value as a cell: reasons and offsets that stay behind are arrays in JSON."""
+    if not isinstance(value, tuple):
+        return value
+    parts = dict.fromkeys(one.value if isinstance(one, Reason) else one for one in value)
     if how != "json":
-        print_rows(columns, rows, how)
+        return ", ".join(map(str, parts))
+    return [one.document if isinstance(one, StaysBehind) else one for one in parts]
+
+
+def print_table(schema: str, rows: Sequence[Sequence[object]], how: How) -> None:
+    """Print rows on standard output; in JSON as a document with schema and version."""
+    columns, cells = in_form(schema, rows, how)
+    if how != "json":
+        print_rows(columns, cells, how)
         return
     encode = json.JSONEncoder().encode
     head = f'{{"schema": {encode(schema)}, "version": {SCHEMAS[schema].version}, "rows": ['
-    lines = ",\n".join([encode(dict(zip(columns, row, strict=True))) for row in rows])
+    lines = ",\n".join([encode(dict(zip(columns, row, strict=True))) for row in cells])
     sys.stdout.write(f"{head}\n{lines}\n]}}\n" if rows else f"{head}]}}\n")
 
 

@@ -14,18 +14,18 @@ from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How, print_rows
 from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ZkConsumerError
-from zkmigrate.commands.output.rows import print_json_line, print_table
+from zkmigrate.commands.output.rows import in_form, print_json_line, print_table
 from zkmigrate.exits import FAILED
 
 F = TypeVar("F", bound=Callable[..., Any])
-Row = Sequence[object]
+Row = tuple[object, ...]
+_Rows = dict[Row, Row]
 
 
 class Look(NamedTuple):
-    """The result of one pass. ``keys``: how many columns identify a row."""
+    """The result of one pass. ``keys``: how many columns of the schema identify a row."""
 
     schema: str
-    columns: Sequence[str]
     keys: int
     rows: Sequence[Row]
     summary: str
@@ -46,11 +46,11 @@ def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) 
     """Check and print, once or until Ctrl-C; return the exit status of the last check."""
     if every is None:
         rows = look()
-        print_table(rows.schema, rows.columns, rows.rows, how)
+        print_table(rows.schema, rows.rows, how)
         click.echo(rows.summary, err=True)
         return rows.status
     no_effect("--watch", "csv")
-    before: dict[tuple[object, ...], Row] = {}
+    before: _Rows = {}
     status = FAILED  # nothing is known
     summary = ""
     try:
@@ -62,8 +62,9 @@ def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) 
                 status, summary = error.exit_code, ""
             else:
                 status = rows.status
-                now = {tuple(row[: rows.keys]): row for row in rows.rows}
-                _print_changes(rows, before, now, how)
+                columns, cells = in_form(rows.schema, rows.rows, how)
+                now = {tuple(row[: rows.keys]): row for row in cells}
+                _print_changes(rows, columns, before, now, how)
                 before = now
                 if rows.summary != summary:
                     summary = rows.summary
@@ -74,20 +75,24 @@ def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) 
 
 
 def _print_changes(
-    found: Look, before: dict[tuple[object, ...], Row], now: dict[tuple[object, ...], Row], how: How
+    found: Look,
+    columns: Sequence[str],
+    before: dict[tuple[object, ...], Row],
+    now: dict[tuple[object, ...], Row],
+    how: How,
 ) -> None:
     changed = [row for key, row in now.items() if before.get(key) != row]
     gone = [row for key, row in before.items() if key not in now]
     if how == "json":
         for row in changed:
-            print_json_line(found.schema, found.columns, row)
+            print_json_line(found.schema, columns, row)
         for row in gone:
             print_json_line(
-                found.schema, [*found.columns[: found.keys], "gone"], [*row[: found.keys], True]
+                found.schema, [*columns[: found.keys], "gone"], [*row[: found.keys], True]
             )
     else:
         if changed:
-            print_rows(("at", *found.columns), [(_clock(), *row) for row in changed], how)
+            print_rows(("at", *columns), [(_clock(), *row) for row in changed], how)
         for row in gone:
             what = " ".join(str(cell) for cell in row[: found.keys] if cell is not None)
             click.echo(f"{_clock()} no longer: {printable(what)}")
