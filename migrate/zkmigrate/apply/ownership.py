@@ -6,8 +6,9 @@ is written in a multi that checks the version of every claimed offset znode. Scr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
-from typing import Final
+from collections.abc import Callable, Mapping, Set
+from functools import wraps
+from typing import Final, ParamSpec
 
 from zkconsumer.admin import takeover
 from zkconsumer.admin.ids_lock import CREATE, MASKED
@@ -63,6 +64,7 @@ __all__ = [
     "write_offsets",
 ]
 
+P = ParamSpec("P")
 _ALL: Final = 15
 """The permissions to read, write, create and delete."""
 _MAX_REQUEST: Final = 960 * 1024
@@ -99,44 +101,23 @@ def migrators(group: str) -> Script[list[str]]:
     return [*ids, *owners]
 
 
-def take(hold: Hold, partitions: Iterable[TopicPartition], accept: Accept) -> Script[None]:
-    """See ``takeover.take``. Raises GroupRefusedError."""
-    yield from _refusing(takeover.take(hold, partitions, accept))
+def _refusing(script: Callable[P, Script[T]]) -> Callable[P, Script[T]]:
+    """Return a script whose errors are those of a tool that changes a group: GroupRefusedError."""
+
+    @wraps(script)
+    def refusing(*words: P.args, **named: P.kwargs) -> Script[T]:
+        try:
+            return (yield from script(*words, **named))
+        except GroupActiveError as error:
+            raise GroupInUseError(str(error), Reason.LIVE_MEMBER) from None
+        except GroupChangedError as error:
+            raise GroupRefusedError(str(error), Reason.CHANGED) from None
+
+    return refusing
 
 
-def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> Script[None]:
-    """See ``takeover.write_offsets``. Raises GroupRefusedError."""
-    yield from _refusing(takeover.write_offsets(hold, offsets))
-
-
-def _refusing(script: Script[T]) -> Script[T]:
-    """Carry out a script whose errors are those of a tool that changes a group."""
-    try:
-        return (yield from script)
-    except GroupActiveError as error:
-        raise GroupInUseError(str(error), Reason.LIVE_MEMBER) from None
-    except GroupChangedError as error:
-        raise GroupRefusedError(str(error), Reason.CHANGED) from None
-
-
-def write_marker(
-    hold: Hold,
-    before: Set[bytes | None],
-    after: bytes | None,
-    written: Record,
-    checked: bool = True,
-    earlier: bytes | None = None,
-) -> Script[None]:
-    """Bring the migration marker from one of ``before`` to ``after``, and write the record.
-
-    The marker may have that content already. ``earlier``: what the record keeps from now on.
-
-    With ``checked`` the versions of all claimed offset znodes are checked, as many as one request
-    takes in the multi that writes the marker, and the others in multis right before it. The caller
-    reads the offsets again after it, which also covers partitions without an offset. Raises
-    GroupRefusedError, and then nothing is written.
-    """
-    yield from _refusing(_write_marker(hold, before, after, written, checked, earlier))
+take = _refusing(takeover.take)
+write_offsets = _refusing(takeover.write_offsets)
 
 
 def begin(hold: Hold, written: Record, before: Before | None) -> Script[Record]:
@@ -154,14 +135,24 @@ def begin(hold: Hold, written: Record, before: Before | None) -> Script[Record]:
     return begun
 
 
-def _write_marker(
+@_refusing
+def write_marker(
     hold: Hold,
     before: Set[bytes | None],
     after: bytes | None,
     written: Record,
-    checked: bool,
-    earlier: bytes | None,
+    checked: bool = True,
+    earlier: bytes | None = None,
 ) -> Script[None]:
+    """Bring the migration marker from one of ``before`` to ``after``, and write the record.
+
+    The marker may have that content already. ``earlier``: what the record keeps from now on.
+
+    With ``checked`` the versions of all claimed offset znodes are checked, as many as one request
+    takes in the multi that writes the marker, and the others in multis right before it. The caller
+    reads the offsets again after it, which also covers partitions without an offset. Raises
+    GroupRefusedError, and then nothing is written.
+    """
     path, where = migration_marker.path(hold.group), record.path(hold.group)
     made = False
     size = sum(map(len, (after or b"", earlier or b"", record.encode(written))))

@@ -67,7 +67,7 @@ class Steps:
         self._force = force
         self._lock = lock
         self.checks = Checks(stores, force)
-        self._run = run
+        self._name = run
         self._stopped = stopped
         self.locked: bool | None = None
         """Whether the group of the last call is locked, if that is known."""
@@ -127,7 +127,7 @@ class Steps:
         if journal is None:
             self.checks.znodes_as_expected(change, resumed)
             return Result(change.group, Outcome.WOULD, len(change.to))
-        name = f"{change.group}_zkmigrate-{self._run}"
+        name = f"{change.group}_zkmigrate-{self._name}"
         locked = self.locked = before.guard is guard.Guard.LOCKED
         hold = ownership.Hold(change.group, name, int(time.time() * 1000), locked)
         first_locked = locked
@@ -151,8 +151,8 @@ class Steps:
         accept = _noting(self.checks.acceptor(change, resumed), seen)
         try:
             if before.record is not None and not locked:
-                self._run_guard(guard.unlock(change.group))
-            zk.run(ownership.counted(ownership.take(hold, partitions, accept), self._effect))
+                self._run(guard.unlock(change.group))
+            self._run(ownership.take(hold, partitions, accept))
             end: int | None = None
             if change.target is Store.KAFKA:
                 end = self.stores.commits_end(change.kafka_group)
@@ -176,7 +176,7 @@ class Steps:
             self._release_after(error, hold)
             raise
         unlocked = self._lock_or_unlock(hold, permission, lock)
-        others = zk.run(ownership.counted(ownership.release(hold), self._effect))
+        others = self._run(ownership.release(hold))
         if others and (change.target is Store.ZOOKEEPER or not undo):
             where = "will continue from" if change.target is Store.KAFKA else "may have read"
             raise GroupRefusedError(
@@ -204,9 +204,9 @@ class Steps:
             return False
         lock = self.stores.zk.run(guard.look(state.group))
         if found.locked and lock.guard is guard.Guard.OPEN:
-            return self._run_guard(guard.lock(state.group, now_ms)) is None
+            return self._run(guard.lock(state.group, now_ms)) is None
         if not found.locked and lock.record is not None:
-            self._run_guard(guard.unlock_recorded(state.group, now_ms))
+            self._run(guard.unlock_recorded(state.group, now_ms))
             return True
         return False
 
@@ -216,11 +216,11 @@ class Steps:
         """Lock a claimed group, or unlock it if it was locked; return why that is not possible."""
         permission.ask()
         if lock:
-            fault = self._run_guard(guard.lock(hold.group, hold.now_ms))
+            fault = self._run(guard.lock(hold.group, hold.now_ms))
             self.locked = fault is None
             return fault
         if hold.locked:
-            self._run_guard(guard.unlock(hold.group, permission.still))
+            self._run(guard.unlock(hold.group, permission.still))
             self.locked = False
             permission.ask()  # without it, the lock is still there
         return None
@@ -252,8 +252,7 @@ class Steps:
             late=(),
             late_more=0,
         )
-        script = ownership.begin(hold, begun, before)
-        return self.stores.zk.run(ownership.counted(script, self._effect))
+        return self._run(ownership.begin(hold, begun, before))
 
     def _before(self, change: Change, locked: bool, found: Record) -> Before:
         """Return what the record keeps of the state before a change."""
@@ -288,7 +287,7 @@ class Steps:
             not self._force,
             None if undone is None else undone.earlier,
         )
-        self.stores.zk.run(ownership.counted(script, self._effect))
+        self._run(script)
 
     def roll_back(
         self,
@@ -332,13 +331,13 @@ class Steps:
         first()
         return self.move(replace(change, plan=found.plan), records, "undo-", journal)
 
-    def _run_guard(self, script: Script[T]) -> T:
+    def _run(self, script: Script[T]) -> T:
         return self.stores.zk.run(ownership.counted(script, self._effect))
 
     def _release_after(self, error: ZkConsumerError, hold: ownership.Hold) -> None:
         """Release the group after a failure, as far as ZooKeeper can be reached."""
         try:
-            self.stores.zk.run(ownership.counted(ownership.release(hold), self._effect))
+            self._run(ownership.release(hold))
         except ZkConsumerError as second:
             error.add_note(str(second))  # the claims end with the session
 
@@ -446,8 +445,7 @@ class Steps:
         overwritten = changes_of(change, before)
         if change.target is Store.ZOOKEEPER:
             values = {tp: None if new is None else new.offset for tp, new in change.to.items()}
-            script = ownership.write_offsets(hold, values)
-            self.stores.zk.run(ownership.counted(script, self._effect))
+            self._run(ownership.write_offsets(hold, values))
             self.changed = overwritten
             return len(values)
         new = {

@@ -11,8 +11,7 @@ from zkmigrate import verify
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.records import Records, begun_by, late_partitions, recorded
 from zkmigrate.commands.options.running import check_cluster
-from zkmigrate.commands.options.servers import Servers, open_stores
-from zkmigrate.commands.output.progress import Progress
+from zkmigrate.commands.options.servers import Servers, reading
 from zkmigrate.commands.output.watch import Look
 from zkmigrate.errors import JournalError
 from zkmigrate.formats.plan_file import PlanFile
@@ -32,10 +31,7 @@ def look_at_plan(
 
     differing: list[verify.Difference] = []
     groups = compared = 0
-    with (
-        Progress("comparing", len(loaded.groups), "differ") as progress,
-        open_stores(servers, progress) as stores,
-    ):
+    with reading(servers, "comparing", "differ", len(loaded.groups)) as (progress, stores):
         check_cluster(loaded, stores)
         begun: Mapping[str, Records] = {}
         try:

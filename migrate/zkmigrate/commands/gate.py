@@ -7,7 +7,6 @@ from functools import partial
 
 import click
 
-from zkconsumer.console.collector import no_collector
 from zkconsumer.console.tables import How, print_notes
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZooKeeperError
@@ -16,12 +15,11 @@ from zkmigrate.commands.options.decisions import decisions_option, rules_in
 from zkmigrate.commands.options.selection import Selection, selection
 from zkmigrate.commands.options.servers import (
     Servers,
-    open_stores,
     print_not_looked_at,
+    reading,
     server_options,
 )
 from zkmigrate.commands.output.cells import only_problems_option
-from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import format_options, print_table
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import GroupState, Store
@@ -52,11 +50,7 @@ def gate(
     from zkmigrate.stores.surroundings import below_offsets
 
     rows: list[Left] = []
-    with (
-        no_collector(),
-        Progress("looking", bad="left") as progress,
-        open_stores(servers, progress) as stores,
-    ):
+    with reading(servers, "looking", "left") as (progress, stores):
         names = which.of_store(partial(stores.group_names, Store.ZOOKEEPER), Store.ZOOKEEPER)
         progress.total = len(names)
         legal = [name for name in names if is_legal_group(name)]

@@ -7,16 +7,14 @@ from importlib.metadata import version
 
 import click
 
-from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How
 from zkmigrate.commands.options.decisions import decisions
 from zkmigrate.commands.options.files import write_out
 from zkmigrate.commands.options.renaming import Rename, choose, rename_option
 from zkmigrate.commands.options.selection import Selection, offsets_in, selection
-from zkmigrate.commands.options.servers import Servers, open_stores, server_options
+from zkmigrate.commands.options.servers import Servers, reading, server_options
 from zkmigrate.commands.output.cells import only_problems_option
-from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.planning import Summary, plan_groups
 from zkmigrate.exits import HELP
@@ -79,11 +77,7 @@ def plan(
     if out is not None:
         no_effect("--out", "decisions_out")
     offsets = offsets_in(from_file, which) if from_file else None
-    with (
-        no_collector(),
-        Progress("planning", bad="not ready") as progress,
-        open_stores(servers, progress) as stores,
-    ):
+    with reading(servers, "planning", "not ready") as (progress, stores):
         own, renamed = choose(stores, direction, which, renames, offsets)
         if offsets is not None:
             offsets = {own[name]: offset for name, offset in offsets.items()}

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from zkconsumer.admin.snapshot import list_groups
-from zkconsumer.console.collector import no_collector
 from zkconsumer.console.tables import How
 from zkconsumer.core.migration.modes import neighbours
 from zkconsumer.errors import ZkConsumerError, ZooKeeperError
 from zkmigrate.commands.comparison import look_at_plan
 from zkmigrate.commands.options.running import journal_option, journal_path, load
 from zkmigrate.commands.options.selection import Selection, selection
-from zkmigrate.commands.options.servers import Servers, open_stores, server_options
+from zkmigrate.commands.options.servers import Servers, reading, server_options
 from zkmigrate.commands.output.cells import only_problems_option
-from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.output.watch import Look, look_once_or_often, watch_option
 from zkmigrate.errors import MigrationError
@@ -83,11 +81,7 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
 
     rows: list[Status] = []
     failed = False
-    with (
-        no_collector(),
-        Progress("looking", bad="need attention") as progress,
-        open_stores(servers, progress) as stores,
-    ):
+    with reading(servers, "looking", "need attention") as (progress, stores):
         names = which.of_store(partial(names_of_both, stores), Store.ZOOKEEPER)
         progress.total = len(names)
         now_ms = int(time.time() * 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from zkconsumer.core.common.types import INTERNAL_TOPICS, TopicPartition
 from zkconsumer.core.migration.modes import Mode
@@ -33,24 +34,19 @@ def plan_group(
     return _Planner(state, direction, options, now_ms, retention).plan()
 
 
+@dataclass
 class _Planner:
-    def __init__(
-        self,
-        state: GroupState,
-        direction: Direction,
-        options: Options,
-        now_ms: int,
-        retention: Retention | None,
-    ) -> None:
-        self.state = state
-        self.direction = direction
-        self.options = options
-        self.now_ms = now_ms
-        self.retention = retention
-        self.problems: list[Problem] = []
-        self.notes: list[str] = []
-        self.findings = Findings(state.group)
-        self.left_out = LeftOut(state, direction, options)
+    state: GroupState
+    direction: Direction
+    options: Options
+    now_ms: int
+    retention: Retention | None
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.findings = Findings(self.state.group)
+        self.left_out = LeftOut(self.state, self.direction, self.options)
 
     def plan(self) -> GroupPlan:
         state = self.state

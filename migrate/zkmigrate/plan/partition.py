@@ -127,11 +127,10 @@ class PartitionRules:
             value, remark = usable
             reason = f"gone since the move: the offset that was moved{remark}"
         else:
-            log = self.state.ranges.get(tp)
-            if log is None:
-                self._found(Reason.UNKNOWN, tp)
+            end = self._end(tp, rule is Expired.EARLIEST)
+            if end is None:
                 return None
-            value = log.earliest if rule is Expired.EARLIEST else log.latest
+            value = end
             reason = f"gone since the move: the log's {rule.value} by --expired-offsets"
         held = found.zk if self.direction.target is Store.ZOOKEEPER else in_kafka
         return replace(found, to=value, write=value != held, reason=reason)
@@ -228,13 +227,19 @@ class PartitionRules:
         if rule is WithoutOffset.REFUSE:
             self._found(Reason.NO_OFFSET, tp)
             return None
+        end = self._end(tp, rule is WithoutOffset.EARLIEST)
+        if end is None:
+            return None
+        self._decided.add(Reason.NO_OFFSET)
+        return end, f"no offset: the log's {rule.value} by --without-offset"
+
+    def _end(self, tp: TopicPartition, earliest: bool) -> int | None:
+        """Return the beginning or the end of a log; ``None`` if it is not known."""
         log = self.state.ranges.get(tp)
         if log is None:
             self._found(Reason.UNKNOWN, tp)
             return None
-        reason = f"no offset: the log's {rule.value} by --without-offset"
-        self._decided.add(Reason.NO_OFFSET)
-        return (log.earliest if rule is WithoutOffset.EARLIEST else log.latest), reason
+        return log.earliest if earliest else log.latest
 
     def _newest(self, tp: TopicPartition, zk: int | None, kafka: int | None) -> int | None:
         znode, committed = self.state.zk.get(tp), self.state.kafka.get(tp)

@@ -36,15 +36,15 @@ class Status(NamedTuple):
     group: str
     case: str
     truth: str
-    zookeeper_members: int | None
-    kafka_members: int | None
-    zookeeper_lag: int | None
-    kafka_lag: int | None
-    changed: int
-    locked: str
-    moved: str
-    days_left: int | None
-    attention: str
+    zookeeper_members: int | None = None
+    kafka_members: int | None = None
+    zookeeper_lag: int | None = None
+    kafka_lag: int | None = None
+    changed: int = 0
+    locked: str = ""
+    moved: str = ""
+    days_left: int | None = None
+    attention: str = ""
     reasons: tuple[Reason, ...] = ()
     mode: str = ""
     """Of a group in a live move."""
@@ -170,15 +170,12 @@ def status_of(
 
 def unknown(group: str, why: str, reason: Reason) -> Status:
     """Return the status of a group that cannot be read."""
-    nothing = (None, None, None, None, 0, "", "", None)
-    return Status(group, Case.UNREADABLE.value, "unknown", *nothing, why, (reason,))
+    return Status(group, Case.UNREADABLE.value, "unknown", attention=why, reasons=(reason,))
 
 
 def only_in_kafka(group: str) -> Status:
     """Return the status of a group that ZooKeeper cannot hold, because of its name."""
-    return Status(
-        group, Case.IN_KAFKA.value, Store.KAFKA.value, None, None, None, None, 0, "", "", None, ""
-    )
+    return Status(group, Case.IN_KAFKA.value, Store.KAFKA.value)
 
 
 def _moved(state: GroupState) -> str:

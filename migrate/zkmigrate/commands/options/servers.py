@@ -18,6 +18,7 @@ from zkconsumer.admin.printable import printable
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.console.bootstrap import bootstrap_option
+from zkconsumer.console.collector import no_collector
 from zkconsumer.console.tables import print_notes, zookeeper_options
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.common.types import BrokerEndpoint
@@ -120,6 +121,19 @@ def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
         announce(servers, stores.zk, stores.brokers)
         print_notes(stores.faults)
         yield stores
+
+
+@contextmanager
+def reading(
+    servers: Servers, verb: str, bad: str, total: int | None = None
+) -> Iterator[tuple[Progress, Stores]]:
+    """Open the sessions of a command that only reads, and show how far it is; see ``Progress``."""
+    with (
+        no_collector(),
+        Progress(verb, total, bad) as progress,
+        open_stores(servers, progress) as stores,
+    ):
+        yield progress, stores
 
 
 @contextmanager
