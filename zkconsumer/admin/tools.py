@@ -7,7 +7,7 @@ topics; a group of a name that no group can have raises ConfigError.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
@@ -33,7 +33,6 @@ from zkconsumer.admin.describe import (
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.reads import children, children_of, read_tree
 from zkconsumer.admin.snapshot import (
-    MISPLACED,
     GroupSnapshot,
     Registrations,
     interpret,
@@ -58,7 +57,7 @@ from zkconsumer.admin.topics import (
     topic_row,
     unusable,
 )
-from zkconsumer.admin.verifier import Finding, Kind, verify
+from zkconsumer.admin.verifier import Finding, verify
 from zkconsumer.config.security_keys import NO_SECURITY, SecurityConfig
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
@@ -75,9 +74,7 @@ from zkconsumer.errors import (
     GroupError,
     UnknownGroupError,
     ZnodeFormatError,
-    ZooKeeperError,
 )
-from zkconsumer.zk.blocking import or_refusal
 
 if TYPE_CHECKING:
     from zkconsumer.broker.security import KafkaSecurity
@@ -148,17 +145,12 @@ class GroupTools:
         timeout: float = 30.0,
         security: SecurityConfig | None = None,
         bootstrap: str | None = None,
-        before_requests: Callable[[int], object] | None = None,
     ) -> None:
         self._keys = NO_SECURITY if security is None else security
-        self._zk = ClusterZk(
-            zookeeper, timeout, bootstrap, security=self._keys, before_requests=before_requests
-        )
+        self._zk = ClusterZk(zookeeper, timeout, bootstrap, security=self._keys)
         self._timeout = timeout
         self._kafka: KafkaSecurity | None = None
         self.notes: list[str] = []
-        self.unexported = 0
-        """How many znodes ``export`` found where offsets are, and could not read as one."""
 
     def __enter__(self) -> Self:
         self._zk.__enter__()
@@ -166,11 +158,6 @@ class GroupTools:
 
     def __exit__(self, *_error: object) -> None:
         self._zk.__exit__(*_error)
-
-    @property
-    def zk(self) -> ClusterZk:
-        """The session with ZooKeeper."""
-        return self._zk
 
     def _security(self) -> KafkaSecurity:
         # Not above: loading kafka-python takes longer than most of the other commands.
@@ -302,57 +289,17 @@ class GroupTools:
                     number = partition_number(name)
                     if not good or number is None:
                         self.notes.append(f"{path} is skipped: it is not a partition of a topic")
-                        self.unexported += 1
                         continue
                     try:
                         offset = decode_offset(path, node.data)
                     except ZnodeFormatError as fault:
                         self.notes.append(f"{fault}; it is left out")
-                        self.unexported += 1
                         continue
                     if offset < 0:
                         self.notes.append(f"{path} is skipped: {offset} is not an offset")
                     else:
                         offsets[OffsetKey(group, topic, number)] = offset
         return offsets
-
-    def elsewhere(self, groups: Sequence[str]) -> tuple[dict[OffsetKey, int], list[str]]:
-        """Return what ``export`` does not look at, below the znodes of these groups.
-
-        That is the offsets below ``offset``, where a 1.1.0 broker stores them, and the paths of
-        znodes in another client's layout, which may hold offsets. A group that ZooKeeper does not
-        show is one such path.
-        """
-        offsets: dict[OffsetKey, int] = {}
-        paths: list[str] = []
-        scripts = (or_refusal(read_group(group)) for group in groups)
-        for group, snapshot in zip(groups, self._zk.run_all(scripts), strict=True):
-            if isinstance(snapshot, ZooKeeperError):
-                paths.append(GroupPaths(group).root)
-            if not isinstance(snapshot, GroupSnapshot):
-                continue
-            for topic, nodes in snapshot.misplaced.items():
-                for name, node in nodes.items():
-                    number = partition_number(name)
-                    if number is None or not is_legal_topic(topic):
-                        continue  # a finding of verify
-                    path = f"{snapshot.paths.root}/{MISPLACED}/{topic}/{name}"
-                    try:
-                        offset = decode_offset(path, node.data)
-                    except ZnodeFormatError:
-                        paths.append(path)
-                        continue
-                    if offset >= 0:
-                        offsets[OffsetKey(group, topic, number)] = offset
-            live = (f"{snapshot.paths.ids}/", f"{snapshot.paths.owners}/")
-            paths += [
-                finding.where
-                for finding in verify(snapshot, interpret(snapshot, ()), {}, {})
-                if finding.kind is Kind.FOREIGN_LAYOUT
-                and not finding.where.startswith(live)
-                and not finding.where.startswith(f"{snapshot.paths.offsets}/")
-            ] + [path for path in snapshot.filled if path.startswith(f"{snapshot.paths.offsets}/")]
-        return offsets, paths
 
     def plan_import(self, offsets: Mapping[OffsetKey, int]) -> ImportPlan:
         """Compare offsets with the stored ones."""

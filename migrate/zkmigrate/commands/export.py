@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from typing import Final
 
 import click
 
 from zkconsumer.admin.offset_files import OffsetKey
-from zkconsumer.admin.tools import GroupTools
+from zkconsumer.admin.snapshot import (
+    MISPLACED,
+    GroupSnapshot,
+    interpret,
+    list_groups,
+    partition_number,
+    read_group,
+)
+from zkconsumer.admin.verifier import Kind, verify
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import print_notes
 from zkconsumer.core.common.types import INTERNAL_TOPICS
-from zkconsumer.errors import SessionExpiredError, ZkUnavailableError, ZooKeeperError
+from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.errors import ZooKeeperError
+from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.commands.options.files import write_out
 from zkmigrate.commands.options.selection import Selection, selection
 from zkmigrate.commands.options.servers import (
     Servers,
-    announce,
     open_stores,
+    open_zookeeper,
     print_not_looked_at,
     server_options,
 )
@@ -30,9 +39,8 @@ from zkmigrate.exits import HELP, exit_status
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
 from zkmigrate.reasons import Reason
+from zkmigrate.stores.offset_znodes import zk_offset
 from zkmigrate.text import shown, unlisted_note
-
-_AT_ONCE: Final = 100
 
 
 @click.command(epilog=HELP)
@@ -94,58 +102,51 @@ def _offsets_in_zookeeper(
     which: Selection, servers: Servers, progress: Progress
 ) -> tuple[dict[OffsetKey, int], int]:
     """Return offsets in ZooKeeper, and how much is left out. No broker is asked."""
-    exported: dict[OffsetKey, int] = {}
-    left_out = 0
-    where = (servers.zookeeper, servers.timeout, servers.security)
-    with GroupTools(*where, before_requests=servers.pace) as tools:
-        tools.zk.sync()
-        announce(servers, tools.zk)
-        names = which.of_store(tools.group_names, Store.ZOOKEEPER)
+    offsets: dict[OffsetKey, int] = {}
+    left_out: list[str] = []
+    with open_zookeeper(servers) as zk:
+        names = which.of_store(lambda: zk.run(list_groups()), Store.ZOOKEEPER)
         progress.total = len(names)
-        for start in range(0, len(names), _AT_ONCE):
-            chunk = names[start : start + _AT_ONCE]
-            for group, offsets in _export(tools, chunk):
-                exported.update(offsets or {})
-                left_out += offsets is None
-                progress.group(group, offsets is not None)
-            more, paths = tools.elsewhere(chunk)
-            for key, offset in more.items():
-                if exported.setdefault(key, offset) != offset:
-                    left_out += 1
-                    path = f"/consumers/{key.group}/offset/{key.topic}/{key.partition}"
-                    other = f"{key.path} holds {exported[key]}"
-                    tools.notes.append(f"{path} holds {offset}; it is left out, since {other}")
-            left_out += len(paths)
-            tools.notes += [f"{path} is left out: it is not in Kafka's layout" for path in paths]
-        left_out += tools.unexported
-        print_notes(tools.notes)
-        print_not_looked_at(tools.zk, servers)
-    return exported, left_out
+        scripts = (or_refusal(read_group(name)) for name in names)
+        for name, found in zip(names, zk.run_all(scripts), strict=True):
+            if isinstance(found, ZooKeeperError):
+                left_out.append(f"group {name} is left out: {found}")
+            elif found is not None:
+                left_out += _stored(found, offsets)
+            progress.group(name, not isinstance(found, ZooKeeperError))
+        print_notes(left_out)
+        print_not_looked_at(zk, servers)
+    return offsets, len(left_out)
 
 
-def _export(
-    tools: GroupTools, groups: list[str]
-) -> Iterator[tuple[str, Mapping[OffsetKey, int] | None]]:
-    """Yield each group's offsets, ``None`` where ZooKeeper refuses to show them."""
-    noted, unexported = len(tools.notes), tools.unexported
-    try:
-        offsets = tools.export(groups)
-    except (ZkUnavailableError, SessionExpiredError):
-        raise
-    except ZooKeeperError as error:
-        del tools.notes[noted:]
-        tools.unexported = unexported
-        if len(groups) == 1:
-            tools.notes.append(f"group {groups[0]} is left out: {error}")
-            yield groups[0], None
-        else:
-            for group in groups:
-                yield from _export(tools, [group])
-        return
-    by_group: dict[str, dict[OffsetKey, int]] = {group: {} for group in groups}
-    for key, offset in offsets.items():
-        by_group[key.group][key] = offset
-    yield from by_group.items()
+def _stored(snapshot: GroupSnapshot, offsets: dict[OffsetKey, int]) -> Iterator[str]:
+    """Add the offsets of a group; yield what is left out. Those below ``offsets`` go first."""
+    paths = snapshot.paths
+    for root, tree in (
+        (paths.offsets, snapshot.offsets),
+        (f"{paths.root}/{MISPLACED}", snapshot.misplaced),
+    ):
+        for topic, nodes in tree.items():
+            for name, node in nodes.items():
+                path = f"{root}/{topic}/{name}"
+                number = partition_number(name) if is_legal_topic(topic) else None
+                stored = zk_offset(path, node)
+                if number is None and tree is snapshot.offsets:
+                    yield f"{path} is left out: it is not a partition of a topic"
+                elif stored.fault and number is not None:
+                    yield f"{stored.fault}; it is left out"
+                elif stored.offset is not None and number is not None:
+                    key = OffsetKey(snapshot.group, topic, number)
+                    held = offsets.setdefault(key, stored.offset)
+                    if held != stored.offset:
+                        other = f"{key.path} holds {held}"
+                        yield f"{path} holds {stored.offset}; it is left out, since {other}"
+    known = (f"{paths.ids}/", f"{paths.owners}/", f"{paths.offsets}/")
+    below = [path for path in snapshot.filled if path.startswith(f"{paths.offsets}/")]
+    for finding in verify(snapshot, interpret(snapshot, ()), {}, {}):
+        if finding.kind is Kind.FOREIGN_LAYOUT and not finding.where.startswith(known):
+            below.append(finding.where)
+    yield from (f"{path} is left out: it is not in Kafka's layout" for path in below)
 
 
 def _offsets_in_kafka(
