@@ -35,14 +35,6 @@ class Event(Enum):
     OTHER = ""
 
 
-class _NotHeldError(MigrationError):
-    """A group need not be held, or must not be."""
-
-    def __init__(self, event: Event) -> None:
-        super().__init__(event.value)
-        self.event = event
-
-
 class Holding:
     """Groups that are to be held.
 
@@ -66,16 +58,16 @@ class Holding:
             name = f"{group}_zkmigrate-{self._run}"
             hold = ownership.Hold(group, name, int(time.time() * 1000))
             try:
-                self._zk.run(_take(hold))
+                event = self._zk.run(_take(hold))
             except ZkUnavailableError:
                 raise
             except ZkConsumerError as error:
-                event = error.event if isinstance(error, _NotHeldError) else Event.OTHER
-                yield group, event, str(error)
+                yield group, Event.OTHER, str(error)
                 self._zk.run(or_refusal(ownership.release(hold)))
                 continue
-            self.held[group] = hold
-            yield group, Event.HELD, Event.HELD.value
+            if event is Event.HELD:
+                self.held[group] = hold
+            yield group, event, event.value
 
     def look(self) -> Iterator[tuple[str, Event, str]]:
         """Look for other members, and reclaim partitions that were lost with a session."""
@@ -103,15 +95,18 @@ class Holding:
             self._zk.run(or_refusal(ownership.release(hold)))
 
 
-def _take(hold: ownership.Hold) -> Script[None]:
-    """Claim all partitions of the topics that the group has offsets of, if that is needed."""
+def _take(hold: ownership.Hold) -> Script[Event]:
+    """Claim all partitions of the topics that the group has offsets of, if that is needed.
+
+    Return whether it was, and whether the group may be held.
+    """
     state = yield from migration_marker.state_of(hold.group)
     if state.faults:
         raise MigrationError("; ".join(state.faults))
     if decide(state, Action.LOCK).do is not Do.GO or state.in_live_move:
-        raise _NotHeldError(Event.NOT_MOVED)
+        return Event.NOT_MOVED
     if (yield from look(hold.group)).guard is Guard.LOCKED:
-        raise _NotHeldError(Event.LOCKED)
+        return Event.LOCKED
     wanted = set((yield from offset_partitions(hold.group)))
     names = sorted({tp.topic for tp in wanted})
     paths = list(map(topic_path, names))
@@ -122,3 +117,4 @@ def _take(hold: ownership.Hold) -> Script[None]:
             continue
         wanted |= {TopicPartition(name, number) for number in numbers}
     yield from ownership.take(hold, wanted, lambda _tp, _node: None)
+    return Event.HELD

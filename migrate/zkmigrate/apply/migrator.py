@@ -25,7 +25,7 @@ from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.apply.parallel import Parallel, Run
 from zkmigrate.apply.records import begun_by, histories_of, moves_by, recorded, since_plan
 from zkmigrate.apply.steps import Steps, changes_of
-from zkmigrate.errors import GroupInUseError, GroupRefusedError
+from zkmigrate.errors import GroupInUseError, refused
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import GroupPlan, Verdict
@@ -101,14 +101,11 @@ class Migrator:
             records = begun.get(group.group, [])
             last = records[-1]["step"] if records else ""
             if last == "undo-done":
-                text = f"group {group.group} was rolled back: make a new plan"
-                raise GroupRefusedError(text, Reason.ROLLED_BACK)
+                text = "was rolled back: make a new plan"
+                raise refused(group.group, Reason.ROLLED_BACK, text)
             if last.startswith("undo"):
-                raise GroupRefusedError(
-                    f"group {group.group}: its rollback was begun and is not finished: run "
-                    "undo again",
-                    Reason.UNFINISHED,
-                )
+                text = "its rollback was begun and is not finished: run undo again"
+                raise refused(group.group, Reason.UNFINISHED, text)
             if last != "done" and group.verdict is Verdict.READY:
                 names = (group.group, group.in_kafka)
                 run.begin(names[0], lambda: case_in(steps.stores, *names), names[1])

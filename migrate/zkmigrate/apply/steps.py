@@ -230,7 +230,7 @@ class Steps:
         state = self.stores.zk.run(migration_marker.state_of(group))
         refusal = by_table(state, action, self._force)
         if refusal is not None:
-            raise GroupRefusedError(f"group {group}: {refusal.why}", *refusal.reasons)
+            raise refused(group, refusal.reasons[0], refusal.why)
         return state.record
 
     def _begin(
@@ -410,16 +410,14 @@ class Steps:
                 waiting = True
                 self.stores.on_wait(f"the session of an earlier run to end, in group {group}")
             if time.monotonic() >= deadline:
-                raise GroupRefusedError(
-                    f"group {group}: the session of an earlier run ({shown(sorted(there))}) is "
-                    "still alive: wait until that run has ended, then apply again",
-                    Reason.EARLIER_RUN,
+                text = (
+                    f"the session of an earlier run ({shown(sorted(there))}) is still alive: wait "
+                    "until that run has ended, then apply again"
                 )
+                raise refused(group, Reason.EARLIER_RUN, text)
             if self._stopped.is_set():
-                raise GroupRefusedError(
-                    f"group {group}: zkmigrate was stopped while it waited: apply again",
-                    Reason.EARLIER_RUN,
-                )
+                text = "zkmigrate was stopped while it waited: apply again"
+                raise refused(group, Reason.EARLIER_RUN, text)
             time.sleep(_POLL)
 
     def _write(

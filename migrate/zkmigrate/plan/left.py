@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkmigrate.model import GroupState, Store
-from zkmigrate.plan.layout import reason_for
-from zkmigrate.plan.table import Action, decide
+from zkmigrate.plan.table import Action, add_reasons
 from zkmigrate.reasons import Reason
-from zkmigrate.text import late_text, shown
+from zkmigrate.text import shown
 
 _LAST_MS: Final = 253_402_300_799_000
 
@@ -103,21 +102,12 @@ def what_is_left(state: GroupState) -> Left:
             f"({shown(sorted({tp.topic for tp in hidden}))})"
         )
         whys.append((Reason.HIDDEN, text))
-    if odd := reason_for(state):
-        whys.append((odd, f"not understood: {shown(state.foreign)}"))
     if state.members:
         whys.append((Reason.LIVE_MEMBER, f"{len(state.members)} members are live in ZooKeeper"))
     if state.mode is not Mode.ZOOKEEPER:
         text = f"is moved while it runs, in mode {state.mode.value}: zkmigrate live ends that"
         whys.append((Reason.LIVE_MOVE, text))
-    if state.record.in_doubt:
-        text = late_text(state.record.late, state.record.late_more)
-        whys.append((Reason.WRITTEN_LATE, text))
-    whys += ((Reason.UNREADABLE, fault) for fault in state.faults)
-    answer = decide(state, Action.GATE)
-    if answer.reason not in (None, *(reason for reason, _ in whys)):
-        assert answer.reason is not None
-        whys.append((answer.reason, answer.why))
+    add_reasons(whys, state, Action.GATE, state.faults)
     return Left(
         state.group,
         bool(whys),

@@ -11,10 +11,9 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import RULES, Follows, Mode
 from zkmigrate.model import GroupState, Retention, Store
 from zkmigrate.plan.cases import Case, case_of, changed_since
-from zkmigrate.plan.layout import reason_for
-from zkmigrate.plan.table import Action, decide
+from zkmigrate.plan.table import Action, add_reasons
 from zkmigrate.reasons import Reason
-from zkmigrate.text import DAY_MS, SOON_DAYS, day, late_text, shown
+from zkmigrate.text import DAY_MS, SOON_DAYS, day, shown
 
 _RUN: Final = re.compile(r"[0-9a-f]{1,8}|probe")
 
@@ -120,9 +119,6 @@ def status_of(
     ):
         # as with offsets.storage=kafka: a marker of an older version does not name what was there
         needs(Reason.EXPIRED, "kafka has no offset of the group, so auto.offset.reset decides")
-    if state.record.in_doubt:
-        text = late_text(state.record.late, state.record.late_more)
-        needs(Reason.WRITTEN_LATE, text)
     beyond = _beyond(state, truth, zk, kafka)
     if beyond:
         text = "offsets are above the end of the log, so auto.offset.reset decides: reset them"
@@ -133,17 +129,10 @@ def status_of(
     elif left is not None and left < SOON_DAYS and truth in (Store.KAFKA.value, BOTH):
         text = "the broker will soon delete the offsets: start the new consumers"
         needs(Reason.EXPIRES, text)
-    if odd := reason_for(state):
-        needs(odd, f"not understood: {shown(state.foreign)}")
     faults = [*state.faults]
     if moved_to is not Store.KAFKA:  # ZooKeeper's offsets count
         faults += (one.fault for one in state.zk.values() if one.fault)
-    for fault in faults:
-        needs(Reason.UNREADABLE, fault)
-    answer = decide(state, Action.STATUS)
-    if answer.reason not in (None, *(reason for reason, _ in attention)):
-        assert answer.reason is not None
-        attention.append((answer.reason, answer.why))
+    add_reasons(attention, state, Action.STATUS, faults)
     return (
         Status(
             state.group,

@@ -6,14 +6,16 @@ have changed since a plan was made. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from zkmigrate.model import Direction, GroupState
 from zkmigrate.plan.cases import Case, case_of
+from zkmigrate.plan.layout import reason_for
 from zkmigrate.reasons import MEANING, Reason
+from zkmigrate.text import late_text, shown
 
 
 class Action(Enum):
@@ -214,3 +216,21 @@ BY_RECORD: Final = frozenset(
 def decide(state: GroupState, action: Action) -> Answer:
     """Return what an action does with a group."""
     return TABLE[action][case_of(state)]
+
+
+def add_reasons(
+    found: list[tuple[Reason, str]], state: GroupState, action: Action, faults: Iterable[str]
+) -> None:
+    """Add to the reasons that were found, with their texts, those that concern every command.
+
+    That is offsets in doubt, znodes that are not understood, ``faults``, and the table's answer.
+    """
+    if state.record.in_doubt:
+        text = late_text(state.record.late, state.record.late_more)
+        found.append((Reason.WRITTEN_LATE, text))
+    if odd := reason_for(state):
+        found.append((odd, f"not understood: {shown(state.foreign)}"))
+    found += ((Reason.UNREADABLE, fault) for fault in faults)
+    answer = decide(state, action)
+    if answer.reason is not None and answer.reason not in {reason for reason, _ in found}:
+        found.append((answer.reason, answer.why))
