@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from tests.sim.runs.at_rest import no_orphan
 from tests.sim.runs.cluster import SimCluster
 from tests.sim.runs.either_group import EitherGroup
+from tests.sim.runs.judged import WholeGroupMember
 from tests.sim.runs.scenario import CoordinatorScenario
 from zkconsumer.core.common.expansion import expand
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
@@ -23,7 +24,7 @@ from zkconsumer.core.groups.spec import GroupSpec, Kip848Spec
 from zkconsumer.core.groups.states import State
 from zkconsumer.sim.judges.group_judge import GroupJudge
 from zkconsumer.sim.judges.invariants import Observer, Violation
-from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
+from zkconsumer.sim.members.group_member import Brokers
 from zkconsumer.sim.servers.classic import GroupCoordinator
 from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator
 
@@ -33,7 +34,7 @@ SETTLE = 10.0
 NEVER = 1e6
 
 
-class BrokerGroup(CoordinatorScenario[SimGroupMember]):
+class BrokerGroup(CoordinatorScenario[WholeGroupMember]):
     """Members of a group on a coordinator.
 
     One of ``strategies`` is drawn. ``consumer``: the members' protocol is KIP-848.
@@ -160,7 +161,7 @@ class BrokerGroup(CoordinatorScenario[SimGroupMember]):
         if self.consumer:
             common = {each.name: getattr(spec, each.name) for each in fields(GroupSpec)}
             spec = Kip848Spec(member_id=f"id-{name}", assignor=None, rack=None, **common)
-        member = SimGroupMember(
+        member = WholeGroupMember(
             self.brokers, spec, self.cluster, self.observer, self.usual, self.note, (_Seen(self),)
         )
         member.identify = self.judge.session
@@ -193,7 +194,7 @@ class BrokerGroup(CoordinatorScenario[SimGroupMember]):
     # -- at rest
 
     @property
-    def judged(self) -> list[SimGroupMember]:
+    def judged(self) -> list[WholeGroupMember]:
         """See ``Scenario``; without members that a coordinator mistook for their predecessors."""
         return [member for member in self.live if not self._misfenced(member)]
 
@@ -228,11 +229,11 @@ class BrokerGroup(CoordinatorScenario[SimGroupMember]):
                 found.append(Violation("holds_what_is_there", now, text))
         return found
 
-    def _wanted(self, member: SimGroupMember) -> dict[str, int]:
+    def _wanted(self, member: WholeGroupMember) -> dict[str, int]:
         """Topic to number of streams."""
         return expand("", member.spec.subscription, tuple(self.topics), True)
 
-    def _generation_of(self, member: SimGroupMember) -> int:
+    def _generation_of(self, member: WholeGroupMember) -> int:
         """The one that the member is in, as the coordinator knows it."""
         if isinstance(self.group, EitherGroup):
             return self.group.generation_of(member.machine.member_id)
@@ -241,7 +242,7 @@ class BrokerGroup(CoordinatorScenario[SimGroupMember]):
         seat = self.group.seats.get(member.machine.member_id)
         return -1 if seat is None else seat.epoch
 
-    def _misfenced(self, member: SimGroupMember) -> bool:
+    def _misfenced(self, member: WholeGroupMember) -> bool:
         """Whether it ended because a coordinator took it for its own predecessor."""
         failed = member.machine.state is State.FAILED
         return failed and member.spec.instance_id in self.group.misfenced
@@ -303,7 +304,7 @@ class MixedGroup(BrokerGroup):
         super()._start(f"{name}-{len(self.members)}", None, subscription)
 
     @staticmethod
-    def _modern(member: SimGroupMember) -> bool:
+    def _modern(member: WholeGroupMember) -> bool:
         return isinstance(member.spec, Kip848Spec)
 
 

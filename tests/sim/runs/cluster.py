@@ -17,7 +17,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.sim.kernel import Kernel
 
 if TYPE_CHECKING:
-    from zkconsumer.sim.members.process import SimProcess
+    from tests.sim.runs.judged import Judged
 
 _PRODUCE: Final = 0.25
 """Seconds between two batches of records, on average."""
@@ -54,7 +54,7 @@ class SimCluster:
         self._writing = True
         kernel.schedule(_PRODUCE, self._produce)
 
-    def plane(self, member: SimProcess[Any]) -> WholePlane:
+    def plane(self, member: Judged[Any]) -> WholePlane:
         """The data plane that a member delivers with."""
         return WholePlane(member, self, member.subscription)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from tests.sim.runs.judged import JudgedInZooKeeper, JudgedOnBrokers
 from tests.sim.runs.whole import WholePlane
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import events as group_events
@@ -29,14 +30,14 @@ from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
 from zkconsumer.runtime.membership.live_move import DualGate, LiveCoordination, committer
 from zkconsumer.runtime.membership.zookeeper import SessionSignals, ZooKeeperCoordination
 from zkconsumer.sim.judges.invariants import MemberAtRest, Observer
-from zkconsumer.sim.members.group_member import Brokers, LinesProcess
+from zkconsumer.sim.members.group_member import Brokers
 from zkconsumer.sim.members.host import Habits
 from zkconsumer.sim.members.plane import Source
-from zkconsumer.sim.members.zookeeper import SimZk, ZkProcess
+from zkconsumer.sim.members.zookeeper import SimZk
 from zkconsumer.sim.servers.zk import FakeZk
 
 
-class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
+class SimLiveMember(JudgedInZooKeeper[LiveMember], JudgedOnBrokers[LiveMember]):
     """One migratable member. Call ``start`` once. ``usual``: see ``LiveMember``."""
 
     def __init__(

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from tests.sim.runs.cluster import SimCluster
+from tests.sim.runs.judged import Judged, WholeGroupMember
 from tests.sim.runs.live_judge import PLAIN, LiveJudge
 from tests.sim.runs.live_member import SimLiveMember
 from tests.sim.runs.live_operator import IdsLock, SimOperator
@@ -28,8 +29,6 @@ from zkconsumer.core.migration.strategy import OwnStrategy
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, decode_mode
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.sim.judges.invariants import Observer, Violation
-from zkconsumer.sim.members.group_member import SimGroupMember
-from zkconsumer.sim.members.process import SimProcess
 from zkconsumer.sim.runs.world import GROUP
 from zkconsumer.sim.servers.classic import GroupCoordinator
 
@@ -104,7 +103,7 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
             lambda client: any(member.client is client for member in self.members),
         )
         self.members = []
-        self.plain: list[SimGroupMember] = []
+        self.plain: list[WholeGroupMember] = []
         self.operators: list[SimOperator] = []
         self.modes: set[tuple[Mode | None, bool]] = set()
         """Modes in which a record was delivered; whether members acted on several at that time."""
@@ -187,7 +186,7 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
         return self.world.live
 
     @property
-    def everyone(self) -> list[SimProcess[Any]]:
+    def everyone(self) -> list[Judged[Any]]:
         """All members that run."""
         begun = [one for one in self.plain if one.alive and one in self.brokers.members]
         return [*self.live, *self.legacy, *begun]
@@ -204,7 +203,7 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
         """Report that ``rule`` is broken. ``text`` describes how."""
         self.observer.violations.append(Violation(rule, self.kernel.now, text))
 
-    def delivering(self, tp: TopicPartition) -> list[SimProcess[Any]]:
+    def delivering(self, tp: TopicPartition) -> list[Judged[Any]]:
         """Members whose application would get the next record of a partition now."""
         return [
             member
@@ -226,7 +225,7 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
                 self.modes.add((member.mode, several))
                 self._check_locks(member, tp)
 
-    def _is_late(self, tp: TopicPartition, found: list[SimProcess[Any]]) -> bool:
+    def _is_late(self, tp: TopicPartition, found: list[Judged[Any]]) -> bool:
         """Whether one of two members has just lost its session and does not know it yet.
 
         It may deliver the one record that is under way, for each partition once.
@@ -241,7 +240,7 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
         self._late |= gone
         return late
 
-    def _in(self, member: SimProcess[Any]) -> str:
+    def _in(self, member: Judged[Any]) -> str:
         if isinstance(member, SimLiveMember):
             return member.mode.value if member.mode else "no mode"
         return "ZooKeeper" if isinstance(member, WholeMember) else "Kafka"
@@ -333,7 +332,7 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
         self.joined += 1
         name, subscription = f"{PLAIN}{self.joined}", self.subscription()
         spec = self._classic(name, subscription, self.offered)
-        member = SimGroupMember(
+        member = WholeGroupMember(
             self.brokers, spec, self.cluster, self.group_observer, self.usual, self.note
         )
         member.identify = self.judge.session
@@ -349,14 +348,14 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
         if plain:
             self._stop(self.rng.choice(plain))
 
-    def _stop(self, plain: SimGroupMember) -> None:
+    def _stop(self, plain: WholeGroupMember) -> None:
         """Stop a plain consumer; one that has not begun yet does not begin."""
         if plain in self.brokers.members:
             plain.close()
         else:
             plain.host.alive = False
 
-    def _begin(self, plain: SimGroupMember) -> None:
+    def _begin(self, plain: WholeGroupMember) -> None:
         if plain.alive and (self.mode is Mode.OPEN or self.group.seats):
             plain.start()
         else:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from tests.sim.runs.cluster import SimCluster
+from tests.sim.runs.judged import ANSWER_S, Judged, JudgedInZooKeeper
 from tests.sim.runs.whole import deliver_all, hurry, uncommitted
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.groups.assignors.strategies import Strategy
@@ -19,13 +20,11 @@ from zkconsumer.sim.judges.invariants import Observer, Violation
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.group_member import Brokers
 from zkconsumer.sim.members.host import Habits
-from zkconsumer.sim.members.process import ANSWER_S, SimProcess
-from zkconsumer.sim.members.zookeeper import ZkProcess
 from zkconsumer.sim.runs.world import GROUP
 from zkconsumer.sim.servers.zk import FakeZk, SessionState
 
-MemberT = TypeVar("MemberT", bound=SimProcess[Any])
-ZkMemberT = TypeVar("ZkMemberT", bound=ZkProcess[Any])
+MemberT = TypeVar("MemberT", bound=Judged[Any])
+ZkMemberT = TypeVar("ZkMemberT", bound=JudgedInZooKeeper[Any])
 
 Faults = Sequence[tuple[int, str, Callable[[], object]]]
 """The table of faults of a kind of group: weight, name and action of each."""
@@ -156,7 +155,7 @@ class Scenario(Generic[MemberT]):
         live = self.live
         return self.rng.choice(live) if live else None
 
-    def _anyone(self) -> SimProcess[Any] | None:
+    def _anyone(self) -> Judged[Any] | None:
         everyone = self.everyone
         return self.rng.choice(everyone) if everyone else None
 

@@ -33,7 +33,7 @@ from zkconsumer.sim.members.plane import Plane
 
 if TYPE_CHECKING:
     from tests.sim.runs.cluster import SimCluster
-    from zkconsumer.sim.members.process import SimProcess
+    from tests.sim.runs.judged import Judged
 
 BOUND_S = 4.0
 """Within this time an application that waits gets the next of the records there are."""
@@ -51,7 +51,7 @@ class WholePlane(Plane):
     judged = True
 
     def __init__(
-        self, member: SimProcess[Any], cluster: SimCluster, subscription: Subscription
+        self, member: Judged[Any], cluster: SimCluster, subscription: Subscription
     ) -> None:
         self.member = member
         self.failed = ""
@@ -476,15 +476,13 @@ class _Interrupted:
                 self._kernel.step()
 
 
-def hurry(members: Iterable[SimProcess[Any]]) -> float:
+def hurry(members: Iterable[Judged[Any]]) -> float:
     """Applications are fast from now on; return when the last of them has finished its message."""
     planes = [m.plane for m in members if isinstance(m.plane, WholePlane)]
     return max((plane.application.hurry() for plane in planes), default=0.0)
 
 
-def deliver_all(
-    kernel: Kernel, members: Callable[[], Iterable[SimProcess[Any]]]
-) -> list[Violation]:
+def deliver_all(kernel: Kernel, members: Callable[[], Iterable[Judged[Any]]]) -> list[Violation]:
     """Run until the members' applications have got all records that they read.
 
     It fails if nothing is delivered for ``BOUND_S`` although there are more records.
@@ -501,9 +499,7 @@ def deliver_all(
         kernel.run(until=kernel.now + 0.5)
 
 
-def uncommitted(
-    kernel: Kernel, members: Callable[[], Iterable[SimProcess[Any]]]
-) -> list[Violation]:
+def uncommitted(kernel: Kernel, members: Callable[[], Iterable[Judged[Any]]]) -> list[Violation]:
     """Wait for the next automatic commits; return the positions that they have not stored."""
     kernel.run(until=kernel.now + _COMMITTED_S)
     found: list[Violation] = []

@@ -6,20 +6,23 @@ Also runs scripts that only read at once, to compare a member's view with the tr
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tests.sim.runs.cluster_port import SimClusterPort
+from tests.sim.runs.judged import JudgedInZooKeeper
 from tests.sim.runs.offset_store import SimOffsets
 from tests.sim.runs.whole import WholePlane
 from tests.support.scripts import one_by_one
 from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.events import Event
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.scripts.by_command import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory
 from zkconsumer.runtime.membership.zookeeper import OffsetPort
-from zkconsumer.sim.judges.invariants import Observer
+from zkconsumer.sim.judges.invariants import MemberAtRest, Observer
 from zkconsumer.sim.members.bulk import read_now
 from zkconsumer.sim.members.host import Habits
 from zkconsumer.sim.members.plane import Source
@@ -30,7 +33,7 @@ _ASK_BROKERS_S = 1.0
 """Seconds between two times that a member asks the brokers what their cluster consists of."""
 
 
-class WholeMember(SimMember):
+class WholeMember(JudgedInZooKeeper[RebalanceMachine], SimMember):
     """A member whose offsets may be stored in Kafka, and which may learn the cluster from the
     brokers (``spec.bootstrap``)."""
 
@@ -74,6 +77,18 @@ class WholeMember(SimMember):
         super().crash()
         if lives and self._coordination.offsets is not None:
             self._coordination.offsets.close()
+
+    def at_rest(self) -> MemberAtRest:
+        """The data that the invariants at rest need."""
+        machine = self.machine
+        return MemberAtRest(
+            self.spec.consumer_id,
+            self.session,
+            self.spec.scala,
+            self.fetching if self._delivers else frozenset(machine.fetching),
+            machine.view and replace(machine.view, brokers=self.plane.brokers),
+            machine.decision.mine,
+        )
 
 
 def run_now(zk: FakeZk, command: ScriptCommand, context: ScriptContext) -> Event:

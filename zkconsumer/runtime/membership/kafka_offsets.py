@@ -12,10 +12,10 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from zkconsumer.core.common.error_codes import AWAY, ErrorCode, name_of
+from zkconsumer.core.common.error_codes import AWAY, ErrorCode
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands, events
-from zkconsumer.core.groups.reactions import UNREACHABLE, codes_of
+from zkconsumer.core.groups.reactions import UNREACHABLE, codes_of, name_of
 from zkconsumer.core.zookeeper.ops import (
     Code,
     Failed,

@@ -26,7 +26,7 @@ from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.membership.classic import BrokerCoordination
 from zkconsumer.runtime.membership.kip848 import ConsumerGroupCoordination
 from zkconsumer.runtime.membership.loop import MachineT
-from zkconsumer.sim.judges.invariants import MemberAtRest, Observer
+from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.host import Habits, SimHost
 from zkconsumer.sim.members.plane import Source
@@ -35,8 +35,6 @@ from zkconsumer.sim.servers.classic import NOT_AVAILABLE, failure
 from zkconsumer.sim.servers.group_roster import Reply
 
 NOT_COORDINATOR: Final = ErrorCode.NOT_COORDINATOR
-_EXPIRES_S: Final = 3.0
-"""Within this time after ``max.poll.interval.ms`` a member has left the group."""
 
 
 class Connected(Protocol):
@@ -269,8 +267,6 @@ class LinesProcess(SimProcess[MachineT]):
         beat = isinstance(event, kinds) and event.code in member
         if beat or isinstance(event, events.Synced):
             self.proved_group = max(self.proved_group, sent)
-        if isinstance(command, commands.CommitOffsets) and command.generation < 0:
-            self.broken("commit_in_generation", f"{self.name}: {command}")
 
     def _leave(self) -> None:
         if self in self.cluster.members:
@@ -319,11 +315,6 @@ class SimGroupMember(LinesProcess[GroupMachine]):
         self._connect(cluster, 2)  # all requests, and heartbeats
         self.identify = identify
         self._last_session = 0
-        self._left = ""
-        """The last member id."""
-        self._failovers = 0
-        self._refused = False
-        """Whether LeaveGroup failed: a member tries once, as the Java client."""
         machine: GroupMachine
         kind = BrokerCoordination
         if isinstance(spec, Kip848Spec):
@@ -356,13 +347,8 @@ class SimGroupMember(LinesProcess[GroupMachine]):
         """See ``SimProcess``."""
         machine = self.machine
         if machine.member_id:
-            self._left = machine.member_id
             self._last_session = self.identify(machine.member_id, machine.generation)
         return self._last_session
-
-    def session_now(self, session: int) -> int:
-        """See ``SimProcess``: a cooperative member keeps its partitions while it joins."""
-        return self.session
 
     @property
     def home(self) -> int:
@@ -378,71 +364,6 @@ class SimGroupMember(LinesProcess[GroupMachine]):
     def failed(self) -> str:
         """Why it cannot continue."""
         return self.plane.failed
-
-    @property
-    def proved(self) -> float:
-        """See ``SimProcess``."""
-        return self.proved_group
-
-    @property
-    def _session_timeout(self) -> float:
-        return self.spec.session_timeout
-
-    @property
-    def commits_by_itself(self) -> bool:
-        """See ``SimProcess``."""
-        return self.spec.auto_commit
-
-    def close(self) -> None:
-        """See ``SimProcess``; from now on the member keeps its current id."""
-        self._left = self.machine.member_id
-        self._failovers = self.cluster.failovers
-        super().close()
-
-    def _check_left(self) -> None:
-        brokers = self.cluster
-        lost = brokers.loss or brokers.delay or brokers.down or brokers.group.loading
-        # A coordinator stores who is a member when a generation is complete, and not before.
-        if self._refused or self._failovers < brokers.failovers:
-            return
-        leaves = self.spec.instance_id is None and self.machine._lookup.known  # else nobody to tell
-        if leaves and not lost and not self.is_cut and self._left in brokers.group.seats:
-            self.broken("leaves_in_order", f"{self._left} is still in the group")
-
-    def heard(self, command: Any, event: Any, sent: float) -> None:
-        """See ``Connected``."""
-        super().heard(command, event, sent)
-        if isinstance(command, commands.LeaveGroup):
-            self._refused = isinstance(event, events.RequestFailed)
-
-    # -- what a fault does
-
-    def stalls(self, seconds: float) -> None:
-        """See ``SimProcess``."""
-        due = self.spec.rebalance_timeout + _EXPIRES_S
-        if seconds > due + _EXPIRES_S:
-            held = [stream.in_hand for stream in self.plane.progress]
-            self._kernel.schedule(due, partial(self._check_expired, held, self.pauses, 0))
-
-    def _check_expired(self, held: Sequence[object], pauses: int, generation: int) -> None:
-        """The application has worked on these records for longer than it may. A member that joins
-        meanwhile leaves again: so the same ``generation`` must be seen twice."""
-        still = [stream.in_hand for stream in self.plane.progress]
-        same = any(a is b and a is not None for a, b in zip(held, still, strict=True))
-        ran = self.alive and not self.paused and self.pauses == pauses and not self.closing
-        now = self.machine.generation
-        if not (same and ran and now >= 0):
-            return
-        if generation == now:
-            self.broken("poll_expires", f"{self.name} is in the group")
-        elif generation == 0:
-            again = partial(self._check_expired, held, pauses, now)
-            self._kernel.schedule(_EXPIRES_S, again)
-
-    def at_rest(self) -> MemberAtRest:
-        """The data that the invariants at rest need."""
-        fetching = self.fetching if self._delivers else frozenset(self.machine.held)
-        return MemberAtRest(self.name, self.session, False, fetching, None, {})
 
 
 __all__ = ["Brokers", "Line", "LinesProcess", "SimGroupMember"]

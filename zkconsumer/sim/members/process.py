@@ -6,11 +6,10 @@ runs inside kernel events, in the thread that runs the kernel.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, Generic
+from typing import Any, Generic
 
 from zkconsumer.core.common import commands, events
 from zkconsumer.core.common.types import (
@@ -18,18 +17,14 @@ from zkconsumer.core.common.types import (
     Subscription,
     TopicPartition,
 )
-from zkconsumer.errors import ConnectorFailedError
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.loop import Coordination, Done, MachineT, MemberLoop
 from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.members.host import Habits, InjectedFault, SimHost
+from zkconsumer.sim.members.host import Habits, SimHost
 from zkconsumer.sim.members.light import SimPlane
 from zkconsumer.sim.members.plane import Plane, Source
-
-ANSWER_S: Final = 4.0
-"""Within this time a commit is answered if the servers have no fault."""
 
 
 class SimListener:
@@ -122,15 +117,7 @@ class SimProcess(Generic[MachineT]):
         self.listener = SimListener(self.host, habits, self.plane)
         self._kernel = kernel
         self._delivers = data is not None
-        self._asked: list[tuple[float, Future[tuple[str, ...]]]] = []
-        """Commits, and when they were requested."""
         self._late = False
-        self.pauses = 0
-        """How often the process stood still."""
-        if self.plane.judged:
-            self.host.on_step = self._judge
-            self.host.on_fault = lambda error: self.loop.crashed(error)
-            self.host.on_error = self._raised
 
     def _make_gate(self, always_open: bool) -> DeliveryGate:
         return DeliveryGate(always_open=always_open, now=self.host.lease_now)
@@ -139,11 +126,6 @@ class SimProcess(Generic[MachineT]):
     def session(self) -> int:
         """The observer's number for the member; 0: it is not a member."""
         raise NotImplementedError
-
-    def session_now(self, session: int) -> int:
-        """The observer's current number for a member that began something in
-        ``session``."""
-        return session
 
     @property
     def machine(self) -> MachineT:
@@ -203,14 +185,7 @@ class SimProcess(Generic[MachineT]):
         """Request a commit of ``positions``, or of all consumed positions."""
         strict = positions is not None
         wanted = self.plane.positions() if positions is None else positions
-        asked = self.loop.commit(wanted, strict)
-        self._asked.append((self._kernel.now, asked))
-        return asked
-
-    def unanswered(self, seconds: float = 0.0) -> int:
-        """Commit requests without an answer that were made at least ``seconds`` ago."""
-        self._asked = [(at, future) for at, future in self._asked if not future.done()]
-        return sum(at <= self._kernel.now - seconds for at, _ in self._asked)
+        return self.loop.commit(wanted, strict)
 
     def close(self) -> None:
         """Leave the group in order."""
@@ -222,9 +197,6 @@ class SimProcess(Generic[MachineT]):
         if self.alive:
             self.host.say(f"stall {seconds:.3f}")
             self.plane.stall(seconds)
-
-    def stalls(self, seconds: float) -> None:
-        """The application works on one message for this long."""
 
     def crash(self) -> None:
         """The process dies; the servers find out by their timeouts."""
@@ -239,7 +211,6 @@ class SimProcess(Generic[MachineT]):
             return
         self.host.say(f"pause {seconds:.3f}")
         self.host.paused = True
-        self.pauses += 1
         # The application may have passed the lease's check before, and deliver one message after.
         self._late = self.plane.may_deliver and self._kernel.rng.random() < 0.5
         if self._late:
@@ -255,83 +226,17 @@ class SimProcess(Generic[MachineT]):
             self.plane.deliver_late()
         self.host.work()
 
-    def fail(self) -> None:
-        """An internal failure of the member. The application gets the error and ends the
-        process."""
-        if not self.alive or self.paused or self.loop.ended:
-            return
-        self.host.post(_fault)
-        for future in (self.loop.started, self.loop.closed):
-            if not future.done() or not (
-                isinstance(future.exception(), ConnectorFailedError) or future is self.loop.started
-            ):
-                self.broken("end_is_heard", f"{self.name}: a fault inside is not reported")
-        self._ended()
-        self.host.alive = False
-
     def _closed(self, closed: Future[tuple[str, ...]]) -> None:
         """The machine has left the group: the process ends."""
         if closed.exception() is not None:
-            return  # see ``fail``
+            return
         self.host.say(f"closed {closed.result()}")
-        self._ended()
-        if self.plane.judged and not closed.result():
-            self._check_left()
         self.host.alive = False
-
-    def _ended(self) -> None:
-        """The member has ended: so have its streams, its gate and its calls."""
-        if self.plane.judged:
-            self.plane.end()
-            if self.gate.is_open and not self.gate.always_open:
-                self.broken("gate", f"{self.name}: it is open after the end")
-            if self.unanswered():
-                self.broken("commits_answered", f"{self.name}: {self.unanswered()} at its end")
-
-    # -- judging
-
-    def _raised(self, error: Exception) -> None:
-        """A step of the member has raised: that is a fault, and the end of its process."""
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
-        self.broken("no_error_of_its_own", f"{self.name}: {error!r} at {where}")
-        self.crash()
 
     def broken(self, rule: str, text: str) -> None:
         """Report that ``rule`` is broken. ``text`` describes how."""
         assert self.observer is not None
         self.observer.note(rule, self._kernel.now, self.session, text)
-
-    def _judge(self) -> None:
-        """Check the rules that apply whenever the process rests."""
-        self.plane.check()
-        if not self.gate.always_open and self.gate.is_open:
-            until = self.proved + self._session_timeout
-            if self.gate.valid_until > until + 1e-6:
-                text = f"{self.name}: open until {self.gate.valid_until}, the session {until}"
-                self.broken("lease", text)
-
-    @property
-    def commits_by_itself(self) -> bool:
-        """Whether it commits every ``commit_interval``, and stores how far it got."""
-        raise NotImplementedError
-
-    def _check_left(self) -> None:
-        """The member has left in order: look whether the servers know."""
-
-    @property
-    def proved(self) -> float:
-        """When the last answered request of this session was sent."""
-        raise NotImplementedError
-
-    @property
-    def _session_timeout(self) -> float:
-        """Seconds after which the servers give a silent member up."""
-        raise NotImplementedError
-
-
-def _fault() -> None:
-    raise InjectedFault("an injected fault")
 
 
 class _Watchers:

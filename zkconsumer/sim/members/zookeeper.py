@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +29,7 @@ from zkconsumer.runtime.membership.zookeeper import (
     SessionSignals,
     ZooKeeperCoordination,
 )
-from zkconsumer.sim.judges.invariants import MemberAtRest, Observer
+from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.members.bulk import BulkViews
 from zkconsumer.sim.members.host import Habits, SimHost
 from zkconsumer.sim.members.plane import Source
@@ -135,20 +134,6 @@ class ZkProcess(SimProcess[MachineT]):
         """See ``SimProcess``: that in ZooKeeper, which owns the owner znodes."""
         return self._coordination.session_id
 
-    @property
-    def commits_by_itself(self) -> bool:
-        """See ``SimProcess``."""
-        return self.spec.auto_commit and not self.spec.scala
-
-    @property
-    def proved(self) -> float:
-        """See ``SimProcess``."""
-        return self._zk.proved
-
-    @property
-    def _session_timeout(self) -> float:
-        return self.spec.session_timeout
-
     # -- what a fault does
 
     def crash(self) -> None:
@@ -231,18 +216,6 @@ class SimMember(ZkProcess[RebalanceMachine]):
             super().crash()
             if self._bulk is not None:
                 self._bulk.abandon(self)
-
-    def at_rest(self) -> MemberAtRest:
-        """The data that the invariants at rest need."""
-        machine = self.machine
-        return MemberAtRest(
-            self.spec.consumer_id,
-            self.session,
-            self.spec.scala,
-            self.fetching if self._delivers else frozenset(machine.fetching),
-            machine.view and replace(machine.view, brokers=self.plane.brokers),
-            machine.decision.mine,
-        )
 
     # -- for ``BulkViews``
 
