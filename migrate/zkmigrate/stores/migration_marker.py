@@ -68,27 +68,19 @@ def encode(
         "at_ms": at_ms,
         "offsets": _by_topic(values),
     }
-    if left:
-        document["left"] = _by_topic(left)
-    if misplaced:
-        document["misplaced"] = _by_topic(misplaced)
-    if kept:
-        document["kept"] = _by_topic(kept)
+    others = {"left": left, "misplaced": misplaced, "kept": kept}
+    document |= {name: _by_topic(offsets) for name, offsets in others.items() if offsets}
     if kafka_group:
         document["kafka_group"] = kafka_group
-    data = _json(document)
+    data = record.as_json(document)
     if len(data) > MAX_BYTES and document.pop("kept", None):
-        data = _json(document)
+        data = record.as_json(document)
     if len(data) > MAX_BYTES:
         document["offsets"] = {}
         document.pop("left", None)
         document.pop("misplaced", None)
-        data = _json(document)
+        data = record.as_json(document)
     return data
-
-
-def _json(document: object) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
@@ -130,16 +122,13 @@ def decode(where: str, node: Node) -> MigrationMarker:
             or document["at_ms"] < 0
         ):
             raise ValueError
-        values, left = _offsets(document["offsets"]), _offsets(document.get("left", {}))
-        misplaced, kept = (
-            _offsets(document.get("misplaced", {})),
-            _offsets(document.get("kept", {})),
-        )
+        values = _offsets(document["offsets"])
+        others = [_offsets(document.get(name, {})) for name in ("left", "misplaced", "kept")]
         renamed = document.get("kafka_group", "")
         if not isinstance(renamed, str):
             raise ValueError
         to = Store(document["moved_to"])
-        return MigrationMarker(to, node.stat.mtime_ms, values, data, renamed, left, misplaced, kept)
+        return MigrationMarker(to, node.stat.mtime_ms, values, data, renamed, *others)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ZnodeFormatError(
             where, "is not a migration marker of zkmigrate; delete it if nothing else needs it"

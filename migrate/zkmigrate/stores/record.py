@@ -21,7 +21,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from itertools import accumulate
 from typing import Any, Final
 
@@ -36,12 +36,11 @@ from zkmigrate.model import Before, KafkaOffset, Record, Stage, Store
 from zkmigrate.reasons import Reason
 
 FORMAT: Final = 1
-_KEYS: Final = frozenset(
-    {
-        "version", "id", "by", "command", "plan", "at_ms", "mode", "locked", "moved_to", "stage",
-        "claim", "late", "late_more",
-    }
-)  # fmt: skip
+_KEYS: Final = frozenset(one.name for one in fields(Record))
+_TYPES: Final = {
+    "id": str, "by": str, "command": str, "plan": str, "at_ms": int, "mode": str, "locked": bool,
+    "claim": str,
+}  # fmt: skip
 _BEFORE_KEYS: Final = frozenset(
     {"version", "target", "kafka_group", "marker", "locked", "skipped", "rows", "earlier"}
 )
@@ -66,49 +65,24 @@ def before_path(group: str) -> str:
 
 def encode(record: Record) -> bytes:
     """Return a record's content."""
-    document = {
-        "version": FORMAT,
-        "id": record.id,
-        "by": record.by,
-        "command": record.command,
-        "plan": record.plan,
-        "at_ms": record.at_ms,
-        "mode": record.mode,
-        "locked": record.locked,
-        "moved_to": record.moved_to,
-        "stage": record.stage.value,
-        "claim": record.claim,
-        "late": record.late,
-        "late_more": record.late_more,
-    }
-    return _json(document)
+    return as_json({**asdict(record), "version": FORMAT, "stage": record.stage.value})
 
 
 def decode(where: str, node: Node) -> Record:
     """Decode a record. Raises ZnodeFormatError."""
     document = _document(where, node.data, _KEYS)
     try:
-        texts = [document[name] for name in ("id", "by", "command", "plan", "claim")]
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError
-        if type(document["at_ms"]) is not int or type(document["locked"]) is not bool:
+        if {name: type(document[name]) for name in _TYPES} != _TYPES:
             raise ValueError
         moved_to = document["moved_to"]
-        return Record(
-            node.stat.version,
-            id=texts[0],
-            by=texts[1],
-            command=texts[2],
-            plan=texts[3],
-            at_ms=document["at_ms"],
-            mode=str(document["mode"]),
-            locked=document["locked"],
-            moved_to=None if moved_to is None else Store(moved_to).value,
-            stage=Stage(document["stage"]),
-            claim=texts[4],
-            late=tuple(TopicPartition(str(topic), _int(at)) for topic, at in document["late"]),
-            late_more=_int(document["late_more"], 0),
-        )
+        read = {
+            "version": node.stat.version,
+            "moved_to": None if moved_to is None else Store(moved_to).value,
+            "stage": Stage(document["stage"]),
+            "late": tuple(TopicPartition(str(topic), _int(at)) for topic, at in document["late"]),
+            "late_more": _int(document["late_more"], 0),
+        }
+        return Record(**{**document, **read})
     except (KeyError, TypeError, ValueError):
         raise ZnodeFormatError(where, "is not a record of zkmigrate") from None
 
@@ -136,13 +110,13 @@ def encode_before(before: Before) -> bytes:
         "rows": rows,
         "earlier": None,
     }
-    data = _json(document)
+    data = as_json(document)
     if len(data) > MAX_BYTES:
         return b""
     if before.earlier and len(data) + len(before.earlier) < _EARLIER_BYTES:
         earlier = {**json.loads(before.earlier), "earlier": None}
         document["earlier"] = {"plan": before.earlier_plan, "before": earlier}
-        return _json(document)
+        return as_json(document)
     return data
 
 
@@ -171,14 +145,15 @@ def decode_before(where: str, data: bytes) -> Before:
             zk,
             kafka,
             to,
-            b"" if earlier is None else _json(earlier["before"]),
+            b"" if earlier is None else as_json(earlier["before"]),
             "" if earlier is None else str(earlier["plan"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         raise ZnodeFormatError(where, "is not what zkmigrate wrote") from None
 
 
-def _json(document: object) -> bytes:
+def as_json(document: object) -> bytes:
+    """Return a document as the content of a znode."""
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -244,7 +219,7 @@ def note_late(group: str, late: Iterable[TopicPartition]) -> Script[Record]:
     """
     found = yield from read(group)
     every = sorted({*found.late, *late})
-    sizes = accumulate(len(_json(tp)) + 1 for tp in every)
+    sizes = accumulate(len(as_json(tp)) + 1 for tp in every)
     kept = tuple(tp for tp, size in zip(every, sizes, strict=True) if size <= _LATE_BYTES)
     more = found.late_more + len(every) - len(kept)
     noted = written(found, int(time.time() * 1000), late=kept, late_more=more)
