@@ -126,7 +126,7 @@ def test_auto_offset_reset(
         assert take(target, received) == [b"%d" % i for i in range(received)]
     with pytest.raises(ConsumerTimeoutError):
         next(iter(target))
-    assert info.resolved_by_reset
+    assert info.resets
     assert info.consumed_offset == info.fetched_offset == 10
     (told,) = [e for e in events if e.kind is FetchEventKind.OFFSET_RESET]
     assert told.replaced == (None if start is None or start < 0 else start)
@@ -139,7 +139,7 @@ def test_committed_offset_is_used(cluster: LocalCluster, manager: Make, topic: s
     info, target = PartitionTopicInfo(topic, 0, 7), stream()
     manager(endpoints(cluster)).start({info: target._control.queue})
     assert take(target, 3) == [b"7", b"8", b"9"]
-    assert not info.resolved_by_reset
+    assert not info.resets
     wait_until(lambda: info.lag == 1, 10, "the lag is known")
 
 

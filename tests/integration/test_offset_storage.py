@@ -148,9 +148,12 @@ def test_unchanged_offsets_are_sent_again(
         wait_until(lambda: coordinator.fetch([tp]) == {tp: 2}, 20, "sent again")
 
 
-def test_a_coordinator_that_is_away_is_waited_for_to_a_deadline(topic: str, group: str) -> None:
+@pytest.mark.parametrize("version", ["0.8.2", "3.9"])
+def test_a_coordinator_that_is_away_is_waited_for_to_a_deadline(
+    topic: str, group: str, version: str
+) -> None:
     """Commits fail with a reason while no broker answers, and succeed once one is back."""
-    with LocalCluster("3.9") as own:
+    with LocalCluster(version) as own:
         own.create_topic(topic, 1)
         fill(own, topic, [str(n).encode() for n in range(5)])
         settings = config(

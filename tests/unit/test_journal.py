@@ -159,7 +159,7 @@ def test_sizes_on_the_wire() -> None:
     assert (created.bytes_out, created.bytes_in) == (12 + 6 + 5 + 27 + 4, 20 + 6)
     many = cost(GetMany(("/a", "/b")), Ok((Node(b"", STAT), None)))
     assert (many.requests, many.reads) == (1, 2)
-    single = cost(GetMany(("/a", "/b")), Ok((None, None)), multiread=False)
+    single = cost(GetMany(("/a", "/b"), watch=True), Ok((None, None)))
     assert (single.requests, single.reads) == (2, 2)
     assert cost(GetData("/b"), Ok(), chroot=5).bytes_out == 12 + 4 + 7 + 1
 

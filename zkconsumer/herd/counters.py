@@ -51,13 +51,11 @@ class MemberCounter:
 class GroupCounter:
     """Feeds a tally with one simulated member of a group on the brokers."""
 
-    def __init__(
-        self, tally: Tally, member: str, now_us: Callable[[], int], group: str, client_id: str = ""
-    ) -> None:
+    def __init__(self, tally: Tally, member: str, now_us: Callable[[], int], group: str) -> None:
         self._tally = tally
         self._member = member
         self._now_us = now_us
-        self._wire = Wire(group, client_id, None)
+        self._wire = Wire(group, "", None)
 
     def event(self, event: group_events.Event, generation: int, attempt: int) -> None:
         """No cost."""

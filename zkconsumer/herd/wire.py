@@ -95,11 +95,11 @@ def _node_in(node: object) -> int:
     return 4 + len(node.data) + _STAT if isinstance(node, Node) else 0
 
 
-def _many(op: GetMany, reply: Reply, chroot: int, multiread: bool) -> Cost:
+def _many(op: GetMany, reply: Reply, chroot: int) -> Cost:
     count = len(op.paths)
     if not count:
         return Cost(0, 0, 0, 0, 0, 0)
-    spent = counts(op, reply, multiread)
+    spent = counts(op, reply)
     names = sum(map(len, op.paths)) + count * (5 + chroot)
     nodes = reply.value if isinstance(reply, Ok) and isinstance(reply.value, tuple) else ()
     content = sum(map(_node_in, nodes))
@@ -110,15 +110,10 @@ def _many(op: GetMany, reply: Reply, chroot: int, multiread: bool) -> Cost:
     return Cost(*spent, names + count * _REQUEST, content + count * _REPLY)
 
 
-def cost(op: ZkOp | OffsetOp, reply: Reply, chroot: int = 0, multiread: bool = True) -> Cost:
-    """The cost of ``op`` and its answer.
-
-    Args:
-        chroot: characters that the chroot adds to each path.
-        multiread: whether many reads travel in one request (ZooKeeper 3.6 and later).
-    """
+def cost(op: ZkOp | OffsetOp, reply: Reply, chroot: int = 0) -> Cost:
+    """The cost of ``op`` and its answer. ``chroot``: characters that it adds to each path."""
     if isinstance(op, GetMany):
-        return _many(op, reply, chroot, multiread)
+        return _many(op, reply, chroot)
     spent = counts(op, reply)
     ok = isinstance(reply, Ok)
     value = reply.value if isinstance(reply, Ok) else None

@@ -53,12 +53,12 @@ REQUEST: Final = Counts(1, 0, 0, 0)
 """A request that has nothing to do with znodes."""
 
 
-def counts(op: ZkOp | OffsetOp, reply: Reply, multiread: bool = True) -> Counts:
-    """Count an operation. ``multiread``: many reads travel in one request (ZooKeeper 3.6)."""
+def counts(op: ZkOp | OffsetOp, reply: Reply) -> Counts:
+    """Count an operation. Many reads without watches travel in one request (ZooKeeper 3.6)."""
     ok = isinstance(reply, Ok)
     if isinstance(op, GetMany):
         count = len(op.paths)
-        together = multiread and not op.watch and count > 1
+        together = not op.watch and count > 1
         return Counts(1 if together else count, count, 0, 0)
     if isinstance(op, Exists | GetData | GetChildren):
         return Counts(1, 1, 0, 0)

@@ -40,7 +40,6 @@ class Kernel:
         self.seed = seed
         self.rng = random.Random(seed)
         self.now_us = 0
-        self.executed = 0
         self._sequence = 0
         self._queue: list[tuple[int, int, Handle]] = []
         self._cancelled = 0
@@ -121,6 +120,5 @@ class Kernel:
             assert action is not None
             self.now_us = due_us
             count += 1
-            self.executed += 1
             action()
         return count

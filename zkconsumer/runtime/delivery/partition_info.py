@@ -191,12 +191,6 @@ class PartitionTopicInfo:
         return self.consumed_offset if reset is None else reset.fetch_offset
 
     @property
-    def resolved_by_reset(self) -> bool:
-        """Whether ``auto.offset.reset`` has chosen a position, because no offset was committed or
-        it was outside of the log."""
-        return self.resets > 0
-
-    @property
     def lag(self) -> int | None:
         """Messages between the position and the high watermark; ``None`` until known."""
         position = self.position

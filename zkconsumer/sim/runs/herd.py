@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -154,7 +154,7 @@ class HerdRun(ABC, Generic[MemberT]):
         )
 
     @abstractmethod
-    def perform(self, progress: Callable[[str], object] = lambda text: None) -> Measures:
+    def perform(self) -> Measures:
         """Settle, trigger the event, wait for rest, measure."""
 
     @abstractmethod
@@ -260,11 +260,10 @@ class ZooKeeperRun(HerdRun[SimMember]):
         self._counting = False
         self._to_count: list[tuple[str, list[MemberObserver]]] = []
 
-    def perform(self, progress: Callable[[str], object] = lambda text: None) -> Measures:
+    def perform(self) -> Measures:
         """See ``HerdRun``."""
         herd = self.herd
         self._prepare()
-        progress("settling")
         for number in range(herd.members):
             self._start(number)
         self._rest(10.0)
@@ -279,7 +278,6 @@ class ZooKeeperRun(HerdRun[SimMember]):
             self.zk.service = herd.service
         self.kernel.run(until=self.kernel.now + 1.0)
         self._count()
-        progress(herd.event)
         self._event()
         self._trouble()
         self._rest(OBSERVE_SECONDS)
@@ -413,11 +411,9 @@ def _repeated(observer: Observer) -> int:
     return max(0, observer.deliveries - sum(seen.values()))
 
 
-def simulate(
-    herd: Herd, sink: Sink | None = None, progress: Callable[[str], object] = lambda text: None
-) -> Measures:
+def simulate(herd: Herd, sink: Sink | None = None) -> Measures:
     """Simulate one change. Raises ConfigError."""
-    return ZooKeeperRun(herd, sink).perform(progress)
+    return ZooKeeperRun(herd, sink).perform()
 
 
 __all__ = ["EVENTS", "PROFILES", "Herd", "HerdRun", "ZooKeeperRun", "member_name", "simulate"]

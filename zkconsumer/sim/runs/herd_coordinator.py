@@ -7,7 +7,6 @@ The members are the real machines: of ``zkconsumer.core.groups.classic`` for the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -42,7 +41,7 @@ MEMBER_HEARTBEAT = 5.0
 REREAD = 30.0
 REBALANCE_TIMEOUT = 300.0
 BACKOFF = 0.1
-DEFAULT_STRATEGY: Strategy = RangeStrategy()
+STRATEGY: Strategy = RangeStrategy()
 #: How long a new coordinator reads the group (seconds).
 LOADING_SECONDS = 0.1
 _STEP = 0.05
@@ -53,9 +52,7 @@ _LONGEST = 3600.0
 class CoordinatorRun(HerdRun[SimGroupMember]):
     """A run of a group on the coordinator."""
 
-    def __init__(
-        self, herd: Herd, sink: Sink | None = None, strategy: Strategy = DEFAULT_STRATEGY
-    ) -> None:
+    def __init__(self, herd: Herd, sink: Sink | None = None) -> None:
         super().__init__(herd, sink)
         self.topics = dict.fromkeys(herd.topic_names(), herd.partitions)
         judge = GroupJudge(self.kernel, self._observer) if self._observer is not None else None
@@ -75,14 +72,12 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
         else:
             self.group = GroupCoordinator(self.kernel, lambda: self.topics, watch=judge)
         self.brokers = Brokers(self.kernel, self.group)
-        self._strategy = strategy
         self._busy_until = 0.0
         self._add_to_log()
 
-    def perform(self, progress: Callable[[str], object] = lambda text: None) -> Measures:
+    def perform(self) -> Measures:
         """See ``HerdRun``."""
         herd, kernel = self.herd, self.kernel
-        progress("settling")
         for number in range(herd.members):
             # Not all at once: each looks at the topics again at a moment of its own.
             kernel.schedule(REREAD * kernel.rng.random(), partial(self._start, number))
@@ -95,13 +90,12 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
         kernel.run(until=kernel.now + HEARTBEAT + 1.0)
         self._rest()
         self.tally.reset(kernel.now_us)
-        progress(herd.event)
         self._event()
         self._trouble()
         if self._log is not None:
             kernel.run(until=kernel.now + OBSERVE_SECONDS)
         self._rest()
-        strategy = "uniform" if self._consumer else self._strategy.name
+        strategy = "uniform" if self._consumer else STRATEGY.name
         note = f"generation {self.group.generation}, {strategy}"
         return self._measured(self._partitions(), kernel.now_us, note)
 
@@ -153,7 +147,7 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
         }
         if self._consumer:
             return Kip848Spec(**shared, member_id=name, assignor=None, rack=None)
-        return ClassicSpec(**shared, strategies=(self._strategy,))
+        return ClassicSpec(**shared, strategies=(STRATEGY,))
 
     def _rest(self) -> None:
         """Run until all members have had their partitions for some time."""
@@ -209,13 +203,8 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
         member.cut(seconds)
 
 
-def simulate_any(
-    herd: Herd,
-    sink: Sink | None = None,
-    progress: Callable[[str], object] = lambda text: None,
-    strategy: Strategy = DEFAULT_STRATEGY,
-) -> Measures:
+def simulate_any(herd: Herd, sink: Sink | None = None) -> Measures:
     """Simulate one change in whichever style of coordination ``herd`` names. Raises ConfigError."""
     if herd.profile in ("coordinator", "consumer"):
-        return CoordinatorRun(herd, sink, strategy).perform(progress)
-    return simulate(herd, sink, progress)
+        return CoordinatorRun(herd, sink).perform()
+    return simulate(herd, sink)

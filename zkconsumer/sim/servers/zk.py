@@ -147,15 +147,6 @@ class FakeZk:
         """Call ``hook(zxid, txn)`` in the instant each transaction is committed."""
         self._hooks.append(hook)
 
-    def totals(self) -> Counters:
-        """Counters summed over all clients."""
-        parts = [client.counters for client in self.clients]
-        return Counters(
-            sum(c.reads for c in parts),
-            sum(c.writes for c in parts),
-            sum(c.watches_fired for c in parts),
-        )
-
     def connect(
         self,
         session_timeout: float,
