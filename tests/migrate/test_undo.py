@@ -231,6 +231,10 @@ def test_the_way_is_said_first(simulated: Simulated) -> None:
     znodes = simulated.znodes("g")
     ran = simulated.run("undo", "--all")
     assert "would copy back: g\n" in ran.err
+    assert "would unlock" not in ran.err, "the other group is not locked"
+    locks = simulated.run("lock", "--all").rows
+    why = "The group was not moved, and is not in a live move. Nothing, or move it first."
+    assert {row["group"]: row["why"] for row in locks} == {"g": "", "other": why}
     (row,) = ran.rows
     assert (row["outcome"], row["way"]) == ("would be done", "copy back")
     assert simulated.znodes("g") == znodes

@@ -6,6 +6,7 @@ Each raises GroupRefusedError, which names the difference. Used from one thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
@@ -26,6 +27,8 @@ from zkmigrate.stores.offset_znodes import (
 )
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import show
+
+_SINCE: Final = ": it was changed since; plan again from what is there now"
 
 
 class Checks:
@@ -83,11 +86,8 @@ class Checks:
         for tp in () if anything else sorted(change.kafka):
             allowed = change.expected(Store.KAFKA, tp, resumed)
             if number(held.get(tp)) not in allowed:
-                raise refused(
-                    change.group,
-                    Reason.CHANGED,
-                    _moved_on(Store.KAFKA, tp, number(held.get(tp)), allowed),
-                )
+                text = _moved_on(Store.KAFKA, tp, number(held.get(tp)), allowed)
+                raise refused(change.group, Reason.CHANGED, text)
         _nothing_unplanned(change, Store.KAFKA, {tp: number(stored) for tp, stored in held.items()})
         return held
 
@@ -98,12 +98,8 @@ class Checks:
         held = self._in_zookeeper(change, lambda tp: not change.knows(tp))
         _nothing_unplanned(change, Store.ZOOKEEPER, held)
         for tp, current, planned in self._misplaced_since(change):
-            raise refused(
-                change.group,
-                Reason.CHANGED,
-                f"{tp}: zookeeper holds {current} below offset, not {show(planned)}: it was "
-                "changed since; plan again from what is there now",
-            )
+            text = f"{tp}: zookeeper holds {current} below offset, not {show(planned)}"
+            raise refused(change.group, Reason.CHANGED, f"{text}{_SINCE}")
 
     def _logs_hold_offsets(self, change: Change, again: bool) -> None:
         """Check that topics are still those of the plan and that their logs hold its offsets.
@@ -205,22 +201,21 @@ class Checks:
         else:
             before = change.zk
             now = self._in_zookeeper(change, lambda tp: not change.leaves_out(tp))
-        for tp, stored in sorted(now.items()):
-            moved = number(before.get(tp))
-            if stored is not None and stored != moved and not change.leaves_out(tp):
-                raise refused(
-                    change.group,
-                    Reason.SOURCE_MOVED_ON,
-                    f"{tp}: {change.source.value} holds {show(stored)}, not {show(moved)}, since "
-                    "the group was moved: a consumer is or was alive; stop it, then plan again",
-                )
-
+        source = change.source.value
+        found = [
+            (tp, f"{source} holds {stored}", number(before.get(tp)))
+            for tp, stored in sorted(now.items())
+            if stored is not None and not change.leaves_out(tp)
+            if stored != number(before.get(tp))
+        ]
         for tp, offset, planned in self._misplaced_since(change):
+            found.append((tp, f"zookeeper holds {offset} below offset", planned))
+        for tp, text, moved in found[:1]:
             raise refused(
                 change.group,
                 Reason.SOURCE_MOVED_ON,
-                f"{tp}: zookeeper holds {offset} below offset, not {show(planned)}, since the "
-                "group was moved: a consumer is or was alive; stop it, then plan again",
+                f"{tp}: {text}, not {show(moved)}, since the group was moved: a consumer is or was "
+                "alive; stop it, then plan again",
             )
 
     def _misplaced_since(self, change: Change) -> Iterator[tuple[TopicPartition, int, int | None]]:
@@ -312,17 +307,10 @@ def _nothing_unplanned(
     unknown = (tp for tp, offset in held.items() if offset is not None and not change.knows(tp))
     tp = min(unknown, default=None) if store is change.source else None
     if tp is not None:
-        raise refused(
-            change.group,
-            Reason.CHANGED,
-            f"{tp}: {store.value} holds {show(held[tp])}, which is not in the plan: it was "
-            "committed since; plan again from what is there now",
-        )
+        text = f"{tp}: {store.value} holds {show(held[tp])}, which is not in the plan{_SINCE}"
+        raise refused(change.group, Reason.CHANGED, text)
 
 
 def _moved_on(store: Store, tp: TopicPartition, found: int | None, allowed: set[int | None]) -> str:
     expected = " or ".join(sorted(map(show, allowed)))
-    return (
-        f"{tp}: {store.value} holds {show(found)}, not {expected}: it was changed since; "
-        "plan again from what is there now"
-    )
+    return f"{tp}: {store.value} holds {show(found)}, not {expected}{_SINCE}"

@@ -12,7 +12,7 @@ from zkmigrate.errors import GroupRefusedError, JournalError
 from zkmigrate.exits import exit_status
 from zkmigrate.model import GroupState
 from zkmigrate.plan.cases import case_of
-from zkmigrate.plan.table import Action, Do, Way, decide
+from zkmigrate.plan.table import BY_RECORD, Action, Do, Way, decide
 from zkmigrate.plan.values import Problem, StaysBehind
 from zkmigrate.reasons import Reason
 from zkmigrate.text import late_text
@@ -100,7 +100,8 @@ def by_table(state: GroupState, action: Action, force: bool = False) -> Result |
     why = "; ".join(state.faults)
     if not why and answer.reason is not None:
         text = late_text(state.record.late, state.record.late_more) if late else answer.why
-        why = f"{case_of(state).value}: {text}"
+        # The record alone does not show offsets, and so not always the case.
+        why = text if action in BY_RECORD else f"{case_of(state).value}: {text}"
     outcome = _BY_TABLE[answer.do]
     return Result(state.group, outcome, 0, why, reasons, kafka_group=state.kafka_group)
 

@@ -12,6 +12,8 @@ import click
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import ZnodeFormatError
+from zkconsumer.zk.blocking import or_refusal
+from zkmigrate.apply import guard
 from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read
 from zkmigrate.apply.parallel import Run
 from zkmigrate.commands.options.running import (
@@ -119,7 +121,6 @@ def _take_back(
     on_group: Callable[[Result], object],
 ) -> None:
     """Take groups back in one way. ``digest``: of the plan, for groups that are rolled back."""
-    from zkmigrate.apply import guard
     from zkmigrate.apply.migrator import Migrator  # loads kafka-python, which takes long
 
     groups = [state.group for state in states]
@@ -158,6 +159,8 @@ def _ways(
             yield state, Way.ROLL_BACK  # which finds out whether the plan has changed the group
         elif refused is not None and refused.outcome is not Outcome.WAS_DONE:
             yield refused
+        elif way is Way.UNLOCK and (idle := _not_locked(stores, state.group)) is not None:
+            yield idle
         elif way is Way.COPY_BACK and (force or _unused(stores, state)):
             yield state, Way.ROLL_BACK
         elif way is Way.ROLL_BACK and record.stage in (Recorded.NONE, Recorded.UNDONE):
@@ -168,6 +171,14 @@ def _ways(
                 yield state, Way.ROLL_BACK
         else:
             yield state, way
+
+
+def _not_locked(stores: Stores, group: str) -> Result | None:
+    """Return the outcome of a group that has no lock to lift."""
+    checked = stores.zk.run(or_refusal(guard.release(group, False)))
+    if isinstance(checked, Result) and checked.outcome is Outcome.NOTHING:
+        return checked
+    return None
 
 
 def _unused(stores: Stores, state: GroupState) -> bool:
