@@ -36,7 +36,6 @@ def audit(
     group: str | None = None,
     start: datetime | str | None = None,
     end: datetime | str | None = None,
-    all_groups: bool = False,
     allow_damage: bool = False,
     journals: Sequence[str | Path] = (),
     bootstrap: str | None = None,
@@ -51,11 +50,9 @@ def audit(
     Does the same as ``zkaudit run``, in your Spark session. ``zookeeper_logs`` names one directory
     for each server. The tables are stored as Parquet in ``out``. The default is a new temporary
     directory, which you have to delete. ``start`` and ``end`` choose findings by time; ISO text and
-    ``datetime`` without a zone are UTC. Groups in which nothing happened from ``start`` on but
-    commits by their owners are only listed in table ``quiet_groups``, unless ``all_groups``. A
-    damaged log of which no other server has the rest is an error, unless ``allow_damage``.
-    ``limits`` are the thresholds of the rules, named like the options of ``zkaudit run``:
-    ``unowned_seconds=60``.
+    ``datetime`` without a zone are UTC. A damaged log of which no other server has the rest is an
+    error, unless ``allow_damage``. ``limits`` are the thresholds of the rules, named like the
+    options of ``zkaudit run``: ``unowned_seconds=60``.
 
     Raises InputMissingError if inputs do not exist or nothing in them matches the group or time;
     AuditError for damaged logs, for a session of Spark Connect, and while another process writes to
@@ -76,7 +73,6 @@ def audit(
         group=group,
         start=_utc(start),
         end=_utc(end),
-        all_groups=all_groups,
         allow_damage=allow_damage,
         limits=Limits(**chosen),
         journals=[str(journal) for journal in journals],

@@ -276,21 +276,6 @@ Snapshots are fuzzy: a znode may be newer than ``zxid``. A row proves that the z
 its ``czxid``. That a znode is missing proves only that it did not exist at ``complete_zxid``.
 """
 
-QUIET_GROUP: Final = (
-    _c("chroot", Kind.STRING, "path before `/consumers`, empty without a chroot", False),
-    _c("group", Kind.STRING, "group id", False),
-    _c("members", Kind.LONG, "registered members", False),
-    _c("topics", Kind.STRINGS, "topics of which the members own partitions", False),
-    _c("partitions", Kind.LONG, "partitions that they own", False),
-    _c("commits", Kind.LONG, "writes of offsets after the snapshot", False),
-)
-"""One row for each group that ``history.quiet`` leaves out."""
-
-SNAPSHOT_OR_QUIET: Final = tuple(
-    replace(column, nullable=True) for column in (*SNAPSHOT, *QUIET_GROUP)
-)
-"""Either a znode or a quiet group."""
-
 SNAPSHOT_SESSIONS: Final = (
     *_PLACE,
     _c("zxid", Kind.LONG, "last transaction when the server began to write the snapshot", False),

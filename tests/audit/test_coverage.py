@@ -64,7 +64,7 @@ def summary_of(found: coverage.Coverage, **more: Any) -> dict[str, Any]:
     last = None if found.last_ms is None else coverage.moment_of(found.last_ms)
     return {
         "from": None, "to": None, "last_time": last and last.isoformat(), "findings": [],
-        "intervals": 0, "commits": 0, "log_gaps": [], "quiet_groups": 0, "group": None,
+        "intervals": 0, "commits": 0, "log_gaps": [], "group": None,
         "unconfirmed": [], "dropped": [], "torn_snapshots": [], "journals": 0, "digests": None,
         **found.summary(), **more,
     }  # fmt: skip

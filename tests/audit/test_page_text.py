@@ -8,7 +8,7 @@ import pytest
 from zkaudit.report.page import render
 from zkaudit.report.verdict import NOT_SHOWN, Count, verdict
 
-LOGS: dict[str, Any] = {"log_gaps": [], "dropped": [], "unconfirmed": [], "quiet_groups": 0}
+LOGS: dict[str, Any] = {"log_gaps": [], "dropped": [], "unconfirmed": []}
 
 
 @pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<!--", "&lt;", "]]>"])
@@ -62,11 +62,6 @@ def test_a_clean_history_is_said_to_be_clean_only_where_the_logs_are_whole() -> 
     assert "have 1 gap: what happened there is unknown" in verdict([], ranged)[1]["text"]
     late = verdict([], ranged | {"begin": None, "log_gaps": [[0, 9]]})
     assert "have 1 gap: what happened there is unknown" in late[1]["text"]
-    quiet = verdict([], ranged | {"log_gaps": [[0, 9]], "quiet_groups": 5_000})
-    assert [line["text"] for line in quiet[1:-1]] == [
-        "5,000 quiet groups are left out: nothing happened there but commits by owners. The table "
-        "quiet_groups has the names."
-    ]
 
 
 @pytest.mark.parametrize("effect", ["lost", "repeated"])

@@ -175,7 +175,6 @@ def write_tables(
     summary = {
         "logs": 400, "snapshots": 6, "servers": 3, "groups": groups, "group": None, "from": None,
         "to": None, "last_time": "2023-12-14T22:13:20+00:00", "log_gaps": [], "dropped": [],
-        "quiet_groups": 0,
         "unconfirmed": [], "intervals": count, "commits": commits, "migrations": [],
         "directories": ["zk1", "zk2", "zk3"], "journals": 0, "journal_lines": 0, "unreadable": 0,
         "limits": {}, "findings": found,

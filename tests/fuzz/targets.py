@@ -45,7 +45,6 @@ from zkmigrate.formats import decisions_file, offset_csv, plan_file
 from zkmigrate.model import Before, KafkaOffset, Record, Stage, Store
 from zkmigrate.stores import migration_marker, record
 
-from tests.audit.quiet_histories import History, found
 from zkconsumer.admin import ids_lock, offset_files, topics, verifier
 from zkconsumer.broker import api_versions, sasl
 from zkconsumer.broker.cluster_reader import read_cluster
@@ -149,16 +148,6 @@ def _audited_group(data: bytes) -> object:
             for zxid, (act, znode) in enumerate(product((Act.CREATE, Act.SET), znodes), 1)
         ]
     )
-
-
-def _quiet_group(data: bytes) -> object:
-    """The same bytes in each znode of a group that an audit looks at."""
-    history = History()
-    for path in history.znodes:
-        history.znodes[path]["data"] = data
-    history.commit("g", 0, 0, data=data)
-    quiet = found([history])
-    return quiet.table(), quiet.chosen()
 
 
 def _regex(data: bytes) -> object:
@@ -1014,12 +1003,6 @@ TARGETS: Final[dict[str, Target]] = {
         ZNODE_S,
         (_REGISTRATION, _FILTER, b'{"moved_to":"kafka","version":1}', b"g_a-0", b"15", b"-3"),
     ),
-    "quiet-group": Target(
-        _quiet_group,
-        (),
-        ZNODE_S,
-        (_REGISTRATION, _FILTER, b'{"partitions":{"0":[1],"1":[2]}}', b"a-0", b"15", b"-3"),
-    ),
     "group-lock": Target(
         ids_lock.decode,
         (),
@@ -1074,7 +1057,6 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "spark/zkaudit/group/rules/resets.py": OWN,
     "spark/zkaudit/group/subscriptions.py": ("audited-group",),
     "spark/zkaudit/history/modes.py": ("group-lock-seen",),
-    "spark/zkaudit/history/quiet.py": ("quiet-group",),
     "spark/zkaudit/job/buckets.py": OWN,
     "spark/zkaudit/job/place.py": OWN,
     "spark/zkaudit/job/retention.py": OWN,

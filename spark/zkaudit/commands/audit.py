@@ -46,13 +46,6 @@ def _utc(time: str) -> datetime:
     "--to", "end", metavar="TIME", callback=_iso, help="Only findings before this time (UTC)."
 )
 @click.option(
-    "--all-groups",
-    is_flag=True,
-    help="With --from: also put quiet groups into the tables. In these, nothing happened but "
-    "commits by their owners, and no rule finds anything. By default they are only counted, and "
-    "listed in table quiet_groups.",
-)
-@click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES),
     help="Exit with status 3 if there is a finding of this severity or worse, or if no log covers "
@@ -74,7 +67,6 @@ def run_command(
     master: str,
     start: str | None,
     end: str | None,
-    all_groups: bool,
     fail_on: str | None,
     expected: Mapping[str, Expected],
     allow_damage: bool,
@@ -86,10 +78,7 @@ def run_command(
 
     if start is not None and end is not None and _utc(start) >= _utc(end):
         raise click.BadParameter(f"{end} is not after --from {start}", param_hint="--to")
-    options = replace(
-        options, start=start, end=end, all_groups=all_groups, allow_damage=allow_damage,
-        verify=verify,
-    )  # fmt: skip
+    options = replace(options, start=start, end=end, allow_damage=allow_damage, verify=verify)
     with spark_session(master, options) as spark:
         summary = run(spark, options)
         page = write(spark, options.out)

@@ -152,21 +152,16 @@ def spark_session(
     The inputs of ``options`` are checked first, and its ``out`` is locked, because Spark takes
     seconds to start. ``settings`` are Spark's own.
     """
-    from zkaudit.job.audit import may_be_quiet
     from zkaudit.job.place import locked
-    from zkaudit.job.spark import OF_RANGE, SMALL_BYTES, session
+    from zkaudit.job.spark import SMALL_BYTES, session
     from zkaudit.sources import server_logs
-    from zkaudit.sources.selection import begin_snapshot, find, group_begins, within
+    from zkaudit.sources.selection import find, group_begins
     from zkaudit.tables.journals import check
 
     little = False
     if options is not None:
         logs, snapshots = find(options.logs)
-        before = may_be_quiet(options) and begin_snapshot(logs, snapshots, options.start)
-        if before:  # most groups are left out while it is read
-            size = sum(piece.size for piece in within(logs, before.zxid + 1, None)) // OF_RANGE
-        else:
-            size = sum(piece.size for piece in (*logs, *snapshots))
+        size = sum(piece.size for piece in (*logs, *snapshots))
         check(options.journals)
         server_logs.check(options.server_logs)
         of_group = options.group is not None and bool(group_begins(options.group))

@@ -24,11 +24,6 @@ def print_summary(summary: dict[str, Any]) -> None:
         f"{summary['intervals']:,} ownership intervals, {summary['commits']:,} writes of offsets, "
         f"{len(summary['log_gaps']):,} log gaps"
     )
-    if summary["quiet_groups"]:
-        click.echo(
-            f"{summary['quiet_groups']:,} quiet groups are left out: nothing happened in them but "
-            "commits by their owners (--all-groups keeps them)"
-        )
     if summary["group"] is not None and not summary["groups"]:
         click.echo(
             f"warning: {no_group(summary['group'], 'up to now the logs have')}",

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from zkaudit.decode.columns import Filters, Found, Heads, batch_of, heads_of, nodes_batch
-from zkaudit.decode.snapshot import Snapshot, open_snapshot
+from zkaudit.decode.snapshot import open_snapshot
 from zkaudit.decode.txnlog import (
     END_OF_RECORD,
     FILE_HEADER,
@@ -321,27 +321,9 @@ def read_snapshot(
     ``columns``: the wanted columns of ``schema.SNAPSHOT``, all by default. Of the filters only the
     path prefix applies. Raises ``LogFormatError``.
     """
-    yield from nodes_of(open_snapshot(path), server, filters, columns)
-
-
-def nodes_of(
-    snapshot: Snapshot,
-    server: str = "",
-    filters: Filters | None = None,
-    columns: Sequence[str] | None = None,
-    only: np.ndarray | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the znodes of a snapshot as ``read_snapshot`` does. ``only``: the numbers of those that
-    are wanted, in order."""
-    filters = filters or Filters()
+    snapshot, filters = open_snapshot(path), filters or Filters()
     for begin in range(0, len(snapshot.starts), SNAPSHOT_ROWS):
-        end = begin + SNAPSHOT_ROWS
-        if only is None:
-            yield nodes_batch(snapshot, begin, end, server, filters, columns)
-            continue
-        first, last = np.searchsorted(only, (begin, end))
-        if first < last:
-            yield nodes_batch(snapshot, begin, end, server, filters, columns, only[first:last])
+        yield nodes_batch(snapshot, begin, begin + SNAPSHOT_ROWS, server, filters, columns)
 
 
 def read_snapshot_sessions(path: str | Path, server: str = "") -> Iterator[pa.RecordBatch]:

@@ -565,12 +565,11 @@ def nodes_batch(
     server: str,
     filters: Filters,
     columns: Iterable[str] | None = None,
-    only: Numbers | None = None,
 ) -> pa.RecordBatch:
     """Decode some znodes of a snapshot, by their number.
 
     ``columns``: the wanted columns of ``schema.SNAPSHOT``, all by default. Of the filters only the
-    path prefix applies. ``only``: the numbers of those that are wanted from ``begin`` to ``end``.
+    path prefix applies.
     """
     schema = arrow_schema(SNAPSHOT)
     if columns is not None:
@@ -579,7 +578,7 @@ def nodes_batch(
     first = int(starts[begin])
     last = int(starts[end]) if end < len(starts) else len(snapshot.content)
     block = snapshot.content[first:last]
-    at = (starts[begin:end] if only is None else starts[only]) - first
+    at = starts[begin:end] - first
     data = _Block(block)
     path_size = data.int32(at)
     data_at = at + 4 + path_size

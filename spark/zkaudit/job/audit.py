@@ -27,7 +27,6 @@ from zkaudit.findings.places import located
 from zkaudit.findings.rules import findings, parts, union
 from zkaudit.group import LogGap
 from zkaudit.history import committed, doubt
-from zkaudit.history.quiet import TimeRange
 from zkaudit.history.staging import facts_of, stage
 from zkaudit.job import inputs
 from zkaudit.job.coverage import (
@@ -55,7 +54,7 @@ from zkaudit.job.spark import (
 )
 from zkaudit.job.verify import verify
 from zkaudit.limits import NOT_COVERED, SEVERITIES, Limits
-from zkaudit.schema import PATH, QUIET_GROUP, SNAPSHOT, arrow_of
+from zkaudit.schema import PATH, arrow_of
 from zkaudit.sources import offsets, selection, server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.tables import brokers, build, catalog, journals, migrations, timeline
@@ -71,8 +70,6 @@ class Snapshots:
     """The rows of ``inputs.snapshots``; ``None``: there is no snapshot."""
     files: Sequence[Piece] = ()
     """The files that were read in this call."""
-    quiet: DataFrame | None = None
-    """The groups that were left out, as ``schema.QUIET_GROUP``."""
     begin: int | None = None
     """The first zxid that was read, if earlier logs were left out on purpose."""
     whole: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -108,8 +105,6 @@ class Options:
     """Whether the logs may still grow. Then a group that is not in them yet is not an error."""
     allow_damage: bool = False
     """Whether to audit although no server has what follows a damaged record."""
-    all_groups: bool = False
-    """Whether the tables have the groups in which nothing happened after ``start`` but commits."""
     retention: float | None = None
     """How many seconds of history a stream keeps, at least; ``None``: all."""
 
@@ -154,10 +149,6 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             rows = inputs.once(spark, options.logs, wanted, keep, *asked)
 
         def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
-            if before is not None and may_be_quiet(options) and log_gaps == [(0, begin)]:
-                active = active_groups(before)
-                if active.rows is not None and inputs.whole(active.rows):
-                    return active  # it was not purged in the meantime
             parts: list[DataFrame] = []
 
             def read(chosen: Sequence[Piece]) -> Iterable[int]:
@@ -169,23 +160,6 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             files = selection.read_behind(real, log_gaps, read)
             every = reduce(DataFrame.unionByName, parts) if parts else None
             return Snapshots(every, files, begin=begin)
-
-        def active_groups(file: Piece) -> Snapshots:
-            """The audit begins with this snapshot."""
-            assert options.start is not None
-            time_range = TimeRange(
-                selection.milliseconds(options.start),
-                options.limits.jump_rate,
-                int(options.limits.stalled_seconds * 1000),
-            )
-            read = inputs.active(spark, options.logs, file, _paths_of(rows), time_range)
-            read = keep("active", read)
-            return Snapshots(
-                read.where("path is not null").select(*(c.name for c in SNAPSHOT)),
-                [file],
-                read.where("path is null").select(*(c.name for c in QUIET_GROUP)),
-                begin,
-            )
 
         logged = inputs.logged_runs(rows)
         if logged_twice(logged):
@@ -228,19 +202,10 @@ def audit(
         # Most of what was read may be sessions of other groups, and a group may be little.
         used = inputs.of_group(rows, shown.rows, options.group)
         rows = kept(Path(options.out), "staging/used", used)
-    if shown.quiet is not None:
-        rows = kept(Path(options.out), "staging/of_others", inputs.without(rows, shown.quiet))
     files = _paths_of(rows) if shown.rows is None else [*_paths_of(rows), *_paths_of(shown.rows)]
     times = ROUNDS if options.growing else 1
     with planned_for(store.spark, PACKED * bytes_of(files), times):
         return _audit(store, options, rows, plan, coverage, (logs, snapshots), shown, verified)
-
-
-def may_be_quiet(options: Options) -> bool:
-    """Whether quiet groups are left out. Journals and brokers show more of a group than its znodes
-    do."""
-    asked = options.group is not None or options.all_groups or options.start is None
-    return not (asked or options.journals or options.bootstrap)
 
 
 def _paths_of(frame: DataFrame) -> list[str]:
@@ -292,10 +257,6 @@ def _audit(
         )
         if stored.isEmpty() and journal_lines.isEmpty():
             raise InputMissingError(no_group(options.group, "the logs have"))
-    if shown.quiet is None:
-        store.rows(catalog.QUIET_GROUPS, [])
-    else:
-        store.shared(catalog.QUIET_GROUPS, shown.quiet)
     addresses = server_logs.addresses(spark, options.server_logs)
     ownership, sessions, partitions, registered, moves = at_once(
         spark,
@@ -381,7 +342,6 @@ def _audit(
     more = {
         "begin": shown.begin,
         "groups": groups,
-        "quiet_groups": store.count(catalog.QUIET_GROUPS),
         "migrations": migrations.summary(moving),
         "directories": [str(log) for log in options.logs],
         "left_out": selection.left_out(options.logs),

@@ -17,11 +17,8 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, functions as F
 from zkaudit.errors import AuditError
 from zkaudit.history import committed
 from zkaudit.history.committed import Run
-from zkaudit.history.quiet import TimeRange
-from zkaudit.history.staging import group_key, group_key_of
-from zkaudit.job.active import ActiveReader
 from zkaudit.job.coverage import LoggedRun, as_runs
-from zkaudit.schema import CONFIG, RUN, SNAPSHOT_OR_QUIET
+from zkaudit.schema import CONFIG, RUN
 from zkaudit.sources import direct, selection
 from zkaudit.sources.files import BYTES_PER_TASK, Piece
 from zkaudit.sources.options import Settings, parse_options
@@ -168,26 +165,6 @@ def snapshots(
     options = {"table": "group_nodes", "corruption": "stop", **_of_group(group)}
     settings = _settings("zookeeper_snapshot", directories, options, files)
     return direct.rows(spark, SnapshotReader(settings), settings.columns)
-
-
-def active(
-    spark: SparkSession,
-    directories: Sequence[str | Path],
-    file: Piece,
-    rows: Sequence[str],
-    time_range: TimeRange,
-) -> DataFrame:
-    """Rows of ``snapshots`` for one snapshot without its quiet groups, and one row for each of
-    these: ``schema.SNAPSHOT_OR_QUIET``. ``rows``: the files of ``transactions`` that follow it."""
-    options = {"table": "group_nodes", "corruption": "stop"}
-    settings = _settings("zookeeper_snapshot", directories, options, [file])
-    return direct.rows(spark, ActiveReader(settings, rows, time_range), SNAPSHOT_OR_QUIET)
-
-
-def without(rows: DataFrame, quiet: DataFrame) -> DataFrame:
-    """Leave out what ``rows`` have of quiet groups: their commits."""
-    keys = quiet.select(group_key().alias("quiet"))
-    return rows.join(F.broadcast(keys), group_key_of(F.col("path")) == F.col("quiet"), "left_anti")
 
 
 def whole(rows: DataFrame) -> dict[tuple[str, str], int]:

@@ -24,8 +24,6 @@ from zkaudit.text import group_option
 
 SMALL_BYTES: Final = 16 << 20
 """Logs of fewer bytes (about 130,000 transactions) take less time to read than Spark to plan."""
-OF_RANGE: Final = 10
-"""How many times as much the logs of a time range may have, of which most rows are left out."""
 ROUNDS: Final = 4
 """How many times as much that is in the rounds of a stream, whose process runs for some time."""
 PACKED: Final = 8

@@ -85,11 +85,7 @@ def write(
         if group is not None:
             summary, tables = _of_groups(summary, tables, group)
             if not _group_names(tables).take(1):
-                quiet = tables["quiet_groups"].take(1)
-                hint = "; it is a quiet group: audit it with --group or --all-groups"
-                raise InputMissingError(
-                    no_group(group, f"the audit in {out} has") + hint * len(quiet)
-                )
+                raise InputMissingError(no_group(group, f"the audit in {out} has"))
         text = render(data_of(summary, tables))
     file.write_text(text, encoding="utf-8")
     return file

@@ -73,14 +73,6 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
     elif minor:
         other = "other " if lines else ""
         lines.append(_plain(f"{_many(minor, f'{other}finding')} of lower severity."))
-    quiet = summary["quiet_groups"]
-    if quiet:
-        lines.append(
-            _plain(
-                f"{_many(quiet, 'quiet group')} {'is' if quiet == 1 else 'are'} left out: nothing "
-                "happened there but commits by owners. The table quiet_groups has the names."
-            )
-        )
     lines += map(_plain, moves(summary))
     if missing:
         number = _many(sum(count.findings for count in missing), "time")

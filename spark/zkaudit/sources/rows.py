@@ -112,7 +112,7 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
         batch = batch.filter(chosen)
         for found_in in (batch["path"], pc.list_flatten(batch["deleted"])):
             seen.update(filter(None, pc.unique(found_in).to_pylist()))
-        yield padded(batch, wanted)
+        yield _padded(batch, wanted)
     place = {"server": piece.server, "file": piece.name}
     rows = [place | run | {"kind": schema.RUN} for run in runs.rows(reader)]
     of_group = sorted(path for path in seen if any(part in path for part in parts))
@@ -153,7 +153,7 @@ def nodes_of_groups(batch: pa.RecordBatch, begins: Sequence[str]) -> pa.RecordBa
     return batch.filter(pc.or_(other, pc.and_(of_group, needed)))
 
 
-def padded(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+def _padded(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     """The rows of a batch with these columns: null where the batch has none."""
     there = set(batch.schema.names)
     columns = [

@@ -257,14 +257,10 @@ class SnapshotReader(DataSourceReader):
             return
         for piece in partition.pieces:
             try:
-                yield from self.batches(piece)
+                yield from snapshot_rows(self.settings, piece)
             except (LogFormatError, FileNotFoundError):  # damaged, or purged in the meantime
                 if not self.settings.tolerant:
                     raise
-
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Decode one snapshot. Raises ``LogFormatError`` if it is damaged, and ``OSError``."""
-        return snapshot_rows(self.settings, piece)
 
 
 def _named(settings: Settings, piece: Piece) -> bool:

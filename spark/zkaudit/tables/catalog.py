@@ -591,21 +591,6 @@ FINDINGS: Final = Table(
     ),
 )
 
-QUIET_GROUPS: Final = Table(
-    "quiet_groups",
-    "one row for each group that the audit of a time range (`--from`) left out, because nothing "
-    "happened in it but commits by its owners, and no rule finds anything. The other tables have "
-    "no rows of these groups. With `--all-groups`, this table is empty",
-    (
-        *_GROUP,
-        _c("members", "bigint", "registered members"),
-        _c("topics", "array<string>", "topics of which the members own partitions"),
-        _c("partitions", "bigint", "partitions that the members own"),
-        _c("commits", "bigint", "writes of their offsets since the snapshot at which the audit "
-           "begins"),
-    ),
-)  # fmt: skip
-
 TABLES: Final = (
     SESSIONS,
     REGISTRATIONS,
@@ -624,7 +609,6 @@ TABLES: Final = (
     DELIVERIES,
     VIEWS,
     UNREADABLE,
-    QUIET_GROUPS,
     FINDINGS,
 )
 

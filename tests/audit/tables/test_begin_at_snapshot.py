@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from zkaudit.decode.batches import LogReader, nodes_of
-from zkaudit.decode.snapshot import open_snapshot
+from zkaudit.decode.batches import LogReader, read_snapshot
 from zkaudit.limits import Limits
 from zkaudit.sources.rows import nodes_of_groups
 
@@ -81,7 +80,7 @@ def shown_after(h: History, zxid: int, folder: Path) -> Rows:
     """What an audit reads from the snapshot that a server writes after a transaction."""
     file = folder / f"snapshot.{zxid:x}"
     file.write_bytes(snapshot_after(row for row in h.rows if row["zxid"] <= zxid))
-    batches = nodes_of(open_snapshot(file), "a")
+    batches = read_snapshot(file, "a")
     return [row for batch in batches for row in nodes_of_groups(batch, ()).to_pylist()]
 
 

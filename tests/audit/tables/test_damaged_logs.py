@@ -18,7 +18,7 @@ from zkaudit.limits import Limits
 from zkaudit.report.found import read
 from zkaudit.report.page import write as write_page
 
-from tests.audit.quiet_histories import BUSY, TAKEN, THRESHOLDS, History, write
+from tests.audit.small_histories import TAKEN, THRESHOLDS, History, write
 
 pytestmark = pytest.mark.timeout(600)
 LIMITS = Limits(jump_rate=THRESHOLDS["jump_rate"], stalled_seconds=THRESHOLDS["stalled_ms"] / 1000)
@@ -32,7 +32,7 @@ def test_damage_and_copies_change_no_history(
     that of the third server alone. With the damaged log only it is an error, or a finding of its
     own, as is time that was asked for and not logged."""
     history = History()
-    BUSY["a member stopped"](history)
+    history.stop()
     write([history], tmp_path / "zk3")
     for name in ("zk1", "zk2"):
         shutil.copytree(tmp_path / "zk3", tmp_path / name)

@@ -89,7 +89,7 @@ def test_logs_before_the_snapshot_are_not_read(
         monkeypatch.setattr(selection, "BEFORE_START", timedelta(seconds=earlier))
         out = str(tmp_path / name)
         limits = Limits(**LIMITS)
-        options = job.Options([str(logs)], out, start=start, limits=limits, all_groups=True)
+        options = job.Options([str(logs)], out, start=start, limits=limits)
         summary = job.run(spark, options)
         assert summary["log_gaps"] == ([] if name == "whole" else [(0, first["zxid"])])
         found[name] = read(Path(out))
@@ -110,3 +110,26 @@ def test_logs_before_the_snapshot_are_not_read(
     assert all(never + "never had an owner" in key[4] for key in whole - part)
     assert [key[:4] for key in part - whole] == [key[:4] for key in whole - part]
     assert all(never + "had no owner when the logs begin" in key[4] for key in part - whole)
+
+
+def test_a_snapshot_that_is_purged_in_the_meantime(
+    spark: SparkSession,
+    tmp_path: Path,
+    server: tuple[Path, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The audit then reads only the logs after it, and says so."""
+    logs, first = server
+    (file,) = logs.glob("snapshot.*")
+    monkeypatch.setattr(selection, "BEFORE_START", timedelta())
+
+    def torn(*_: object) -> bool:
+        file.write_bytes(file.read_bytes()[:-1])
+        return True
+
+    monkeypatch.setattr(selection, "is_whole", torn)
+    options = job.Options([str(logs)], str(tmp_path / "out"), start=first["time"].isoformat())
+    summary = job.run(spark, options)
+    assert summary["torn_snapshots"] == [str(file)]
+    assert summary["log_gaps"] == [(0, first["zxid"])]
+    assert summary["groups"] > 1

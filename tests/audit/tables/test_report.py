@@ -60,7 +60,6 @@ def data(name: str, rows: int = 1, cells: list[list[int]] | None = None) -> dict
     return {
         "summary": {
             "intervals": 7, "commits": 8, "logs": 1, "servers": 1, "log_gaps": [],
-            "quiet_groups": 0,
             "journals": 2, "journal_lines": 1200, "unreadable": 3,
             "dropped": [[0x10000009A, 0x10000009E]], "unconfirmed": [],
             "findings": [{"severity": "critical", "kind": "zombie commit", "count": 1}],

@@ -19,7 +19,7 @@ from zkaudit.report.found import read
 from zkaudit.sources import selection
 from zkaudit.tables import catalog
 
-from tests.audit.quiet_histories import BUSY, START_MS, THRESHOLDS, History, at, write
+from tests.audit.small_histories import START_MS, THRESHOLDS, History, at, write
 
 pytestmark = pytest.mark.timeout(600)
 LIMITS: dict[str, Any] = {
@@ -30,9 +30,9 @@ LIMITS: dict[str, Any] = {
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """A server's directory. In one group a member stopped to commit; another group is quiet."""
+    """A server's directory. In one group a member stopped to commit, in the others none."""
     histories = [History(f"/c{number}", number) for number in range(2)]
-    BUSY["a member stopped"](histories[0])
+    histories[0].stop()
     write(histories, tmp_path / "zk")
     return tmp_path / "zk"
 
