@@ -111,7 +111,8 @@ class MigrationMarker:
     offsets that were moved. ``moved_to`` is ``None`` after a rollback, which ended ``at_ms``.
     ``kafka_group``: the group's name in Kafka, if it differs. ``left``: offsets of the source store
     that the plan left out. ``misplaced``: what a move from ZooKeeper found below ``offset``.
-    ``kept``: offsets that only the target had, as with ``offsets.storage=kafka``.
+    ``kept``: what the target had after the move where the source did not have the same, as with
+    ``offsets.storage=kafka``, or by a decision.
     """
 
     moved_to: Store | None
@@ -126,7 +127,7 @@ class MigrationMarker:
     @property
     def in_target(self) -> Mapping[TopicPartition, int]:
         """The offsets that the target had after the move, as far as they were known then."""
-        return {**self.kept, **self.values}
+        return {**self.values, **self.kept}
 
 
 class Stage(Enum):

@@ -217,3 +217,19 @@ def test_stores_of_a_member_with_dual_commit_differ_for_a_moment(
     assert ran.rows[0]["truth"] == "both"
     assert ran.rows[0]["reasons"] == ([] if stale is None else ["conflict"])
     assert ran.status == (0 if stale is None else 3)
+
+
+@pytest.mark.parametrize("rule", ["kafka", "zookeeper", "max", "min"])
+def test_a_group_with_a_decided_conflict_is_moved_and_not_used(
+    simulated: Simulated, rule: str
+) -> None:
+    """Until a consumer commits, whichever store's offset was chosen."""
+    simulated.topic("t", (0, 1000), (0, 1000))
+    simulated.in_zookeeper("g", "t", 5, 7)
+    simulated.in_kafka("g", "t", 6, 3)
+    plan = simulated.file("plan")
+    assert simulated.run("plan", "--all", "--on-conflict", rule, "--out", plan).status == 0
+    assert simulated.run("apply", plan, *DO).status == 0
+    assert simulated.run("status", "--all").rows[0]["case"] == "moved"
+    simulated.in_kafka("g", "t", 900)
+    assert simulated.run("status", "--all").rows[0]["case"] == "moved and used"

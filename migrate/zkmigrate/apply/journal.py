@@ -16,6 +16,7 @@ records that were never committed. A changed byte is not noticed either.
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import threading
@@ -153,14 +154,17 @@ class Journal:
                 self._synced = written
 
 
-def read_records(path: Path, digest: str) -> list[dict[str, Any]]:
+def read_records(
+    path: Path, digest: str, keep: Callable[[dict[str, Any]], object] = bool
+) -> list[dict[str, Any]]:
     """Return the records of earlier runs; nothing if there is no journal.
 
-    Nothing is locked or written, because this is for dry runs. Raises JournalError.
+    ``keep``: whether a record is needed; it may take parts of it away. Nothing is locked or
+    written, because this is for dry runs. Raises JournalError.
     """
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-            return _of_plan(path, file.read(), digest)[0][1:]
+            return _of_plan(path, file.read(), digest, keep)[0][1:]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -186,8 +190,10 @@ def check_writable(path: Path) -> None:
         )
 
 
-def _of_plan(path: Path, data: bytes, digest: str) -> tuple[list[dict[str, Any]], int]:
-    records, good = parse(str(path), data)
+def _of_plan(
+    path: Path, data: bytes, digest: str, keep: Callable[[dict[str, Any]], object] = bool
+) -> tuple[list[dict[str, Any]], int]:
+    records, good = parse(str(path), data, keep)
     if records[0].get("plan") != digest:
         raise JournalError(
             f"{path}: belongs to another plan: give each plan its own journal, with --journal"
@@ -200,23 +206,30 @@ def _line(record: dict[str, Any]) -> bytes:
     return f"{body}\t{zlib.crc32(body.encode()):08x}\n".encode()
 
 
-def parse(name: str, data: bytes) -> tuple[list[dict[str, Any]], int]:
+def parse(
+    name: str, data: bytes, keep: Callable[[dict[str, Any]], object] = bool
+) -> tuple[list[dict[str, Any]], int]:
     """Return a journal's records, including the first, and the length of its intact part.
+
+    ``keep``: whether a record after the first is needed.
 
     Text after the last newline is a torn line. All earlier lines must be valid. Raises
     JournalError.
     """
     records: list[dict[str, Any]] = []
     good = 0
-    for raw in data.split(b"\n")[:-1]:
-        record = _record(raw)
-        if record is None or record.get("n") != len(records):
+    for number, line in enumerate(io.BytesIO(data)):
+        if not line.endswith(b"\n"):
+            break
+        record = _record(line[:-1])
+        if record is None or record.get("n") != number:
             raise JournalError(
-                f"{name}:{len(records) + 1}: is damaged, so it is not known what was moved: "
+                f"{name}:{number + 1}: is damaged, so it is not known what was moved: "
                 "compare both stores by hand with zkmigrate status, then make a new plan"
             )
-        records.append(record)
-        good += len(raw) + 1
+        if not number or keep(record):
+            records.append(record)
+        good += len(line)
     if not records or type(records[0].get("journal")) is not int:
         raise JournalError(f"{name}: is not a journal of zkmigrate, or its first line is damaged")
     if (number := records[0]["journal"]) != FORMAT:

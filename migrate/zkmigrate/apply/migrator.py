@@ -23,7 +23,7 @@ from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Effect, Journal, no_effect
 from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.apply.parallel import Parallel, Run
-from zkmigrate.apply.records import begun_by, histories_of, moves_by, recorded, since_plan
+from zkmigrate.apply.records import begun_by, moves_by, recorded, since_plan, unfinished_in
 from zkmigrate.apply.steps import Steps, changes_of
 from zkmigrate.errors import GroupInUseError, refused
 from zkmigrate.formats import plan_file
@@ -89,7 +89,7 @@ class Migrator:
         """
         known = list(records) if journal is None else journal.records
         known = [] if fresh else known
-        begun, ended = begun_by(known), histories_of(known)
+        begun, unfinished = begun_by(known), unfinished_in(known)
         run = Run(journal, self._hooks, idle=True)
 
         def one(steps: Steps, group: GroupPlan) -> Result:
@@ -120,7 +120,7 @@ class Migrator:
                 return _skipped(group)
             change = forward(plan, group)
             if last == "done":
-                if group.group not in ended or ended[group.group].open:  # a run was killed
+                if group.group in unfinished:
                     claim = next(one for one in since_plan(records) if one["step"] == "claim")
                     held = {TopicPartition(*row[:2]): row[2] for row in claim["held"]}
                     steps.changed = changes_of(change, held)

@@ -181,11 +181,13 @@ class GroupPlan:
         return {tp: offset for tp, offset in held.items() if offset is not None}
 
     def kept(self, direction: Direction) -> dict[TopicPartition, int]:
-        """Return the offsets that only the target store has, which the migration marker records."""
+        """Return what the target will have where the source has not the same.
+
+        The migration marker records it.
+        """
         source = self.source_offsets(direction)
-        to_kafka = direction is Direction.ZK_TO_KAFKA
-        held = {entry.tp: number(entry.kafka) if to_kafka else entry.zk for entry in self.entries}
-        return {tp: at for tp, at in held.items() if at is not None and tp not in source}
+        planned = {entry.tp: entry.to for entry in self.entries}
+        return {tp: to for tp, to in planned.items() if to is not None and to != source.get(tp)}
 
     def misplaced(self) -> dict[TopicPartition, int]:
         """Return the offsets below ``offset``, which the migration marker records."""

@@ -59,8 +59,8 @@ def encode(
     """Return a marker's content.
 
     ``kafka_group``: the group's name in Kafka, if it differs. ``left``: offsets of the source store
-    that were not moved. ``misplaced``: those found below ``offset``. ``kept``: those that only the
-    target had.
+    that were not moved. ``misplaced``: those found below ``offset``. ``kept``: those of
+    the target that differ.
     """
     document: dict[str, object] = {
         "version": FORMAT,
