@@ -38,6 +38,7 @@ from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
 from zkconsumer.runtime.membership.line import ServerLine
 from zkconsumer.runtime.membership.zookeeper import SessionSignals, ZooKeeperCoordination
+from zkconsumer.servers import wait_until
 
 TP = TopicPartition("t", 0)
 SOON = 10.0
@@ -84,13 +85,15 @@ def _raise(error: BaseException) -> None:
 
 
 class Host(HandHost):
-    """Its timers run by themselves."""
+    """The test decides when timers run."""
 
     def now(self) -> float:
         return self.time
 
-    def after(self, seconds: float, action: Callable[[], object]) -> None:
-        threading.Timer(seconds, action).start()
+    def run_timers(self) -> None:
+        due, self.timers = self.timers, []
+        for _, action in due:
+            action()
 
 
 class Bench:
@@ -138,10 +141,15 @@ class Bench:
         """Another member may now claim the partition, and commit more."""
         self.signals.on_session(SessionEvent.LOST, 1)
 
+    def wait_for_a_retry(self) -> None:
+        """The request has failed, and is to be sent again later."""
+        wait_until(lambda: bool(self.host.timers), SOON, "a retry is planned")
+
     def next_session(self) -> None:
-        """The member is in a new session, and earlier requests have ended."""
+        """The member is in a new session, and the time for what was to be sent again has come."""
         self.signals.on_session(SessionEvent.OPENED, 2)
         self.zk.pings.pop()()
+        self.host.run_timers()
         self.commit(500)
         assert self.broker.stored.get(timeout=SOON) == 500
         committed = self.events.get(timeout=SOON)
@@ -169,7 +177,7 @@ def test_a_commit_is_not_repeated_after_its_session(bench: Bench) -> None:
     bench.broker.codes = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
     bench.broker.answering = lost
     bench.commit(100)
-    assert loading.wait(SOON)
+    bench.wait_for_a_retry()
     bench.next_session()
     assert bench.broker.stored.empty()
 
@@ -185,29 +193,19 @@ def test_permission_is_asked_after_the_connection_is_open(bench: Bench) -> None:
 
     bench.broker.opening = lost
     bench.commit(100)
-    assert opened.wait(SOON)
+    bench.wait_for_a_retry()
     bench.next_session()
     assert bench.broker.stored.empty()
 
 
 def test_a_commit_waits_while_the_session_may_have_ended(bench: Bench) -> None:
     """ZooKeeper does not answer any more. The commit is sent when it does."""
-    asked = threading.Event()
-    now = bench.host.time
-    bench.host.time = now + SESSION
-    permit = bench.coordination._permit
-
-    def noted(*args: Any) -> Any:
-        found = permit(*args)
-        asked.set()
-        return found
-
-    bench.coordination._permit = noted  # type: ignore[method-assign]
+    bench.host.time += SESSION
     bench.commit(100)
-    assert asked.wait(SOON)
-    assert bench.broker.stored.empty()
+    assert len(bench.host.timers) == 1, "it was sent"
     bench.coordination._ping()
     bench.zk.pings.pop()()
+    bench.host.run_timers()
     assert bench.broker.stored.get(timeout=SOON) == 100
 
 
@@ -227,6 +225,7 @@ def test_a_request_in_flight_ends_with_its_session(bench: Bench) -> None:
     assert waiting.wait(SOON)
     assert bench.broker.stored.get(timeout=SOON) == 100
     bench.lose_session()
+    bench.wait_for_a_retry()
     bench.next_session()
     assert bench.broker.stored.empty(), "the request was sent again"
     assert ended == [True]
