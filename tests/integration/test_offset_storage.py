@@ -155,7 +155,7 @@ def test_a_coordinator_that_is_away_is_waited_for_to_a_deadline(
     """Commits fail with a reason while no broker answers, and succeed once one is back."""
     with LocalCluster(version) as own:
         own.create_topic(topic, 1)
-        fill(own, topic, [str(n).encode() for n in range(5)])
+        tp = TopicPartition(topic, 0)
         settings = config(
             own,
             group,
@@ -164,20 +164,23 @@ def test_a_coordinator_that_is_away_is_waited_for_to_a_deadline(
             offsets_commit_max_retries=1,
         )
         with ZookeeperConsumerConnector(settings) as member:
-            take(member, topic, 5)
-            member.commit_offsets()
+            member.create_message_streams({topic: 1})
+            member.commit_offsets({tp: 1})
             server = own.broker_servers[0]
             server.kill()
             with pytest.raises(CommitFailedError, match=r"did not answer within 1\.1 s"):
-                member.commit_offsets()
+                member.commit_offsets({tp: 2})
             server.start()
             server.wait_ready()
 
             def committed() -> bool:
                 try:
-                    member.commit_offsets()
+                    member.commit_offsets({tp: 2})
                 except ZkConsumerError:
                     return False
                 return True
 
             wait_until(committed, 60, "a commit succeeds again")
+        offsets = kafka_offsets(own, group)
+        assert offsets.fetch([tp]) == {tp: 2}
+        offsets.close()
