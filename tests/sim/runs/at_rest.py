@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.view import GroupView
-from zkconsumer.sim.judges.invariants import MemberAtRest, Violation
+from zkconsumer.sim.judges.invariants import Violation
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAtRest:
+    """A live member in a group that no longer changes. ``legacy``: of the ``scala`` profile."""
+
+    consumer_id: str
+    session: int
+    legacy: bool
+    fetching: frozenset[TopicPartition]
+    view: GroupView | None
+    mine: Mapping[TopicPartition, ConsumerThreadId]
 
 
 def no_orphan(

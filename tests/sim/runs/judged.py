@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
+from tests.sim.runs.at_rest import MemberAtRest
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands, events
 from zkconsumer.errors import ConnectorFailedError
 from zkconsumer.runtime.membership.loop import MachineT
-from zkconsumer.sim.judges.invariants import MemberAtRest
 from zkconsumer.sim.members.group_member import LinesProcess, SimGroupMember
 from zkconsumer.sim.members.host import InjectedFault
 from zkconsumer.sim.members.process import SimProcess

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from tests.sim.runs.at_rest import MemberAtRest
 from tests.sim.runs.judged import JudgedInZooKeeper, JudgedOnBrokers
 from tests.sim.runs.whole import WholePlane
 from zkconsumer.core.common.types import TopicPartition
@@ -29,7 +30,7 @@ from zkconsumer.runtime.membership.classic import BrokerCoordination
 from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
 from zkconsumer.runtime.membership.live_move import DualGate, LiveCoordination, committer
 from zkconsumer.runtime.membership.zookeeper import SessionSignals, ZooKeeperCoordination
-from zkconsumer.sim.judges.invariants import MemberAtRest, Observer
+from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.members.group_member import Brokers
 from zkconsumer.sim.members.host import Habits
 from zkconsumer.sim.members.plane import Source

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tests.sim.runs.at_rest import MemberAtRest
 from tests.sim.runs.cluster_port import SimClusterPort
 from tests.sim.runs.judged import JudgedInZooKeeper
 from tests.sim.runs.offset_store import SimOffsets
@@ -22,7 +23,7 @@ from zkconsumer.core.zookeeper.scripts.common import ScriptContext
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory
 from zkconsumer.runtime.membership.zookeeper import OffsetPort
-from zkconsumer.sim.judges.invariants import MemberAtRest, Observer
+from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.members.bulk import read_now
 from zkconsumer.sim.members.host import Habits
 from zkconsumer.sim.members.plane import Source

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
-from zkconsumer.core.zookeeper.view import GroupView
+from zkconsumer.core.common.types import TopicPartition
 
 #: Every rule, and what it means. A violation names one of them.
 RULES: Final[Mapping[str, str]] = {
@@ -281,18 +280,3 @@ class Observer:
         elif session not in self._ended:
             text = f"{tp}: {last} by {session}, which owns nothing of it"
             self.note("owned_before_fetch", at, session, text)
-
-
-# -- at rest -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class MemberAtRest:
-    """A live member in a group that no longer changes. ``legacy``: of the ``scala`` profile."""
-
-    consumer_id: str
-    session: int
-    legacy: bool
-    fetching: frozenset[TopicPartition]
-    view: GroupView | None
-    mine: Mapping[TopicPartition, ConsumerThreadId]
