@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from zkmigrate.cli import run
@@ -27,8 +28,15 @@ QUICK = {
 
 
 @pytest.fixture
-def act(left: LeftBehind, group: str, capsys: pytest.CaptureFixture[str]) -> Act:
+def act(
+    left: LeftBehind,
+    group: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Act:
     """Carries out a stage, and returns why it was refused."""
+    monkeypatch.chdir(tmp_path)  # where the commands leave a journal
 
     def one(stage: str, outcome: str = "") -> str:
         where = ["--zookeeper", left.address, "--bootstrap-server", left.kraft.bootstrap]

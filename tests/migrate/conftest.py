@@ -38,6 +38,12 @@ NOW = 1_700_000_000_000
 Zk = dict[str, bytes]
 
 
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test works in a folder of its own, where some commands leave a journal."""
+    monkeypatch.chdir(tmp_path)
+
+
 class Bench:
     """One cluster, with the bench's own sessions."""
 
