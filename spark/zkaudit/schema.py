@@ -32,6 +32,8 @@ class Kind(Enum):
     TEXTS = "map of string to string"
     EVIDENCE = "list of rows"
     """As ``EVIDENCE_ROW``."""
+    ACKNOWLEDGEMENTS = "list of acknowledgements"
+    """As ``ACKNOWLEDGEMENT``."""
 
 
 EVIDENCE_ROW: Final = {
@@ -45,6 +47,14 @@ EVIDENCE_ROW: Final = {
     "position": Kind.LONG,
 }
 """A row on which a finding is based, and where its transaction is in the logs."""
+ACKNOWLEDGEMENT: Final = {
+    "member": Kind.STRING,
+    "session": Kind.LONG,
+    "zxid": Kind.LONG,
+    "time": Kind.TIMESTAMP,
+}
+"""A transaction in which a member acknowledged a mode."""
+_LISTS: Final = {Kind.EVIDENCE: EVIDENCE_ROW, Kind.ACKNOWLEDGEMENTS: ACKNOWLEDGEMENT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,8 +384,9 @@ def spark_type(columns: tuple[Column, ...]) -> StructType:
         Kind.NUMBERS: t.MapType(t.StringType(), t.LongType(), valueContainsNull=True),
         Kind.TEXTS: t.MapType(t.StringType(), t.StringType(), valueContainsNull=True),
     }
-    evidence = t.StructType([t.StructField(name, kinds[k]) for name, k in EVIDENCE_ROW.items()])
-    kinds[Kind.EVIDENCE] = t.ArrayType(evidence, containsNull=True)
+    for kind, row in _LISTS.items():
+        fields = t.StructType([t.StructField(name, kinds[k]) for name, k in row.items()])
+        kinds[kind] = t.ArrayType(fields, containsNull=True)
     return t.StructType([t.StructField(c.name, kinds[c.kind], c.nullable) for c in columns])
 
 
@@ -395,8 +406,9 @@ def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
         Kind.NUMBERS: pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=True)),
         Kind.TEXTS: pa.map_(pa.string(), pa.field("value", pa.string(), nullable=True)),
     }
-    evidence = pa.struct([pa.field(name, kinds[kind]) for name, kind in EVIDENCE_ROW.items()])
-    kinds[Kind.EVIDENCE] = pa.list_(pa.field("element", evidence, nullable=True))
+    for kind, row in _LISTS.items():
+        fields = pa.struct([pa.field(name, kinds[k]) for name, k in row.items()])
+        kinds[kind] = pa.list_(pa.field("element", fields, nullable=True))
     return pa.schema([pa.field(c.name, kinds[c.kind], c.nullable) for c in columns])
 
 

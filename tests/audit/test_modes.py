@@ -9,18 +9,20 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from zkaudit.findings.modes import Found, judge
-from zkaudit.history.modes import (
-    FROM_SNAPSHOT,
+from zkaudit.group import (
     Act,
-    Group,
+    Coverage,
+    Event,
+    Evidence,
+    Facts,
+    Finding,
+    LiveMove,
     Moment,
-    Registration,
-    Span,
-    Wait,
-    group_of,
-    missing_between,
+    Shown,
+    audit_group,
 )
+from zkaudit.group.live_moves import Span, Wait
+from zkaudit.limits import Limits
 from zkaudit.report.verdict import moves
 
 from zkconsumer.core.migration.modes import Mode
@@ -29,74 +31,89 @@ from zkconsumer.core.migration.znodes import encode_member, encode_mode
 TOOL, MEMBER, OTHER, LEGACY, SECOND = 1, 11, 12, 21, 2
 """Sessions: of an operator's tool, two migratable members, a legacy one, a second operator."""
 LOCKED = json.dumps({"zkmigrate": "locked", "version": 1, "acl": []}).encode()
+ROOT = "/consumers/g"
+IDS, LIVE, MODE = f"{ROOT}/ids", f"{ROOT}/live/members", f"{ROOT}/live/mode"
+FIRST = 101
+"""The first transaction."""
 
 
 class Story:
     """What happens to one group; each step is a transaction and takes a second."""
 
     def __init__(self) -> None:
-        self.zxid = 100
+        self.zxid = FIRST - 1
         self.seconds = 0.0
         self.version = -1
-        self.acts: list[Act] = []
-        self.members: list[Registration] = []
+        self.events: list[Event] = []
+        self.shown: list[Shown] = []
+        self.sessions: dict[str, int] = {}
         self.log_gaps: list[tuple[int, int]] = []
-        self.closed: dict[int, int | None] = {TOOL: None, SECOND: None}
 
-    def now(self, seconds: float = 1) -> Moment:
+    def now(self, seconds: float = 1) -> None:
         self.zxid += 1
         self.seconds += seconds
-        return Moment(self.zxid, int(self.seconds * 1e6))
 
     def act(
-        self, tree: str, name: str, act: str, session: int, data: bytes | None, seconds: float = 1
-    ) -> None:
-        at = self.now(seconds)
-        version = self.version if (tree, act) == ("mode", "set") else None
-        self.acts.append(Act(tree, name, act, at.zxid, 0, at.us, session, data, version))
+        self, act: Act, path: str, session: int, data: bytes | None = None, idx: int = 0,
+        ephemeral: bool = False,
+    ) -> None:  # fmt: skip
+        version = self.version if path == MODE and act is Act.SET else None
+        self.events.append(
+            Event(self.zxid, idx, int(self.seconds * 1e6), session, act, path, data, ephemeral,
+                  version=version)
+        )  # fmt: skip
 
     def mode(self, mode: str, session: int = TOOL, seconds: float = 1) -> None:
         self.version += 1
+        self.now(seconds)
         data = encode_mode(Mode(mode)) if mode in {one.value for one in Mode} else mode.encode()
-        self.act("mode", "", "set" if self.version else "create", session, data, seconds)
+        self.act(Act.SET if self.version else Act.CREATE, MODE, session, data)
 
-    def delete(self, seconds: float = 1) -> None:
-        self.act("mode", "", "delete", TOOL, None, seconds)
+    def delete(self) -> None:
+        self.now()
+        self.act(Act.DELETE, MODE, TOOL)
 
-    def join(
-        self, member: str, session: int, live: bool = True, wants: bool = True, seconds: float = 1
-    ) -> None:
-        at = self.now(seconds)
-        self.members.append(
-            Registration(member, session, at, True, None, None, "still held", wants)
-        )
+    def join(self, member: str, session: int, live: bool = True, wants: bool = True) -> None:
+        self.now()
+        self.sessions[member] = session
+        topics = {"t": 1} if wants else {}
+        data = json.dumps({"version": 1, "subscription": topics, "pattern": "static"}).encode()
+        self.act(Act.CREATE, f"{IDS}/{member}", session, data, ephemeral=True)
         if live:
             data = encode_member(None)
-            self.acts.append(
-                Act("members", member, "create", at.zxid, 1, at.us, session, data, None)
-            )
+            self.act(Act.CREATE, f"{LIVE}/{member}", session, data, 1, ephemeral=True)
 
     def leave(self, member: str) -> None:
-        place = next(n for n, one in enumerate(self.members) if one.member == member)
-        end = self.now()
-        self.members[place] = self.members[place]._replace(end=end, ended="released")
+        self.now()
+        self.act(Act.DELETE, f"{IDS}/{member}", self.sessions[member])
+
+    def close(self, session: int) -> None:
+        self.now()
+        self.events.append(Event(self.zxid, 0, int(self.seconds * 1e6), session, Act.CLOSE))
 
     def acknowledge(self, *members: str, seconds: float = 1) -> None:
-        for one in self.members:
-            if one.member in members:
-                data = encode_member(self.version, f"id of {one.member}")
-                assert one.session is not None
-                self.act("members", one.member, "set", one.session, data, seconds)
+        for member in members:
+            self.now(seconds)
+            data = encode_member(self.version, f"id of {member}")
+            self.act(Act.SET, f"{LIVE}/{member}", self.sessions[member], data)
 
     def lock(self, locked: bool, session: int = TOOL) -> None:
-        self.act("lock", "", "set", session, LOCKED if locked else b"")
+        self.now()
+        self.act(Act.SET, IDS, session, LOCKED if locked else b"")
 
-    def group(self) -> Group:
-        return group_of("", "g", self.acts, self.members, self.zxid, self.log_gaps)
+    def audit(self, standstill: float = 1000) -> tuple[LiveMove, list[Finding]]:
+        facts = Facts(Moment(self.zxid, 0, int(self.seconds * 1e6)))
+        limits = Limits(standstill_seconds=standstill)
+        coverage = Coverage(self.log_gaps)
+        history, findings = audit_group(self.events, facts, limits, coverage, self.shown)
+        (move,) = history.live_moves
+        return move, findings
 
-    def found(self, standstill: float = 1000) -> list[Found]:
-        last = Moment(self.zxid, int(self.seconds * 1e6))
-        return list(judge(self.group(), last, standstill, self.closed, self.log_gaps))
+    def spans(self) -> tuple[Span, ...]:
+        return self.audit()[0].spans
+
+    def found(self, standstill: float = 1000) -> list[Finding]:
+        return self.audit(standstill)[1]
 
     def kinds(self, standstill: float = 1000) -> Counter[str]:
         return Counter(one.kind for one in self.found(standstill))
@@ -129,33 +146,33 @@ def test_the_whole_road_and_back_is_no_fault() -> None:
     """Each mode lasts until the next one; all acknowledge; nothing is found."""
     road = ("locked", "kafka", "open", "kafka", "locked", "zookeeper")
     story = on_the_road(*road)
-    group = story.group()
-    assert [span.mode and span.mode.value for span in group.spans] == ["zookeeper", *road]
-    assert [span.version for span in group.spans] == list(range(7))
-    assert [span.ended for span in group.spans] == ["next mode"] * 6 + ["still"]
-    assert all(first.end == second.start for first, second in pairwise(group.spans))
-    assert [span.members for span in group.spans] == [0, *[2] * 6]
-    for span in group.spans[1:]:
+    move, found = story.audit()
+    assert [span.mode and span.mode.value for span in move.spans] == ["zookeeper", *road]
+    assert [span.version for span in move.spans] == list(range(7))
+    assert [span.ended for span in move.spans] == ["next mode"] * 6 + ["still"]
+    assert all(first.end == second.start for first, second in pairwise(move.spans))
+    assert [span.members for span in move.spans] == [0, *[2] * 6]
+    for span in move.spans[1:]:
         assert {ack.member for ack in span.acknowledged} == {"a", "b"}
         assert span.settled == span.acknowledged[-1].at
         assert span.late == ()
-    assert group.member_ids == {"id of a", "id of b"}
-    assert story.found() == []
+    assert move.member_ids == {"id of a", "id of b"}
+    assert found == []
 
 
 def test_a_session_follows_one_coordination_after_the_other() -> None:
     """A member follows a mode from its acknowledgement on; one that registers, from the mode that
     holds."""
     story = on_the_road("locked", "kafka")
-    kafka = story.group().spans[-1]
+    kafka = story.spans()[-1]
     story.join("c", 13)
     story.acknowledge("c")
     story.mode("locked")
     story.acknowledge("a", "b", "c")
-    group = story.group()
-    back = {ack.member: ack.at for ack in group.spans[-1].acknowledged}
+    move, _ = story.audit()
+    back = {ack.member: ack.at for ack in move.spans[-1].acknowledged}
     acted = {ack.member: ack.at for ack in kafka.acknowledged}
-    assert [(p.session, p.begin, p.end, p.coordination) for p in group.phases()] == [
+    assert [(p.session, p.begin, p.end, p.coordination) for p in move.phases()] == [
         (MEMBER, None, acted["a"], "zookeeper"),
         (MEMBER, acted["a"], back["a"], "coordinator"),
         (MEMBER, back["a"], None, "zookeeper"),
@@ -175,11 +192,11 @@ def test_a_mode_that_is_written_before_all_have_acknowledged() -> None:
     story.mode("open", SECOND)
     (found,) = story.found()
     assert (found.kind, found.severity, found.basis) == ("mode written too early", "high", "proven")
-    assert (found.member, found.session, found.begin.zxid) == ("b", SECOND, story.zxid)
+    assert (found.member, found.session, found.zxid) == ("b", SECOND, story.zxid)
     assert "Mode open of group g was written while b had not acknowledged mode kafka" in (
         found.sentence
     )
-    assert ("migrations", story.zxid, 0, SECOND, "wrote mode open") in found.evidence
+    assert Evidence("migrations", story.zxid, 0, SECOND, "wrote mode open") in found.evidence
 
 
 @pytest.mark.parametrize(("seconds", "kinds"), [(5, 0), (40, 1)])
@@ -202,7 +219,7 @@ def test_a_member_that_left_need_not_acknowledge() -> None:
     story.mode("open")
     story.acknowledge("a")
     assert story.found() == []
-    span = story.group().spans[2]
+    span = story.spans()[2]
     assert span.settled is not None
     assert span.late == ()
 
@@ -236,11 +253,9 @@ def test_legacy_members_in_a_locked_group() -> None:
         ("legacy member in a locked group", "high", "proven")
     }
     assert "was still registered when mode locked was written" in found["stays"].sentence
-    assert found["stays"].end
-    assert found["stays"].end.zxid == back
+    assert found["stays"].end_zxid == back
     assert "registered in mode kafka" in found["comes"].sentence
-    assert found["comes"].end
-    assert found["comes"].end.zxid == left
+    assert found["comes"].end_zxid == left
 
 
 def test_a_migration_that_stands_still() -> None:
@@ -262,7 +277,7 @@ def test_a_migration_that_stands_still() -> None:
     story.now(seconds=50)
     (still,) = story.found(standstill=40)
     assert "Group g has been in mode kafka" in still.sentence
-    assert still.end is None
+    assert still.end_zxid is None
     story = prepared()
     story.join("c", 13)
     story.now(seconds=500)
@@ -284,7 +299,7 @@ def test_modes_out_of_order() -> None:
     assert story.found() == [], "written once more"
     story.delete()
     assert story.kinds() == {"mode out of order": 1}
-    assert story.group().spans[-1].ended == "deleted"
+    assert story.spans()[-1].ended == "deleted"
     story = on_the_road("locked", "kafka", "open")
     story.leave("a")
     story.leave("b")
@@ -319,11 +334,13 @@ def test_two_operators() -> None:
     (found,) = story.found()
     assert (found.kind, found.severity, found.basis) == ("two operators", "medium", "inferred")
     assert found.session == SECOND
-    wrote = story.group().spans[-1].start.zxid
-    story.closed[TOOL] = wrote + 1
+    story.close(TOOL)
     assert story.kinds() == {"two operators": 1}
-    story.closed[TOOL] = wrote - 1
-    assert story.found() == []
+    story = on_the_road("locked", "kafka")
+    story.close(TOOL)
+    story.mode("locked", SECOND)
+    story.acknowledge("a", "b")
+    assert story.found() == [], "the first one had finished"
     story = on_the_road("locked")
     story.mode("kafka", SECOND)
     story.acknowledge("a", "b")
@@ -337,7 +354,7 @@ def test_a_lock_that_is_lifted_during_a_move() -> None:
     assert story.found() == []
     story.lock(False, SECOND)
     (found,) = story.found()
-    assert (found.kind, found.session, found.begin.zxid) == (
+    assert (found.kind, found.session, found.zxid) == (
         "unlocked during a move", SECOND, story.zxid
     )  # fmt: skip
     assert on_the_road("locked", "zookeeper").found() == []
@@ -349,19 +366,19 @@ def test_what_the_logs_lack_is_not_judged() -> None:
     story.version += 2
     story.mode("zookeeper")
     story.acknowledge("a", "b")
-    assert [span.ended for span in story.group().spans] == ["next mode", "unknown", "still"]
+    assert [span.ended for span in story.spans()] == ["next mode", "unknown", "still"]
     assert story.found() == []
     story = on_the_road("locked", "kafka")
     story.log_gaps = [(story.zxid, story.zxid + 5)]
     story.zxid += 10
-    assert story.group().spans[-1].ended == "unknown"
+    assert story.spans()[-1].ended == "unknown"
     story = on_the_road("locked")
     story.mode("kafka")
     story.log_gaps = [(story.zxid, story.zxid + 5)]
     story.zxid += 10
     story.mode("open")
     story.acknowledge("a", "b")
-    assert [span.ended for span in story.group().spans][-2:] == ["next mode", "still"]
+    assert [span.ended for span in story.spans()][-2:] == ["next mode", "still"]
     assert story.found() == []
     assert not any("kafka of group g was not ack" in f.sentence for f in story.found(0.5))
 
@@ -369,15 +386,16 @@ def test_what_the_logs_lack_is_not_judged() -> None:
 def test_a_snapshot_shows_who_had_acknowledged() -> None:
     """Its content may be newer than the znode's creation, so the time is not known."""
     story = Story()
-    story.version = 4
-    story.act("mode", "", "set", 0, encode_mode(Mode.KAFKA))
-    story.acts[-1] = story.acts[-1]._replace(version=5)
-    since = story.zxid
-    data = encode_member(5)
-    story.acts.append(Act("members", "a", "create", since - 5, FROM_SNAPSHOT, 9, 7, data, None))
-    span = story.group().spans[0]
-    assert [(ack.member, ack.at) for ack in span.acknowledged] == [("a", Moment(since, None))]
-    assert span.session == 0
+    story.log_gaps = [(0, FIRST)]
+    for path, data, czxid, mzxid, session, version in (
+        (MODE, encode_mode(Mode.KAFKA), 10, 90, 0, 5),
+        (f"{LIVE}/a", encode_member(5), 85, 95, 7, 3),
+    ):
+        story.shown.append(Shown(FIRST - 1, path, data, czxid, 8, mzxid, 9, session, version))
+    story.now()
+    span = story.spans()[0]
+    assert [(ack.member, ack.at) for ack in span.acknowledged] == [("a", Moment(90, 0, None))]
+    assert (span.version, span.session, span.start.zxid) == (5, 0, 90)
 
 
 def test_the_verdict_names_each_move() -> None:
@@ -408,17 +426,17 @@ def test_the_verdict_names_each_move() -> None:
 )
 def test_missing_between(first: int, last: int, missing: bool) -> None:
     """Between two transactions that are known, 11 is missing or is not."""
-    assert missing_between(first, last, [(10, 12)]) is missing
+    assert Coverage([(10, 12)]).is_missing(first, last) is missing
 
 
 def test_a_member_that_acknowledged_in_its_second_session_is_not_late() -> None:
     """Its first session is still registered and has not acknowledged. The move does not wait for
     it."""
-    begin, later = Moment(100, 1_000_000), Moment(101, 2_000_000)
+    begin, later = Moment(100, 0, 1_000_000), Moment(101, 0, 2_000_000)
     waits = (
         Wait("twice", 1, begin, None, False),
         Wait("twice", 2, begin, later, True),
         Wait("other", 3, begin, None, False),
     )
-    span = Span(Mode.ZOOKEEPER, 0, begin, 0, TOOL, True, None, "still", 2, waits=waits)
+    span = Span(Mode.ZOOKEEPER, 0, begin, TOOL, True, None, "still", 2, waits=waits)
     assert span.late == ("other",)

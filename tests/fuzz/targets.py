@@ -37,7 +37,7 @@ from zkaudit.decode.offsets_topic import decode as decode_offsets_record
 from zkaudit.decode.txnlog import FILE_HEADER, BodyError, decode_payload
 from zkaudit.errors import LogFormatError
 from zkaudit.group import Act, Event, audit_group
-from zkaudit.history import modes
+from zkaudit.group.live_moves import is_lock_record
 from zkaudit.sources.journal import read_journal_rows
 from zkmigrate.apply import journal as migration_journal
 from zkmigrate.errors import JournalError, PlanFileError
@@ -132,7 +132,9 @@ def _subscribed(data: bytes) -> object:
 
 def _audited_group(data: bytes) -> object:
     """The same bytes in each znode of a group whose history is judged."""
-    znodes = ("ids/g_a", "owners/t/0", "offsets/t/0", "migration")
+    znodes = (
+        "ids", "ids/g_a", "owners/t/0", "offsets/t/0", "migration", "live/mode", "live/members/g_a"
+    )  # fmt: skip
     return audit_group(
         [
             Event(
@@ -143,7 +145,8 @@ def _audited_group(data: bytes) -> object:
                 act,
                 f"/consumers/g/{znode}",
                 data,
-                znode.startswith(("ids", "owners")),
+                znode.startswith(("ids/", "owners", "live/members")),
+                version=1,
             )
             for zxid, (act, znode) in enumerate(product((Act.CREATE, Act.SET), znodes), 1)
         ]
@@ -992,7 +995,7 @@ TARGETS: Final[dict[str, Target]] = {
         (b'[[rule]]\ngroup = "g*"\ntopic = "t"\non_conflict = "max"\n[[rule]]\nskip = true\n',),
     ),
     "group-lock-seen": Target(
-        modes.is_lock_record,
+        is_lock_record,
         (),
         ZNODE_S,
         (b'{"zkmigrate":1,"acl":[]}', b"null"),
@@ -1001,7 +1004,16 @@ TARGETS: Final[dict[str, Target]] = {
         _audited_group,
         (),
         ZNODE_S,
-        (_REGISTRATION, _FILTER, b'{"moved_to":"kafka","version":1}', b"g_a-0", b"15", b"-3"),
+        (
+            _REGISTRATION,
+            _FILTER,
+            b'{"moved_to":"kafka","version":1}',
+            b"g_a-0",
+            b"15",
+            b"-3",
+            b'{"version":1,"mode":"kafka"}',
+            b'{"version":1,"acknowledged":1}',
+        ),
     ),
     "group-lock": Target(
         ids_lock.decode,
@@ -1054,9 +1066,9 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "spark/zkaudit/decode/snapshot.py": ("snapshot", "snapshot-sessions"),
     "spark/zkaudit/decode/txnlog.py": ("transaction", "log"),
     "spark/zkaudit/demo.py": OWN,
+    "spark/zkaudit/group/live_moves.py": ("group-lock-seen", "audited-group"),
     "spark/zkaudit/group/rules/resets.py": OWN,
     "spark/zkaudit/group/subscriptions.py": ("audited-group",),
-    "spark/zkaudit/history/modes.py": ("group-lock-seen",),
     "spark/zkaudit/job/buckets.py": OWN,
     "spark/zkaudit/job/place.py": OWN,
     "spark/zkaudit/job/retention.py": OWN,

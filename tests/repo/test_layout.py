@@ -176,24 +176,18 @@ def test_every_module_stays_readable() -> None:
     assert not {path: count for path, count in lines.items() if count > limit}
 
 
-FULL_FOLDERS = {
-    "spark/zkaudit/findings": "a module for each family of findings",
-}
-"""Folders of more than 15 modules, and why they are not divided."""
-
-
 def test_a_folder_has_15_modules_at_most() -> None:
     """A reader can keep the names in a folder in mind; what is more gets folders of its own."""
     modules = _modules()
     assert len(modules) > 300
     counts = Counter(str(path.parent.relative_to(ROOT)) for path in modules)
-    assert {folder for folder, count in counts.items() if count > 15} <= FULL_FOLDERS.keys()
+    assert {folder for folder, count in counts.items() if count > 15} == set()
 
 
 SHARED_NAMES = {
     "zookeeper classic kip848": "where a group is coordinated; a layer has a module for each",
     "machine events commands znodes": "parts of each protocol in the core, and of zkaudit's fold",
-    "ownership offsets modes": "a family of findings, and what reads or changes its subject",
+    "ownership offsets": "a family of findings, and what reads or changes its subject",
     "errors": "the errors of each package",
     "demo export": "a command, and what carries it out",
 }

@@ -6,7 +6,6 @@ the rules share::
     offsets     offsets that were written by the wrong session or moved the wrong way
     load        herds
     journals    overlapping deliveries, views that differ
-    migrations  groups that migrate while they run; ``modes`` checks one group
     coordinator groups on the coordinator
 
 The rules of one group in ZooKeeper are plain Python and run with its fold: ``zkaudit.group.rules``.

@@ -5,12 +5,11 @@ Runs in the driver's thread and only builds DataFrames.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, functions as F
 
 from zkaudit.group import LogGap
-from zkaudit.tables.migrations import Moving
 
 GROUP = ("chroot", "group")
 
@@ -37,8 +36,8 @@ class Tables:
     """Members' journals were given."""
     log_gaps: tuple[LogGap, ...] = ()
     """Where transactions are missing, as in ``Stage.log_gaps``."""
-    moving: Moving = field(default_factory=Moving)
-    """The groups that have a migration mode."""
+    moving: DataFrame | None = None
+    """The groups that have a mode, with ``moves`` true (``timeline.with_mode``)."""
     group_ownership: DataFrame | None = None
     """Table ``group_ownership``; ``None`` if no group has a mode, and nothing was read about groups
     on the coordinator."""

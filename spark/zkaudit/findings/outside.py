@@ -38,8 +38,6 @@ class Outside(NamedTuple):
 
     coverage: Coverage
     limits: Limits
-    moving: frozenset[tuple[str, str]]
-    """Chroot and name of the groups that have a mode."""
 
 
 def from_records(tables: Tables, limits: Limits) -> list[DataFrame]:
@@ -47,12 +45,13 @@ def from_records(tables: Tables, limits: Limits) -> list[DataFrame]:
     parts = [*_journals(tables), *_coordinators(tables)]
     if not parts:
         return []
+    if tables.moving is not None:
+        parts.append(tables.moving)
     rows = reduce(
         partial(DataFrame.unionByName, allowMissingColumns=True),
         (frame.withColumn("part", F.lit(number)) for number, frame in enumerate(parts)),
     )
-    moving = frozenset((group.chroot, group.name) for group in tables.moving.groups)
-    rules = Outside(Coverage(tables.log_gaps, tables.known), limits, moving)
+    rules = Outside(Coverage(tables.log_gaps, tables.known), limits)
     return [
         rows.repartition(*GROUP)
         .sortWithinPartitions(*GROUP, *_ORDER)
@@ -138,7 +137,7 @@ def judged(
 
     rows = (row for batch in batches for row in batch.to_pylist())
     for (chroot, group), mine in groupby(rows, itemgetter(*GROUP)):
-        records = Records(group, (chroot, group) in rules.moving)
+        records = Records(group)
         for row in mine:
             _add(records, row)
         found = [
@@ -166,6 +165,8 @@ def _add(records: Records, row: dict[str, Any]) -> None:
         records.states.append(State(**part | maps))
     elif part := get("lowered"):
         records.kafka.append(Lowered(**part))
+    elif get("moves"):
+        records.moves = True
 
 
 def _row(finding: Finding) -> dict[str, Any]:

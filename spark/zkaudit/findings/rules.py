@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 
 from zkaudit.findings.base import Tables
 from zkaudit.findings.load import large_herds
-from zkaudit.findings.migrations import migrations
 from zkaudit.findings.outside import from_records
 from zkaudit.limits import Limits
 from zkaudit.tables.catalog import FINDINGS
@@ -44,7 +43,6 @@ def parts(
         ),
         "members": lambda: _fitted(
             large_herds(tables, limits),
-            *migrations(tables, limits),
             *(keep("of_records", part) for part in from_records(tables, limits)),
         ),
     }

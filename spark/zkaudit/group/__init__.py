@@ -63,6 +63,7 @@ from zkaudit.group.events import (
 from zkaudit.group.facts import Facts, FactsReader, Opened, Partition, TopicEvent, Topics, topics_of
 from zkaudit.group.fold import Fold
 from zkaudit.group.later import LaterEvents
+from zkaudit.group.live_moves import LiveMove
 from zkaudit.group.rules import Evidence, Finding, Rules
 from zkaudit.group.znodes import Znode, znode_of
 from zkaudit.limits import Limits
@@ -86,6 +87,7 @@ __all__ = [
     "Kind",
     "LaterEvents",
     "Lifetime",
+    "LiveMove",
     "LogGap",
     "Moment",
     "Opened",
@@ -116,8 +118,10 @@ class Replay(NamedTuple):
     commits: list[Commit]
     changes: list[Change]
     """Of znodes of migrations."""
+    live_moves: list[LiveMove]
+    """One for each group that has a mode."""
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Row | LiveMove) -> None:
         """Add a row of a fold."""
         if isinstance(row, Lifetime):
             self.lifetimes.append(row)
@@ -125,13 +129,15 @@ class Replay(NamedTuple):
             self.commits.append(row)
         elif isinstance(row, Change):
             self.changes.append(row)
+        elif isinstance(row, LiveMove):
+            self.live_moves.append(row)
 
 
 def replay(
     events: Iterable[Event], coverage: Coverage | None = None, shown: Sequence[Shown] = ()
 ) -> Replay:
     """Fold events that are in memory, in any order."""
-    done = Replay([], [], [])
+    done = Replay([], [], [], [])
     coverage, history = coverage or Coverage(), list(events)
     for row in _rows(history, coverage, shown, _later(history, coverage, shown)):
         done.add(row)
@@ -150,7 +156,7 @@ def audit_group(
     The history ends with ``facts.end``, or with the last event if that is later.
     """
     coverage, facts, history = coverage or Coverage(), facts or Facts(), list(events)
-    done, findings = Replay([], [], []), list[Finding]()
+    done, findings = Replay([], [], [], []), list[Finding]()
     rules = Rules(coverage, facts, limits or Limits())
     rules.later = later = _later(history, coverage, shown)
     for row in _rows(history, coverage, shown, later):
@@ -170,7 +176,7 @@ def _later(events: Sequence[Event], coverage: Coverage, shown: Sequence[Shown]) 
 
 def _rows(
     events: Sequence[Event], coverage: Coverage, shown: Sequence[Shown], later: LaterEvents
-) -> Iterator[Row]:
+) -> Iterator[Row | LiveMove]:
     fold = Fold(coverage, shown, later)
     for event in sorted(events, key=_place):
         yield from fold.apply(event)

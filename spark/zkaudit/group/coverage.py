@@ -52,3 +52,11 @@ class Coverage:
     def known_from(self, segment: int) -> int | None:
         """Return the zxid from which on a segment has no unknown ephemeral znodes."""
         return self._known[segment] if segment < len(self._known) else None
+
+    def is_missing(self, first: int, last: int | None) -> bool:
+        """Return whether transactions between two zxids are missing. ``last``: ``None`` is the end
+        of the history."""
+        return any(
+            (before if last is None else min(last, before)) - max(first, after) > 1
+            for after, before in self.log_gaps
+        )

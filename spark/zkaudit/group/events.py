@@ -136,6 +136,15 @@ class Lifetime:
         """The transaction that created it, if it is known."""
         return None if self.start is UNKNOWN else self.start.zxid
 
+    def existed_before(self, zxid: int) -> bool:
+        """Whether the znode is known to have existed just before a transaction. Its last state must
+        be known."""
+        if self.start is UNKNOWN or self.start.zxid >= zxid:
+            return False
+        if self.ended is Ended.UNKNOWN:
+            return self.last_seen is not None and self.last_seen >= zxid
+        return self.end is None or self.end.zxid >= zxid
+
 
 class Began(NamedTuple):
     """A lifetime that begins. It is also a row when it ends, or at the end of the history."""
@@ -240,7 +249,7 @@ class Burst:
 
 
 Row = Began | Lifetime | Commit | Change | Refused | Burst
-"""What a fold returns."""
+"""What a fold returns. Its last row may be a ``LiveMove``."""
 
 
 def member_of(data: bytes | None) -> tuple[str | None, str | None]:

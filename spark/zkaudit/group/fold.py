@@ -26,6 +26,7 @@ from zkaudit.group.events import (
     offset_of,
 )
 from zkaudit.group.later import FirstEvent, LaterEvents, Listed
+from zkaudit.group.live_moves import LiveMove, LiveMoves
 from zkaudit.group.rebalances import Bursts
 from zkaudit.group.znodes import (
     IDS,
@@ -141,9 +142,11 @@ class Fold:
         self._nodes: dict[str, _Node] = {}
         self._offsets: dict[str, _Offset] = {}
         self._of_session: defaultdict[int, dict[str, Lifetime]] = defaultdict(dict)
-        self._closed: set[int] = set()
+        self._closed: dict[int, int] = {}
+        """The transactions that ended sessions."""
         self._listed = Listed()
         self._bursts = Bursts()
+        self._live_moves = LiveMoves(self.coverage)
 
     @property
     def group(self) -> tuple[str, str] | None:
@@ -178,21 +181,30 @@ class Fold:
                 self._change(event, rows)
         if len(rows) == 1 and isinstance(rows[0], Commit):
             return rows  # nearly always
-        return list(self._bursts.read(rows))
+        return self._read(rows)
 
-    def finish(self) -> Sequence[Row]:
-        """Return the last burst, and the lifetimes that have not ended at the end of the
-        history."""
+    def finish(self) -> Sequence[Row | LiveMove]:
+        """Return the last burst, the lifetimes that have not ended at the end of the history, and
+        the group's live move, if it has a mode."""
         rows: list[Row] = []
         for event in self._snapshots.before(2**63):
             self._change(event, rows)
-        rows = [*self._bursts.read(rows), *self._bursts.finish()]
+        last: list[Row | LiveMove] = [*self._read(rows), *self._bursts.finish()]
         for node in self._nodes.values():
             if (lifetime := node.live) is not None:
                 if lifetime.seen_in < self.coverage.last_segment:
                     self._hide(lifetime)
-                rows.append(lifetime)
-        return rows
+                last.append(lifetime)
+        if (move := self._live_moves.finish(self._closed)) is not None:
+            last.append(move)
+        return last
+
+    def _read(self, rows: Iterable[Row]) -> list[Row]:
+        """Add the rows that follow from several others."""
+        read = list(self._bursts.read(rows))
+        for row in read:
+            self._live_moves.read(row)
+        return read
 
     def owner(self, path: str, zxid: int) -> tuple[Lifetime | Unknown | None, int | None]:
         """Return the owner of a partition after a transaction, by the path of its owner znode, and
@@ -270,7 +282,7 @@ class Fold:
         """The end of a session deletes its ephemeral znodes. Only its first close counts."""
         if event.session in self._closed:
             return
-        self._closed.add(event.session)
+        self._closed[event.session] = event.zxid
         how = Ended.EXPIRED if event.cxid == 0 else Ended.CLOSED
         mine = self._of_session.pop(event.session, {})
         for lifetime in mine.values():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from zkaudit.group.coverage import UNKNOWN
-from zkaudit.group.events import Began, Burst, Change, Commit, Moment, Refused, Row
+from zkaudit.group.events import Began, Burst, Lifetime, Moment, Refused, Row
 from zkaudit.group.znodes import IDS, OWNERS, Znode
 
 QUIET_US: Final = 5_000_000
@@ -22,7 +22,7 @@ class Bursts:
         """Of the last change. The clock may step back when the leader changes; such a step never
         begins a new burst."""
 
-    def read(self, rows: Sequence[Row]) -> Iterator[Row]:
+    def read(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yield the rows of the fold, each after the burst that ended before it."""
         for row in rows:
             if isinstance(row, Began):
@@ -31,7 +31,7 @@ class Bursts:
                     yield from self._add(row, row.lifetime.znode, start)
             elif isinstance(row, Refused):
                 yield from self._add(row, row.registration.znode, row.at)
-            elif not isinstance(row, Commit | Change | Burst) and row.end is not None:
+            elif isinstance(row, Lifetime) and row.end is not None:
                 yield from self._add(row, row.znode, row.end)
             yield row
 

@@ -27,6 +27,7 @@ from zkaudit.group import (
     Fold,
     LaterEvents,
     Lifetime,
+    LiveMove,
     Moment,
     Refused,
     Row,
@@ -36,6 +37,7 @@ from zkaudit.group import (
     Znode,
     member_of,
 )
+from zkaudit.group.live_moves import COORDINATIONS, Phase, Span
 from zkaudit.group.znodes import OFFSETS, OWNERS
 from zkaudit.limits import Limits
 from zkaudit.schema import Column, Kind
@@ -77,6 +79,13 @@ _COMMIT: Final = (
     "owner_start_zxid", "free_since_zxid",
 )  # fmt: skip
 _CHANGE: Final = (*_NODE, "zxid", "idx", "time", "session", "act", "data", "version", "tree")
+_MODE: Final = (
+    "table", "chroot", "group", "session", "start_zxid", "start_time", "end_zxid", "end_time",
+    "mode", "coordination", "version", "ended", "members", "acknowledged", "settled_zxid",
+    "settled_time", "late",
+)  # fmt: skip
+_PHASE: Final = (*_MODE[:8], "coordination")
+_MEMBER_ID: Final = ("table", "chroot", "group", "member")
 _SESSION: Final = ("table", "chroot", "group", "session")
 _GROUP: Final = ("table", "chroot", "group")
 _REFUSED: Final = (*_GROUP, "zxid", "idx", "time", "member", "session")
@@ -102,15 +111,19 @@ OUTPUT: Final = _columns(
     tree=Kind.STRING, severity=Kind.STRING, basis=Kind.STRING, sentence=Kind.STRING,
     evidence=Kind.EVIDENCE, effect=Kind.STRING, messages=Kind.LONG, first_zxid=Kind.LONG,
     last_zxid=Kind.LONG, claims=Kind.LONG, **dict.fromkeys(_COUNTS, Kind.LONG),
+    mode=Kind.STRING, coordination=Kind.STRING, acknowledged=Kind.ACKNOWLEDGEMENTS,
+    settled_zxid=Kind.LONG, settled_time=Kind.TIMESTAMP, late=Kind.STRINGS,
 )  # fmt: skip
 """``table``: the tree of a lifetime (``ids``, ``owners``, ``foreign``, ``members``), ``offsets``
 for a commit, ``changes`` for a change of the znodes of a migration (``tree``), ``failed_claims``,
-``rebalances``, ``used`` for a session that changed a znode of the group, ``findings`` for what the
-rules find, ``waiting`` for a group in which they would find more if the history ended later.
-Columns of other tables are null."""
+``rebalances``, ``migrations`` for a mode, ``phases`` for a time in which a session followed one
+coordination, ``member_ids`` for a migratable member's id on the coordinator, ``used`` for a session
+that changed a znode of the group, ``findings`` for what the rules find, ``waiting`` for a group in
+which they would find more if the history ended later. Columns of other tables are null."""
 
 _TABLES: Final = (
-    _LIFETIME, _COMMIT, _CHANGE, _REFUSED, _BURST, _SESSION, _FINDING, _GROUP,
+    _LIFETIME, _COMMIT, _CHANGE, _REFUSED, _BURST, _MODE, _PHASE, _MEMBER_ID, _SESSION, _FINDING,
+    _GROUP,
 )  # fmt: skip
 _ROWS: Final = 10_000
 """Rows of one Arrow batch."""
@@ -180,10 +193,10 @@ def _fold_group(
         if output.is_full:
             yield from output.flush()
     fold = fold or Fold(coverage, shown, later or LaterEvents(coverage, shown))
-    for done in fold.finish():
-        output.add(done)
+    for last in fold.finish():
+        output.add(last)
         if rules is not None:
-            output.add_findings(rules, rules.read(done))
+            output.add_findings(rules, rules.read(last))
     output.add_sessions(fold)
     if output.is_full:
         yield from output.flush()
@@ -210,7 +223,7 @@ class _Output:
         self._count = 0
         self._rows: dict[tuple[str, ...], list[tuple[Any, ...]]] = {names: [] for names in _TABLES}
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Row | LiveMove) -> None:
         """Add a row of a fold."""
         if self._only_findings:
             return
@@ -225,8 +238,16 @@ class _Output:
             self._rows[_BURST].append(_of_burst(row))
         elif isinstance(row, Refused):
             self._rows[_REFUSED].append(_of_refused(row))
+        elif isinstance(row, LiveMove):
+            self._add_move(row)
         else:
             self._rows[_CHANGE].append(_of_change(row))
+
+    def _add_move(self, move: LiveMove) -> None:
+        place = move.znode.chroot, move.znode.group
+        self._rows[_MODE] += (("migrations", *place, *_of_mode(span)) for span in move.spans)
+        self._rows[_PHASE] += (("phases", *place, *_of_phase(phase)) for phase in move.phases())
+        self._rows[_MEMBER_ID] += (("member_ids", *place, name) for name in move.member_ids)
 
     def add_sessions(self, fold: Fold) -> None:
         """Add the sessions of a group."""
@@ -324,6 +345,24 @@ def _of_burst(row: Burst) -> tuple[Any, ...]:
         "rebalances", row.znode.chroot, row.znode.group, row.first_zxid, row.last_zxid,
         row.start_time, row.end_time, row.claims.total(), *counts,
     )  # fmt: skip
+
+
+def _at(moment: Moment | None) -> tuple[int | None, int | None]:
+    """Transaction and time."""
+    return (None, None) if moment is None else (moment.zxid, moment.time)
+
+
+def _of_mode(span: Span) -> tuple[Any, ...]:
+    named = (None, None) if span.mode is None else (span.mode.value, COORDINATIONS[span.mode])
+    acknowledged = [(ack.member, ack.session, *_at(ack.at)) for ack in span.acknowledged]
+    return (
+        span.session or None, *_at(span.start), *_at(span.end), *named, span.version, span.ended,
+        span.members, acknowledged, *_at(span.settled), list(span.late),
+    )  # fmt: skip
+
+
+def _of_phase(phase: Phase) -> tuple[Any, ...]:
+    return phase.session, *_at(phase.begin), *_at(phase.end), phase.coordination
 
 
 def _of_change(row: Change) -> tuple[Any, ...]:

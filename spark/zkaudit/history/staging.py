@@ -251,8 +251,9 @@ def _of_groups(
     they are."""
     offset = F.col("path").rlike(_OFFSET)
     created = F.col("type").isin(*CREATES)
-    held = _keyed(rows.where(created & F.col("ephemeral")).where(~offset), group)
-    sessions = held.select("key", "session")
+    held = created & F.col("ephemeral") & ~offset
+    held |= F.col("type").isin(*ACTS) & F.col("path").endswith("/live/mode")
+    sessions = _keyed(rows.where(held), group).select("key", "session")
     closes = rows.where(F.col("type") == "closeSession")
     parts = []
     if snapshots is not None:

@@ -1,7 +1,7 @@
 """The audit as one Spark job: from log directories to Parquet tables and a summary.
 
-Runs in the driver's thread. It collects only log gaps, counts, and the modes of groups that
-migrated while they ran.
+Runs in the driver's thread. It collects only log gaps, counts, and the last mode of each group that
+migrated while it ran.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ from zkaudit.schema import PATH, arrow_of
 from zkaudit.sources import offsets, selection, server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.tables import brokers, build, catalog, journals, migrations, timeline
-from zkaudit.tables.migrations import Moving
 from zkaudit.text import no_group
 
 
@@ -250,7 +249,7 @@ def _audit(
 
     registrations = build.registrations(events)
     stored = offsets.read(spark, options.bootstrap, options.group, options.command_config)
-    groups, moving_groups = store.groups(events)
+    groups = store.groups(events)
     if options.group is not None and not options.growing and not groups:
         journal_lines = journals.lines(
             journals.read(spark, options.journals), registrations, options.group
@@ -266,10 +265,8 @@ def _audit(
         lambda: table(catalog.REGISTRATIONS, registrations),
         lambda: table(catalog.MOVES, build.moves(events)),
     )
-    moving = Moving()
-    if moving_groups:
-        moving = migrations.collect(events, registered, sessions, last)
-    store.rows(catalog.MIGRATIONS, migrations.rows(moving))
+    modes = table(catalog.MIGRATIONS, migrations.migrations(events, sessions))
+    moving = store.count(catalog.MIGRATIONS) > 0
     if options.bootstrap is None:  # starts no Python worker
         every = store.rows(catalog.GENERATIONS, [])
     else:
@@ -306,9 +303,11 @@ def _audit(
         generations = timeline.placed(every, chroots).fillna("", "chroot")
     if moving or options.bootstrap is not None or options.journals:
         on_brokers = timeline.placed(assigned, chroots)
-        chosen = keep("timeline", timeline.groups(moving, on_brokers, delivered))
-        on_both = timeline.ownership(moving, chosen, ownership, on_brokers, every, delivered)
-        group_ownership = store.shared(catalog.GROUP_OWNERSHIP, on_both)
+        chosen = keep("timeline", timeline.groups(events, on_brokers, delivered))
+        on_both = timeline.ownership(
+            events, chosen, registered, ownership, on_brokers, every, delivered
+        )
+        group_ownership = table(catalog.GROUP_OWNERSHIP, on_both)
     else:
         store.rows(catalog.GROUP_OWNERSHIP, [])
     tables = Tables(
@@ -325,7 +324,7 @@ def _audit(
         sessions=sessions,
         known=known,
         log_gaps=tuple(log_gaps),
-        moving=moving,
+        moving=timeline.with_mode(events),
         group_ownership=group_ownership,
         generations=generations,
         of_groups=events.findings,
@@ -342,7 +341,7 @@ def _audit(
     more = {
         "begin": shown.begin,
         "groups": groups,
-        "migrations": migrations.summary(moving),
+        "migrations": migrations.summary(store.every(catalog.MIGRATIONS, modes)),
         "directories": [str(log) for log in options.logs],
         "left_out": selection.left_out(options.logs),
         **coverage.summary(),

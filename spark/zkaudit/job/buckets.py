@@ -491,18 +491,14 @@ class BucketStore(Store):
             self._known_us = None if before is None else before.known_us
         return self._known_us
 
-    def groups(self, stage: Stage) -> tuple[int, int]:
-        """Return how many groups there are, and how many with a mode. These are always audited."""
+    def groups(self, stage: Stage) -> int:
+        """Return how many groups there are."""
         found = stage.names.groupBy("chroot", "group").agg(
-            F.coalesce(F.bool_or(F.col("tree") != "lock"), F.lit(False)).alias("counts"),
-            F.coalesce(F.bool_or(F.col("tree") == "mode"), F.lit(False)).alias("moving"),
+            F.coalesce(F.bool_or(F.col("tree") != "lock"), F.lit(False)).alias("counts")
         )
-        audited = self._write(_GROUPS, found.withColumn("key", group_key()), F.col("key"))
-        moving = [row["key"] for row in audited.where("moving").select("key").collect()]
-        self.always.update(moving)
+        self._write(_GROUPS, found.withColumn("key", group_key()), F.col("key"))
         every = _table((file for _, file in _files(self.place / _GROUPS)), None, "counts")
-        count = 0 if every is None else pc.sum(every["counts"]).as_py() or 0
-        return count, len(moving)
+        return 0 if every is None else pc.sum(every["counts"]).as_py() or 0
 
     def waiting(self, groups: DataFrame) -> None:
         """Note the groups whose findings depend on when the history ends."""

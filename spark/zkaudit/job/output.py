@@ -24,7 +24,7 @@ from zkaudit.job.place import finished, new_tables
 from zkaudit.job.spark import is_little
 from zkaudit.schema import arrow_of
 from zkaudit.storage import local_url
-from zkaudit.tables import catalog, migrations
+from zkaudit.tables import catalog
 
 
 @contextmanager
@@ -181,9 +181,10 @@ class Store:
         found = later.agg(F.unix_micros(F.min_by("time", "zxid"))).first()
         return None if found is None else found[0]
 
-    def groups(self, stage: Stage) -> tuple[int, int]:
-        """Return how many groups there are, and how many of them have a mode."""
-        return migrations.count(stage)
+    def groups(self, stage: Stage) -> int:
+        """Return how many groups there are."""
+        groups = stage.names.where("tree != 'lock'").select("chroot", "group").distinct()
+        return int(groups.count())
 
     def waiting(self, groups: DataFrame) -> None:
         """Take note of the groups in which rules would find more if the history ended later."""

@@ -13,16 +13,14 @@ round audits these groups:
 - those with new rows, also if only another server's copy of rows that were there before;
 - those that were used by a session with new rows: its end is the end of what it owned, and a
   refused create may be a refused claim;
-- those whose findings depend on when the history ends (``findings.rules.waiting``), such as a
-  partition that has had no owner for some time;
-- those with a mode: all moves are looked at together.
+- those whose findings depend on when the history ends (``Stage.waiting``), such as a partition
+  that has had no owner for some time.
 
 It audits all groups when something changes that they share: topics, log gaps, snapshots behind
 them, proposals that never were committed, options; when the history's end steps back in time, or a
 transaction was confirmed that no new row is about; and always with journals, offsets in Kafka or
-ZooKeeper's own logs, since these are not recorded. Tables ``partitions``, ``migrations`` and
-``group_ownership`` are written in each round. They are small without ``--bootstrap-server``. In
-table ``sessions``, only the sessions that used these groups or have new rows are replaced.
+ZooKeeper's own logs, since these are not recorded. Table ``partitions`` is written in each round.
+In table ``sessions``, only the sessions that used these groups or have new rows are replaced.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ from zkconsumer.runtime.undisturbed import Alarm
 
 MOST_GROUPS: Final = 20_000
 """A round that concerns more groups than this audits all."""
-_LAYOUT: Final = 6
+_LAYOUT: Final = 7
 """Changes when a stream of an earlier version cannot be continued."""
 
 

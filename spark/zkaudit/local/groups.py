@@ -83,7 +83,8 @@ def input_of(history: GroupHistory) -> pa.Table:
     gaps = bool(history.log_gaps)
 
     used: dict[int, set[int]] = {}
-    held = (paths.keys >= 0) & created & ephemeral & ~paths.is_offset
+    acts = (paths.keys >= 0) & _are(rows["type"], tuple(ACTS))
+    held = acts & (created & ephemeral & ~paths.is_offset | paths.end_with("/live/mode"))
     for keys, whose in ((paths.keys[held], sessions[held]), (shown.keys, owners)):
         for key, session in zip(keys.tolist(), whose.tolist(), strict=True):
             if key >= 0:
@@ -104,7 +105,6 @@ def input_of(history: GroupHistory) -> pa.Table:
         found = np.array(pairs, np.int64).reshape(-1, 2)
         return found[:, 0], found[:, 1]
 
-    acts = (paths.keys >= 0) & _are(rows["type"], tuple(ACTS))
     refused = _are(rows["type"], ("error",))
     refused &= pc.equal(rows["error"], NODE_EXISTS).fill_null(False).to_numpy()
     others = created & paths.contain("/ids/")

@@ -29,9 +29,9 @@ from zkaudit.group import (
     member_of,
     znode_of,
 )
+from zkaudit.group.live_moves import is_lock_record
 from zkaudit.group.znodes import FOREIGN, IDS, OFFSETS, OWNERS
 from zkaudit.history.committed import within
-from zkaudit.history.modes import is_lock_record
 from zkaudit.local.events import (
     Sessions,
     events_of,

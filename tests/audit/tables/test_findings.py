@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,6 @@ from zkaudit.job import audit as job
 from zkaudit.limits import Limits
 from zkaudit.sources import selection
 from zkaudit.tables import build as tables_build, catalog as tables, journals
-from zkaudit.tables.migrations import Moving
 
 from tests.audit.histories import (
     END,
@@ -442,7 +441,7 @@ class Few:
     has_journals: bool = True
     generations: Any = None
     group_ownership: Any = None
-    moving: Moving = field(default_factory=Moving)
+    moving: Any = None
     known: tuple[int | None, ...] = (0,)
     log_gaps: tuple[tuple[int, int], ...] = ()
 

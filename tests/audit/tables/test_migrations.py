@@ -21,7 +21,6 @@ import pytest
 from kazoo.client import KazooClient
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit.findings.base import Tables
-from zkaudit.findings.migrations import migrations as rules
 from zkaudit.findings.outside import from_records
 from zkaudit.history import staging
 from zkaudit.job import audit as job
@@ -287,12 +286,12 @@ def test_the_summary_and_the_report_name_moves(audited: Audited) -> None:
     )
 
 
-def test_without_a_mode_nothing_is_planned(spark: SparkSession) -> None:
-    """No group with a mode: no rule of moves is in the plan of the findings."""
+def test_without_records_nothing_is_planned(spark: SparkSession) -> None:
+    """No group with a mode: no rule about records is in the plan of the findings."""
     empty = frame_of(spark, END, [])
     frames: dict[str, Any] = dict.fromkeys(FRAMES, empty)
     tables = Tables(**frames)
-    assert rules(tables, Limits()) == from_records(tables, Limits()) == []
+    assert from_records(tables, Limits()) == []
 
 
 def test_logs_that_begin_during_a_move(spark: SparkSession) -> None:
@@ -323,19 +322,20 @@ def test_logs_that_begin_during_a_move(spark: SparkSession) -> None:
     ]
     log_gaps = ((0, 101),)
     stage = staging.stage(logged(spark, values), log_gaps, snapshot, keep=keep)
-    assert migrations.count(stage) == (1, 1)
-    member = {"chroot": "/kafka", "group": "g", "member": "g_a", "session": 7, "start_zxid": 20,
-              "ended": "still held", "subscription": {"t": 1}}  # fmt: skip
-    registered = frame_of(spark, catalog.REGISTRATIONS.spark_type(), [member])
-    sessions = frame_of(spark, catalog.SESSIONS.spark_type(), [])
-    last = frame_of(spark, END, [{"zxid": 121, "time": START}])
-    moving = migrations.collect(stage, registered, sessions, last)
-    first, second = migrations.rows(moving)
+    written = migrations.migrations(stage, frame_of(spark, catalog.SESSIONS.spark_type(), []))
+    modes = catalog.MIGRATIONS.shape(written)
+    first, second = modes.orderBy("start_zxid").collect()
     assert (first["chroot"], first["mode"], first["version"]) == ("/kafka", "locked", 1)
     assert (first["start_zxid"], first["end_zxid"], first["ended"]) == (50, 120, "next mode")
     assert [(ack["member"], ack["zxid"]) for ack in first["acknowledged"]] == [("g_a", 50)]
     assert (second["mode"], second["session"], second["members"]) == ("kafka", 3, 1)
     assert second["settled_zxid"] == 121
+    (group,) = migrations.summary(modes)
+    since = START + timedelta(seconds=120)
+    assert group == {
+        "chroot": "/kafka", "group": "g", "mode": "kafka", "since": since.isoformat(" "),
+        "ended": "still", "changes": 1, "late": [],
+    }  # fmt: skip
     assert [tuple(row) for row in timeline.chroots(stage).collect()] == [("g", "/kafka")]
 
 

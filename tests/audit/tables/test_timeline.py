@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 from zkaudit.history import staging
+from zkaudit.history.batches import OUTPUT
+from zkaudit.schema import spark_type
 from zkaudit.tables import catalog, timeline
 from zkaudit.tables.catalog import Table
-from zkaudit.tables.migrations import Moving
 
 from tests.audit.histories import frame_of, kept
 
@@ -46,6 +47,12 @@ def assigned(group: str, begin: float, end: float | None, generation: int = 1) -
             "start_time": at(begin), "end_time": at(end)}  # fmt: skip
 
 
+def stage_of(spark: SparkSession, names: DataFrame) -> staging.Stage:
+    """Groups with these znodes, in which nothing happened."""
+    nothing = frame_of(spark, spark_type(OUTPUT), [])
+    return staging.Stage(names, nothing, *[names] * 3, log_gaps=())
+
+
 def owners(spark: SparkSession, *names: tuple[str, str]) -> DataFrame:
     """``Stage.names`` of groups that have an owner znode in these chroots."""
     return in_trees(spark, *((*name, "owners") for name in names))
@@ -66,7 +73,7 @@ def test_one_history_of_a_group_that_was_stopped_and_moved(spark: SparkSession) 
     of this name."""
     zookeeper = [("/kafka", "moved"), ("", "stays"), ("/a", "twice"), ("/b", "twice")]
     names = owners(spark, *zookeeper)
-    stage = staging.Stage(names, *[names] * 4, log_gaps=())
+    stage = stage_of(spark, names)
     chroots = kept(timeline.chroots(stage))
     assert {tuple(row) for row in chroots.collect()} == {
         ("moved", "/kafka"), ("stays", ""), ("twice", None)
@@ -90,11 +97,12 @@ def test_one_history_of_a_group_that_was_stopped_and_moved(spark: SparkSession) 
         {"chroot": "", "group": "stays", "coordination": "zookeeper", **journal},
     )  # fmt: skip
     on_brokers = timeline.placed(every, chroots)
-    groups = kept(timeline.groups(Moving(), on_brokers, delivered))
+    groups = kept(timeline.groups(stage, on_brokers, delivered))
     assert {tuple(row) for row in groups.collect()} == {
         ("/kafka", "moved", False), ("", "new", False), ("", "own", False), ("", "with-log", False)
     }  # fmt: skip
-    made = timeline.ownership(Moving(), groups, owned, on_brokers, generations, delivered)
+    registered = frame(spark, catalog.REGISTRATIONS)
+    made = timeline.ownership(stage, groups, registered, owned, on_brokers, generations, delivered)
     rows = catalog.GROUP_OWNERSHIP.shape(made).orderBy("group", "start_time").collect()
     found = [
         (row["chroot"], row["group"], row["coordination"], row["source"], row["member"],
@@ -119,5 +127,5 @@ def test_a_group_with_a_mode_takes_precedence(spark: SparkSession) -> None:
     """Of several groups of one name, the coordinator's is the one that has a mode."""
     rows = [("/a", "g", "owners"), ("/b", "g", "mode"), ("/b", "g", "ids"), ("/c", "g", "lock")]
     names = in_trees(spark, *rows)
-    stage = staging.Stage(names, *[names] * 4, log_gaps=())
+    stage = stage_of(spark, names)
     assert [tuple(row) for row in timeline.chroots(stage).collect()] == [("g", "/b")]

@@ -14,9 +14,9 @@ A new rule:
 
 1. Subclass ``Rule`` and override the methods for the rows that it reads: ``began`` and ``ended`` of
    lifetimes (``znode.tree`` has which: ``ids``, ``owners``, ...), ``committed``, ``burst`` of a
-   rebalance, ``changed``, ``gap`` for transactions that are missing, ``finish``. Return the
-   findings that are complete. What lasts is kept in the rule until it ends, and what has not ended
-   is returned by ``finish``.
+   rebalance, ``changed``, ``live_move``, ``gap`` for transactions that are missing, ``finish``.
+   Return the findings that are complete. What lasts is kept in the rule until it ends, and what has
+   not ended is returned by ``finish``.
 2. ``self.group`` is what rules share: ``live`` lifetimes, the ``member`` behind a session,
    ``coverage``, ``limits``, and ``facts`` from outside the group: sessions, brokers, topics, the
    end of the history. State that two rules need belongs there.
@@ -35,10 +35,20 @@ from zkaudit.group.coverage import Coverage
 from zkaudit.group.events import Began, Burst, Change, Commit, Lifetime, Moment, Row
 from zkaudit.group.facts import Facts
 from zkaudit.group.later import LaterEvents
+from zkaudit.group.live_moves import LiveMove
 from zkaudit.group.rules.layouts import ForeignOwners
 from zkaudit.group.rules.load import Contention, Storms
 from zkaudit.group.rules.members import Flapping, Stalled
-from zkaudit.group.rules.moves import CommitsPastMoves
+from zkaudit.group.rules.moves import (
+    CommitsPastMoves,
+    LegacyMembers,
+    OutOfOrder,
+    StandsStill,
+    TooEarly,
+    TwoOperators,
+    Unlocked,
+    WrittenByMembers,
+)
 from zkaudit.group.rules.offsets import WrongOffsets
 from zkaudit.group.rules.ownership import ForeignReleases, TwoSessions
 from zkaudit.group.rules.resets import Jumps, StaleOffsets
@@ -65,6 +75,13 @@ RULES: Final[tuple[type[Rule], ...]] = (
     WrongOffsets,
     Jumps,
     StaleOffsets,
+    TooEarly,
+    OutOfOrder,
+    WrittenByMembers,
+    TwoOperators,
+    Unlocked,
+    LegacyMembers,
+    StandsStill,
 )
 
 
@@ -89,7 +106,7 @@ class Rules:
         self._methods: dict[str, list[Callable[[Any], Iterable[Finding]]]] = {}
         self._committed: list[Callable[[Commit], Iterable[Finding]]] = []
 
-    def read(self, row: Row) -> list[Finding]:
+    def read(self, row: Row | LiveMove) -> list[Finding]:
         """Read the next row that ``Fold`` returned."""
         findings: list[Finding] = []
         if isinstance(row, Commit):
@@ -108,6 +125,9 @@ class Rules:
         elif isinstance(row, Burst):
             self._prepare(row.znode, None, findings)
             self._call("burst", row, findings)
+        elif isinstance(row, LiveMove):
+            self._prepare(row.znode, None, findings)
+            self._call("live_move", row, findings)
         elif isinstance(row, Lifetime) and row.end is not None:
             group = self._prepare(row.znode, row.end.zxid, findings)
             group.ended(row)
@@ -128,7 +148,7 @@ class Rules:
             self.group = group = Group(znode.chroot, znode.group, *self._outside)
             group.later = self.later
             self._rules = [rule(group) for rule in RULES]
-            for name in ("began", "ended", "committed", "changed", "burst"):
+            for name in ("began", "ended", "committed", "changed", "burst", "live_move"):
                 self._methods[name] = [
                     getattr(rule, name)
                     for rule in self._rules

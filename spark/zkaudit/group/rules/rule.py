@@ -10,6 +10,7 @@ from zkaudit.group.coverage import UNKNOWN, Coverage
 from zkaudit.group.events import Act, Burst, Change, Commit, Lifetime, Moment
 from zkaudit.group.facts import Facts, Partition
 from zkaudit.group.later import LaterEvents
+from zkaudit.group.live_moves import LiveMove
 from zkaudit.group.rules.wanted import Wanted
 from zkaudit.group.rules.words import latest
 from zkaudit.group.subscriptions import store_of
@@ -214,6 +215,10 @@ class Rule:
 
     def changed(self, change: Change) -> Iterable[Finding]:
         """A znode of a migration was changed."""
+        return ()
+
+    def live_move(self, move: LiveMove) -> Iterable[Finding]:
+        """The history of a group that has a mode ends. All that is known of its modes."""
         return ()
 
     def gap(self) -> Iterable[Finding]:
