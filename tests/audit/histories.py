@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, MapType, StructType, TimestampType
 from zkaudit import schema
 from zkaudit.findings.base import Tables
-from zkaudit.findings.rules import parts, union
+from zkaudit.findings.rules import findings
 from zkaudit.history import staging
 from zkaudit.job.output import collected
 from zkaudit.limits import Limits
@@ -149,7 +149,6 @@ def tables_of(
 
     ownership = table(catalog.OWNERSHIP, stage.lifetimes("owners"))
     members = table(catalog.REGISTRATIONS, build.registrations(stage))
-    steps = build.steps(members, log_gaps, known)
     lines = kept(journals.lines(kept(journals.read(spark, journal)), members))
     made = Tables(
         registrations=members,
@@ -157,7 +156,7 @@ def tables_of(
         commits=table(catalog.COMMITS, stage.commits),
         moves=table(catalog.MOVES, build.moves(stage)),
         partitions=frame_of(spark, catalog.PARTITIONS.spark_type(), build.partitions(facts)),
-        herds=table(catalog.HERDS, journals.herds(steps, lines)),
+        herds=table(catalog.HERDS, journals.herds(stage.rows("membership"), lines)),
         deliveries=table(catalog.DELIVERIES, journals.deliveries(lines)),
         views=table(catalog.VIEWS, journals.views(lines)),
         has_journals=bool(journal),
@@ -171,8 +170,8 @@ def tables_of(
 
 
 def findings_of(tables: Tables, limits: Limits | None = None) -> DataFrame:
-    """What all rules find. As in an audit of little data, each part is a job of its own."""
-    return union(kept(part()) for part in parts(tables, limits or Limits(), keep).values())
+    """What all rules find."""
+    return kept(findings(tables, limits or Limits()))
 
 
 def found(

@@ -7,7 +7,6 @@ as a commit. Runs in the driver, in the threads of ``job.spark.at_once``. Only b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from functools import reduce
 
 from pyspark.sql import DataFrame
@@ -22,39 +21,13 @@ PLACE = ("id", "server", "file", "position", "address")
 """Columns that ``places`` fills in later."""
 
 
-def findings(
-    tables: Tables,
-    limits: Limits,
-    keep: Callable[[str, DataFrame], DataFrame] = lambda _, frame: frame,
-) -> DataFrame:
-    """Table ``findings``. ``keep`` stores a frame that is used several times under a name, and
-    returns the stored frame."""
-    return union(part() for part in parts(tables, limits, keep).values())
-
-
-def parts(
-    tables: Tables, limits: Limits, keep: Callable[[str, DataFrame], DataFrame]
-) -> dict[str, Callable[[], DataFrame]]:
-    """Functions that return the parts of ``findings``, each with a name. They take about as long as
-    one another, and do not depend on one another."""
-    return {
-        "owners": lambda: _fitted(
-            *([] if tables.of_groups is None else [tables.of_groups]),
-        ),
-        "members": lambda: _fitted(
-            large_herds(tables, limits),
-            *(keep("of_records", part) for part in from_records(tables, limits)),
-        ),
-    }
-
-
-def union(frames: Iterable[DataFrame]) -> DataFrame:
-    """The rows of all frames, which have the same columns."""
-    return reduce(DataFrame.unionByName, frames)
-
-
-def _fitted(*found: DataFrame) -> DataFrame:
-    return union(map(_fit, found))
+def findings(tables: Tables, limits: Limits) -> DataFrame:
+    """Table ``findings``."""
+    parts = [] if tables.of_groups is None else [tables.of_groups]
+    if tables.has_journals:  # they show more of herds than the fold's rule knows
+        parts = [part.where("kind != 'herd'") for part in parts]
+        parts.append(large_herds(tables, limits))
+    return reduce(DataFrame.unionByName, map(_fit, [*parts, *from_records(tables, limits)]))
 
 
 def _fit(part: DataFrame) -> DataFrame:

@@ -53,6 +53,14 @@ class Coverage:
         """Return the zxid from which on a segment has no unknown ephemeral znodes."""
         return self._known[segment] if segment < len(self._known) else None
 
+    def is_known(self, zxid: int) -> bool:
+        """Return whether all ephemeral znodes after a transaction are known. They are not in a log
+        gap, of which snapshots show some transactions."""
+        segment = self.segment(zxid)
+        known_from = self.known_from(segment)
+        in_gap = segment < self.last_segment and zxid > self.end_of(segment)
+        return known_from is not None and zxid >= known_from and not in_gap
+
     def is_missing(self, first: int, last: int | None) -> bool:
         """Return whether transactions between two zxids are missing. ``last``: ``None`` is the end
         of the history."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from zkaudit.group.coverage import UNKNOWN, Unknown
+from zkaudit.group.coverage import UNKNOWN, Coverage, Unknown
 from zkaudit.group.znodes import Znode
 from zkaudit.schema import CREATES, DELETES
 
@@ -136,6 +136,11 @@ class Lifetime:
         """The transaction that created it, if it is known."""
         return None if self.start is UNKNOWN else self.start.zxid
 
+    def seen_until(self, coverage: Coverage) -> int:
+        """Return the last transaction at which the znode is known to have existed, if a log gap
+        hides its end."""
+        return max(coverage.end_of(self.seen_in), self.start_zxid or 0)
+
     def existed_before(self, zxid: int) -> bool:
         """Whether the znode is known to have existed just before a transaction. Its last state must
         be known."""
@@ -205,6 +210,20 @@ class Refused(NamedTuple):
     at: Moment
 
 
+class Membership(NamedTuple):
+    """A registration that begins or ends. It follows the row of the registration."""
+
+    registration: Lifetime
+    at: Moment
+    change: str | None
+    """``join`` or ``leave``. ``None``: a log gap may hide the end, and ``at`` is the last
+    transaction at which the registration is known to have existed."""
+    step: int
+    """By how much the number of registrations that are known changes."""
+    members: int | None
+    """Registrations after the change; ``None``: unknown."""
+
+
 @dataclass(slots=True, eq=False)
 class Burst:
     """Claims, ends of ownership, joins, leaves and refused writes, without a pause between."""
@@ -248,7 +267,7 @@ class Burst:
         return max(self.claims.values(), default=0)
 
 
-Row = Began | Lifetime | Commit | Change | Refused | Burst
+Row = Began | Lifetime | Membership | Commit | Change | Refused | Burst
 """What a fold returns. Its last row may be a ``LiveMove``."""
 
 

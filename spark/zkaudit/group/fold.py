@@ -27,6 +27,7 @@ from zkaudit.group.events import (
 )
 from zkaudit.group.later import FirstEvent, LaterEvents, Listed
 from zkaudit.group.live_moves import LiveMove, LiveMoves
+from zkaudit.group.membership import Members
 from zkaudit.group.rebalances import Bursts
 from zkaudit.group.znodes import (
     IDS,
@@ -146,6 +147,7 @@ class Fold:
         """The transactions that ended sessions."""
         self._listed = Listed()
         self._bursts = Bursts()
+        self._members = Members(self.coverage)
         self._live_moves = LiveMoves(self.coverage)
 
     @property
@@ -201,7 +203,7 @@ class Fold:
 
     def _read(self, rows: Iterable[Row]) -> list[Row]:
         """Add the rows that follow from several others."""
-        read = list(self._bursts.read(rows))
+        read = list(self._members.read(self._bursts.read(rows)))
         for row in read:
             self._live_moves.read(row)
         return read
@@ -285,7 +287,7 @@ class Fold:
         self._closed[event.session] = event.zxid
         how = Ended.EXPIRED if event.cxid == 0 else Ended.CLOSED
         mine = self._of_session.pop(event.session, {})
-        for lifetime in mine.values():
+        for _, lifetime in sorted(mine.items()):
             self._end(lifetime, event, how, rows)
         listed = self._listed.close(event)
         if self.coverage.log_gaps:
@@ -322,9 +324,8 @@ class Fold:
 
     def _hide(self, lifetime: Lifetime) -> None:
         """A log gap hides the end of a lifetime."""
-        assert lifetime.start is not UNKNOWN
         lifetime.ended = Ended.UNKNOWN
-        lifetime.last_seen = max(self.coverage.end_of(lifetime.seen_in), lifetime.start.zxid)
+        lifetime.last_seen = lifetime.seen_until(self.coverage)
 
     def _offset(self, event: Event, znode: Znode, rows: list[Row]) -> None:
         path = znode.path

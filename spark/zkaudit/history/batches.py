@@ -28,6 +28,7 @@ from zkaudit.group import (
     LaterEvents,
     Lifetime,
     LiveMove,
+    Membership,
     Moment,
     Refused,
     Row,
@@ -89,6 +90,9 @@ _MEMBER_ID: Final = ("table", "chroot", "group", "member")
 _SESSION: Final = ("table", "chroot", "group", "session")
 _GROUP: Final = ("table", "chroot", "group")
 _REFUSED: Final = (*_GROUP, "zxid", "idx", "time", "member", "session")
+_MEMBERSHIP: Final = (
+    *_GROUP, "zxid", "idx", "time", "member", "session", "change", "cause", "step", "members",
+)  # fmt: skip
 _COUNTS: Final = ("ends", "partitions", "members", "rounds", "refused", "joins", "leaves")
 _BURST: Final = (
     *_GROUP, "first_zxid", "last_zxid", "start_time", "end_time", "claims", *_COUNTS,
@@ -111,19 +115,21 @@ OUTPUT: Final = _columns(
     tree=Kind.STRING, severity=Kind.STRING, basis=Kind.STRING, sentence=Kind.STRING,
     evidence=Kind.EVIDENCE, effect=Kind.STRING, messages=Kind.LONG, first_zxid=Kind.LONG,
     last_zxid=Kind.LONG, claims=Kind.LONG, **dict.fromkeys(_COUNTS, Kind.LONG),
-    mode=Kind.STRING, coordination=Kind.STRING, acknowledged=Kind.ACKNOWLEDGEMENTS,
-    settled_zxid=Kind.LONG, settled_time=Kind.TIMESTAMP, late=Kind.STRINGS,
+    change=Kind.STRING, cause=Kind.STRING, step=Kind.LONG, mode=Kind.STRING,
+    coordination=Kind.STRING, acknowledged=Kind.ACKNOWLEDGEMENTS, settled_zxid=Kind.LONG,
+    settled_time=Kind.TIMESTAMP, late=Kind.STRINGS,
 )  # fmt: skip
 """``table``: the tree of a lifetime (``ids``, ``owners``, ``foreign``, ``members``), ``offsets``
-for a commit, ``changes`` for a change of the znodes of a migration (``tree``), ``failed_claims``,
-``rebalances``, ``migrations`` for a mode, ``phases`` for a time in which a session followed one
-coordination, ``member_ids`` for a migratable member's id on the coordinator, ``used`` for a session
-that changed a znode of the group, ``findings`` for what the rules find, ``waiting`` for a group in
-which they would find more if the history ended later. Columns of other tables are null."""
+for a commit, ``membership`` for a join or leave, ``changes`` for a change of the znodes of a
+migration (``tree``), ``failed_claims``, ``rebalances``, ``migrations`` for a mode, ``phases`` for a
+time in which a session followed one coordination, ``member_ids`` for a migratable member's id on
+the coordinator, ``used`` for a session that changed a znode of the group, ``findings`` for what the
+rules find, ``waiting`` for a group in which they would find more if the history ended later.
+Columns of other tables are null."""
 
 _TABLES: Final = (
-    _LIFETIME, _COMMIT, _CHANGE, _REFUSED, _BURST, _MODE, _PHASE, _MEMBER_ID, _SESSION, _FINDING,
-    _GROUP,
+    _LIFETIME, _COMMIT, _MEMBERSHIP, _CHANGE, _REFUSED, _BURST, _MODE, _PHASE, _MEMBER_ID, _SESSION,
+    _FINDING, _GROUP,
 )  # fmt: skip
 _ROWS: Final = 10_000
 """Rows of one Arrow batch."""
@@ -238,6 +244,8 @@ class _Output:
             self._rows[_BURST].append(_of_burst(row))
         elif isinstance(row, Refused):
             self._rows[_REFUSED].append(_of_refused(row))
+        elif isinstance(row, Membership):
+            self._rows[_MEMBERSHIP].append(_of_membership(row))
         elif isinstance(row, LiveMove):
             self._add_move(row)
         else:
@@ -337,6 +345,15 @@ def _of_refused(row: Refused) -> tuple[Any, ...]:
     of = row.registration
     znode = of.znode
     return "failed_claims", znode.chroot, znode.group, *row.at, znode.name, of.session
+
+
+def _of_membership(row: Membership) -> tuple[Any, ...]:
+    one = row.registration
+    cause = one.ended if row.change == "leave" else None
+    return (
+        "membership", one.znode.chroot, one.znode.group, *row.at, one.znode.name, one.session,
+        row.change, cause, row.step, row.members,
+    )  # fmt: skip
 
 
 def _of_burst(row: Burst) -> tuple[Any, ...]:

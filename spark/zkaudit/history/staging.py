@@ -7,7 +7,6 @@ brokers. Runs in the driver's thread and only builds DataFrames.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -54,11 +53,10 @@ class Stage:
     sessions: DataFrame
     """Rows of type createSession and closeSession, unchanged."""
     topics: DataFrame
-    """Events of topics (``/brokers/topics/T``): chroot, topic, zxid, idx, time, act, data, segment.
-    Data that only a snapshot shows has the zxid of its write and the segment of the snapshot."""
+    """Events of topics (``/brokers/topics/T``): chroot, topic, zxid, idx, time, act, data. What
+    only a snapshot shows has the zxid of its write."""
     brokers: DataFrame
     """Sessions of brokers: chroot, broker (its id), session. One row for each registration."""
-    log_gaps: tuple[LogGap, ...]
 
     def lifetimes(self, tree: str) -> DataFrame:
         """Return the lifetimes of the znodes of a tree: ``ids``, ``owners``, ``foreign`` or
@@ -96,48 +94,6 @@ class Stage:
     def used(self) -> DataFrame:
         """Sessions that changed a znode of a group: chroot, group, session."""
         return self.folded.where("table = 'used'").select("chroot", "group", "session")
-
-
-def _numbers(values: Sequence[int | None]) -> Column:
-    """An array of numbers, built in one call instead of one call for each number."""
-    text = ",".join("" if value is None else str(value) for value in values)
-    return F.split(F.lit(text), ",").cast("array<string>").try_cast("array<bigint>")
-
-
-def _up_to(zxid: Column, numbers: Sequence[int]) -> Column:
-    """How many of the sorted ``numbers`` are not greater than a zxid.
-
-    Spark has no binary search in arrays. So a row is compared with the start of each block and then
-    with the numbers of one block: 200 comparisons for 10,000 numbers.
-    """
-    size = math.isqrt(len(numbers)) + 1
-    blocks = F.size(F.filter(_numbers(numbers[::size]), lambda number: number <= zxid))
-    before = F.greatest(blocks - 1, F.lit(0)) * size
-    inside = F.slice(_numbers(numbers), before + 1, size)
-    return before + F.size(F.filter(inside, lambda number: number <= zxid))
-
-
-def segment_of(zxid: Column, log_gaps: Sequence[LogGap]) -> Column:
-    """Number of log gaps before a zxid."""
-    if not log_gaps:
-        return F.lit(0)
-    return _up_to(zxid, [before for _, before in sorted(log_gaps)])
-
-
-def first_of(segment: Column, log_gaps: Sequence[LogGap]) -> Column:
-    """First zxid of a segment; 0 for the first segment."""
-    return F.get(_numbers([0, *[before for _, before in sorted(log_gaps)]]), segment)
-
-
-def known_at(zxid: Column, log_gaps: Sequence[LogGap], known: Sequence[int | None]) -> Column:
-    """Whether all ephemeral znodes at that zxid are known; ``known`` is as ``selection.known``
-    returns it."""
-    return F.coalesce(zxid >= known_from(segment_of(zxid, log_gaps), known), F.lit(False))
-
-
-def known_from(segment: Column, known: Sequence[int | None]) -> Column:
-    """The zxid from which all ephemeral znodes of a segment are known; null if they never are."""
-    return F.get(_numbers(known), segment)
 
 
 def text_of(data: Column) -> Column:
@@ -182,9 +138,8 @@ def stage(
         rows.where(F.col("type").isin("createSession", "closeSession")).select(
             "type", "zxid", "time", "session", "cxid", "timeout"
         ),
-        _topics(rows, snapshots, log_gaps),
+        _topics(rows, snapshots),
         _brokers(rows, snapshots),
-        tuple(sorted(log_gaps)),
     )
 
 
@@ -342,20 +297,18 @@ def _brokers(rows: DataFrame, snapshots: DataFrame | None) -> DataFrame:
     )
 
 
-def _topics(rows: DataFrame, snapshots: DataFrame | None, log_gaps: Sequence[LogGap]) -> DataFrame:
+def _topics(rows: DataFrame, snapshots: DataFrame | None) -> DataFrame:
     named = F.regexp_extract("path", _TOPIC, 2)
-    columns = ("path", "zxid", "idx", "time", "act", "data", "segment")
+    columns = ("path", "zxid", "idx", "time", "act", "data")
     act = (
         F.when(F.col("type").isin(*CREATES), "create")
         .when(F.col("type").isin(*DELETES), "delete")
         .when(F.col("type") == "setData", "set")
     )
     found = rows.where(F.col("path").contains("/brokers/topics/")).withColumn("act", act)
-    found = found.where(F.col("act").isNotNull())
-    found = found.withColumn("segment", segment_of(F.col("zxid"), log_gaps)).select(*columns)
+    found = found.where(F.col("act").isNotNull()).select(*columns)
     if snapshots is not None:
         shown = snapshots.where(F.col("path").contains("/brokers/topics/"))
-        shown = shown.withColumn("segment", segment_of(F.col("zxid") + 1, log_gaps))
         in_snapshots = shown.select(
             "path",
             F.col("mzxid").alias("zxid"),
@@ -363,7 +316,6 @@ def _topics(rows: DataFrame, snapshots: DataFrame | None, log_gaps: Sequence[Log
             F.col("mtime").alias("time"),
             F.when(F.col("czxid") == F.col("mzxid"), "create").otherwise("set").alias("act"),
             "data",
-            "segment",
         )
         known = found.select("path", "zxid").distinct()
         found = found.unionByName(

@@ -24,7 +24,7 @@ from zkaudit.findings.base import Tables
 from zkaudit.findings.ids import id_of
 from zkaudit.findings.kinds import LASTING
 from zkaudit.findings.places import located
-from zkaudit.findings.rules import findings, parts, union
+from zkaudit.findings.rules import findings
 from zkaudit.group import LogGap
 from zkaudit.history import committed, doubt
 from zkaudit.history.staging import facts_of, stage
@@ -279,7 +279,7 @@ def _audit(
         chroots = keep("chroots", chroots)
     lines = journals.lines(read, registered, options.group, chroots)
     commits = offsets.commits(stored)
-    steps = build.steps(registered, log_gaps, known)
+    steps = events.rows("membership")
 
     def rebalances() -> None:
         table(catalog.MEMBERSHIP, steps.where("change is not null"))
@@ -329,8 +329,7 @@ def _audit(
         generations=generations,
         of_groups=events.findings,
     )
-    found = _found(store, tables, options.limits, keep)
-    found = within(found, last, options.start, options.end)
+    found = within(findings(tables, options.limits), last, options.start, options.end)
     found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
     store.waiting(events.waiting)
     found = catalog.FINDINGS.shape(located(found, transactions, sessions))
@@ -355,20 +354,6 @@ def _audit(
     store.close()
     publish(out, store.place, summary, keep=options.growing)
     return summary
-
-
-def _found(
-    store: Store, tables: Tables, limits: Limits, keep: Callable[[str, DataFrame], DataFrame]
-) -> DataFrame:
-    """All findings."""
-    if not is_little(store.spark):  # the parts read the same tables: as one job they do it once
-        return findings(tables, limits, keep)
-
-    def part(name: str, made: Callable[[], DataFrame]) -> Callable[[], DataFrame]:
-        return lambda: keep(f"findings-{name}", made())
-
-    jobs = [part(name, made) for name, made in parts(tables, limits, keep).items()]
-    return union(at_once(store.spark, *jobs))
 
 
 def not_covered(spark: SparkSession, coverage: Coverage) -> DataFrame:

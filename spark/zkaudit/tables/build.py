@@ -1,18 +1,17 @@
-"""Tables derived from the intervals: sessions, membership, moves.
+"""Tables derived from the rows of the fold: sessions, registrations, moves.
 
 Runs in the driver's thread and only builds DataFrames.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Window, functions as F
+from pyspark.sql import DataFrame, functions as F
 
-from zkaudit.group import Facts, LogGap
-from zkaudit.history.staging import Stage, first_of, known_at, segment_of, text_of
+from zkaudit.group import Facts
+from zkaudit.history.staging import Stage, text_of
 
 GROUP = ("chroot", "group")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,49 +68,6 @@ def sessions(
         F.when(closed, F.col("last.time")).alias("closed_time"),
         F.when(closed, closer).alias("closed_by"),
         "broker",
-    )
-
-
-def steps(
-    registered: DataFrame, log_gaps: Sequence[LogGap], known: Sequence[int | None]
-) -> DataFrame:
-    """Changes of the number of registrations, by ``step``: the rows of table ``membership``, and
-    rows with a null ``change`` where a registration is no longer certain, or only its end is known.
-    ``known``: as ``selection.known`` returns it."""
-    begun = F.col("start_zxid").isNotNull()
-    beyond = F.col("end_after_zxid").isNotNull()
-    late, leave = F.lit(2**31 - 1), F.lit("leave")
-
-    def part(which: Column, change: Column, zxid: Column, idx: Column, step: Column) -> DataFrame:
-        left = change == "leave"
-        return registered.where(which).select(
-            *GROUP,
-            zxid.alias("zxid"),
-            idx.alias("idx"),
-            F.when(change == "join", F.col("start_time"))
-            .when(left, F.col("end_time"))
-            .alias("time"),
-            "member",
-            "session",
-            change.alias("change"),
-            F.when(left, F.col("ended")).alias("cause"),
-            step.alias("step"),
-        )
-
-    nothing, end = F.lit(None).cast("string"), F.col("end_zxid")
-    first = first_of(segment_of(end, log_gaps), log_gaps)
-    order = Window.partitionBy(*GROUP).orderBy("zxid", "idx", "member")
-    return (
-        part(begun, F.lit("join"), F.col("start_zxid"), F.col("start_idx"), F.lit(1))
-        .unionByName(
-            part(end.isNotNull(), leave, end, F.col("end_idx"), F.when(beyond, 0).otherwise(-1))
-        )
-        .unionByName(part(beyond, nothing, F.col("end_after_zxid"), late, F.lit(-1)))
-        .unionByName(part(~begun & end.isNotNull(), nothing, first, F.lit(-1), F.lit(1)))
-        .withColumn(
-            "members",
-            F.when(known_at(F.col("zxid"), log_gaps, known), F.sum("step").over(order)),
-        )
     )
 
 

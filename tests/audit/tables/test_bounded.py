@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from bisect import bisect_right
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession, functions as F
+from pyspark.sql import SparkSession
 from zkaudit import schema
 from zkaudit.findings.base import Tables
 from zkaudit.group import znode_of
 from zkaudit.group.znodes import WITH_CHANGES
 from zkaudit.history.staging import (
-    first_of,
-    known_at,
-    segment_of,
     stage,
 )
 from zkaudit.tables import catalog
@@ -23,36 +18,6 @@ from zkaudit.tables import catalog
 from tests.audit.histories import END, frame_of
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
-
-
-@pytest.mark.parametrize("count", [1, 2, 17, 10_000])
-def test_the_place_of_a_zxid_among_log_gaps(spark: SparkSession, count: int) -> None:
-    """The history has as many log gaps as it may have. Segments, their borders and everything
-    known at a zxid equal the result of a search in the list."""
-    chance = random.Random(count)
-    edges = sorted(chance.sample(range(1, 60 * count), 2 * count))
-    gaps = list(zip(edges[::2], [b + 1 for b in edges[1::2]], strict=True))
-    begins = [b for _, b in gaps]
-    known = [0, *[chance.choice([None, b]) for b in begins]]
-    near = [number + step for number in chance.sample(edges, min(60, len(edges)))
-            for step in (-1, 0, 1, 2)]  # fmt: skip
-    rows = [(a,) for a in [*near, 0, 2**62]]
-    given = spark.createDataFrame([*rows, (None,)], "a long")
-    a = F.col("a")
-    segment = segment_of(a, gaps)
-    found = given.select(
-        "a", segment.alias("segment"), first_of(segment, gaps).alias("first"),
-        known_at(a, gaps, known).alias("known"),
-    ).collect()  # fmt: skip
-    assert len(found) == len(rows) + 1
-    for row in found:
-        number = 0 if row.a is None else bisect_right(begins, row.a)
-        assert row.segment == number
-        assert row.first == [0, *begins][number]
-        if row.a is None:
-            continue
-        since = known[number]
-        assert row.known == (since is not None and row.a >= since)
 
 
 @pytest.mark.parametrize("group", [None, "g|offsets"])

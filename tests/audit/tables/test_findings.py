@@ -749,9 +749,8 @@ def test_an_incident_in_logs_that_begin_late(spark: SparkSession) -> None:
     incident(h)
     cut = next(row["zxid"] for row in h.rows if row["session"] == 90)
     h.rows = [row for row in h.rows if row["zxid"] >= cut]
-    made, _ = tables_of(spark, h, ((0, cut),))
-    steps = tables_build.steps(made.registrations, made.log_gaps, made.known)
-    counts = steps.where("change is not null").select("members").distinct()
+    made, stage = tables_of(spark, h, ((0, cut),))
+    counts = stage.rows("membership").select("members").distinct()
     assert [row["members"] for row in counts.collect()] == [None]
     rows = findings_of(made).collect()
     told = [((row["kind"], row["partition"]), f"{row['severity']} {row['basis']}") for row in rows]
@@ -788,10 +787,10 @@ def test_first_offsets_in_logs_that_begin_late(spark: SparkSession) -> None:
     } == {("later", "tool write"): [("info", "inferred")]}
 
 
-def test_members_are_counted_where_they_are_known(spark: SparkSession, tmp_path: Path) -> None:
-    """From a log gap, or the start of logs that begin late, the number of members is null until the
-    next snapshot. After the snapshot it is right, even for a member of which only the end is known.
-    A herd is measured in part while a member with a journal is registered."""
+def test_a_herd_is_measured_in_part_while_a_member_with_a_journal_is_registered(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A member that a log gap hides does not count."""
     h = History()
     h.join("g", "a", 1)
     h.join("g", "b", 2)
@@ -801,21 +800,6 @@ def test_members_are_counted_where_they_are_known(spark: SparkSession, tmp_path:
     h.join("g", "e", 5)
     h.leave("g", "a", 1)
     h.add("closeSession", 2)
-    stage = tables_of(spark, h, ((2, 13),))[1]
-    members = kept(tables.REGISTRATIONS.shape(tables_build.registrations(stage)))
-
-    def counts(log_gaps: tuple[tuple[int, int], ...], snapshots: tuple[int, ...]) -> list[Any]:
-        known = selection.known(log_gaps, snapshots)
-        steps = tables_build.steps(members, log_gaps, known).where("change is not null")
-        return [
-            (row["zxid"], row["member"], row["members"]) for row in steps.sort("zxid").collect()
-        ]
-
-    changes = [(1, "a"), (2, "b"), (13, "c"), (14, "d"), (15, "e"), (16, "a"), (17, "b")]
-    unknown = [1, 2, None, None, None, None, None]
-    assert counts(((2, 13),), ()) == [(*c, n) for c, n in zip(changes, unknown, strict=True)]
-    later = counts(((2, 13),), (14,))
-    assert [n for *_, n in later] == [1, 2, None, 0, 1, 1, 1]
     for member in "bce":
         Journal("g", member).sees(0, "a").write(tmp_path)
     herds = tables_of(spark, h, ((2, 13),), (tmp_path,))[0].herds.orderBy("zxid").collect()
@@ -913,7 +897,7 @@ def test_tables_of_a_small_history(spark: SparkSession) -> None:
     h.add("closeSession", 2, cxid=0)
     h.leave("g", "a", 1)
     h.add("closeSession", 1, cxid=7)
-    made, stage = tables_of(spark, h)
+    _, stage = tables_of(spark, h)
     sessions = {
         row["session"]: (
             row["created_zxid"], row["timeout_ms"], row["closed_zxid"], row["closed_by"]
@@ -923,7 +907,7 @@ def test_tables_of_a_small_history(spark: SparkSession) -> None:
     assert sessions == {1: (1, 6000, 12, "client"), 2: (2, 4000, 10, "server")}
     changes = [
         (r["zxid"], r["member"], r["change"], r["cause"], r["members"])
-        for r in tables_build.steps(made.registrations, (), (0,)).orderBy("zxid").collect()
+        for r in stage.rows("membership").orderBy("zxid").collect()
     ]
     assert changes == [
         (3, "a", "join", None, 1),

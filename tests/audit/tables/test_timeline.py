@@ -50,7 +50,7 @@ def assigned(group: str, begin: float, end: float | None, generation: int = 1) -
 def stage_of(spark: SparkSession, names: DataFrame) -> staging.Stage:
     """Groups with these znodes, in which nothing happened."""
     nothing = frame_of(spark, spark_type(OUTPUT), [])
-    return staging.Stage(names, nothing, *[names] * 3, log_gaps=())
+    return staging.Stage(names, nothing, *[names] * 3)
 
 
 def owners(spark: SparkSession, *names: tuple[str, str]) -> DataFrame:

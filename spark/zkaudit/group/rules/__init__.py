@@ -13,10 +13,10 @@ memory, ``zkaudit.history.batches`` for a group as a stream. So a rule is tested
 A new rule:
 
 1. Subclass ``Rule`` and override the methods for the rows that it reads: ``began`` and ``ended`` of
-   lifetimes (``znode.tree`` has which: ``ids``, ``owners``, ...), ``committed``, ``burst`` of a
-   rebalance, ``changed``, ``live_move``, ``gap`` for transactions that are missing, ``finish``.
-   Return the findings that are complete. What lasts is kept in the rule until it ends, and what has
-   not ended is returned by ``finish``.
+   lifetimes (``znode.tree`` has which: ``ids``, ``owners``, ...), ``membership``, ``committed``,
+   ``burst`` of a rebalance, ``changed``, ``live_move``, ``gap`` for transactions that are missing,
+   ``finish``. Return the findings that are complete. What lasts is kept in the rule until it ends,
+   and what has not ended is returned by ``finish``.
 2. ``self.group`` is what rules share: ``live`` lifetimes, the ``member`` behind a session,
    ``coverage``, ``limits``, and ``facts`` from outside the group: sessions, brokers, topics, the
    end of the history. State that two rules need belongs there.
@@ -32,12 +32,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from zkaudit.group.coverage import Coverage
-from zkaudit.group.events import Began, Burst, Change, Commit, Lifetime, Moment, Row
+from zkaudit.group.events import Began, Burst, Change, Commit, Lifetime, Membership, Moment, Row
 from zkaudit.group.facts import Facts
 from zkaudit.group.later import LaterEvents
 from zkaudit.group.live_moves import LiveMove
 from zkaudit.group.rules.layouts import ForeignOwners
-from zkaudit.group.rules.load import Contention, Storms
+from zkaudit.group.rules.load import Contention, Herds, Storms
 from zkaudit.group.rules.members import Flapping, Stalled
 from zkaudit.group.rules.moves import (
     CommitsPastMoves,
@@ -70,6 +70,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     Stalled,
     Storms,
     Contention,
+    Herds,
     ForeignOwners,
     CommitsPastMoves,
     WrongOffsets,
@@ -83,6 +84,12 @@ RULES: Final[tuple[type[Rule], ...]] = (
     LegacyMembers,
     StandsStill,
 )
+
+
+_METHODS: Final = (
+    "began", "ended", "membership", "committed", "changed", "burst", "live_move",
+)  # fmt: skip
+"""The methods of a rule that are called with a row."""
 
 
 class Rules:
@@ -122,6 +129,9 @@ class Rules:
             group = self._prepare(row.znode, row.event.zxid, findings)
             group.changed(row)
             self._call("changed", row, findings)
+        elif isinstance(row, Membership):
+            self._prepare(row.registration.znode, None, findings)
+            self._call("membership", row, findings)
         elif isinstance(row, Burst):
             self._prepare(row.znode, None, findings)
             self._call("burst", row, findings)
@@ -148,7 +158,7 @@ class Rules:
             self.group = group = Group(znode.chroot, znode.group, *self._outside)
             group.later = self.later
             self._rules = [rule(group) for rule in RULES]
-            for name in ("began", "ended", "committed", "changed", "burst", "live_move"):
+            for name in _METHODS:
                 self._methods[name] = [
                     getattr(rule, name)
                     for rule in self._rules

@@ -1,4 +1,4 @@
-"""Rules about the cost of rebalances: storms, and claims that ZooKeeper refused."""
+"""Rules about the cost of rebalances: storms, refused claims, and herds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from zkaudit.group.events import Burst, Moment
+from zkaudit.group.events import Burst, Membership, Moment
 from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
 from zkaudit.group.rules.words import host_of
 
@@ -183,4 +183,30 @@ class Contention(Rule):
             time=burst.start_time,
             end_zxid=burst.last_zxid,
             end_time=burst.end_time,
+        )
+
+
+class Herds(Rule):
+    """Changes of membership that woke many members. Without journals, it is not known how many of
+    the others had a watch and rebalanced, so the figures are upper bounds."""
+
+    def membership(self, row: Membership) -> Iterator[Finding]:
+        """Judge a change."""
+        if row.change is None or row.members is None:
+            return
+        notified = row.members - 1 if row.change == "join" else row.members
+        if notified < self.group.limits.herd_members:
+            return
+        member = row.registration.znode.name
+        yield Finding(
+            severity="low",
+            kind="herd",
+            basis="modelled",
+            sentence=f"The {row.change} of {member} made up to {notified} members of group "
+            f"{self.group.name} react, with {row.members} rebalances and {row.members**2} znode "
+            "reads.",
+            evidence=(Evidence("herds", row.at.zxid, row.at.idx, what="modelled"),),
+            zxid=row.at.zxid,
+            time=row.at.time,
+            member=member,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zkaudit.group.coverage import UNKNOWN, Coverage
-from zkaudit.group.events import Act, Burst, Change, Commit, Lifetime, Moment
+from zkaudit.group.events import Act, Burst, Change, Commit, Lifetime, Membership, Moment
 from zkaudit.group.facts import Facts, Partition
 from zkaudit.group.later import LaterEvents
 from zkaudit.group.live_moves import LiveMove
@@ -202,6 +202,11 @@ class Rule:
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
         """It is gone. ``began`` was not called if its start is unknown."""
+        return ()
+
+    def membership(self, row: Membership) -> Iterable[Finding]:
+        """A member has joined or left: ``began`` or ``ended`` was called with its registration. Or
+        a log gap may hide that it left."""
         return ()
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
