@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 
 from zkaudit import findings
-from zkaudit.findings.kinds import KINDS, LASTING, page
+from zkaudit.findings.kinds import KINDS, LASTING, NOT_LOOKED_FOR, page
 from zkaudit.group import records, rules
 from zkaudit.limits import NOT_COVERED, SEVERITIES
 
@@ -17,15 +19,14 @@ from tests.audit.corpus.held_out_ownership import HELD_OUT_OWNERSHIP
 from tests.audit.corpus.held_out_real import HELD_OUT_REAL
 from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES
 
-RULES = [
-    path
-    for package in (findings, records, rules)
-    for path in sorted(Path(str(package.__file__)).parent.glob("*.py"))
-    if path.name != "kinds.py"
-]
 CORPORA = [WRITTEN_WITH_THE_RULES, HELD_OUT, HELD_OUT_LATE, HELD_OUT_OWNERSHIP, HELD_OUT_REAL]
-_CALLS = {"finding": 2, "Found": 1}
-"""Functions that make a finding, and which of their arguments is the kind."""
+_KIND = 2
+"""Which argument of function ``finding`` is the kind."""
+
+
+def _modules(*packages: ModuleType) -> Iterable[Path]:
+    for package in packages:
+        yield from sorted(Path(str(package.__file__)).parent.glob("*.py"))
 
 
 def _literals(node: ast.AST) -> set[str]:
@@ -68,9 +69,8 @@ def _kinds_in(path: Path) -> set[str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("kind", "KIND"):
             kinds |= _literals(node.value)
         if isinstance(node, ast.Call):
-            place = _CALLS.get(ast.unparse(node.func))
-            if place is not None and len(node.args) > place:
-                kinds |= _literals(node.args[place])
+            if ast.unparse(node.func) == "finding" and len(node.args) > _KIND:
+                kinds |= _literals(node.args[_KIND])
             for word in node.keywords:
                 if ast.unparse(node.func) == "Finding" and word.arg == "kind":
                     kinds |= given(word.value)
@@ -79,8 +79,16 @@ def _kinds_in(path: Path) -> set[str]:
 
 def test_every_kind_of_a_rule_is_in_the_table_and_the_other_way_round() -> None:
     """The table has exactly the kinds that the rules give, and the one for missing logs."""
-    kinds = set[str]().union(*map(_kinds_in, RULES))
-    assert kinds | {NOT_COVERED} == set(KINDS)
+    modules = (path for path in _modules(findings, records, rules) if path.name != "kinds.py")
+    assert set().union(*map(_kinds_in, modules)) | {NOT_COVERED} == set(KINDS)
+
+
+def test_the_rules_of_logs_find_all_kinds_but_those_that_need_more() -> None:
+    """``zkaudit findings`` applies the rules of the fold to logs, and all others need more."""
+    of_logs = set().union(*map(_kinds_in, _modules(rules)))
+    others = set().union(*map(_kinds_in, _modules(records, findings)))
+    assert set(NOT_LOOKED_FOR) == set(KINDS) - of_logs - {NOT_COVERED}
+    assert set(NOT_LOOKED_FOR) < others
 
 
 def test_every_label_of_an_incident_names_a_kind() -> None:

@@ -100,9 +100,10 @@ def findings_command(
     """Print what went wrong, worst first, each finding with its place in the logs.
 
     PLACE is the directory of an audit, or the directories of the servers' logs, as for `zkaudit
-    run`. Logs are read in this process, without Spark and Java, and not for all kinds of findings:
-    the first lines name those that need `zkaudit run`. The id in brackets is the same in every
-    audit that has the finding. Each finding has the command that prints the transactions around it.
+    run`. Logs are read in this process, without Spark and Java. The first lines name the kinds of
+    findings that logs cannot show: those need `zkaudit run` with journals or brokers. The id in
+    brackets is the same in every audit that has the finding. Each finding has the command that
+    prints the transactions around it.
     """
     from zkaudit.findings.expected import gone
     from zkaudit.report.found import Choice, check_group, read
@@ -116,7 +117,9 @@ def findings_command(
             check_group(Path(places[0]), group)
     else:
         if unknown := [kind for kind in kinds if kind in NOT_LOOKED_FOR]:
-            raise click.UsageError(f"--kind {unknown[0]} needs zkaudit run")
+            raise click.UsageError(
+                f"--kind {unknown[0]} needs zkaudit run with --journals or --bootstrap-server"
+            )
         from zkaudit.local.history import Question
 
         question = Question(places, None, start, end, servers, allow_damage)
@@ -155,7 +158,10 @@ def _in_logs(
         found = findings(history, limits)
         if clock is not None:
             say(about(history, clock, question.start, question.end))
-            click.echo(f"Not looked for, see zkaudit run: {', '.join(NOT_LOOKED_FOR)}.")
+            click.echo(
+                "Not looked for, as they need zkaudit run with --journals or --bootstrap-server: "
+                f"{', '.join(NOT_LOOKED_FOR)}."
+            )
         return plain(found, question.directories)
 
 

@@ -1,12 +1,7 @@
-"""The findings that need several groups or sources. The driver builds DataFrames from the tables.
+"""The findings as a table. The driver builds DataFrames from the tables.
 
-``rules`` puts all findings together, ``kinds`` describes each kind, and ``base`` has the code that
-the rules share::
-
-    offsets     offsets that were written by the wrong session or moved the wrong way
-    load        herds
-    journals    overlapping deliveries, views that differ
-    coordinator groups on the coordinator
-
-The rules of one group in ZooKeeper are plain Python and run with its fold: ``zkaudit.group.rules``.
+``kinds`` describes each kind. The rules are plain Python: those of a group in ZooKeeper run with
+its fold (``zkaudit.group.rules``), and ``outside`` runs those about journals and records of the
+coordinator (``zkaudit.group.records``). ``load`` has the herds that journals measure, ``rules``
+puts all findings together, and ``places`` finds them in the logs.
 """

@@ -359,17 +359,17 @@ _KINDS: Final = (
 KINDS: Final[Mapping[str, FindingKind]] = {kind.name: kind for kind in _KINDS}
 """By name, in the order of the reference page."""
 NOT_LOOKED_FOR: Final = (
-    "herd",
-    "owner in another layout",
-    "mode written too early",
-    "mode out of order",
-    "mode written by a member",
-    "legacy member in a locked group",
-    "unlocked during a move",
-    "two operators",
-    "migration stands still",
+    "overlapping delivery",
+    "delivered twice",
+    "members whose views disagree",
+    "delivery gap",
+    "offset reset",
+    "commit past delivery",
+    "two owners",
+    "two owners during a move",
 )
-"""Kinds that only the pipeline finds in logs. Others need journals or brokers."""
+"""Kinds that are not in ZooKeeper's logs: they need members' journals or the coordinator's
+records."""
 LASTING: Final = tuple(kind.name for kind in _KINDS if kind.lasts)
 """Names of the kinds that have no end while they last to the end of the logs."""
 
