@@ -147,21 +147,16 @@ def tables_of(
     def table(spec: catalog.Table, frame: DataFrame) -> DataFrame:
         return kept(spec.shape(frame))
 
-    ownership = table(catalog.OWNERSHIP, stage.lifetimes("owners"))
     members = table(catalog.REGISTRATIONS, build.registrations(stage))
     lines = kept(journals.lines(kept(journals.read(spark, journal)), members))
     made = Tables(
         registrations=members,
-        ownership=ownership,
         commits=table(catalog.COMMITS, stage.commits),
-        moves=table(catalog.MOVES, build.moves(stage)),
-        partitions=frame_of(spark, catalog.PARTITIONS.spark_type(), build.partitions(facts)),
         herds=table(catalog.HERDS, journals.herds(stage.rows("membership"), lines)),
         deliveries=table(catalog.DELIVERIES, journals.deliveries(lines)),
         views=table(catalog.VIEWS, journals.views(lines)),
         has_journals=bool(journal),
         end=last,
-        sessions=table(catalog.SESSIONS, build.sessions(stage)),
         known=known,
         log_gaps=log_gaps,
         of_groups=kept(stage.findings),

@@ -18,7 +18,16 @@ from pyspark.sql import DataFrame, functions as F
 
 from zkaudit.findings.base import GROUP, Tables
 from zkaudit.group import Coverage, Finding
-from zkaudit.group.records import Committed, Delivery, Lowered, Owned, Records, State, View
+from zkaudit.group.records import (
+    Committed,
+    Delivery,
+    Herd,
+    Lowered,
+    Owned,
+    Records,
+    State,
+    View,
+)
 from zkaudit.history.batches import OUTPUT
 from zkaudit.limits import Limits
 from zkaudit.schema import arrow_schema, spark_type
@@ -42,7 +51,7 @@ class Outside(NamedTuple):
 
 def from_records(tables: Tables, limits: Limits) -> list[DataFrame]:
     """All findings from journals and records of coordinators."""
-    parts = [*_journals(tables), *_coordinators(tables)]
+    parts = [*_journals(tables, limits), *_coordinators(tables)]
     if not parts:
         return []
     if tables.moving is not None:
@@ -76,7 +85,7 @@ def _timed(frame: DataFrame) -> DataFrame:
     return frame.withColumns({name: F.unix_micros(f"{name}_time") for name in ("start", "end")})
 
 
-def _journals(tables: Tables) -> list[DataFrame]:
+def _journals(tables: Tables, limits: Limits) -> list[DataFrame]:
     if not tables.has_journals:
         return []
     registered = tables.registrations.where("member is not null").select(*GROUP, "member")
@@ -85,11 +94,13 @@ def _journals(tables: Tables) -> list[DataFrame]:
         "kind = 'commit' and owner_session = session and offset is not null "
         "and owner_member is not null"
     ).join(F.broadcast(kept), list(GROUP), "left_semi")
+    herds = tables.herds.where(F.col("notified") >= limits.herd_members)
     mine = mine.withColumns({"member": F.col("owner_member"), "time": F.unix_micros("time")})
     return [
         registered.distinct().select(*GROUP, F.struct("member").alias("registered")),
         _part(_timed(tables.deliveries), "delivery", Delivery),
         _part(_timed(tables.views), "view", View),
+        _part(herds.withColumn("time", F.unix_micros("time")), "herd", Herd),
         _part(mine, "committed", Committed, "zxid", "idx"),
     ]
 
@@ -156,6 +167,8 @@ def _add(records: Records, row: dict[str, Any]) -> None:
         records.deliveries.append(Delivery(**part))
     elif part := get("view"):
         records.views.append(View(**part | {"members": tuple(part["members"])}))
+    elif part := get("herd"):
+        records.herds.append(Herd(**part))
     elif part := get("committed"):
         records.committed(Committed(**part))
     elif part := get("owned"):

@@ -11,7 +11,6 @@ from itertools import pairwise
 from pyspark.sql import Column, DataFrame, functions as F
 
 from zkaudit.findings import ids
-from zkaudit.findings.base import session
 from zkaudit.limits import SEVERITIES
 
 UNCONFIRMED = (
@@ -74,7 +73,7 @@ def located(found: DataFrame, transactions: DataFrame, sessions: DataFrame) -> D
         return F.when(unsure, changed).otherwise(of(name))
 
     many = F.contains(of("address"), F.lit(", "))
-    client = F.concat(F.lit(" Session "), session("session"),
+    client = F.concat(F.lit(" Session 0x"), F.lower(F.hex("session")),
                       F.when(many, " was resumed: it came from ").otherwise(" came from "),
                       of("address"), F.lit("."))  # fmt: skip
     return found.withColumns(

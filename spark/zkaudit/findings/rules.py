@@ -12,7 +12,6 @@ from functools import reduce
 from pyspark.sql import DataFrame
 
 from zkaudit.findings.base import Tables
-from zkaudit.findings.load import large_herds
 from zkaudit.findings.outside import from_records
 from zkaudit.limits import Limits
 from zkaudit.tables.catalog import FINDINGS
@@ -26,7 +25,6 @@ def findings(tables: Tables, limits: Limits) -> DataFrame:
     parts = [] if tables.of_groups is None else [tables.of_groups]
     if tables.has_journals:  # they show more of herds than the fold's rule knows
         parts = [part.where("kind != 'herd'") for part in parts]
-        parts.append(large_herds(tables, limits))
     return reduce(DataFrame.unionByName, map(_fit, [*parts, *from_records(tables, limits)]))
 
 

@@ -257,7 +257,7 @@ def _audit(
         if stored.isEmpty() and journal_lines.isEmpty():
             raise InputMissingError(no_group(options.group, "the logs have"))
     addresses = server_logs.addresses(spark, options.server_logs)
-    ownership, sessions, partitions, registered, moves = at_once(
+    ownership, sessions, _, registered, _ = at_once(
         spark,
         lambda: table(catalog.OWNERSHIP, events.lifetimes("owners")),
         lambda: store.sessions(build.sessions(events, addresses, store.used(events))),
@@ -312,16 +312,12 @@ def _audit(
         store.rows(catalog.GROUP_OWNERSHIP, [])
     tables = Tables(
         registrations=registered,
-        ownership=ownership,
         commits=written,
-        moves=moves,
-        partitions=partitions,
         herds=herds,
         deliveries=delivered,
         views=views,
         has_journals=bool(options.journals),
         end=last,
-        sessions=sessions,
         known=known,
         log_gaps=tuple(log_gaps),
         moving=timeline.with_mode(events),

@@ -14,6 +14,7 @@ from pyspark.sql.types import BooleanType, LongType, StructType
 from zkaudit.findings.places import located
 from zkaudit.history import committed, doubt
 from zkaudit.history.doubt import Change
+from zkaudit.tables import build, catalog
 
 from tests.audit.histories import (
     History,
@@ -129,7 +130,8 @@ def findings(spark: SparkSession) -> dict[str, list[Any]]:
             more = {"zxid": h.zxid, "path": path, "session": row["session"] + 1000 * number}
             h.rows.append(row | more)
     h.now = max(row["time"] for row in h.rows)
-    made, _ = tables_of(spark, h)
+    made, stage = tables_of(spark, h)
+    sessions = catalog.SESSIONS.shape(build.sessions(stage))
     found = kept(findings_of(made).withColumn("number", F.monotonically_increasing_id()))
     places = [{name: row[name] for name in ("zxid", "confirmed")} for row in h.rows]
     columns = StructType().add("zxid", LongType()).add("confirmed", BooleanType())
@@ -137,7 +139,7 @@ def findings(spark: SparkSession) -> dict[str, list[Any]]:
         "'' as server", "'' as file", "0L as position", "*"
     )
     by: dict[str, list[Any]] = defaultdict(list)
-    for row in located(found, transactions, made.sessions).collect():
+    for row in located(found, transactions, sessions).collect():
         by[row["chroot"]].append(row)
     return by
 

@@ -374,6 +374,7 @@ def test_resets_of_offsets(spark: SparkSession, tmp_path: Path) -> None:
         deliveries=deliveries,
         views=rows_of(spark, tables.VIEWS),
         commits=rows_of(spark, tables.COMMITS),
+        herds=rows_of(spark, tables.HERDS),
     )
     by: dict[tuple[str, str], list[Any]] = {}
     (part,) = from_records(cast(Tables, every), Limits())
@@ -438,6 +439,7 @@ class Few:
     deliveries: Any
     views: Any
     commits: Any
+    herds: Any
     has_journals: bool = True
     generations: Any = None
     group_ownership: Any = None

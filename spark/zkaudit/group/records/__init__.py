@@ -19,10 +19,11 @@ from zkaudit.group.coverage import Coverage
 from zkaudit.group.records import coordinator, journals
 from zkaudit.group.records.coordinator import Lowered, Owned, State
 from zkaudit.group.records.journals import Committed, Delivered, Delivery, TopicPartition, View
+from zkaudit.group.rules.load import Herd, herd_finding
 from zkaudit.group.rules.rule import Finding
 from zkaudit.limits import Limits
 
-__all__ = ["Committed", "Delivery", "Lowered", "Owned", "Records", "State", "View"]
+__all__ = ["Committed", "Delivery", "Herd", "Lowered", "Owned", "Records", "State", "View"]
 
 
 @dataclass(slots=True)
@@ -36,6 +37,8 @@ class Records:
     """The members that ever registered."""
     deliveries: list[Delivery] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
+    herds: list[Herd] = field(default_factory=list)
+    """Those of ``Limits.herd_members`` members or more."""
     states: list[State] = field(default_factory=list)
     """In the order of the log."""
     owned: list[Owned] = field(default_factory=list)
@@ -76,6 +79,8 @@ class Records:
             assert reached is not None
             yield journals.past_delivery(self.group, past, reached)
         yield from journals.views_apart(self.group, self.views, limits)
+        for herd in self.herds:
+            yield herd_finding(self.group, herd)
         logs = groupby(self.states, attrgetter("log_partition"))
         changes = [change for _, states in logs for change in coordinator.changes_of(states)]
         yield from coordinator.storms(self.group, changes, limits)

@@ -186,6 +186,36 @@ class Contention(Rule):
         )
 
 
+class Herd(NamedTuple):
+    """A change of membership, and what the other members did: a row of table ``herds``."""
+
+    zxid: int
+    idx: int
+    time: int | None
+    member: str
+    change: str
+    basis: str
+    notified: int
+    rebalances: int
+    reads: int
+
+
+def herd_finding(group: str, herd: Herd) -> Finding:
+    """Return the finding about a herd."""
+    bound = {"modelled": "up to ", "measured": ""}.get(herd.basis, "at least ")
+    return Finding(
+        severity="low",
+        kind="herd",
+        basis="modelled" if herd.basis == "modelled" else "measured",
+        sentence=f"The {herd.change} of {herd.member} made {bound}{herd.notified} members of group "
+        f"{group} react, with {herd.rebalances} rebalances and {herd.reads} znode reads.",
+        evidence=(Evidence("herds", herd.zxid, herd.idx, what=herd.basis),),
+        zxid=herd.zxid,
+        time=herd.time,
+        member=herd.member,
+    )
+
+
 class Herds(Rule):
     """Changes of membership that woke many members. Without journals, it is not known how many of
     the others had a watch and rebalanced, so the figures are upper bounds."""
@@ -195,18 +225,9 @@ class Herds(Rule):
         if row.change is None or row.members is None:
             return
         notified = row.members - 1 if row.change == "join" else row.members
-        if notified < self.group.limits.herd_members:
-            return
-        member = row.registration.znode.name
-        yield Finding(
-            severity="low",
-            kind="herd",
-            basis="modelled",
-            sentence=f"The {row.change} of {member} made up to {notified} members of group "
-            f"{self.group.name} react, with {row.members} rebalances and {row.members**2} znode "
-            "reads.",
-            evidence=(Evidence("herds", row.at.zxid, row.at.idx, what="modelled"),),
-            zxid=row.at.zxid,
-            time=row.at.time,
-            member=member,
-        )
+        if notified >= self.group.limits.herd_members:
+            member = row.registration.znode.name
+            figures = notified, row.members, row.members**2
+            yield herd_finding(
+                self.group.name, Herd(*row.at, member, row.change, "modelled", *figures)
+            )
