@@ -672,3 +672,46 @@ def test_an_owner_znode_that_is_not_ephemeral() -> None:
         kinds(claim(1, 5)._replace(ephemeral=False), join(2, 6), delete(3, 6, MEMBER.format("a")))
         == []
     )
+
+
+def odd(zxid: int, session: int, member: str, content: bytes) -> Event:
+    """A session registers a member with a content that no member reads."""
+    return join(zxid, session, member)._replace(data=content)
+
+
+@pytest.mark.parametrize("content", [b"t", b"", b"{}", b"[]", b'{"subscription":{"t":"1"}}'])
+def test_a_registration_that_members_cannot_read_is_a_finding(content: bytes) -> None:
+    """It is a problem for members that are registered at the same time, before it or after it."""
+    kind = "unreadable registration"
+    alone = odd(1, 5, "x", content), delete(2, 5, MEMBER.format("x"))
+    assert kinds(*alone) == [("info", kind)]
+    assert kinds(*alone, join(3, 6)) == kinds(join(0, 6), close(0, 6), *alone) == [("info", kind)]
+    for events in ((alone[0], join(2, 6)), (join(0, 6), alone[0])):
+        (finding,) = (one for one in found(*events) if one.kind == kind)
+        assert (finding.severity, finding.basis, finding.end_zxid) == ("high", "proven", None)
+        assert (finding.member, finding.session, finding.zxid) == ("g_x", 5, 1)
+        assert "members of the JVM fail to rebalance" in finding.sentence
+
+
+def test_registrations_with_one_content_are_one_finding() -> None:
+    """Clients such as pykafka register under a new name each time."""
+    events = [odd(1, 5, "x", b"t"), odd(2, 6, "y", b"t"), close(3, 5), odd(4, 7, "z", b""),
+              close(5, 6)]  # fmt: skip
+    first, second = found(*events)
+    assert (first.member, first.zxid, first.end_zxid) == ("g_x", 1, 5)
+    assert first.sentence == (
+        "The registration of g_x in group g is not JSON: b't' (written by pykafka or samsa, as it "
+        "is the bare name of a topic). 2 registrations have this content. It is unknown which "
+        "topics it means."
+    )
+    assert (second.member, second.end_zxid) == ("g_z", None)
+
+
+def test_a_registration_that_the_scala_consumer_reads_is_no_finding() -> None:
+    """Without topics, as tools write it; with a filter; with what other clients add."""
+    for content in (
+        b'{"version":1,"subscription":{},"pattern":"static"}',
+        b'{"subscription":{"t.*":1,"u":1},"pattern":"white_list"}',
+        b'{"subscription":{"t":1},"pattern":"other","client":"x"} text',
+    ):
+        assert kinds(odd(1, 5, "x", content), join(2, 6)) == []

@@ -249,6 +249,10 @@ def test_a_lower_offset_of_a_recreated_topic_is_none() -> None:
     assert (stale.kind, stale.severity, stale.effect) == (
         "offset of a deleted topic", "medium", "unknown"
     )  # fmt: skip
+    assert stale.sentence.endswith(
+        "The member did not begin there. The offset was probably out of range, so that "
+        "`auto.offset.reset` chose another."
+    )
     before = told(*running(), commit(4, 40), commit(8, 50), facts=again)
     assert ("offset regression", "high", "proven", "repeated", 60) in before
 
@@ -259,6 +263,11 @@ def test_a_member_starts_a_recreated_topic_from_the_old_offset() -> None:
     finding = only(*running(), commit(7, 130), facts=facts)
     assert (finding.severity, finding.effect, finding.messages) == ("high", "lost", 100)
     assert [part.zxid for part in finding.evidence] == [5, 6, 7]
+    assert finding.sentence.endswith(
+        "first committed 130 for t-0 of group g when the stored offset was still 100, of a deleted "
+        "topic of the same name. If the member began there, 100 offsets (0 to 99) of the new topic "
+        "were not delivered."
+    )
     new = event(7, MEMBER, Act.CREATE, "/consumers/g/offsets/t/0", b"130")
     gone = delete(4, MEMBER, "/consumers/g/offsets/t/0")
     assert told(*running(), gone, new, facts=facts) == []

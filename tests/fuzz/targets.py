@@ -45,7 +45,7 @@ from zkmigrate.formats import decisions_file, offset_csv, plan_file
 from zkmigrate.model import Before, KafkaOffset, Record, Stage, Store
 from zkmigrate.stores import migration_marker, record
 
-from zkconsumer.admin import ids_lock, offset_files, topics, verifier
+from zkconsumer.admin import ids_lock, offset_files, topics
 from zkconsumer.broker import api_versions, sasl
 from zkconsumer.broker.cluster_reader import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
@@ -692,7 +692,7 @@ TARGETS: Final[dict[str, Target]] = {
         (b"g_host-1500000000000-abcd1234-0",),
     ),
     "registration-writer": Target(
-        verifier._registration_writer, (), ZNODE_S, (_REGISTRATION, _FILTER, b"{}")
+        znodes.registration_writer, (), ZNODE_S, (_REGISTRATION, _FILTER, b"{}")
     ),
     "replicas": Target(
         lambda data: topics._decode_replicas("/z", _node(data)),

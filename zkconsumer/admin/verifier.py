@@ -24,7 +24,7 @@ from zkconsumer.core.common.foreign_layout import BROKER_PARTITION, BYTES_NAME
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.ops import Node, session_text
 from zkconsumer.core.zookeeper.view import Assignor
-from zkconsumer.core.zookeeper.znodes import decode_offset, is_legal_topic, other_regexes
+from zkconsumer.core.zookeeper.znodes import decode_offset, is_legal_topic, registration_writer
 from zkconsumer.errors import ZnodeFormatError
 
 _BROKER_PARTITION = re.compile(BROKER_PARTITION)
@@ -159,7 +159,7 @@ class _Verifier:
     def _members(self) -> Iterator[Finding]:
         for member, node in sorted(self.snapshot.members.items()):
             path = f"{self.paths.ids}/{member}"
-            writer = _registration_writer(node.data)
+            writer = registration_writer(node.data)
             if member in self.registrations.quarantined:
                 reason = self.registrations.quarantined[member]
                 by = f" (written by {writer})" if writer else ""
@@ -365,15 +365,3 @@ def name_is_partition(name: str, partitions: Mapping[int, object]) -> bool:
 
 def _text(node: Node | None) -> str:
     return "none" if node is None else node.data.decode(errors="replace")
-
-
-def _registration_writer(data: bytes) -> str | None:
-    """Guess which other client wrote a registration that JVM members misread."""
-    text = data.decode(errors="replace")
-    if is_legal_topic(text):
-        return "pykafka or samsa, as it is the bare name of a topic"
-    if text.strip() == "{}":
-        return "poseidon_cluster, as it is an empty object"
-    if other_regexes("", data):
-        return "kafka-node, as it is a filter with several topics"
-    return None

@@ -115,10 +115,25 @@ _KINDS: Final = (
         lasts=True,
     ),
     FindingKind(
+        "unreadable registration",
+        ("high", "info"),
+        "The content of a registration is not a subscription: it is not JSON, as that of pykafka "
+        "and samsa, or it lacks a field. `high`: other members were registered meanwhile. Those of "
+        "the JVM fail to rebalance as long as it exists, and zkconsumer leaves it out. Several "
+        "registrations with one content are one finding.",
+        "The registration.",
+        "Give the two kinds of clients different groups. `zkconsumer groups verify` names such "
+        "registrations.",
+        lasts=True,
+    ),
+    FindingKind(
         "offset of a deleted topic",
         ("high", "medium"),
-        "A topic was recreated, and a member started from the old topic's offset.",
-        "The creation of the topic between two commits. Inferred, because its log is not read.",
+        "A topic was recreated, and when a member made its first commit, the stored offset was "
+        "still that of the old topic. `high`: the commit is not below it, so if the member began "
+        "there, it left out all earlier messages.",
+        "The creation of the topic between two commits. Inferred: the topic's log is not read, so "
+        "where the member began is not known.",
         "Delete the group's offsets of a topic before it is recreated: `zkconsumer groups delete "
         "--topic`.",
     ),

@@ -273,7 +273,7 @@ def restarted_under_the_same_id(s: Scene) -> Iterator[None]:
     b.claim(1).commit(1, 130)
 
 
-@incident("unowned interval", "unowned interval")
+@incident("unowned interval", "unowned interval", "unreadable registration")
 def unreadable_registration(s: Scene) -> Iterator[None]:
     """A home-made client registers without content. No member can rebalance until it leaves."""
     a, b = two(s)

@@ -1,21 +1,13 @@
-"""Fast scans and joins give the same answers as the plain rules that take quadratic time."""
+"""What Spark does with paths of groups agrees with the fold."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from zkaudit import schema
-from zkaudit.findings.base import Tables
 from zkaudit.group import znode_of
 from zkaudit.group.znodes import WITH_CHANGES
-from zkaudit.history.staging import (
-    stage,
-)
-from zkaudit.tables import catalog
-
-from tests.audit.histories import END, frame_of
+from zkaudit.history.staging import stage
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 
@@ -51,11 +43,3 @@ def test_spark_and_the_fold_read_paths_alike(spark: SparkSession, group: str | N
     assert sorted(row["path"] for row in changes) == sorted(
         z.path for z in chosen if z.tree in WITH_CHANGES
     )
-
-
-def of(spark: SparkSession, **rows: list[dict[str, Any]]) -> Tables:
-    """Tables of an audit that contain only these rows."""
-    made = {t.name: frame_of(spark, t.spark_type(), rows.get(t.name, [])) for t in catalog.TABLES}
-    end = frame_of(spark, END, [{"zxid": 10_000}])
-    names = Tables.__dataclass_fields__.keys() & made.keys()
-    return Tables(**{name: made[name] for name in names}, end=end)

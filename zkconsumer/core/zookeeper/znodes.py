@@ -254,6 +254,18 @@ def other_regexes(path: str, data: bytes) -> list[str]:
         return []
 
 
+def registration_writer(data: bytes) -> str | None:
+    """Guess which other client wrote a registration that JVM members misread; ``None``: unknown."""
+    text = data.decode(errors="replace")
+    if is_legal_topic(text):
+        return "pykafka or samsa, as it is the bare name of a topic"
+    if text.strip() == "{}":
+        return "poseidon_cluster, as it is an empty object"
+    if other_regexes("", data):
+        return "kafka-node, as it is a filter with several topics"
+    return None
+
+
 def is_ours(data: bytes) -> bool:
     """Return whether a registration shows that its member uses this library."""
     try:

@@ -36,7 +36,7 @@ from zkaudit.group.events import Began, Burst, Change, Commit, Lifetime, Members
 from zkaudit.group.facts import Facts
 from zkaudit.group.later import LaterEvents
 from zkaudit.group.live_moves import LiveMove
-from zkaudit.group.rules.layouts import ForeignOwners
+from zkaudit.group.rules.layouts import ForeignOwners, UnreadableRegistrations
 from zkaudit.group.rules.load import Contention, Herds, Storms
 from zkaudit.group.rules.members import Flapping, Stalled
 from zkaudit.group.rules.moves import (
@@ -72,6 +72,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     Contention,
     Herds,
     ForeignOwners,
+    UnreadableRegistrations,
     CommitsPastMoves,
     WrongOffsets,
     Jumps,

@@ -1,22 +1,19 @@
-"""The rule about owners whose znodes have another client's layout.
-
-Members of the JVM and of this library ignore such znodes, so both may read the same partitions. The
-audit does not understand them either: it only says that they are there.
+"""The rules about znodes of other clients, which members of the JVM and of this library ignore or
+misread. The audit does not understand them either: it only says that they are there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
 
 from zkaudit.group.coverage import UNKNOWN
 from zkaudit.group.events import Lifetime, Moment
 from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
 from zkaudit.group.rules.words import hex_of, latest
-from zkaudit.group.znodes import FOREIGN, OWNERS, Znode
-
-KIND: Final = "owner in another layout"
+from zkaudit.group.znodes import FOREIGN, IDS, OWNERS, Znode
+from zkconsumer.core.zookeeper.znodes import decode_registration, registration_writer
+from zkconsumer.errors import ZnodeFormatError
 
 
 @dataclass(slots=True)
@@ -99,7 +96,7 @@ class ForeignOwners(Rule):
         path, end = claims.znode.path, None if claims.live else claims.end
         return Finding(
             severity="high" if claims.shared else "medium",
-            kind=KIND,
+            kind="owner in another layout",
             basis="proven",
             sentence=f"Session {hex_of(session)} claimed {len(claims.paths)} partitions of topic "
             f"{topic} of group {self.group.name} in another client's layout ({path}). Members of "
@@ -112,4 +109,91 @@ class ForeignOwners(Rule):
             topic=topic,
             partition=claims.znode.partition,
             session=session,
+        )
+
+
+@dataclass(slots=True)
+class _Registrations:
+    """Registrations that have one content, which is not understood."""
+
+    first: Lifetime
+    reason: str
+    count: int = 0
+    live: set[str] = field(default_factory=set)
+    end: Moment | None = None
+    """The last that is known."""
+    shared: bool = False
+    """Whether a member whose registration can be read was registered meanwhile."""
+
+
+class UnreadableRegistrations(Rule):
+    """One finding for each content of registrations that members cannot read. ``high`` if another
+    member was registered meanwhile, as it cannot rebalance until they are gone."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._odd: dict[bytes, _Registrations] = {}
+        self._readable: dict[str, Lifetime] = {}
+
+    def began(self, lifetime: Lifetime) -> Iterable[Finding]:
+        """Try to read a registration."""
+        if lifetime.znode.tree != IDS:
+            return ()
+        path, data = lifetime.znode.path, lifetime.data or b""
+        try:
+            decode_registration(path, data)
+        except ZnodeFormatError as error:
+            odd = self._odd.setdefault(data, _Registrations(lifetime, error.reason))
+            odd.count += 1
+            odd.live.add(path)
+            odd.shared |= any(map(self.group.exists, self._readable.values()))
+        else:
+            self._readable[path] = lifetime
+            for odd in self._odd.values():
+                odd.shared |= bool(odd.live)
+        return ()
+
+    def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
+        """Note the end of a registration."""
+        path = lifetime.znode.path
+        self._readable.pop(path, None)
+        for odd in self._odd.values():
+            if path in odd.live:
+                odd.live.remove(path)
+                odd.end = lifetime.end
+        return ()
+
+    def finish(self, end: Moment) -> Iterable[Finding]:
+        """Report each content."""
+        for data, odd in self._odd.items():
+            yield self._finding(data, odd)
+
+    def _finding(self, data: bytes, odd: _Registrations) -> Finding:
+        member, group = odd.first.znode.name, self.group.name
+        start = odd.first.start
+        assert isinstance(start, Moment)
+        end = None if odd.live else odd.end
+        writer = registration_writer(data)
+        text = f"The registration of {member} in group {group} {odd.reason}"
+        text += f" (written by {writer}). " if writer else ". "
+        if odd.count > 1:
+            text += f"{odd.count} registrations have this content. "
+        text += "It is unknown which topics it means."
+        if odd.shared:
+            text += " Other members were registered meanwhile: members of the JVM fail to rebalance"
+            text += " as long as there is such a registration."
+        return Finding(
+            severity="high" if odd.shared else "info",
+            kind="unreadable registration",
+            basis="proven",
+            sentence=text,
+            evidence=(
+                Evidence("registrations", start.zxid, None, odd.first.session, "registered"),
+            ),
+            zxid=start.zxid,
+            time=start.time,
+            end_zxid=None if end is None else end.zxid,
+            end_time=None if end is None else end.time,
+            member=member,
+            session=odd.first.session,
         )

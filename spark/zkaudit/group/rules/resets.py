@@ -251,7 +251,7 @@ class Jumps(Rule):
 
 
 class StaleOffsets(Rule):
-    """Offsets of a deleted topic from which a member started to read the recreated topic."""
+    """Offsets of a deleted topic that were still stored when a member read the recreated topic."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -299,18 +299,19 @@ class StaleOffsets(Rule):
             writer = who(group, member, commit.session)
         is_past = offset is not None and offset >= stale
         effect = (
-            f": {span(0, stale)} of the new topic were not delivered."
+            f"If the member began there, {span(0, stale)} of the new topic were not delivered."
             if is_past
-            else ": it was out of range, so `auto.offset.reset` chose where to begin."
+            else "The member did not begin there. The offset was probably out of range, so that "
+            "`auto.offset.reset` chose another."
         )
         what = f"{stale} -> {offset_text(offset)}"
         return Finding(
             severity="high" if is_past else "medium",
             kind="offset of a deleted topic",
             basis="inferred",
-            sentence=f"{writer} started {partition_of(commit.znode)} of group {group} from {stale},"
-            " the offset of a topic of the same name that had been deleted; its first commit is "
-            f"{offset_text(offset)}{effect}",
+            sentence=f"{writer} first committed {offset_text(offset)} for "
+            f"{partition_of(commit.znode)} of group {group} when the stored offset was still "
+            f"{stale}, of a deleted topic of the same name. {effect}",
             evidence=(
                 Evidence("partitions", made.deleted_zxid, None, None, "topic deleted"),
                 Evidence("partitions", made.zxid, None, None, "topic created again"),
