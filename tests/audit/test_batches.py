@@ -14,6 +14,8 @@ from zkaudit.limits import Limits
 from zkaudit.schema import arrow_schema
 
 from tests.audit.group_histories import RandomGroup
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.znodes import encode_member, encode_mode
 
 TYPES = {act: kind for kind, act in reversed(ACTS.items())}
 
@@ -102,3 +104,24 @@ def test_findings_leave_with_the_rows() -> None:
     assert [(row["zxid"], row["what"]) for row in finding["evidence"]] == [
         (1, "claimed"), (2, "deleted"),
     ]  # fmt: skip
+
+
+def test_the_modes_of_a_live_move_are_rows() -> None:
+    """An id that is not valid Unicode, from a znode that anybody may write, fails no audit."""
+    member = "/consumers/g/live/members/a"
+    events = [
+        Event(1, 0, 1, 4, Act.CREATE, "/consumers/g/live/mode", encode_mode(Mode.KAFKA), False),
+        Event(2, 0, 2, 5, Act.CREATE, "/consumers/g/ids/a", b"{}", True),
+        Event(2, 1, 2, 5, Act.CREATE, member, encode_member(None, "\ud800"), True),
+        Event(3, 0, 3, 5, Act.SET, member, encode_member(0, "a-1"), False, version=1),
+    ]
+    rows = [row_of(1, EVENTS, event) for event in events]
+    output = fold_batches(arrow_schema(OUTPUT), Coverage(), batches_of(rows, 10))
+    table = pa.Table.from_batches(output, arrow_schema(OUTPUT)).to_pylist()
+    (mode,) = (row for row in table if row["table"] == "migrations")
+    assert (mode["mode"], mode["coordination"], mode["version"]) == ("kafka", "coordinator", 0)
+    assert (mode["start_zxid"], mode["ended"], mode["session"]) == (1, "still", 4)
+    assert [(ack["member"], ack["zxid"]) for ack in mode["acknowledged"]] == [("a", 3)]
+    (phase,) = (row for row in table if row["table"] == "phases")
+    assert (phase["session"], phase["coordination"], phase["end_zxid"]) == (5, "coordinator", None)
+    assert {row["member"] for row in table if row["table"] == "member_ids"} == {"?", "a-1"}

@@ -206,7 +206,7 @@ class LiveMoves:
             tuple(_with_members(*each, ours) for each in zip(spans, acknowledged, strict=True)),
             tuple(self._registrations),
             migratable,
-            frozenset(member_id_of(row.event.data or b"") for row in writes) - {""},
+            frozenset(_unicode(member_id_of(row.event.data or b"")) for row in writes) - {""},
             tuple(_locks(row.event for row in self._changes[LOCK])),
             closed,
             self._coverage,
@@ -322,6 +322,11 @@ def _locks(events: Iterable[Event]) -> Iterator[Lock]:
         if locked != before:
             yield Lock(Moment(*event[:3]), event.session, locked)
         before = locked
+
+
+def _unicode(text: str) -> str:
+    """Text from JSON, which may have half a surrogate pair that no table can store."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def is_lock_record(data: bytes | None) -> bool:
