@@ -9,7 +9,16 @@ from typing import Any
 import pyarrow as pa
 from zkaudit.findings import outside
 from zkaudit.group import Coverage, Finding
-from zkaudit.group.records import Committed, Delivery, Lowered, Owned, Records, State, View
+from zkaudit.group.records import (
+    Committed,
+    Delivery,
+    Herd,
+    Lowered,
+    Owned,
+    Records,
+    State,
+    View,
+)
 from zkaudit.group.records.coordinator import OWN_PROTOCOL
 from zkaudit.limits import Limits
 from zkaudit.schema import arrow_schema
@@ -284,26 +293,34 @@ def test_rows_of_all_parts_reach_their_rules() -> None:
         "state": State(3, 1, 5, True, 1, "range", ["a"], {"a": "c"}, {"a": "/h"})._asdict()
         | {"clients": [("a", "c")], "hosts": [("a", "/h")]},
         "lowered": Lowered("t", 0, 5, 90, 100, 3, 77)._asdict(),
+        "herd": Herd(7, 0, 7 * US, "a", "join", "measured in part", 60, 3, 9)._asdict(),
         "committed": Committed("t", 0, "a", 100, 0, 7, 1, 60)._asdict(),
     }  # fmt: skip
     more = [
         ("view", parts["view"] | {"member": "b", "members": ["b"]}),
         ("owned", owned("plain", 15, 99)._asdict()),
     ]
-    empty = dict.fromkeys(parts)
+    empty = dict.fromkeys((*parts, "moves"))
     rows = [
         {"chroot": "", "group": group} | empty | {name: part}
         for group in ("g", "h")
         for name, part in sorted([*parts.items(), *more], key=lambda one: one[0] == "committed")
     ]
+    rows.append({"chroot": "", "group": "h"} | empty | {"moves": True})
     table = pa.Table.from_pylist(rows)
-    rules = outside.Outside(Coverage([], [5]), Limits(), frozenset({("", "h")}))
+    rules = outside.Outside(Coverage([], [5]), Limits())
     schema = arrow_schema(outside.COLUMNS)
     batches = outside.judged(schema, rules, table.to_batches(max_chunksize=4))
     found = [row for batch in batches for row in batch.to_pylist()]
-    kinds = ["commit past delivery", "members whose views disagree", "offset regression"]
+    kinds = ["commit past delivery", "herd", "members whose views disagree", "offset regression"]
     assert sorted(row["kind"] for row in found if row["group"] == "g") == [*kinds, "two owners"]
     assert sorted(row["kind"] for row in found if row["group"] == "h") == [
         *kinds, "two owners during a move"
     ]  # fmt: skip
     assert all(row["evidence"] and row["sentence"] for row in found)
+    (herd,) = (row for row in found if row["kind"] == "herd" and row["group"] == "g")
+    assert (herd["severity"], herd["basis"], herd["zxid"]) == ("low", "measured", 7)
+    assert herd["sentence"] == (
+        "The join of a made at least 60 members of group g react, with 3 rebalances and 9 znode "
+        "reads."
+    )
