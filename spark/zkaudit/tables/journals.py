@@ -262,7 +262,8 @@ def views(lines_: DataFrame) -> DataFrame:
 
 
 def herds(steps: DataFrame, lines_: DataFrame) -> DataFrame:
-    """Table ``herds``, from ``build.steps``: measured if members kept journals, else modelled.
+    """Table ``herds``: measured if members kept journals, else modelled. ``steps``: the rows
+    ``membership`` of the fold.
 
     A journal line counts towards the last change before it, if that was at most 30 s ago.
     """
