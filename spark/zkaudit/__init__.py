@@ -55,10 +55,9 @@ def audit(
     options of ``zkaudit run``: ``unowned_seconds=60``.
 
     Raises InputMissingError if inputs do not exist or nothing in them matches the group or time;
-    AuditError for damaged logs, for a session of Spark Connect, and while another process writes to
-    ``out``; TypeError for an unknown limit.
+    AuditError for damaged logs, and while another process writes to ``out``; TypeError for an
+    unknown limit.
     """
-    _check_session(spark)
     from zkaudit.job.audit import Options, run
     from zkaudit.job.output import load
     from zkaudit.job.place import locked
@@ -106,10 +105,9 @@ def export(
     ``overwrite``, a table that exists is an error.
 
     Raises InputMissingError if there is no audit; SchemaMismatchError if a table has other columns;
-    AuditError if tables exist, have rows of ``run_id`` already, or cannot be written, and for a
-    session of Spark Connect; ValueError for arguments that exclude each other.
+    AuditError if tables exist, have rows of ``run_id`` already, or cannot be written; ValueError
+    for arguments that exclude each other.
     """
-    _check_session(spark)
     from zkaudit.job.export import FORMATS, Mode, Target, export
 
     if (to is None) == (catalog is None):
@@ -121,17 +119,6 @@ def export(
     target = Target(None if to is None else str(to).rstrip("/"), catalog, format)
     mode: Mode = "append" if append else "overwrite" if overwrite else "create"
     return export(spark, out, target, mode, run_id).run_id
-
-
-def _check_session(spark: SparkSession) -> None:
-    """An audit uses the driver's JVM. The data sources need only DataFrames."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        from zkaudit.errors import AuditError
-
-        raise AuditError(
-            "this is a session of Spark Connect, and an audit needs a classic one: start it on the "
-            "driver with SparkSession.builder.master(...), or use the command zkaudit run"
-        )
 
 
 def _utc(time: datetime | str | None) -> str | None:

@@ -113,10 +113,9 @@ def _foreign() -> tuple[type[Exception], ...]:
     """Errors of the operating system, and of Spark if it was loaded."""
     if sys.modules.get("pyspark") is None:
         return (OSError,)
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
+    from zkaudit.job.spark import spark_errors
 
-    return (OSError, PySparkException, Py4JError)
+    return (OSError, *spark_errors())
 
 
 def _line(error: Exception) -> str:
@@ -124,6 +123,8 @@ def _line(error: Exception) -> str:
 
     if isinstance(error, OSError):
         return no_file(error.errno, error.strerror or str(error), error.filename)
+    from zkaudit.job.spark import reason_of
+
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text:
         return "Spark cannot start Java: install Java 17 or later, or set JAVA_HOME"
@@ -132,12 +133,10 @@ def _line(error: Exception) -> str:
             f"PYSPARK_PYTHON={program[1]}: Spark cannot run it: the same path must work on the "
             "executors and, to plan the audit, in the driver's current directory"
         )
-    # The first line of an error in Java only names the call.
-    lines = [line.removeprefix(": ").strip() for line in text.splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
-        del lines[0]
-    reason = next(iter(lines), type(error).__name__)
-    return f"Spark failed and --out may be incomplete: fix the cause, then run again: {reason}"
+    return (
+        "Spark failed and --out may be incomplete: fix the cause, then run again: "
+        f"{reason_of(error)}"
+    )
 
 
 if __name__ == "__main__":

@@ -271,7 +271,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark session on two threads and loopback that knows both sources. Each process has one.
     The data is small, so compiling or planning again costs more than it saves. The tests of the
     cluster and of Ctrl-C plan as an audit does."""
-    from zkaudit.job.spark import remember
     from zkaudit.sources.zookeeper import register
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -300,6 +299,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     register(session)
-    remember(session._jvm)
     yield session
     session.stop()

@@ -19,8 +19,7 @@ print(*(option for option in java if option in ("-Dmine=1", "-XX:TieredStopAtLev
 
 
 def test_a_local_session_keeps_the_users_settings(tmp_path: Path) -> None:
-    """``spark-defaults.conf`` counts. zkaudit chooses the number of shuffle partitions only if the
-    user has chosen none, and adds its Java options to the user's."""
+    """``spark-defaults.conf`` counts, and zkaudit adds its Java options to the user's."""
     (tmp_path / "spark-defaults.conf").write_text(
         "spark.sql.shuffle.partitions 3\nspark.driver.extraJavaOptions -Dmine=1\n"
     )

@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit.errors import AuditError, SchemaMismatchError
 from zkaudit.job.output import load, rows_in
 from zkaudit.job.place import finished
-from zkaudit.job.spark import PACKED, bytes_of, planned_for
+from zkaudit.job.spark import PACKED, bytes_of, planned_for, reason_of, spark_errors
 
 Mode: TypeAlias = Literal["create", "append", "overwrite"]
 FORMATS: Final = ("parquet", "delta", "iceberg")
@@ -54,10 +53,15 @@ class Target:
         """Whether there is something of this name."""
         if self.place is None:
             return bool(spark.catalog.tableExists(self.name(table)))
-        session: Any = spark  # the file system is that of Spark's writers
-        path = session._jvm.org.apache.hadoop.fs.Path(self.name(table))
-        settings = session._jsparkSession.sessionState().newHadoopConf()
-        return bool(path.getFileSystem(settings).exists(path))
+        # A format that looks at no content. If there were one path, Spark would look for a stream's
+        # metadata there, and log that there are none.
+        try:
+            _columns(spark.read.format("binaryFile").load([self.name(table)] * 2))
+        except PySparkException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            return False
+        return True
 
     def read(self, spark: SparkSession, table: str) -> DataFrame:
         """The rows that are there."""
@@ -122,7 +126,7 @@ def export(
     size = PACKED * bytes_of(place.glob("*/*.parquet"))
     for name, frame in frames.items():
         with planned_for(spark, size), _named(spark, target, name, done):
-            save = "errorifexists" if name not in there else mode
+            save = "error" if name not in there else mode
             target.write(frame, name, save)
         done = f" (run {run_id} is incomplete)"
     rows = {name: rows_in(place / name) for name in tables}
@@ -195,17 +199,16 @@ def _named(
     """Turn Spark's errors into one line that names the table and the fix."""
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:
+    except spark_errors() as error:
         place = target.catalog or target.place if table is None else target.name(table)
         raise AuditError(f"{place}: {_reason(spark, target, error)}{done}") from None
 
 
 def _reason(spark: SparkSession, target: Target, error: Exception) -> str:
-    java = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
-    reason = next(filter(str.strip, str(java).splitlines()), type(error).__name__).strip()
+    reason = reason_of(error)
     if "No FileSystem for scheme" in reason or "S3AFileSystem not found" in reason:
-        session: Any = spark
-        version = session._jvm.org.apache.hadoop.util.VersionInfo.getVersion()
+        name = "'org.apache.hadoop.util.VersionInfo', 'getVersion'"
+        ((version,),) = spark.sql(f"select java_method({name})").collect()
         return (
             f"this session cannot write there: add the jar of the file system, for s3a --conf "
             f"spark.jars.packages=org.apache.hadoop:hadoop-aws:{version}"

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from py4j.java_gateway import JavaClass
 from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -46,8 +45,6 @@ _OURS: Final = {
     "spark.sql.ansi.enabled": "true",
 }
 """Settings that the tables depend on."""
-_CALLED: Final = ("functions", "org.apache.spark.sql.functions", "PythonUtils", "PythonSQLUtils")
-"""Java classes whose static methods PySpark calls."""
 _SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?")
 """The last line of a traceback for an ``OSError``."""
 
@@ -88,40 +85,9 @@ def session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name, value in {**_OURS, **(settings or {})}.items():
         builder = builder.config(name, value)
-    spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
-    remember(spark.sparkContext._jvm)
-    if master is not None and master.startswith("local"):
-        _share_out(spark)
     if quiet and master is None:  # spark-submit's JVM is already running
-        spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
-class _Functions(JavaClass):
-    """A Java class that asks Java only once for each of its static methods."""
-
-    def __getattr__(self, name: str) -> Any:
-        self.__dict__[name] = found = super().__getattr__(name)
-        return found
-
-
-def remember(jvm: Any) -> None:
-    """Keep the classes that PySpark looks up by name for every function that it calls.
-
-    There are thousands of such calls in an audit, and for a short name Java searches all jars.
-    """
-    for name in _CALLED:
-        found = getattr(jvm, name)
-        known = [getattr(found, part, None) for part in ("_fqn", "_gateway_client")]
-        if None not in known:  # these are private parts of py4j
-            setattr(jvm, name, _Functions(*known))
-
-
-def _share_out(spark: SparkSession) -> None:
-    """Set the number of shuffle partitions, unless the user has (``spark-defaults.conf``)."""
-    name = "spark.sql.shuffle.partitions"
-    if not spark.sparkContext.getConf().contains(name):
-        spark.conf.set(name, str(8 * (os.cpu_count() or 2)))
+        builder = builder.config("spark.log.level", "ERROR")
+    return builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
 
 
 @contextmanager
@@ -131,7 +97,7 @@ def planned_for(spark: SparkSession, size: int, times: int = 1) -> Iterator[None
 
     The session's settings are restored at the end.
     """
-    if size >= times * SMALL_BYTES or not spark.sparkContext.master.startswith("local"):
+    if size >= times * SMALL_BYTES or not str(spark.conf.get("spark.master")).startswith("local"):
         yield
         return
     with settings_of(spark, _SMALL):
@@ -186,6 +152,21 @@ def bytes_of(files: Iterable[str | Path]) -> int:
             found = Path(file).stat()
             total += min(found.st_size, found.st_blocks * 512)
     return total
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """Errors of Spark. A classic session also raises Java's own ones, from a library that one of
+    Spark Connect does not need."""
+    java = sys.modules.get("py4j.protocol")
+    return (PySparkException,) if java is None else (PySparkException, java.Py4JError)
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error of Spark. In one of Java, it only names the call."""
+    lines = [line.removeprefix(": ").strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        del lines[0]
+    return next(iter(lines), type(error).__name__)
 
 
 @contextmanager

@@ -1,0 +1,99 @@
+"""An audit in a session of Spark Connect, whose client has no JVM."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import zkaudit
+from pyspark.sql import SparkSession
+from zkaudit.job.output import load
+from zkaudit.tables import catalog
+
+from tests.audit.corpus.incidents import LIMITS
+from tests.audit.corpus.judge import directories
+
+pytestmark = pytest.mark.timeout(600)
+_SCRIPT = f"""
+import sys
+from pathlib import Path
+
+import zkaudit
+from pyspark.sql import SparkSession
+from zkaudit.errors import AuditError, InputMissingError
+
+builder = SparkSession.builder.remote("local[2]")
+for name, value in {{
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}}.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+assert type(spark).__module__.startswith("pyspark.sql.connect")
+logs, out, lake = sys.argv[1:]
+tables = zkaudit.audit(spark, logs, out, **{LIMITS!r})
+assert tables["findings"].count() > 20
+print(zkaudit.export(spark, out, lake, run_id="monday"))
+for again in (lambda: zkaudit.export(spark, out, lake),
+              lambda: zkaudit.audit(spark, logs, out, group="nosuch"),
+              lambda: zkaudit.audit(spark, logs, out, group="("),
+              lambda: zkaudit.export(spark, out, "nosuch://x/y")):
+    try:
+        again()
+    except (AuditError, InputMissingError) as error:
+        print(error)
+(log,) = Path(logs).glob("log.*")
+content = bytearray(log.read_bytes())
+content[len(content) // 2] ^= 1
+log.write_bytes(content)
+try:
+    zkaudit.audit(spark, logs, out)
+except AuditError as error:
+    print(error)
+spark.stop()
+"""
+
+
+def test_an_audit_in_a_session_of_spark_connect(spark: SparkSession, tmp_path: Path) -> None:
+    """It has the tables that a classic session writes, and its exports and errors."""
+    logs = directories(tmp_path)["whole"]
+    zkaudit.audit(spark, logs, tmp_path / "classic", **LIMITS)
+    ran = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, str(logs), str(tmp_path / "out"), str(tmp_path / "lake")],
+        # Servers of tests have free ports.
+        env=os.environ | {"SPARK_TESTING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    for table in catalog.TABLES:
+        rows = [
+            sorted(map(repr, pq.read_table(tmp_path / name / "tables" / table.name).to_pylist()))
+            for name in ("classic", "out")
+        ]
+        assert rows[0] == rows[1], table.name
+    done, *errors = ran.stdout.splitlines()
+    assert done == "monday"
+    for error, words in zip(
+        errors,
+        (
+            "exists already: add rows with --append",
+            "'nosuch'",
+            "'(': not a valid Java regex",
+            "this session cannot write there: add the jar of the file system",
+            "checksum",
+        ),
+        strict=True,
+    ):
+        assert words in error
+    exported = spark.read.parquet(str(tmp_path / "lake" / "findings"))
+    assert exported.count() == load(spark, tmp_path / "out")[1]["findings"].count() > 20
