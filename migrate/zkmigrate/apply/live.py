@@ -1,17 +1,18 @@
-"""Moves one running group through its modes: gates, locks, barriers. The thread of ``Stores``.
+"""Moves one running group through its modes: gates, locks, barriers. Steps without IO.
 
-Every step first checks whether its work on the group is already done, so that another process
-can resume a stage. The mode is written only if it has not changed since it was read. A step never
-moves a group against its direction: ``lock`` leaves a group alone that is in Kafka.
+A step yields its requests to both stores and is sent their replies. ``live_driver.perform`` carries
+it out; the simulator plays the same steps. Every step first checks whether its work on the group is
+already done, so that another process can resume a stage. The mode is written only if it has not
+changed since it was read. A step never moves a group against its direction: ``lock`` leaves a group
+alone that is in Kafka.
 """
 
 from __future__ import annotations
 
 import re
-import threading
 import time
-from collections.abc import Callable, Mapping, Set
-from typing import Final, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Mapping, Set
+from typing import Any, Final, NamedTuple, TypeVar
 
 from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import read_group
@@ -40,6 +41,7 @@ from zkconsumer.core.zookeeper.ops import (
     MultiOp,
     Ok,
     SetData,
+    ZkOp,
 )
 from zkconsumer.core.zookeeper.scripts.common import Script, attempt, ensure_path, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths, is_ours
@@ -58,12 +60,48 @@ from zkmigrate.stores.offset_znodes import (
     offset_in,
     offset_partitions,
 )
-from zkmigrate.stores.sessions import Stores
 
+T = TypeVar("T")
 _POLL: Final = 0.2
 """Seconds between two checks of a group while waiting for it."""
 _NAMED: Final = 5
 _MEMBER_ID: Final = re.compile(r"(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class FetchOffsets(NamedTuple):
+    """Reply: offsets in Kafka, as ``Stores.fetch``."""
+
+    group: str
+    known: tuple[TopicPartition, ...]
+
+
+class ListMembers(NamedTuple):
+    """Reply: the members of the coordinator's group, as ``GroupCoordinators.members``."""
+
+    group: str
+
+
+class FindHidden(NamedTuple):
+    """Reply: which of the topics brokers hide, as ``GroupCoordinators.hidden``."""
+
+    topics: frozenset[str]
+
+
+class Begin(NamedTuple):
+    """No reply. The work on the group begins now. ``reached``: it is known to be done already."""
+
+    reached: bool
+
+
+class Wait(NamedTuple):
+    """Reply: whether the command is to end instead."""
+
+    seconds: float
+
+
+Request = FetchOffsets | ListMembers | FindHidden | Wait | Begin
+LiveScript = Generator[ZkOp | Request, Any, T]
+"""Yields requests and is sent their replies. A script that asks ZooKeeper alone is one, too."""
 
 
 class InZooKeeper(NamedTuple):
@@ -80,20 +118,15 @@ class InZooKeeper(NamedTuple):
     foreign: frozenset[str]
 
 
-def look(stores: Stores, group: str) -> Facts:
+def look(group: str) -> LiveScript[Facts]:
     """Read everything that the gates need. Raises the errors of both stores."""
     # In this order: what is stored in one only while it is read must look behind, not ahead.
-    before = {
-        tp: stored.offset
-        for tp, stored in stores.fetch(group, stores.zk.run(offset_partitions(group))).items()
-    }
-    group_now = stores.zk.run(_in_zookeeper(group))
-    after = {
-        tp: stored.offset for tp, stored in stores.fetch(group, list(group_now.offsets)).items()
-    }
-    others = {
-        name for name in stores.kafka.members(group) if _id_of(name) not in group_now.member_ids
-    }
+    known = yield from offset_partitions(group)
+    before = yield from _in_kafka(group, known)
+    group_now = yield from _in_zookeeper(group)
+    after = yield from _in_kafka(group, group_now.offsets)
+    members = yield ListMembers(group)
+    others = {name for name in members if _id_of(name) not in group_now.member_ids}
     clients = {_client_of(one) for one in group_now.member_ids} - {""}
     former = {name for name in others if _client_of(_id_of(name)) in clients}
     back = group_now.mode in (Mode.LOCKED, Mode.ZOOKEEPER)
@@ -114,8 +147,13 @@ def look(stores: Stores, group: str) -> Facts:
         frozenset(former),
         group_now.misplaced,
         group_now.foreign,
-        stores.kafka.hidden({tp.topic for tp in group_now.offsets}),
+        (yield FindHidden(frozenset(tp.topic for tp in group_now.offsets))),
     )
+
+
+def _in_kafka(group: str, known: Iterable[TopicPartition]) -> LiveScript[dict[TopicPartition, int]]:
+    stored = yield FetchOffsets(group, tuple(known))
+    return {tp: one.offset for tp, one in stored.items()}
 
 
 def before_stage(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
@@ -133,30 +171,31 @@ class Step(NamedTuple):
 
 
 class LiveMove:
-    """One group. ``wait``: seconds to wait for members and offsets at each gate.
+    """The steps of one group, which ``perform`` carries out.
 
-    ``say`` is called with the name of each gate that is passed. Once ``stopped`` is set, a step
-    that waits ends as if its time were over.
+    Args:
+        group: its name.
+        wait: seconds to wait for members and offsets at each gate.
+        say: called with the name of each gate that is passed.
+        now: seconds of a clock.
     """
 
     def __init__(
         self,
-        stores: Stores,
         group: str,
         wait: float,
         say: Callable[[str], object],
-        stopped: threading.Event | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stores = stores
-        self._group = group
+        self.group = group
         self._paths = LivePaths.of(group)
         self._wait = wait
         self._say = say
-        self._stopped = stopped or threading.Event()
+        self._now = now
 
-    def check(self, target: Mode, back: bool = False) -> Step:
+    def check(self, target: Mode, back: bool = False) -> LiveScript[Step]:
         """Only check the gate before ``target``. ``back``: towards ZooKeeper."""
-        facts = look(self._stores, self._group)
+        facts = yield from look(self.group)
         if facts.mode is target:
             return Step(facts.mode, False, self._late(facts))
         if has_reached(facts.mode, target, back):
@@ -165,19 +204,18 @@ class LiveMove:
         why = before_stage(facts, Mode.KAFKA if over else target)  # ``back`` goes over it
         return Step(facts.mode, False, why)
 
-    def prepare(self) -> Step:
+    def prepare(self) -> LiveScript[Step]:
         """Give the group a mode. Members that are not migratable are named in the result."""
-        zk = self._stores.zk
-        mode, version = zk.run(read_mode(self._paths))
-        facts = look(self._stores, self._group)
+        mode, version = yield from read_mode(self._paths)
+        facts = yield from look(self.group)
         why = start_obstacles(facts)
         if why and mode is Mode.ZOOKEEPER:
             return Step(mode, False, tuple(why))
-        found = zk.run(record.read(self._group))
-        changed = version < 0 and self._write_mode(Mode.ZOOKEEPER, -1, found)
-        deadline = time.monotonic() + self._wait
+        found = yield from record.read(self.group)
+        changed = version < 0 and (yield from self._write_mode(Mode.ZOOKEEPER, -1, found))
+        deadline = self._now() + self._wait
         while True:
-            facts = look(self._stores, self._group)
+            facts = yield from look(self.group)
             late = self._late(facts)
             legacy = facts.registered - facts.members.keys()
             if legacy:
@@ -188,108 +226,107 @@ class LiveMove:
                     "first, as they keep migratable members out"
                 )
                 late = (Obstacle(Code.PLAIN_MEMBER, text),)
-            if not late or time.monotonic() >= deadline or self._stopped.wait(_POLL):
+            if not late or self._now() >= deadline or (yield Wait(_POLL)):
                 return Step(mode, changed, late)
 
-    def lock(self) -> Step:
+    def lock(self) -> LiveScript[Step]:
         """Keep legacy consumers out, then go to ``locked``; unlock again if that is refused."""
-        facts = look(self._stores, self._group)
+        facts = yield from look(self.group)
         if facts.mode not in (Mode.ZOOKEEPER, Mode.LOCKED):
-            return self.go(Mode.LOCKED)
-        first = self.check(Mode.LOCKED)
+            return (yield from self.go(Mode.LOCKED))
+        first = yield from self.check(Mode.LOCKED)
         if not may_pass(first.why):
             return first
         was = facts.ids_locked
-        fault = self._keep_out()
+        fault = yield from self._keep_out()
         if fault is not None:
             return Step(facts.mode, False, (fault,))
         if not was:
             self._say("legacy consumers can no longer register")
-        step = self.go(Mode.LOCKED)
-        if step.mode is Mode.ZOOKEEPER and step.why and not was and self._let_in():
+        step = yield from self.go(Mode.LOCKED)
+        if step.mode is Mode.ZOOKEEPER and step.why and not was and (yield from self._let_in()):
             self._say("legacy consumers can register again")
         return step
 
-    def unlock(self) -> Step:
+    def unlock(self) -> LiveScript[Step]:
         """Go to ``zookeeper``, then let legacy consumers in.
 
         Not in a group that was moved while it was stopped: its lock is that of the move.
         """
-        step = self.go(Mode.ZOOKEEPER, back=True)
+        step = yield from self.go(Mode.ZOOKEEPER, back=True)
         if step.why:
             return step
         try:
-            was = self._let_in()
+            was = yield from self._let_in()
         except GroupRefusedError as error:
-            mode = self._stores.zk.run(read_mode(self._paths))[0]
+            mode, _ = yield from read_mode(self._paths)
             return Step(mode, step.changed, (_other_operator(str(error)),))
-        if self._stores.zk.run(guard.look(self._group)).guard is Guard.LOCKED:
-            mode = self._stores.zk.run(read_mode(self._paths))[0]
+        if (yield from guard.look(self.group)).guard is Guard.LOCKED:
+            mode, _ = yield from read_mode(self._paths)
             return Step(mode, step.changed, (_other_operator(guard.LOCKED_MEANWHILE),))
         if was:
             self._say("legacy consumers can register again")
         return step._replace(changed=step.changed or was)
 
-    def back(self) -> Step:
+    def back(self) -> LiveScript[Step]:
         """Go back to ``locked``, over ``kafka`` where the group is ``open``."""
-        mode = self._stores.zk.run(read_mode(self._paths))[0]
+        mode, _ = yield from read_mode(self._paths)
         if mode is Mode.OPEN:
-            step = self.go(Mode.KAFKA, back=True)
+            step = yield from self.go(Mode.KAFKA, back=True)
             if step.why:
                 return step
-        return self.go(Mode.LOCKED, back=True)
+        return (yield from self.go(Mode.LOCKED, back=True))
 
-    def undo(self) -> Step:
+    def undo(self) -> LiveScript[Step]:
         """Go back to ``zookeeper``, over all modes between, and let legacy consumers in."""
-        step = self.back()
+        step = yield from self.back()
         if step.why or step.mode not in (Mode.LOCKED, Mode.ZOOKEEPER):
             return step
-        last = self.unlock()
+        last = yield from self.unlock()
         return last._replace(changed=last.changed or step.changed)
 
-    def check_back(self) -> Step:
+    def check_back(self) -> LiveScript[Step]:
         """Only check the gate before the next mode towards ``zookeeper``."""
-        facts = look(self._stores, self._group)
+        facts = yield from look(self.group)
         before = tuple(Mode)[max(0, tuple(Mode).index(facts.mode) - 1)]
-        return self.check(before, back=True)
+        return (yield from self.check(before, back=True))
 
-    def _write_mode(self, target: Mode, version: int, found: Record) -> bool:
+    def _write_mode(self, target: Mode, version: int, found: Record) -> Script[bool]:
         """Write a mode and the record, if no other command has written either since."""
-        zk, path = self._stores.zk, self._paths.mode
+        path = self._paths.mode
         data = encode_mode(target)
         first: MultiOp = SetData(path, data, version)
         if version < 0:
-            zk.run(ensure_path(set(), path.rpartition("/")[0]))
+            yield from ensure_path(set(), path.rpartition("/")[0])
             first = Create(path, data)
         locked = found.locked if version < 0 else target is not Mode.ZOOKEEPER
         fields = {"command": "live", "mode": target.value, "locked": locked}
         written = record.written(found, int(time.time() * 1000), **fields)
         try:
-            zk.run(record.write(self._group, written, (first,)))
+            yield from record.write(self.group, written, (first,))
         except GroupRefusedError:
             return False
         return True
 
-    def complete(self, execute: bool = True) -> Step:
+    def complete(self, execute: bool = True) -> LiveScript[Step]:
         """Record a finished move: the group then counts as moved, as after ``zkmigrate apply``.
 
         Its mode is ``zookeeper`` again, and its lock no longer lets migratable members in. Without
         ``execute`` only check.
         """
-        zk, paths = self._stores.zk, self._paths
-        known = zk.run(migration_marker.state_of(self._group))
+        known = yield from migration_marker.state_of(self.group)
         found, marker = known.record, known.marker
-        facts = look(self._stores, self._group)
+        facts = yield from look(self.group)
         if facts.mode is Mode.ZOOKEEPER and marker and marker.moved_to is Store.KAFKA:
             return Step(facts.mode, False)
         why = _unfinished(facts)
         if why or not execute:
             return Step(facts.mode, False, why)
         now_ms = int(time.time() * 1000)
-        fault = zk.run(guard.lock(self._group, now_ms, exactly=True))
+        fault = yield from guard.lock(self.group, now_ms, exactly=True)
         if fault is not None:
             return Step(facts.mode, False, (_cannot_lock(fault),))
-        facts = look(self._stores, self._group)  # as no member can register any more
+        facts = yield from look(self.group)  # as no member can register any more
         why = _unfinished(facts)
         if not why:
             kept = {tp: n for tp, n in facts.in_kafka.items() if tp not in facts.in_zookeeper}
@@ -300,32 +337,33 @@ class LiveMove:
             written = record.written(
                 found, now_ms, **fields, moved_to="kafka", stage=Stage.NONE, plan=""
             )
-            if zk.run(_complete(paths, facts.version, marker is not None, after, written)):
+            marked = marker is not None
+            if (yield from _complete(self._paths, facts.version, marked, after, written)):
                 self._say("the group is recorded as moved to Kafka")
                 return Step(Mode.ZOOKEEPER, True)
             why = (
                 _other_operator("another operator has changed the group meanwhile: run it again"),
             )
-        self._keep_out()
+        yield from self._keep_out()
         return Step(facts.mode, False, why)
 
-    def go(self, target: Mode, back: bool = False) -> Step:
+    def go(self, target: Mode, back: bool = False) -> LiveScript[Step]:
         """Write a mode when its gate is open; wait until all members have acknowledged it.
 
         ``back``: towards ZooKeeper. A group that has passed the mode in this direction is left
         alone.
         """
-        deadline = time.monotonic() + self._wait
+        deadline = self._now() + self._wait
         changed = False
         sealed: int | None = None
         while True:
-            found = self._stores.zk.run(record.read(self._group))
-            facts = look(self._stores, self._group)
+            found = yield from record.read(self.group)
+            facts = yield from look(self.group)
             # Another operator may still be about to unlock the ids, from before this mode.
             seal = target is Mode.KAFKA and facts.mode is Mode.LOCKED
             lost = not facts.ids_locked and Mode.ZOOKEEPER not in (target, facts.mode)
             if (seal or lost) and sealed != facts.version:
-                fault = self._keep_out()
+                fault = yield from self._keep_out()
                 if fault is not None:
                     return Step(facts.mode, changed, (fault,))
                 if lost:
@@ -345,26 +383,26 @@ class LiveMove:
                 why = obstacles(facts, target)
                 if not why:
                     self._say(f"gate before {target.value}: open")
-                    if self._write_mode(target, facts.version, found):
+                    if (yield from self._write_mode(target, facts.version, found)):
                         changed = True
                         self._say(f"mode {target.value} is written")
-                        deadline = time.monotonic() + self._wait
+                        deadline = self._now() + self._wait
                     continue
                 if not may_pass(why):
                     return Step(facts.mode, changed, why)
-            if time.monotonic() >= deadline or self._stopped.wait(_POLL):
+            if self._now() >= deadline or (yield Wait(_POLL)):
                 return Step(facts.mode, changed, why)
 
-    def _keep_out(self) -> Obstacle | None:
+    def _keep_out(self) -> Script[Obstacle | None]:
         """Lock the group's ids, also if they are locked; return why that is not possible."""
         now_ms = int(time.time() * 1000)
-        fault = self._stores.zk.run(guard.lock(self._group, now_ms, (guard.LIVE,)))
+        fault = yield from guard.lock(self.group, now_ms, (guard.LIVE,))
         return None if fault is None else _cannot_lock(fault)
 
-    def _let_in(self) -> bool:
+    def _let_in(self) -> Script[bool]:
         """Unlock the ids while the mode is ``zookeeper``; return whether they were locked."""
-        script = guard.unlock_recorded(self._group, int(time.time() * 1000), live=True)
-        return bool(self._stores.zk.run(script))
+        now_ms = int(time.time() * 1000)
+        return (yield from guard.unlock_recorded(self.group, now_ms, live=True))
 
     def _late(self, facts: Facts) -> tuple[Obstacle, ...]:
         found = obstacles(facts, neighbours(facts.mode)[0])

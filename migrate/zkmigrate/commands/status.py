@@ -125,9 +125,10 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
 def _with_modes(stores: Stores, row: Status) -> tuple[Status, bool]:
     """Add a live group's mode and what prevents the next ones; return whether that failed."""
     from zkmigrate.apply.live import before_stage, look
+    from zkmigrate.apply.live_driver import perform
 
     try:
-        facts = look(stores, row.group)
+        facts = perform(stores, look(row.group))
     except ZkConsumerError as error:
         attention = "; ".join(filter(None, (row.attention, str(error))))
         reasons = (*row.reasons, Reason.UNREADABLE)

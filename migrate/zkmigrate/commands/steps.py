@@ -23,7 +23,7 @@ from zkmigrate.stores.migration_marker import state_of
 
 if TYPE_CHECKING:
     from zkconsumer.core.migration.gates import Facts
-    from zkmigrate.apply.live import LiveMove, Step
+    from zkmigrate.apply.live import LiveMove, LiveScript, Step
     from zkmigrate.stores.sessions import Stores
 
 
@@ -41,19 +41,34 @@ class Stage(NamedTuple):
     action: Action
     target: Mode
     back: bool
-    act: Callable[[LiveMove], Step]
-    only_check: Callable[[LiveMove], Step] | None = None
+    act: Callable[[LiveMove], LiveScript[Step]]
+    only_check: Callable[[LiveMove], LiveScript[Step]] | None = None
 
     @property
     def direction(self) -> Direction:
         """The direction in which it leads."""
         return Direction.KAFKA_TO_ZK if self.back else Direction.ZK_TO_KAFKA
 
-    def check(self, move: LiveMove) -> Step:
-        """Return whether the stage can be carried out."""
-        if self.only_check is not None:
-            return self.only_check(move)
-        return move.check(self.target, self.back)
+    def on_group(self, move: LiveMove, named: bool, execute: bool) -> LiveScript[Result]:
+        """Carry out the stage on one group, or only check it, if the group's case allows it.
+
+        A group that is not ``named``, and that the stage does not concern, has nothing to do.
+        """
+        from zkmigrate.apply.live import Begin, look
+
+        name = move.group
+        if not named and not self.concerns((yield from look(name))):
+            return Result(name, Outcome.NOTHING, 0)
+        state = yield from state_of(name)
+        refused = by_table(state, self.action)
+        if refused is not None:
+            return replace(refused, mode=None if state.faults else state.mode.value)
+        yield Begin(has_reached(state.mode, self.target, self.back))
+        check = self.only_check or (lambda move: move.check(self.target, self.back))
+        step = yield from (self.act if execute else check)(move)
+        reasons = tuple(Reason(one.code) for one in step.why)
+        outcome = _outcome(step, execute, self)
+        return Result(name, outcome, 0, "; ".join(step.why), reasons, mode=step.mode.value)
 
     def concerns(self, facts: Facts) -> bool:
         """Whether the stage is for a group that is not named individually."""
@@ -71,29 +86,24 @@ def carry_out(
 ) -> Iterator[Result]:
     """Carry out a stage, or only check it; yield the outcome of each group, in any order.
 
-    A group that is not ``named``, and that the stage does not concern, has nothing to do.
+    ``named``: see ``Stage.on_group``.
     """
-    from zkmigrate.apply.live import LiveMove, look
+    from zkmigrate.apply.live import LiveMove
+    from zkmigrate.apply.live_driver import perform
     from zkmigrate.stores.group_states import case_in  # loads kafka-python, which takes long
 
     def one(stores: Stores, name: str) -> Result:
         def say(text: str) -> None:
             click.echo(printable(f"group {name}: {text}"), err=True)
 
-        move = LiveMove(stores, name, work.wait, say, run.stopped)
-        if name not in named and not stage.concerns(look(stores, name)):
-            return Result(name, Outcome.NOTHING, 0)
-        state = stores.zk.run(state_of(name))
-        refused = by_table(state, stage.action)
-        if refused is not None:
-            return replace(refused, mode=None if state.faults else state.mode.value)
-        if not has_reached(state.mode, stage.target, stage.back):
-            run.begin(name, lambda: case_in(stores, name))
-        run.step(name, stage.action.value)
-        step = stage.act(move) if work.execute else stage.check(move)
-        reasons = tuple(Reason(one.code) for one in step.why)
-        outcome = _outcome(step, work.execute, stage)
-        return Result(name, outcome, 0, "; ".join(step.why), reasons, mode=step.mode.value)
+        def begin(reached: bool) -> None:
+            if not reached:
+                run.begin(name, lambda: case_in(stores, name))
+            run.step(name, stage.action.value)
+
+        move = LiveMove(name, work.wait, say)
+        script = stage.on_group(move, name in named, work.execute)
+        return perform(stores, script, run.stopped, begin)
 
     workers = stores.each_thread(work.parallel)
     return run.each(workers, groups, one, stores.kafka.stop_waiting)
