@@ -112,7 +112,6 @@ class SimulatedZk(ToolZk):
         for name in self.zk.children(path):
             self.delete(f"{path}/{name}")
         self.zk.do(Delete(path))
-        self._acls.pop(path, None)
 
     def _send(self, op: ZkOp) -> Reply:
         with self._one_at_a_time:
@@ -121,8 +120,6 @@ class SimulatedZk(ToolZk):
     def _answer(self, op: ZkOp) -> Reply:
         if not self._raw and not self.live and is_of_cluster(op, ids_only=False):
             return answer(self.view, op)
-        if isinstance(op, GetMany) and op.children:
-            return super()._send(op)
         reply = super()._send(op)
         if isinstance(reply, Ok):
             for part in op.ops if isinstance(op, Multi) else (op,):

@@ -330,7 +330,7 @@ def test_a_masked_access_list_is_understood(
     """ZooKeeper shows digests only to those who may change the list. Whoever may register but not
     lock is told so before the move."""
     group(simulated)
-    simulated.zk.identities = (("world", "anyone"), ("digest", "ops:hash"))  # type: ignore[assignment]
+    simulated.zk.identities = (("world", "anyone"), ("digest", "ops:hash"))
     assert simulated.zk.do(SetAcl(GROUP.ids, (entry,), 0)) == Ok(None)
     row = plan(simulated)
     assert row["verdict"] == verdict
@@ -351,7 +351,7 @@ def test_the_marker_has_the_access_list_of_its_group(
 ) -> None:
     """It says which store counts, so only those who may write the group may write it."""
     group(simulated)
-    simulated.zk.identities = (("digest", "app:hash"), ("digest", "app:x"), ("world", "anyone"))  # type: ignore[assignment]
+    simulated.zk.identities = (("digest", "app:hash"), ("digest", "app:x"), ("world", "anyone"))
     plan(simulated)
     assert simulated.zk.do(SetAcl(GROUP.root, root, 0)) == Ok(None)
     assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0

@@ -14,8 +14,8 @@ import pytest
 from zkmigrate.apply import guard, live
 from zkmigrate.apply.guard import LIVE, Guard
 from zkmigrate.apply.live import LiveMove, Step
-from zkmigrate.apply.live_driver import perform
 from zkmigrate.apply.outcome import Outcome, Result, result_of
+from zkmigrate.commands.steps import perform
 from zkmigrate.model import Store
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker
@@ -68,6 +68,10 @@ class Operators:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(live, "_POLL", 0)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with a new group."""
         self.zk = ToolZk()
         self.stores: Any = SimpleNamespace(
             zk=self.zk,
@@ -304,21 +308,9 @@ def test_a_group_that_commits_all_the_time_can_go_back(operators: Operators) -> 
     assert offset[0] > 5
 
 
-def test_a_super_user_is_told_that_its_lock_cannot_be_proved(
-    operators: Operators, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_super_user_is_told_that_its_lock_cannot_be_proved(operators: Operators) -> None:
     """Access lists do not hold for it, so its own registration always succeeds."""
-    real = operators.zk._send
-
-    def send(op: ZkOp) -> Reply:
-        before, operators.zk._acls = operators.zk._acls, {}
-        if not isinstance(op, Create):
-            operators.zk._acls = before
-        reply = real(op)
-        operators.zk._acls = before
-        return reply
-
-    monkeypatch.setattr(operators.zk, "_send", send)
+    operators.zk.identities = None  # type: ignore[assignment]
     fault = operators.zk.run(guard.lock("g", 1))
     assert "logged in as its super user: then log in as another user" in str(fault)
     assert operators.guard.guard is Guard.OPEN
@@ -366,6 +358,89 @@ def test_operators_may_come_in_between_at_any_request(
         operators.check()
         number += 1
     assert number > 5
+
+
+def finish(move: Move) -> None:
+    """Take the group through all modes, and complete the move."""
+    for step in (forth(move), move.go(Mode.OPEN), move.complete()):
+        assert not step.why
+
+
+@pytest.mark.parametrize(
+    ("stage", "meanwhile"),
+    [
+        *((stage, finish) for stage in (*STAGES, "undo", "prepare", "complete")),
+        ("complete", methodcaller("_keep_out")),
+    ],
+)
+def test_a_finished_move_stays_finished(
+    operators: Operators, stage: str, meanwhile: Callable[[Move], object]
+) -> None:
+    """Another operator completes the move just before any request of a stage, or locks the group as
+    in a live move. A group whose move is completed stays in mode ``zookeeper`` and locked, and its
+    lock lets no migratable member in."""
+    number, came, completed = 0, True, 0
+    acts = {name: methodcaller(name) for name in ("undo", "prepare", "complete")} | STAGES
+    while came:
+        operators.move().prepare()
+        if stage == "complete":
+            forth(operators.move())
+            operators.move().go(Mode.OPEN)
+        left = [number]
+
+        def due(op: ZkOp, left: list[int] = left) -> bool:
+            left[0] -= 1
+            return left[0] < 0
+
+        move = operators.move()
+        _, came = operators.during(
+            lambda move=move: acts[stage](move), due, lambda: meanwhile(operators.move())
+        )
+        found = operators.guard
+        if operators.zk.text(migration_marker.path("g")) is not None:
+            completed += 1
+            assert operators.mode is Mode.ZOOKEEPER, number
+            assert found.guard is Guard.LOCKED, number
+            assert found.acl is not None
+            assert LIVE not in found.acl.entries, number
+        number += 1
+        operators.restart()
+    assert completed > 5
+
+
+@pytest.mark.parametrize("after", ["finalize", "back"])
+def test_a_killed_complete_does_not_keep_members_out(operators: Operators, after: str) -> None:
+    """The tool is killed before any of its requests. The next stage lets migratable members
+    register again."""
+
+    class KilledError(Exception):
+        pass
+
+    def die() -> None:
+        raise KilledError
+
+    number, killed, acts = 0, True, {"finalize": methodcaller("go", Mode.OPEN), **STAGES}
+    while killed:
+        assert not forth(operators.move()).why
+        assert not operators.move().go(Mode.OPEN).why
+        left = [number]
+
+        def due(op: ZkOp, left: list[int] = left) -> bool:
+            left[0] -= 1
+            return left[0] < 0
+
+        try:
+            operators.during(operators.move().complete, due, die)
+            killed = False
+        except KilledError:
+            operators.zk.before = lambda op: None
+            assert not acts[after](operators.move()).why
+            found = operators.guard
+            assert found.acl is not None
+            assert LIVE in found.acl.entries, number
+        number += 1
+        operators.restart()
+    assert number > 20
 
 
 @pytest.mark.parametrize("applied", [True, False])

@@ -42,7 +42,7 @@ class SessionZk(ToolZk):
     def __init__(self, like: ToolZk | None = None) -> None:
         super().__init__()
         if like is not None:
-            self.zk, self._acls = like.zk, like._acls
+            self.zk = like.zk
             self._connect()
 
     def _connect(self) -> None:
@@ -79,7 +79,7 @@ class Operator(Stores):
         self.step: Callable[[str], object] = lambda what: None
         if like is None:
             zk = SessionZk()
-            zk.zk, zk._acls = self.zk.zk, self.zk._acls
+            zk.zk = self.zk.zk
             zk._connect()
             self.zk = zk
         else:

@@ -38,7 +38,7 @@ class Machine:
         self.one, self.folder = one, folder
         folder.mkdir(exist_ok=True)
         self.zk = SimulatedZk(lambda: one.now_ms)
-        self.zk.zk, self.zk._acls, self.zk._times = one.zk.zk, one.zk._acls, one.zk._times
+        self.zk.zk, self.zk._times = one.zk.zk, one.zk._times
         self.connect()
 
     def connect(self) -> None:

@@ -15,9 +15,12 @@ offers one strategy, which they do not support. (*) This holds as long as one mi
 in the group.
 
 Anything may be late. A member reads a mode long after it was written, and the operator writes long
-after the check. A ZooKeeper session may expire, and the coordinator may remove a member. Both are
-noticed later. The operator's tool may stop after any step, because no step is mandatory. Leases are
-assumed: a member without a session, or a removed member, delivers nothing.
+after the check. Each command (``lock``, ``to-kafka``, ``finalize``, ``to-zookeeper``, ``unlock``,
+``undo``, ``complete``, ``reset``) is a sequence of the operators' steps. The model takes these in
+any order, so it has every command, and several at once. A ZooKeeper session may expire, and the
+coordinator may remove a member. Both are noticed later. The operator's tool may stop after any
+step, because no step is mandatory. Leases are assumed: a member without a session, or a removed
+member, delivers nothing.
 
 The model does not include a legacy or plain consumer that delivers without a session, or more than
 one partition. ``test_fencing_model`` covers lost responses to claims and commits.
@@ -63,18 +66,22 @@ class Member(NamedTuple):
 
 
 class State(NamedTuple):
-    """``acl``: legacy consumers cannot register. ``sealed``: the ids were locked, perhaps again,
+    """``acl``: who cannot register: 0 everyone can, 1 legacy consumers, 2 migratable members
+    neither. ``sealed``: the ids were locked, perhaps again,
     after the mode was written. ``lifting``: an operator is about to unlock the ids, and no one has
     locked them since it read their lock and then the mode. ``checked``: the mode that the operator
     is about to write, and the version that it read. ``owner``: of the owner znode. ``assigned``: by
     the coordinator. ``in_zk``, ``in_kafka``: committed offsets. ``told``: all messages below it
     were delivered. ``legacy``: 0 not registered, 1 registered. ``plain``: 0 not started, 1 started,
     2 member. ``their``: positions of both. ``reset``: offsets were set back, and no one has begun
-    there yet."""
+    there yet. ``moved``: the move is recorded as finished. ``completing``: an operator has locked
+    out everyone and is about to record that, and no one has locked the ids since. ``locking``: an
+    operator that locks the ids has read them (1), has noted it in their data (2), and is about to
+    let only migratable members in; nothing has changed their list since."""
 
     mode: int
     version: int
-    acl: bool
+    acl: int
     sealed: bool
     lifting: bool
     checked: tuple[int, int] | None
@@ -89,6 +96,9 @@ class State(NamedTuple):
     their: tuple[int, int]
     members: tuple[Member, ...]
     reset: bool = False
+    moved: bool = False
+    completing: bool = False
+    locking: int = 0
 
 
 class Design(NamedTuple):
@@ -112,6 +122,9 @@ class Design(NamedTuple):
     gates: bool = True  # every gate after ``kafka`` also looks for the lock and legacy consumers
     keep: bool = True  # import and delete keep the ids of a group, with their access list
     both: bool = True  # a reset sets the offsets in both stores
+    exact: bool = True  # a move is completed only if no one has locked the ids since its lock
+    late: bool = True  # who locks the ids last asks whether the move is completed
+    finished: bool = True  # no step begins in a group whose move is completed
 
 
 OURS = Design()
@@ -120,7 +133,7 @@ OURS = Design()
 class Bounds(NamedTuple):
     """Limits of the search. ``old`` is an offset in Kafka from an earlier use of the group
     there. ``unlocked``: the ids have lost their lock. ``resets``: an operator may set the offsets
-    back once all members have stopped."""
+    back once all members have stopped. ``completes``: an operator may record the finished move."""
 
     members: int = 2
     messages: int = 1
@@ -131,6 +144,7 @@ class Bounds(NamedTuple):
     old: int = ABSENT
     unlocked: bool = False
     resets: bool = False
+    completes: bool = False
 
 
 Step = tuple[str, State]
@@ -198,17 +212,25 @@ def steps(s: State, d: Design, b: Bounds) -> Iterator[Step]:
 
 def operator(s: State, d: Design, b: Bounds) -> Iterator[Step]:
     """The tool checks a gate, and later writes the mode for which it has checked."""
-    if (s.mode in (ZOOKEEPER, LOCKED) or not s.acl) and d.ids_lock:
+    if b.completes:
+        yield from complete(s, d, b)
+        yield "look before locking", s._replace(locking=1)
+    elif (s.mode in (ZOOKEEPER, LOCKED) or not s.acl) and d.ids_lock:
         lifting = s.lifting and not d.lift
-        yield "lock ids", s._replace(acl=True, sealed=s.mode == LOCKED, lifting=lifting)
-    # ``unlock`` does the same.
-    if (s.mode == ZOOKEEPER or not d.release) and s.acl:
+        yield "lock ids", s._replace(acl=1, sealed=s.mode == LOCKED, lifting=lifting)
+    if s.locking == 1:  # an unlock and a completion that began before do not end
+        yield "note the lock", s._replace(locking=2, lifting=False, completing=False)
+    if s.locking == 2:
+        acl = 2 if s.moved and d.late else 1
+        yield "lock ids", s._replace(acl=acl, sealed=s.mode == LOCKED, lifting=False, locking=0)
+    let = s.mode == ZOOKEEPER and not (s.moved and d.finished)
+    if (let or not d.release) and s.acl:
         yield "look before unlocking", s._replace(lifting=True)
     if s.lifting:
-        yield "unlock ids", s._replace(acl=False, lifting=False)
+        yield "unlock ids", s._replace(acl=0, lifting=False, locking=0)
     stopped = not s.legacy and not any(m.session for m in s.members)
     if not d.keep and s.acl and stopped:
-        yield "import recreates the ids", s._replace(acl=False)
+        yield "import recreates the ids", s._replace(acl=0)
     away = s.owner == NOBODY and s.plain != 2 and all(m.place <= OUT for m in s.members)
     if b.resets and stopped and away and not s.reset:
         in_kafka = 0 if d.both and s.in_kafka != ABSENT else s.in_kafka
@@ -223,7 +245,7 @@ def operator(s: State, d: Design, b: Bounds) -> Iterator[Step]:
     everyone = all(m.acked == s.version or not d.barrier for m in s.members if m.session)
     if s.version >= b.changes or not everyone:
         return
-    for mode in (s.mode - 1, s.mode + 1):
+    for mode in (s.mode - 1, s.mode + 1) if not (s.moved and d.finished) else ():
         look = s
         shut = (s.acl or not d.ids_lock) and not s.legacy
         if mode == LOCKED and s.mode == ZOOKEEPER:
@@ -249,6 +271,16 @@ def operator(s: State, d: Design, b: Bounds) -> Iterator[Step]:
                 yield f"other writes {NAMES[mode]}", other
 
 
+def complete(s: State, d: Design, b: Bounds) -> Iterator[Step]:
+    """An operator locks everyone out, and then records that the move is finished."""
+    running = s.legacy or any(m.session for m in s.members)
+    if s.mode == OPEN and not running:
+        yield "lock everyone out", s._replace(acl=2, lifting=False, completing=True, locking=0)
+        if (s.completing or not d.exact) and s.version < b.changes:
+            version = s.version + 1
+            yield "complete", s._replace(mode=ZOOKEEPER, version=version, moved=True)
+
+
 def others(s: State, d: Design, b: Bounds) -> Iterator[Step]:
     """The legacy consumer and the plain consumer. Each stops only after a commit."""
     old, new = s.their
@@ -268,7 +300,7 @@ def others(s: State, d: Design, b: Bounds) -> Iterator[Step]:
                 yield "legacy commits", s._replace(in_zk=old)
             else:
                 yield "legacy releases", s._replace(owner=NOBODY, their=(0, new))
-    if s.mode == OPEN and not s.plain:
+    if (s.mode == OPEN or s.moved) and not s.plain:
         yield "start plain", s._replace(plain=1)
     if s.plain == 1:
         yield "plain is not started", s._replace(plain=0)
@@ -323,6 +355,8 @@ def member(s: State, i: int, m: Member, d: Design, b: Bounds) -> Iterator[Step]:
         yield f"revoke {i}", s._replace(assigned=NOBODY)
     if s.assigned == i and m.place > OUT and not d.dual and stored(s, m):
         yield f"revoke {i}", s._replace(assigned=NOBODY)
+    if not m.session and s.acl == 2:
+        return
     if not m.session:
         new = m._replace(session=True)
         if d.fresh:
@@ -356,6 +390,8 @@ def violations(s: State, name: str, t: State, d: Design) -> Iterator[str]:
     """The promises that the step ``name`` from ``s`` to ``t`` violates."""
     if len(deliverers(t, d)) > 1:
         yield "two deliver"
+    if t.moved and (t.mode != ZOOKEEPER or t.acl != 2):
+        yield "finished move changed"
     verb, _, rest = name.partition(" ")
     if verb == "deliver":
         at = int(rest.split()[1])
@@ -390,7 +426,7 @@ def start(b: Bounds) -> State:
     place = WIDE if first == OPEN else CLOSED
     members = (Member(seen=first, place=place),) * b.members
     in_kafka = 0 if moved else b.old
-    lock = (moved and not b.unlocked, False, False)
+    lock = (int(moved and not b.unlocked), False, False)
     return State(first, 0, *lock, None, NOBODY, NOBODY, 0, in_kafka, 0, 0, 0, 0, (0, 0), members)
 
 
@@ -419,6 +455,7 @@ ONE_OLD = Bounds(members=1, changes=3, faults=0, old=1)
 ALONE_FORTH = Bounds(members=1, changes=3)
 ALONE_BACK = Bounds(members=1, changes=3, first=OPEN)
 RESET = Bounds(members=1, changes=3, resets=True)
+COMPLETE = Bounds(members=1, changes=2, first=OPEN, completes=True)
 UNLOCKED = Bounds(members=1, changes=3, faults=0, first=KAFKA, unlocked=True)
 NEEDED = [
     ("ids_lock", ONE_FORTH, "repeated without a fault"),
@@ -439,6 +476,9 @@ NEEDED = [
     ("gates", UNLOCKED, "repeated without a fault"),
     ("keep", ALONE_BACK, "two deliver"),
     ("both", RESET, "reset undone"),
+    ("exact", COMPLETE, "two deliver"),
+    ("late", COMPLETE, "two deliver"),
+    ("finished", COMPLETE, "two deliver"),
 ]
 """The omitted part, the group in which this shows, and the promise that is violated."""
 HAPPENS = {
@@ -458,6 +498,7 @@ HAPPENS = {
         pytest.param(ONE_OLD, 100, "lock ids|see 0 locked", id="with an old offset in Kafka"),
         pytest.param(UNLOCKED, 5_000, "lock ids|see 0 open", id="without the lock"),
         pytest.param(RESET, 50_000, "reset|see 0 locked|register 0", id="with a reset"),
+        pytest.param(COMPLETE, 30_000, "complete|note the lock|plain joins", id="to the end"),
         pytest.param(
             Bounds(changes=6),
             500_000,

@@ -7,84 +7,130 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from zkmigrate.apply import guard, live
+from zkmigrate.apply.live import LiveMove
+from zkmigrate.model import Record
+from zkmigrate.stores import record
 
-from tests.sim.runs import live_operator
-from tests.sim.runs.live_operator import IdsLock, SimOperator
 from tests.support.handlers import replace_handler
 from zkconsumer.core.migration import machine, member, member_scripts
 from zkconsumer.core.migration.claims import LiveClaims
 from zkconsumer.core.migration.commands import LiveRegistered
-from zkconsumer.core.migration.gates import Facts, obstacles
+from zkconsumer.core.migration.gates import Facts, Obstacle, obstacles
 from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.member import LiveMember
 from zkconsumer.core.migration.modes import Mode, Offer
+from zkconsumer.core.migration.scripts import read_mode
+from zkconsumer.core.migration.znodes import LivePaths
+from zkconsumer.core.zookeeper.ops import Multi, Ok
 from zkconsumer.core.zookeeper.scripts import ownership
-from zkconsumer.core.zookeeper.scripts.common import read_many
+from zkconsumer.core.zookeeper.scripts.common import attempt
 from zkconsumer.runtime.membership.live_move import DualGate
 
 
 def waits_for_no_member(patch: pytest.MonkeyPatch) -> None:
     """The tool writes the next mode before the members have acknowledged this one."""
 
-    def gate(facts: Facts, target: Mode) -> tuple[str, ...]:
+    def gate(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
         return obstacles(
             replace(facts, members=dict.fromkeys(facts.members, facts.version)), target
         )
 
-    patch.setattr(live_operator, "obstacles", gate)
+    patch.setattr(live, "obstacles", gate)
 
 
 def leaves_the_ids_open(patch: pytest.MonkeyPatch) -> None:
     """The tool looks for legacy members, but does not keep new ones out."""
 
-    def gate(facts: Facts, target: Mode) -> tuple[str, ...]:
+    def gate(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
         return obstacles(replace(facts, ids_locked=True), target)
 
-    def nothing(self: SimOperator) -> Iterator[Any]:
-        yield from ()
+    patch.setattr(live, "obstacles", gate)
+    patch.setattr(LiveMove, "_keep_out", lambda self: nothing())
 
-    patch.setattr(live_operator, "obstacles", gate)
-    patch.setattr(SimOperator, "_keep_out", nothing)
+
+def nothing() -> Iterator[Any]:
+    """A step that does nothing."""
+    yield from ()
 
 
 def locks_the_ids_once(patch: pytest.MonkeyPatch) -> None:
     """The tool does not lock the ids again before mode ``kafka``."""
+    right = LiveMove._keep_out
 
-    def nothing(self: SimOperator) -> Iterator[Any]:
-        yield from ()
+    def keep_out(self: LiveMove) -> Iterator[Any]:
+        mode, _ = yield from read_mode(self._paths)
+        found = yield from guard.look(self.group)
+        if mode is Mode.LOCKED and found.guard is guard.Guard.LOCKED:
+            return None
+        return (yield from right(self))
 
-    patch.setattr(SimOperator, "_seal", nothing)
+    patch.setattr(LiveMove, "_keep_out", keep_out)
 
 
 def unlocks_what_another_has_locked(patch: pytest.MonkeyPatch) -> None:
     """Locking ids that are already locked leaves no trace in the version of their access list."""
-    right = SimOperator._keep_out
+    right = guard.lock
 
-    def keep_out(self: SimOperator) -> Iterator[Any]:
-        (node,) = yield from read_many([IdsLock.path])
-        if node.data != live_operator._LOCKED:
-            yield from right(self)
+    def lock(group: str, *more: Any, **named: Any) -> Iterator[Any]:
+        if (yield from guard.look(group)).guard is guard.Guard.LOCKED:
+            return None
+        return (yield from right(group, *more, **named))
 
-    patch.setattr(SimOperator, "_keep_out", keep_out)
+    patch.setattr(guard, "lock", lock)
+
+
+def unlocks_without_asking(patch: pytest.MonkeyPatch) -> None:
+    """The tool does not ask for the mode right before it unlocks the ids."""
+    right = guard.unlock
+    patch.setattr(guard, "unlock", lambda group, still=None: right(group))
+
+
+def writes_the_mode_whatever_has_happened(patch: pytest.MonkeyPatch) -> None:
+    """The tool writes the mode although another operator has written one since the check."""
+    right = LiveMove._write_mode
+
+    def write(self: LiveMove, target: Mode, version: int, found: Record) -> Iterator[Any]:
+        if version >= 0:
+            _, version = yield from read_mode(self._paths)
+            found = yield from record.read(self.group)
+        return (yield from right(self, target, version, found))
+
+    patch.setattr(LiveMove, "_write_mode", write)
+
+
+def completes_beside_migratable_members(patch: pytest.MonkeyPatch) -> None:
+    """The tool records the move as finished whatever members run."""
+
+    def complete(_paths: LivePaths, writes: Any, _after: bytes) -> Iterator[Any]:
+        return isinstance((yield from attempt(Multi(writes))), Ok)
+
+    patch.setattr(live, "_unfinished", lambda facts: ())
+    patch.setattr(live, "_complete", complete)
+
+
+def unlocks_a_finished_move(patch: pytest.MonkeyPatch) -> None:
+    """The steps of a live move let legacy consumers in after a move is recorded as finished."""
+    patch.setattr(guard, "_lets_in", lambda state, live: state.mode is Mode.ZOOKEEPER)
 
 
 def opens_below_zookeepers_offsets(patch: pytest.MonkeyPatch) -> None:
     """The tool admits plain consumers before Kafka has the offsets."""
 
-    def gate(facts: Facts, target: Mode) -> tuple[str, ...]:
+    def gate(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
         found = obstacles(facts, target)
         return tuple(text for text in found if "lower in Kafka" not in text)
 
-    patch.setattr(live_operator, "obstacles", gate)
+    patch.setattr(live, "obstacles", gate)
 
 
 def goes_back_beside_plain_consumers(patch: pytest.MonkeyPatch) -> None:
     """The tool does not look for plain consumers on the way back."""
 
-    def gate(facts: Facts, target: Mode) -> tuple[str, ...]:
+    def gate(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
         return obstacles(replace(facts, plain=frozenset()), target)
 
-    patch.setattr(live_operator, "obstacles", gate)
+    patch.setattr(live, "obstacles", gate)
 
 
 def delivers_with_one_lock(patch: pytest.MonkeyPatch) -> None:

@@ -82,12 +82,15 @@ def in_every_mode(runs: Runs) -> None:
     groups = [result.scenario for result in runs]
     delivered = set().union(*(group.modes for group in groups))
     operators = [operator for group in groups for operator in group.operators]
-    written = Counter(mode for operator in operators for mode in operator.written)
+    said = Counter(line for operator in operators for line in operator.said)
     assert {mode for mode, _ in delivered} == set(Mode)
     assert {mode for mode, several in delivered if several} >= {Mode.LOCKED, Mode.KAFKA}
-    assert min(written[mode] for mode in Mode) > 10
+    assert min(said[f"mode {mode.value} is written"] for mode in Mode) > 10
+    assert said["the group is recorded as moved to Kafka"] > 10
     assert {group.mode for group in groups} == set(Mode)
-    assert any(each.written and not each.reached and not each.why for each in operators)
+    assert any(
+        "is written" in "".join(each.said) and each.said[-1] == "killed" for each in operators
+    )
     assert sum(group.group_observer.deliveries for group in groups) > 200
     assert sum(len(group.world.members) for group in groups) > 10
 
@@ -144,23 +147,17 @@ def test_no_rule_is_broken_in_any_run(name: str, seeds: range) -> None:
 @pytest.mark.parametrize(
     ("name", "seed", "events"),
     [
-        *[("live", seed, 200) for seed in (101, 466, 486, 561, 2651, 600739, 600810)],
-        *[("zookeeper", 500111, 200), ("bootstrap", 500374, 200)],
+        ("zookeeper", 500111, 200),
+        ("bootstrap", 500374, 200),
         ("bootstrap", 274, 60),
         ("bootstrap", 30053, 200),
     ],
 )
 def test_runs_that_once_broke_a_rule(name: str, seed: int, events: int) -> None:
-    """A member that closed while claims had an unknown outcome never left the coordinator's group
-    (101). One joined plain consumers with an eager strategy and kept its partitions (466). One
-    committed after a pause that had ended its session (486). One gave up when the group chose a
-    strategy that it had offered before the mode changed (561). The tool did not name the plain
-    consumer that kept a member from acknowledging (2651). Two registrations of another library
-    changed places in the list, and the group was rebalanced (274). A member whose session had
-    ended while it was suspended was blamed for what it then sent (30053). A position was reset
-    twice before the first of two commits that were lower (500111, 500374). A late answer of an
-    earlier generation counted as the assignment (600739). A member kept its connection to a
-    coordinator that died while another member was leaving (600810)."""
+    """Two registrations of another library changed places in the list, and the group was rebalanced
+    (274). A member whose session had ended while it was suspended was blamed for what it then sent
+    (30053). A position was reset twice before the first of two commits that were lower (500111,
+    500374)."""
     result = run(seed, coordination=name, events=events)
     assert not result.violations, result
 

@@ -74,7 +74,7 @@ def lock(
     Data and list are written even if the group is locked already. An ``unlock`` that read the list
     before then fails, however late it arrives. If a lock is not possible, nothing remains changed.
     ``allowed``: identities that may still register, with those whom an earlier lock allowed unless
-    ``exactly``.
+    ``exactly``. None may once a finished move to Kafka is recorded.
     """
     path = GroupPaths(group).ids
     first: Found | None = None
@@ -95,6 +95,9 @@ def lock(
                 data = _encode(now_ms, record, lock.data)
             if isinstance((yield from attempt(SetData(path, data, lock.version))), Failed):
                 continue
+            # Not before: who records that finds a lock that is as it left it.
+            if allowed and (yield from migration_marker.state_of(group)).moved_to is Store.KAFKA:
+                allowed, exactly = (), True
             entries = (*(_without_create(entry) for entry in record), *allowed)
             as_is = not exactly and lock.guard is Guard.LOCKED
             if as_is and not set(allowed) - set(lock.acl.entries):

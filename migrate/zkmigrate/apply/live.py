@@ -1,10 +1,10 @@
 """Moves one running group through its modes: gates, locks, barriers. Steps without IO.
 
-A step yields its requests to both stores and is sent their replies. ``live_driver.perform`` carries
-it out; the simulator plays the same steps. Every step first checks whether its work on the group is
-already done, so that another process can resume a stage. The mode is written only if it has not
-changed since it was read. A step never moves a group against its direction: ``lock`` leaves a group
-alone that is in Kafka.
+A step yields its requests to both stores and is sent their replies. ``perform`` of the commands
+carries it out; the simulator plays the same steps. Every step first checks whether its work on the
+group is already done, so that another process can resume a stage. The mode is written only if it
+has not changed since it was read. A step never moves a group against its direction: ``lock`` leaves
+a group alone that is in Kafka.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from zkconsumer.core.migration.znodes import (
     member_id_of,
 )
 from zkconsumer.core.zookeeper.ops import (
+    Check,
     Code as ZkCode,
     Create,
     Delete,
@@ -116,6 +117,8 @@ class InZooKeeper(NamedTuple):
     offsets: Mapping[TopicPartition, int]
     misplaced: Mapping[TopicPartition, int]
     foreign: frozenset[str]
+    moved: bool
+    all_locked: bool
 
 
 def look(group: str) -> LiveScript[Facts]:
@@ -148,6 +151,8 @@ def look(group: str) -> LiveScript[Facts]:
         group_now.misplaced,
         group_now.foreign,
         (yield FindHidden(frozenset(tp.topic for tp in group_now.offsets))),
+        group_now.moved,
+        group_now.all_locked,
     )
 
 
@@ -317,7 +322,7 @@ class LiveMove:
         known = yield from migration_marker.state_of(self.group)
         found, marker = known.record, known.marker
         facts = yield from look(self.group)
-        if facts.mode is Mode.ZOOKEEPER and marker and marker.moved_to is Store.KAFKA:
+        if facts.mode is Mode.ZOOKEEPER and facts.moved:
             return Step(facts.mode, False)
         why = _unfinished(facts)
         if why or not execute:
@@ -326,9 +331,11 @@ class LiveMove:
         fault = yield from guard.lock(self.group, now_ms, exactly=True)
         if fault is not None:
             return Step(facts.mode, False, (_cannot_lock(fault),))
+        lock = yield from guard.look(self.group)
         facts = yield from look(self.group)  # as no member can register any more
         why = _unfinished(facts)
         if not why:
+            where = migration_marker.path(self.group)
             kept = {tp: n for tp, n in facts.in_kafka.items() if tp not in facts.in_zookeeper}
             after = migration_marker.encode(
                 Store.KAFKA, now_ms, facts.in_zookeeper, misplaced=facts.misplaced, kept=kept
@@ -337,8 +344,15 @@ class LiveMove:
             written = record.written(
                 found, now_ms, **fields, moved_to="kafka", stage=Stage.NONE, plan=""
             )
-            marked = marker is not None
-            if (yield from _complete(self._paths, facts.version, marked, after, written)):
+            ops = (
+                # The lock is still this one, which lets no migratable member in.
+                Check(self._paths.group.ids, lock.version),
+                SetData(self._paths.mode, encode_mode(Mode.ZOOKEEPER), facts.version),
+                SetData(where, after) if marker else Create(where, after),
+                record.op(self.group, written),
+            )
+            exact = lock.acl is not None and guard.LIVE not in lock.acl.entries
+            if exact and (yield from _complete(self._paths, ops, after)):
                 self._say("the group is recorded as moved to Kafka")
                 return Step(Mode.ZOOKEEPER, True)
             why = (
@@ -362,13 +376,18 @@ class LiveMove:
             # Another operator may still be about to unlock the ids, from before this mode.
             seal = target is Mode.KAFKA and facts.mode is Mode.LOCKED
             lost = not facts.ids_locked and Mode.ZOOKEEPER not in (target, facts.mode)
-            if (seal or lost) and sealed != facts.version:
+            # One who was about to complete the move may have died.
+            shut = facts.all_locked and facts.mode is not Mode.ZOOKEEPER
+            if (seal or lost or shut) and sealed != facts.version:
                 fault = yield from self._keep_out()
                 if fault is not None:
                     return Step(facts.mode, changed, (fault,))
                 if lost:
                     changed = True
                     self._say("legacy consumers could register: the lock is set again")
+                elif shut:
+                    changed = True
+                    self._say("migratable members could not register: they can again")
                 sealed = facts.version
                 continue
             if facts.mode is target:
@@ -394,7 +413,10 @@ class LiveMove:
                 return Step(facts.mode, changed, why)
 
     def _keep_out(self) -> Script[Obstacle | None]:
-        """Lock the group's ids, also if they are locked; return why that is not possible."""
+        """Lock the group's ids, also if they are locked; return why that is not possible.
+
+        Migratable members may register, unless another operator has completed the move.
+        """
         now_ms = int(time.time() * 1000)
         fault = yield from guard.lock(self.group, now_ms, (guard.LIVE,))
         return None if fault is None else _cannot_lock(fault)
@@ -436,22 +458,17 @@ def _other_operator(text: str) -> Obstacle:
     return Obstacle(Reason.OTHER_OPERATOR.value, text)
 
 
-def _complete(
-    paths: LivePaths, version: int, marked: bool, after: bytes, written: Record
-) -> Script[bool]:
+def _complete(paths: LivePaths, writes: tuple[MultiOp, ...], after: bytes) -> Script[bool]:
     """Write marker, mode and record, in one request that fails if a migratable member runs.
 
     The mode's znode stays, so that its versions go on.
     """
     marker = migration_marker.path(paths.group.group)
-    ops: list[MultiOp] = [Delete(paths.members), Create(paths.members)]
-    if (yield from read_many([paths.members])) == [None]:
-        ops = [Create(paths.members)]
-    ops.append(SetData(paths.mode, encode_mode(Mode.ZOOKEEPER), version))
-    ops.append(SetData(marker, after) if marked else Create(marker, after))
-    ops.append(record.op(paths.group.group, written))
+    ops: tuple[MultiOp, ...] = (Create(paths.members),)
+    if (yield from read_many([paths.members])) != [None]:
+        ops = (Delete(paths.members), *ops)
     while True:
-        reply = yield from attempt(Multi(tuple(ops)))
+        reply = yield from attempt(Multi((*ops, *writes)))
         if isinstance(reply, Ok):
             return True
         if reply.code is not ZkCode.CONNECTION_LOSS:
@@ -478,7 +495,8 @@ def _in_zookeeper(group: str) -> Script[InZooKeeper]:
         if node is not None:
             members[name] = decode_member(path, node.data)
             member_ids.add(member_id_of(node.data))
-    locked = (yield from guard.look(group)).guard is not Guard.OPEN
+    lock = yield from guard.look(group)
+    exact = lock.acl is not None and guard.LIVE not in lock.acl.entries
     partitions = yield from offset_partitions(group)
     stored = yield from read_many([paths.offset(tp) for tp in partitions])
     offsets = {}
@@ -492,8 +510,19 @@ def _in_zookeeper(group: str) -> Script[InZooKeeper]:
         if offset is not None:
             misplaced[tp] = offset
     foreign = (yield from _foreign(group)) if mode is Mode.ZOOKEEPER else frozenset()
+    moved = (yield from migration_marker.state_of(group)).moved_to is Store.KAFKA
     return InZooKeeper(
-        mode, version, ids, members, frozenset(member_ids), locked, offsets, misplaced, foreign
+        mode,
+        version,
+        ids,
+        members,
+        frozenset(member_ids),
+        lock.guard is not Guard.OPEN,
+        offsets,
+        misplaced,
+        foreign,
+        moved,
+        exact and lock.guard is Guard.LOCKED,
     )
 
 

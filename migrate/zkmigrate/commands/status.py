@@ -125,7 +125,7 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
 def _with_modes(stores: Stores, row: Status) -> tuple[Status, bool]:
     """Add a live group's mode and what prevents the next ones; return whether that failed."""
     from zkmigrate.apply.live import before_stage, look
-    from zkmigrate.apply.live_driver import perform
+    from zkmigrate.commands.steps import perform
 
     try:
         facts = perform(stores, look(row.group))

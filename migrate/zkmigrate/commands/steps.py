@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from threading import Event
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from zkconsumer.admin.printable import printable
 from zkconsumer.core.migration.modes import Mode, has_reached
+from zkconsumer.core.zookeeper.ops import ZkOp
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate.apply.outcome import Outcome, Result, by_table
@@ -23,8 +25,10 @@ from zkmigrate.stores.migration_marker import state_of
 
 if TYPE_CHECKING:
     from zkconsumer.core.migration.gates import Facts
-    from zkmigrate.apply.live import LiveMove, LiveScript, Step
+    from zkmigrate.apply.live import LiveMove, LiveScript, Request, Step
     from zkmigrate.stores.sessions import Stores
+
+T = TypeVar("T")
 
 
 class Stage(NamedTuple):
@@ -81,6 +85,55 @@ LOCK = Stage(Action.LOCK, Mode.LOCKED, False, lambda move: move.lock())
 UNLOCK = Stage(Action.UNLOCK, Mode.ZOOKEEPER, True, lambda move: move.unlock())
 
 
+class _Ended(NamedTuple):
+    result: Any
+
+
+def perform(
+    stores: Stores,
+    script: LiveScript[T],
+    stopped: Event | None = None,
+    begin: Callable[[bool], object] = lambda reached: None,
+) -> T:
+    """Carry out a step and return its result. Raises the errors of both stores.
+
+    Once ``stopped`` is set, a step that waits ends as if its time were over. ``begin``: called
+    before the work on the group begins; see ``Begin``.
+    """
+
+    from zkmigrate.apply.live import Begin, FetchOffsets, FindHidden, ListMembers, Wait
+
+    def in_zookeeper(reply: object) -> Script[Request | _Ended]:
+        """Carry out its requests to ZooKeeper; return the first one that is another."""
+        try:
+            request = script.send(reply)
+            while isinstance(request, ZkOp):
+                request = script.send((yield request))
+        except StopIteration as end:
+            return _Ended(end.value)
+        return request
+
+    stopped = stopped or Event()
+    reply: object = None
+    try:
+        while True:
+            match stores.zk.run(in_zookeeper(reply)):
+                case _Ended(result):
+                    return result  # type: ignore[no-any-return]
+                case FetchOffsets(group, known):
+                    reply = stores.fetch(group, known)
+                case ListMembers(group):
+                    reply = stores.kafka.members(group)
+                case FindHidden(topics):
+                    reply = stores.kafka.hidden(topics)
+                case Begin(reached):
+                    reply = begin(reached)
+                case Wait(seconds):
+                    reply = stopped.wait(seconds)
+    finally:
+        script.close()
+
+
 def carry_out(
     stage: Stage, run: Run, stores: Stores, groups: Sequence[str], named: Set[str], work: Work
 ) -> Iterator[Result]:
@@ -89,7 +142,6 @@ def carry_out(
     ``named``: see ``Stage.on_group``.
     """
     from zkmigrate.apply.live import LiveMove
-    from zkmigrate.apply.live_driver import perform
     from zkmigrate.stores.group_states import case_in  # loads kafka-python, which takes long
 
     def one(stores: Stores, name: str) -> Result:

@@ -38,7 +38,7 @@ from zkmigrate.stores.record import read_before
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
 
-_LIVE: Final = Stage(
+LIVE_BACK: Final = Stage(
     Action.UNDO,
     Mode.ZOOKEEPER,
     True,
@@ -126,9 +126,9 @@ def _take_back(
     groups = [state.group for state in states]
     if way in (Way.UNLOCK, Way.LIVE_BACK):
         for result in (
-            carry_out_stopped(_LIVE, run, stores.zk, groups, guard.release, work)
+            carry_out_stopped(LIVE_BACK, run, stores.zk, groups, guard.release, work)
             if way is Way.UNLOCK
-            else carry_out(_LIVE, run, stores, groups, frozenset(groups), work)
+            else carry_out(LIVE_BACK, run, stores, groups, frozenset(groups), work)
         ):
             on_group(result)
         return

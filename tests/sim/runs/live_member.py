@@ -22,7 +22,7 @@ from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.migration.member import LiveMember
 from zkconsumer.core.migration.member_scripts import scripts_of
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.znodes import LivePaths
+from zkconsumer.core.migration.znodes import LIVE_CREDENTIAL, LivePaths
 from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.runtime.gate import DeliveryGate
@@ -36,6 +36,7 @@ from zkconsumer.sim.members.host import Habits
 from zkconsumer.sim.members.plane import Source
 from zkconsumer.sim.members.zookeeper import SimZk
 from zkconsumer.sim.servers.zk import FakeZk
+from zkconsumer.sim.servers.zk_tree import ANYONE
 
 
 class SimLiveMember(JudgedInZooKeeper[LiveMember], JudgedOnBrokers[LiveMember]):
@@ -133,6 +134,7 @@ class SimLiveMember(JudgedInZooKeeper[LiveMember], JudgedOnBrokers[LiveMember]):
         """Connect; everything else follows from that."""
         self.cluster.members.append(self)
         super().start()
+        self.client.identities = (ANYONE, ("digest", LIVE_CREDENTIAL))
 
     @property
     def mode(self) -> Mode | None:

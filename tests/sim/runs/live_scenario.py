@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from zkmigrate.stores import migration_marker
+
 from tests.sim.runs.cluster import SimCluster
 from tests.sim.runs.judged import Judged, WholeGroupMember
 from tests.sim.runs.live_judge import PLAIN, LiveJudge
 from tests.sim.runs.live_member import SimLiveMember
-from tests.sim.runs.live_operator import IdsLock, SimOperator
+from tests.sim.runs.live_operator import COMMANDS, SimOperator
 from tests.sim.runs.scenario import CoordinatorScenario, ZooKeeperScenario
 from tests.sim.runs.whole import hurry
 from tests.sim.runs.world import World
 from tests.sim.runs.zk_member import WholeMember
+from zkconsumer.admin.ids_lock import CREATE, LIVE
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups.assignors.sticky import StickyStrategy
 from zkconsumer.core.groups.assignors.strategies import RangeStrategy, RoundRobinStrategy, Strategy
@@ -36,6 +39,14 @@ from zkconsumer.sim.servers.classic import GroupCoordinator
 SETTLE: Final = 10.0
 #: For how long operators try to finish the move in peace (seconds).
 FINISH: Final = 120.0
+_FORTH: Final = ("lock", "to-kafka", "finalize")
+_WAYS: Final[dict[Mode, tuple[str, ...]]] = {
+    Mode.ZOOKEEPER: ("to-zookeeper", "unlock"),
+    Mode.LOCKED: ("to-zookeeper", "lock"),
+    Mode.KAFKA: ("to-zookeeper", *_FORTH[:2]),
+    Mode.OPEN: _FORTH,
+}
+"""The commands that take a prepared group from any mode to this one."""
 _OFFERS: Final[tuple[tuple[Strategy, ...], ...]] = (
     (RangeStrategy(),),
     (RoundRobinStrategy(),),
@@ -97,11 +108,6 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
         )
         self.brokers = self.connect(self.group)
         self.paths = LivePaths.of(GROUP)
-        self.ids_lock = IdsLock(
-            self.zk,
-            self.paths.group.ids,
-            lambda client: any(member.client is client for member in self.members),
-        )
         self.members = []
         self.plain: list[WholeGroupMember] = []
         self.operators: list[SimOperator] = []
@@ -197,6 +203,19 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
         node = self.zk.get(self.paths.mode)
         return Mode.ZOOKEEPER if node is None else decode_mode(self.paths.mode, node.data)
 
+    @property
+    def completed(self) -> bool:
+        """Whether the move is recorded as finished, as committed."""
+        return self.zk.get(migration_marker.path(GROUP)) is not None
+
+    @property
+    def locked(self) -> bool:
+        """Whether legacy consumers are kept from registering, as committed."""
+        acl = self.zk.acl(self.paths.group.ids)
+        return acl is not None and not any(
+            entry.perms & CREATE and entry != LIVE for entry in acl.entries
+        )
+
     # -- judging
 
     def broken(self, rule: str, text: str) -> None:
@@ -213,8 +232,7 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
 
     def _look(self, tp: TopicPartition) -> None:
         """A record of ``tp`` was delivered."""
-        if not self.ids_lock.locked and self.mode in (Mode.KAFKA, Mode.OPEN):
-            self.broken("legacy_kept_out", f"the ids are not locked in mode {self.mode.value}")
+        self._check_lock()
         found = self.delivering(tp)
         if len(found) > 1 and not self._is_late(tp, found):
             names = ", ".join(f"{one.name} in {self._in(one)}" for one in found)
@@ -224,6 +242,13 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
             if isinstance(member, SimLiveMember):
                 self.modes.add((member.mode, several))
                 self._check_locks(member, tp)
+
+    def _check_lock(self) -> None:
+        if not self.locked and (self.completed or self.mode in (Mode.KAFKA, Mode.OPEN)):
+            self.broken("legacy_kept_out", f"the ids are not locked in mode {self.mode.value}")
+        acl = self.zk.acl(self.paths.group.ids)
+        if self.completed and (acl is None or LIVE in acl.entries):
+            self.broken("legacy_kept_out", "migratable members may register after a finished move")
 
     def _is_late(self, tp: TopicPartition, found: list[Judged[Any]]) -> bool:
         """Whether one of two members has just lost its session and does not know it yet.
@@ -292,7 +317,7 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
 
     def join(self) -> None:
         """A migratable member starts."""
-        if len(self.live) >= 4:
+        if len(self.live) >= 4 or self.completed:
             return
         self.joined += 1
         spec = self._spec(f"{GROUP}_m{self.joined}")
@@ -327,7 +352,7 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
         """An operator starts a plain Kafka consumer, as is allowed in mode ``open``. It may join
         much later: migratable members keep it out then, if there are any."""
         plain = [one for one in self.plain if one.alive]
-        if self.mode is not Mode.OPEN or len(plain) > 1:
+        if len(plain) > 1 or not (self.mode is Mode.OPEN or self.completed):
             return
         self.joined += 1
         name, subscription = f"{PLAIN}{self.joined}", self.subscription()
@@ -356,40 +381,44 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
             plain.host.alive = False
 
     def _begin(self, plain: WholeGroupMember) -> None:
-        if plain.alive and (self.mode is Mode.OPEN or self.group.seats):
+        if plain.alive and (self.mode is Mode.OPEN or self.completed or self.group.seats):
             plain.start()
         else:
             plain.host.alive = False
 
     def operate(self) -> None:
-        """An operator begins to move the group to some mode, perhaps at the same time as another
-        one."""
+        """An operator runs commands, perhaps at the same time as another one."""
         if len([one for one in self.operators if one.alive]) < 2:
-            self.operator(self.rng.choice(list(Mode)), self.rng.choice([2.0, 10.0, 30.0]))
+            some = [(name,) for name in COMMANDS]
+            last = 3 * [("complete",)] * (self.mode is Mode.OPEN)
+            commands = self.rng.choice([*some, *last, *8 * tuple(_WAYS.values())])
+            self.operator(commands, self.rng.choice([2.0, 10.0, 30.0]))
 
-    def operator(self, goal: Mode, wait: float) -> SimOperator:
-        """Start the tool. The operator stops members that its goal does not allow, but not at
-        once."""
+    def operator(self, commands: Sequence[str], wait: float) -> SimOperator:
+        """Start commands, which may die before any of their requests. The operator stops the
+        members that they do not allow, and starts a plain one in mode ``open``, but not at once."""
+        dies = self.rng.randrange(200) if self.rng.random() < 0.2 else None
         number = len(self.operators)
-        self.say(f"operator {number}: to {goal.value}")
-        if goal is not Mode.ZOOKEEPER:
-            for legacy in self.legacy:
-                self.kernel.schedule(3 * self.rng.random(), legacy.close)
-        if goal is not Mode.OPEN:
-            for plain in self.plain:
-                self.kernel.schedule(3 * self.rng.random(), partial(self._stop, plain))
-        operator = SimOperator(
-            self.zk,
-            self.paths,
-            lambda: list(self.cluster.partitions),
-            self.group.offsets,
-            lambda: frozenset(self.group.seats),
-            goal,
-            wait,
-            lambda text: self.say(f"operator {number}: {text}"),
-        )
+        self.say(f"operator {number}: {' '.join(commands)}")
+        onward = {*commands} & {*_FORTH, "complete"}
+        stops: list[Callable[[], object]] = []
+        if onward:
+            stops += [legacy.close for legacy in self.legacy]
+        if not onward & {"finalize", "complete"}:
+            stops += [partial(self._stop, plain) for plain in self.plain]
+        if "complete" in commands and self.mode is Mode.OPEN:
+            stops += [member.close for member in self.live]
+        for stop in stops:
+            self.kernel.schedule(3 * self.rng.random(), stop)
+        if "finalize" in commands and self.others:
+            self.kernel.schedule(1.0 + 4.0 * self.rng.random(), self.join_plain)
+        say = partial(self._operator_says, number)
+        operator = SimOperator(self.zk, self.brokers, commands, wait, say, dies)
         self.operators.append(operator)
         return operator
+
+    def _operator_says(self, number: int, text: str) -> None:
+        self.say(f"operator {number}: {text}")
 
     def _operator(self) -> SimOperator | None:
         running = [one for one in self.operators if one.alive]
@@ -425,35 +454,59 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
     # -- the end
 
     def finish(self) -> Mode:
-        """Have operators take the group to one mode, in peace; return which."""
-        goal = self.rng.choice([Mode.ZOOKEEPER, Mode.OPEN, Mode.OPEN, Mode.LOCKED, Mode.KAFKA])
+        """Have operators take the group to one mode, in peace; return which. Or have them complete
+        the move, after which the mode is ``zookeeper`` again."""
+        goals = [Mode.ZOOKEEPER, Mode.OPEN, Mode.OPEN, Mode.LOCKED, Mode.KAFKA, None]
+        goal = self.rng.choice(goals)
         for operator in self.operators:
             if operator.alive:
                 operator.crash()
         if not self.live:
             self.join()  # without members nobody carries offsets over
+        if not self.completed:
+            self._go(_WAYS[goal or Mode.OPEN])
+            if goal is not None:
+                return goal
+            self.join_plain()
+            self._go(("complete",))
+        for name in self.rng.sample(sorted(COMMANDS), 3):  # of operators that do not know yet
+            self.operator((name,), 2.0)
+            self.kernel.run(until=self.kernel.now + 2.0)
+        for member in self.everyone:
+            if member not in self.plain:
+                member.close()  # it can no longer register
+        for plain in self.plain:
+            if plain.failed:  # it came before the members let it in
+                self._stop(plain)
+        self.join_plain()
+        return Mode.ZOOKEEPER
+
+    def _go(self, commands: Sequence[str]) -> None:
+        """Have operators run commands until all of them succeed."""
+        if self.zk.get(self.paths.mode) is None:
+            commands = ("prepare", *commands)
         until = self.kernel.now + FINISH
-        last = self.operator(goal, 30.0)
+        last = self.operator(commands, 30.0)
         while not last.reached and self.kernel.now < until:
             if not last.alive:
-                if any("stop the plain members" in why for why in last.why):
+                if "plain members" in last.why:
                     for plain in self.plain:
                         self._stop(plain)
-                last = self.operator(goal, 30.0)
+                last = self.operator(commands, 30.0)
             for member in self.live:
                 if not self.auto_commit:  # else an offset in one store alone stays there
                     member.commit()
             self.kernel.run(until=self.kernel.now + 1.0)
         if not last.reached:
             why = [one.why for one in self.operators if one.why][-1:]
-            self.broken("move_resumes", f"from {self.mode.value} to {goal.value}: {why}")
-        return goal
+            self.broken("move_resumes", f"from {self.mode.value}, {' '.join(commands)}: {why}")
 
     def at_rest(self) -> list[Violation]:
         """See ``Scenario``. A last operator finishes the move before."""
         goal = self.finish()
         patience = 5.0 + self.session + self.group_session + self.reread + self.rebalance + SETTLE
         self.kernel.run(until=self.kernel.now + patience)
+        self._check_lock()
         now, found = self.kernel.now, list[Violation]()
         mode = self.zk.get(self.paths.mode)
         if self.mode is not goal:

@@ -32,8 +32,8 @@ take a millisecond each way. Inputs:
 ``znode PATH TEXT``                     another program writes a znode (without TEXT: deletes it)
 ``fail over SECONDS``                   the group's coordinator dies; another one is elected later
 ``run SECONDS``                         time passes
-``operator MODE [SECONDS]``             the tool takes the group to a mode; it waits for each
-                                        obstacle for that long (30)
+``operator COMMAND[+...] [SECONDS]``    commands such as ``lock+to-kafka`` of ``zkmigrate``; each
+                                        waits for obstacles for that long (30)
 ``kill operator [SECONDS]``             the tool's process ends after that time
 ``cut MEMBER SECONDS coordinator``      a migratable member has no connection to the brokers
 ``offsets``                             show the committed offsets in both stores

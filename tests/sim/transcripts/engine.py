@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tests.sim.runs.live_judge import PLAIN, LiveJudge
 from tests.sim.runs.live_member import SimLiveMember
-from tests.sim.runs.live_operator import IdsLock, SimOperator
+from tests.sim.runs.live_operator import SimOperator
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
@@ -26,7 +26,6 @@ from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
 from zkconsumer.core.groups.reactions import name_of
 from zkconsumer.core.groups.spec import ClassicSpec, GroupSpec, Kip848Spec
 from zkconsumer.core.migration.commands import FromGroup, ToGroup
-from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.strategy import OwnStrategy
 from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.events import Claim
@@ -43,7 +42,7 @@ from zkconsumer.sim.members.zookeeper import SimMember
 from zkconsumer.sim.runs.world import GROUP, NEVER, World
 from zkconsumer.sim.servers.classic import GroupCoordinator
 from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator
-from zkconsumer.sim.servers.zk import FakeSession, FakeZk
+from zkconsumer.sim.servers.zk import FakeZk
 
 TRIP_S: Final = 0.001
 RATE: Final = 10.0
@@ -421,7 +420,7 @@ class LiveStage(ZooKeeperStage):
     def __init__(self, *strategies: str) -> None:
         super().__init__(*strategies)
         self.strategies = tuple(STRATEGIES[name] for name in strategies or ("range",))
-        zk, self.group_observer = self.world.zk, Observer()
+        self.group_observer = Observer()
         self.judge = LiveJudge(self.kernel, self.group_observer, lambda tp, name: False, str)
         self.group = GroupCoordinator(
             self.kernel, lambda: self.log.topics, initial_delay=0.0, watch=self.judge
@@ -429,7 +428,6 @@ class LiveStage(ZooKeeperStage):
         self.brokers = Brokers(self.kernel, self.group)
         self.paths = LivePaths.of(GROUP)
         self.operator: SimOperator | None = None
-        IdsLock(zk, self.paths.group.ids, self._is_migratable)
 
     @property
     def observers(self) -> tuple[Observer, ...]:
@@ -438,9 +436,6 @@ class LiveStage(ZooKeeperStage):
 
     def _migratable(self) -> list[SimLiveMember]:
         return [each for each in self.members.values() if isinstance(each, SimLiveMember)]
-
-    def _is_migratable(self, client: FakeSession) -> bool:
-        return any(member.client is client for member in self._migratable())
 
     def make(self, name: str, subscription: Subscription, watcher: Any) -> SimProcess[Any]:
         """See ``Stage``: a plain Kafka consumer, a legacy member, or a migratable one."""
@@ -466,15 +461,12 @@ class LiveStage(ZooKeeperStage):
         member.trip_us = round(TRIP_S * 1e6)
         return member
 
-    def do_operator(self, goal: str, seconds: str = "30") -> None:
+    def do_operator(self, commands: str, seconds: str = "30") -> None:
         """See the package."""
         self.operator = SimOperator(
             self.world.zk,
-            self.paths,
-            self._partitions,
-            self.group.offsets,
-            lambda: frozenset(self.group.seats),
-            Mode(goal),
+            self.brokers,
+            commands.split("+"),
             float(seconds),
             lambda text: self._write(f"operator {text}"),
         )

@@ -37,6 +37,8 @@ class Facts:
         foreign: znodes in another client's layout, which may hold offsets. Only known in mode
             ``zookeeper``.
         hidden: topics with offsets in ZooKeeper whose offsets in Kafka the brokers do not show.
+        moved: whether a finished move to Kafka is recorded.
+        all_locked: whether migratable members are kept from registering, too.
     """
 
     mode: Mode
@@ -51,6 +53,8 @@ class Facts:
     misplaced: Mapping[TopicPartition, int] = field(default_factory=dict)
     foreign: frozenset[str] = frozenset()
     hidden: frozenset[str] = frozenset()
+    moved: bool = False
+    all_locked: bool = False
 
 
 class Code(StrEnum):
@@ -67,6 +71,7 @@ class Code(StrEnum):
     HIDDEN = "hidden-offsets"
     MISPLACED = "misplaced-offsets"
     FOREIGN_LAYOUT = "foreign-layout"
+    MOVED = "moved"
 
 
 class Obstacle(str):
@@ -160,6 +165,9 @@ def _others(facts: Facts) -> list[Obstacle]:
 def start_obstacles(facts: Facts) -> list[Obstacle]:
     """Return why a live move must not start from the offsets that members have in ZooKeeper."""
     reasons: list[Obstacle] = []
+    if facts.moved:
+        text = "the group counts as moved to Kafka, and its offsets in ZooKeeper no longer count"
+        reasons.append(Obstacle(Code.MOVED, text))
     ahead = lower(facts.in_zookeeper, facts.in_kafka)
     if ahead:
         reasons.append(Obstacle(Code.AHEAD_IN_KAFKA, ahead_in_kafka(ahead)))

@@ -176,7 +176,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class GetAcl:
-    """Reply: ``Acl``. Only tools use it; the simulator does not support it."""
+    """Reply: ``Acl``. Only tools use it."""
 
     path: str
 

@@ -23,6 +23,7 @@ from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.plane import Source
 from zkconsumer.sim.servers.zk import FakeZk, Txn
+from zkconsumer.sim.servers.zk_tree import Change
 
 GROUP = "g"
 #: A time between two periodic readings that no run lasts.
@@ -80,7 +81,8 @@ class World:
     def _committed(self, zxid: int, txn: Txn) -> None:
         """Feed the observer from each transaction, in the instant it is committed."""
         if self.history is not None:
-            self.history.append(f"{self.kernel.now_us} txn {zxid} {txn.session_id} {txn.changes}")
+            changes = "; ".join(map(_shown, txn.changes))
+            self.history.append(f"{self.kernel.now_us} txn {zxid} {txn.session_id} {changes}")
         observer, now = self.observer, self.kernel.now
         if txn.closes_session:
             observer.session_ended(txn.session_id)
@@ -99,6 +101,17 @@ class World:
                 observer.offset_changed(
                     now, tp, was, int(after.data) if after is not None else None, txn.session_id
                 )
+
+
+def _shown(change: Change) -> str:
+    """A change in a line of the history, without long contents: those of tools have their times."""
+    if change.acl is not None:
+        return f"{change.path} access list {change.acl}"
+    if change.after is None:
+        return f"{change.path} deleted"
+    data, stat = change.after.data, change.after.stat
+    content = f"{len(data)} bytes" if len(data) > 40 else repr(data)
+    return f"{change.path} {content} version {stat.version} session {stat.ephemeral_owner}"
 
 
 __all__ = ["GROUP", "NEVER", "World"]

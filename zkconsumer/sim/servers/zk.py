@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from zkconsumer.core.zookeeper.ops import (
+    Acl,
     Code,
     Create,
     Delete,
@@ -40,7 +41,15 @@ from zkconsumer.sim.servers.zk_client import (
     Request,
     SessionState,
 )
-from zkconsumer.sim.servers.zk_tree import Replica, Txn, Watcher, WatchEvent, WatchKind, prepare
+from zkconsumer.sim.servers.zk_tree import (
+    Identities,
+    Replica,
+    Txn,
+    Watcher,
+    WatchEvent,
+    WatchKind,
+    prepare,
+)
 
 __all__ = ["Counters", "FakeSession", "FakeZk", "SessionState", "Txn", "WatchEvent", "WatchKind"]
 
@@ -53,7 +62,7 @@ class _ServerSession:
     expiry: Handle | None = None
 
 
-def _ops_of(op: MultiOp | Multi) -> tuple[MultiOp, ...]:
+def _ops_of(op: MultiOp | SetAcl | Multi) -> tuple[MultiOp | SetAcl, ...]:
     return op.ops if isinstance(op, Multi) else (op,)
 
 
@@ -95,8 +104,6 @@ class FakeZk:
         self.service = service
         self.queued: Callable[[int], int] = lambda round_trip_us: 0
         """Microseconds that a request waits for reads that are simulated in bulk."""
-        self.refuses: Callable[[FakeSession, MultiOp | Multi], bool] = lambda client, op: False
-        """Whether an access list keeps a client from this write."""
         self._steady = steady
         self._leader = Replica(self.deliver)
         self._followers = [Replica(self.deliver) for _ in range(followers)]
@@ -117,6 +124,10 @@ class FakeZk:
         """The znode as committed, or None."""
         return self._leader.tree.node(path)
 
+    def acl(self, path: str) -> Acl | None:
+        """The access list as committed, or None if the znode does not exist."""
+        return self._leader.tree.acl(path)
+
     def children(self, path: str) -> tuple[str, ...]:
         """Sorted child names as committed; empty if the znode does not exist."""
         return tuple(sorted(self._leader.tree.children(path) or ()))
@@ -130,14 +141,14 @@ class FakeZk:
         """All paths as committed, sorted."""
         return self._leader.tree.paths()
 
-    def do(self, op: MultiOp | Multi) -> Reply:
-        """Carry out a write at once (session 0), as an administrator would. Not counted.
+    def do(self, op: MultiOp | SetAcl | Multi) -> Reply:
+        """Carry out a write at once (session 0), as a super user would. Not counted.
 
         Raises ValueError for an ephemeral, because there is no session.
         """
         if any(isinstance(o, Create) and o.ephemeral for o in _ops_of(op)):
             raise ValueError(f"an ephemeral needs a session: {op}")
-        return self._write(op, 0)
+        return self._write(op, 0, None)
 
     def session_alive(self, session_id: int) -> bool:
         """True while the server keeps this session."""
@@ -152,9 +163,15 @@ class FakeZk:
         session_timeout: float,
         on_watch: OnWatch,
         on_state: OnState,
+        synced: bool = False,
     ) -> FakeSession:
-        """A new client; ``on_state(CONNECTED, session_id)`` follows one round trip later."""
+        """A new client; ``on_state(CONNECTED, session_id)`` follows one round trip later.
+
+        ``synced``: what it reads is at least as new as what is committed now.
+        """
         client = FakeSession(self, session_timeout, on_watch, on_state)
+        if synced:
+            client._seen_zxid = self.zxid
         self.clients.append(client)
         client._begin_connect()
         return client
@@ -180,10 +197,12 @@ class FakeZk:
         low, high = self._latency
         return round((low + (high - low) * self.kernel.rng.random()) * 1e6)
 
-    def _write(self, op: MultiOp | Multi, session_id: int) -> Reply:
+    def _write(
+        self, op: MultiOp | SetAcl | Multi, session_id: int, identities: Identities | None
+    ) -> Reply:
         leader = self._leader
         zxid = leader.zxid + 1
-        result = prepare(leader.tree, _ops_of(op), zxid, session_id)
+        result = prepare(leader.tree, _ops_of(op), zxid, session_id, identities)
         if isinstance(result, Failed):
             return result if isinstance(op, Multi) else Failed(result.code)
         values, changes = result
@@ -292,7 +311,7 @@ class FakeZk:
         if self.service is None:
             self._serve(connection, request, path)
             return
-        reads = isinstance(request.op, Exists | GetData | GetChildren | GetMany)
+        reads = isinstance(request.op, Exists | GetData | GetChildren | GetMany | GetAcl)
         server = connection.server if reads else self._leader
         begins = max(server.free_us, self.kernel.now_us)
         server.free_us = begins + round(self.service[0 if reads else 1] * 1e6)
@@ -331,7 +350,11 @@ class FakeZk:
             node = tree.node(path)
             if op.watch and node is not None and connection.listening:
                 server.watch_data(path, connection)
-            return Ok(node)
+            return Ok(tree.children(path) if op.children else node)
+        if isinstance(op, GetAcl):
+            counters.reads += 1
+            acl = tree.acl(op.path)
+            return Failed(Code.NO_NODE) if acl is None else Ok(acl)
         if isinstance(op, Exists | GetData | GetChildren):
             counters.reads += 1
             node = tree.node(op.path)
@@ -347,11 +370,8 @@ class FakeZk:
             if isinstance(op, GetData):
                 return Ok(node)
             return Ok(None if node is None else node.stat)
-        assert not isinstance(op, GetAcl | SetAcl), "only tools use access lists"
         counters.writes += 1
-        if self.refuses(connection.client, op):
-            return Failed(Code.NO_AUTH)
-        reply = self._write(op, connection.session_id)
+        reply = self._write(op, connection.session_id, connection.client.identities)
         # The answer passes through the follower after everything committed before it.
         self._catch_up(server, self._leader.zxid)
         return reply

@@ -33,7 +33,14 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.sim.kernel import Handle, Kernel
-from zkconsumer.sim.servers.zk_tree import Replica, Watcher, WatchEvent, WatchKind
+from zkconsumer.sim.servers.zk_tree import (
+    ANYONE,
+    Identities,
+    Replica,
+    Watcher,
+    WatchEvent,
+    WatchKind,
+)
 
 
 class SessionState(Enum):
@@ -70,7 +77,7 @@ class Request:
 
     op: ZkOp | None  # None: close the session
     on_reply: OnReply
-    nodes: list[Node | None] = field(default_factory=list)
+    nodes: list[Node | tuple[object, ...] | None] = field(default_factory=list)
 
 
 class Connection:
@@ -155,6 +162,8 @@ class FakeSession:
         self.session_id = 0
         self.state = SessionState.SUSPENDED
         self.counters = Counters()
+        self.identities: Identities | None = (ANYONE,)
+        """Those that count in access lists; ``None``: a super user's."""
         self._zk = zk
         self._kernel = zk.kernel
         self._on_watch = on_watch
@@ -364,13 +373,13 @@ class FakeSession:
         if isinstance(op, GetMany) and path is not None:
             assert isinstance(reply, Ok)
             node = reply.value
-            assert node is None or isinstance(node, Node)
+            assert node is None or isinstance(node, Node | tuple)
             request.nodes.append(node)
             if op.watch and node is not None:
                 self._data_watches[path] = None
             if len(request.nodes) < len(op.paths):
                 return
-            reply = Ok(tuple(request.nodes))
+            reply = Ok(tuple(request.nodes))  # type: ignore[arg-type]
         answered = self._sent.popleft()
         assert answered is request
         if isinstance(op, Exists | GetData | GetChildren) and op.watch and isinstance(reply, Ok):

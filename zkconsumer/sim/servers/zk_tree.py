@@ -2,17 +2,20 @@
 
 Owns the effect of one request: the error in the answer, the changes of a transaction, and the
 watches that each change fires. ``zk`` decides when that happens. The semantics are those of
-ZooKeeper 3.8 (``PrepRequestProcessor`` for the checks, ``DataTree`` for the watches), kept
-equal to a real server by a differential test.
+ZooKeeper 3.8 (``PrepRequestProcessor`` for the checks, ``DataTree`` for the watches), kept equal to
+a real server by a differential test. Access lists decide about creations only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from zkconsumer.core.zookeeper.ops import (
+    Acl,
+    AclEntry,
     Check,
     Code,
     Create,
@@ -20,10 +23,20 @@ from zkconsumer.core.zookeeper.ops import (
     Listing,
     MultiOp,
     Node,
+    SetAcl,
     SetData,
     Stat,
     Value,
 )
+
+CREATE: Final = 4
+"""The permission to create children."""
+ANYONE: Final = ("world", "anyone")
+"""The identity that every client has."""
+OPEN: Final = Acl((AclEntry(31, *ANYONE),), 0)
+"""The access list of a new znode."""
+Identities = Collection[tuple[str, str]]
+"""Scheme and id of each identity of a client."""
 
 
 class WatchKind(Enum):
@@ -46,11 +59,12 @@ class WatchEvent:
 @dataclass(frozen=True, slots=True)
 class Change:
     """One transaction's change of one znode: ``before`` is None for a creation, ``after`` for a
-    deletion."""
+    deletion. ``acl``: its new access list, if nothing else changes."""
 
     path: str
     before: Node | None
     after: Node | None
+    acl: Acl | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +83,11 @@ class _Entry:
     ``changes`` counts their creations and deletions.
     """
 
-    __slots__ = ("changes", "children", "names", "node", "pzxid")
+    __slots__ = ("acl", "changes", "children", "names", "node", "pzxid")
 
     def __init__(self, node: Node, pzxid: int) -> None:
         self.node = node
+        self.acl = OPEN
         self.pzxid = pzxid
         self.changes = 0
         self.children: dict[str, None] = {}
@@ -95,6 +110,11 @@ class Tree:
         """Data and stat, or None."""
         entry = self._entries.get(path)
         return None if entry is None else entry.node
+
+    def acl(self, path: str) -> Acl | None:
+        """The access list, or None if the znode does not exist."""
+        entry = self._entries.get(path)
+        return None if entry is None else entry.acl
 
     def children(self, path: str) -> tuple[str, ...] | None:
         """Child names in order of creation, or None if the znode does not exist."""
@@ -129,6 +149,9 @@ class Tree:
     def apply(self, change: Change, zxid: int) -> None:
         """Apply one change that was checked before."""
         path, after = change.path, change.after
+        if change.acl is not None:
+            self._entries[path].acl = change.acl
+            return
         if change.before is not None and after is not None:
             self._entries[path].node = after
             return
@@ -153,10 +176,13 @@ class Tree:
 class _Draft:
     """The tree as the later operations of one multi see it: the tree plus the earlier ones."""
 
-    def __init__(self, tree: Tree, zxid: int, session_id: int) -> None:
+    def __init__(
+        self, tree: Tree, zxid: int, session_id: int, identities: Identities | None
+    ) -> None:
         self._tree = tree
         self._zxid = zxid
         self._session_id = session_id
+        self._identities = identities
         self._nodes: dict[str, Node | None] = {}
         self._child_delta: dict[str, int] = {}
         self.changes: list[Change] = []
@@ -171,13 +197,19 @@ class _Draft:
     def _count(self, path: str, by: int) -> None:
         self._child_delta[path] = self._child_delta.get(path, 0) + by
 
-    def add(self, op: MultiOp) -> Value | Code:
+    def add(self, op: MultiOp | SetAcl) -> Value | Code:
         """Check ``op``, record its changes, and return its reply value, or why it fails."""
         node = self._node(op.path)
         if isinstance(op, Create):
             return self._create(op, node)
         if node is None:
             return Code.NO_NODE
+        if isinstance(op, SetAcl):
+            acl = self._tree.acl(op.path) or OPEN
+            if op.version not in (-1, acl.version):
+                return Code.BAD_VERSION
+            self.changes.append(Change(op.path, node, node, Acl(op.entries, acl.version + 1)))
+            return None
         if op.version not in (-1, node.stat.version):
             return Code.BAD_VERSION
         if isinstance(op, Check):
@@ -196,28 +228,40 @@ class _Draft:
         return None
 
     def _create(self, op: Create, node: Node | None) -> Code | None:
-        if node is not None:
-            return Code.NODE_EXISTS
-        parent = self._node(parent_of(op.path))
+        above = parent_of(op.path)
+        parent = self._node(above)
         if parent is None:
             return Code.NO_NODE
+        acl = OPEN if above in self._nodes else self._tree.acl(above) or OPEN
+        if self._identities is not None and not any(
+            entry.perms & CREATE and (entry.scheme, entry.who) in self._identities
+            for entry in acl.entries
+        ):
+            return Code.NO_AUTH
+        if node is not None:
+            return Code.NODE_EXISTS
         if parent.stat.ephemeral_owner:
             return Code.NO_CHILDREN_FOR_EPHEMERALS
         owner = self._session_id if op.ephemeral else 0
         self._change(op.path, None, Node(op.data, Stat(self._zxid, self._zxid, 0, owner)))
-        self._count(parent_of(op.path), 1)
+        self._count(above, 1)
         return None
 
 
 def prepare(
-    tree: Tree, ops: Sequence[MultiOp], zxid: int, session_id: int
+    tree: Tree,
+    ops: Sequence[MultiOp | SetAcl],
+    zxid: int,
+    session_id: int,
+    identities: Identities | None = None,
 ) -> tuple[tuple[Value, ...], tuple[Change, ...]] | Failed:
     """Check all of ``ops`` in order, each seeing the effects of those before it.
 
+    ``identities``: of the client; ``None``: it is a super user, whom no access list stops.
     Returns the reply values and the changes to commit as transaction ``zxid``, or ``Failed`` with
     the index of the first operation that fails; the tree itself is not touched.
     """
-    draft = _Draft(tree, zxid, session_id)
+    draft = _Draft(tree, zxid, session_id, identities)
     values: list[Value] = []
     for index, op in enumerate(ops):
         value = draft.add(op)
@@ -272,7 +316,8 @@ class Replica:
         self.zxid = txn.zxid
         for change in txn.changes:
             self.tree.apply(change, txn.zxid)
-            self._fire(change)
+            if change.acl is None:
+                self._fire(change)
 
     def _fire(self, change: Change) -> None:
         path = change.path
