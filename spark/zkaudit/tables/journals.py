@@ -262,8 +262,7 @@ def views(lines_: DataFrame) -> DataFrame:
 
 
 def herds(steps: DataFrame, lines_: DataFrame) -> DataFrame:
-    """Table ``herds``: measured if members kept journals, else modelled. ``steps``: the rows
-    ``membership`` of the fold.
+    """Table ``herds`` from the fold's rows ``membership``. Only journals measure what members did.
 
     A journal line counts towards the last change before it, if that was at most 30 s ago.
     """
