@@ -8,12 +8,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
-import zkaudit
 from zkaudit.cli import run
 from zkaudit.commands.stream import Report
-from zkaudit.errors import AuditError
 
 
 class Clock:
@@ -108,18 +105,3 @@ def test_the_stream_ends_with_the_first_bad_round(
     chosen = [] if fail_on is None else ["--fail-on", fail_on]
     assert run(["stream", *given, *chosen]) == status
     assert len(done) == rounds
-
-
-def test_a_session_of_spark_connect_is_refused_before_any_work(tmp_path: Path) -> None:
-    """It has no JVM that the audit could use."""
-
-    class Remote:
-        __module__ = "pyspark.sql.connect.session"
-
-    assert (Path(pyspark.__file__).parent / "sql" / "connect" / "session.py").exists()
-    session: Any = Remote()
-    with pytest.raises(AuditError, match="is a session of Spark Connect, and an audit needs a"):
-        zkaudit.audit(session, "zk1", tmp_path / "out")
-    with pytest.raises(AuditError, match="is a session of Spark Connect"):
-        zkaudit.export(session, tmp_path, tmp_path / "lake")
-    assert list(tmp_path.iterdir()) == []
