@@ -59,7 +59,7 @@ def found(*events: Event, **more: Any) -> list[Finding]:
     return [one for one in every if one.effect is not None or one.kind.startswith("commit past")]
 
 
-def told(*events: Event, **more: Any) -> list[tuple[Any, ...]]:
+def judged(*events: Event, **more: Any) -> list[tuple[Any, ...]]:
     """Kind, severity, basis, effect and number of each finding."""
     names = ("kind", "severity", "basis", "effect", "messages")
     return [tuple(getattr(one, name) for name in names) for one in found(*events, **more)]
@@ -76,7 +76,8 @@ def test_owners_that_commit_and_hand_over_are_no_finding() -> None:
     touch = event(21, OTHER, Act.SET, "/consumers/g/offsets/t/0", b"130", idx=1)
     events = [*running(), commit(4, 110), commit(5, 110), commit(6, 130), delete(7, MEMBER)]
     assert (
-        told(*events, join(20, OTHER, "b"), claim(21, OTHER, "b"), touch, commit(22, 140, 2)) == []
+        judged(*events, join(20, OTHER, "b"), claim(21, OTHER, "b"), touch, commit(22, 140, 2))
+        == []
     )
 
 
@@ -100,7 +101,7 @@ def test_a_tools_write_to_a_stopped_group(
 ) -> None:
     """What the next owner starts from decides. It may have chosen another offset, as its first
     commit shows."""
-    assert told(*stopped(), commit(10, offset, TOOL), *restarted(11, first)) == [expected]
+    assert judged(*stopped(), commit(10, offset, TOOL), *restarted(11, first)) == [expected]
 
 
 def test_a_tools_write_that_no_member_started_from() -> None:
@@ -112,7 +113,7 @@ def test_a_tools_write_that_no_member_started_from() -> None:
         "owned it; no member has started from it."
     )
     repaired = [*stopped(), commit(10, 1000, TOOL), commit(11, 100, 51), *restarted(12, 110)]
-    assert [one[:4] for one in told(*repaired)] == [
+    assert [one[:4] for one in judged(*repaired)] == [
         ("tool write", "info", "proven", "repaired"),
         ("tool write", "info", "proven", "none"),
     ]
@@ -126,7 +127,7 @@ def test_the_first_offset_of_a_partition_is_no_finding() -> None:
     """A tool sets where the group begins. It may have overwritten an offset only if the logs begin
     late."""
     first = [commit(10, 1000, TOOL), *restarted(11, 1010)]
-    assert told(*first) == []
+    assert judged(*first) == []
     late = only(*first, facts=Facts(opened=OPENED), gaps=[(0, 1)])
     assert (late.kind, late.basis, late.effect) == ("tool write", "inferred", "unknown")
 
@@ -145,10 +146,10 @@ def test_a_whole_topic_is_no_milder_than_one_partition() -> None:
 
 def test_a_tools_write_to_a_running_group() -> None:
     """The owner overwrites it, or may continue from it."""
-    assert told(*running(), commit(4, 50, TOOL), commit(5, 110)) == [
+    assert judged(*running(), commit(4, 50, TOOL), commit(5, 110)) == [
         ("tool write", "info", "proven", "repaired", None)
     ]
-    assert told(*running(), commit(4, 500, TOOL), commit(5, 510)) == [
+    assert judged(*running(), commit(4, 500, TOOL), commit(5, 510)) == [
         ("tool write", "medium", "inferred", "unknown", None)
     ]
     assert (
@@ -160,8 +161,8 @@ def test_a_tools_write_to_a_running_group() -> None:
 def test_a_member_may_write_before_it_registers() -> None:
     """As a JVM member does whose commit was under way when its session expired."""
     late = [*running(), delete(4, MEMBER), commit(5, 120, OTHER), join(6, OTHER, "b")]
-    assert [one[0] for one in told(*late)] == ["orphan commit"]
-    assert [one[0] for one in told(*late[:-1])] == ["tool write"]
+    assert [one[0] for one in judged(*late)] == ["orphan commit"]
+    assert [one[0] for one in judged(*late[:-1])] == ["tool write"]
 
 
 def test_an_import_is_the_write_of_a_tool() -> None:
@@ -209,13 +210,13 @@ def test_an_owner_that_lowers_its_offset() -> None:
     writes climb through the range, or an owner claims the partition."""
     lower = ("offset regression", "medium", "proven", "unknown", None)
     read = ("offset regression", "high", "proven", "repeated", 60)
-    assert told(*running(), commit(4, 40), commit(5, 120)) == [lower]
-    assert told(*running(), commit(4, 40)) == [lower]
-    assert told(*running(), commit(4, 40), commit(5, 60)) == [read]
+    assert judged(*running(), commit(4, 40), commit(5, 120)) == [lower]
+    assert judged(*running(), commit(4, 40)) == [lower]
+    assert judged(*running(), commit(4, 40), commit(5, 60)) == [read]
     starts = [delete(5, MEMBER), join(6, OTHER, "b"), claim(7, OTHER, "b")]
-    assert told(*running(), commit(4, 40), *starts) == [read]
-    assert told(*running(), commit(4, 40), *starts, commit(8, 50, OTHER)) == [read]
-    assert told(*running(), commit(4, 40), *starts, commit(8, 150, OTHER)) == [lower]
+    assert judged(*running(), commit(4, 40), *starts) == [read]
+    assert judged(*running(), commit(4, 40), *starts, commit(8, 50, OTHER)) == [read]
+    assert judged(*running(), commit(4, 40), *starts, commit(8, 150, OTHER)) == [lower]
 
 
 def test_an_owner_that_begins_below_the_stored_offset() -> None:
@@ -227,7 +228,7 @@ def test_an_owner_that_begins_below_the_stored_offset() -> None:
         "It is the first commit after a claim, so `auto.offset.reset` or a seek may have chosen "
         "where the owner began."
     )
-    first = told(*running(), *starts, commit(7, 20, OTHER))
+    first = judged(*running(), *starts, commit(7, 20, OTHER))
     assert first == [("offset regression", "high", "inferred", "repeated", 80)]
 
 
@@ -253,7 +254,7 @@ def test_a_lower_offset_of_a_recreated_topic_is_none() -> None:
         "The member did not begin there. The offset was probably out of range, so that "
         "`auto.offset.reset` chose another."
     )
-    before = told(*running(), commit(4, 40), commit(8, 50), facts=again)
+    before = judged(*running(), commit(4, 40), commit(8, 50), facts=again)
     assert ("offset regression", "high", "proven", "repeated", 60) in before
 
 
@@ -270,8 +271,8 @@ def test_a_member_starts_a_recreated_topic_from_the_old_offset() -> None:
     )
     new = event(7, MEMBER, Act.CREATE, "/consumers/g/offsets/t/0", b"130")
     gone = delete(4, MEMBER, "/consumers/g/offsets/t/0")
-    assert told(*running(), gone, new, facts=facts) == []
-    kinds = [one[0] for one in told(*running(), commit(7, 0, TOOL), commit(8, 130), facts=facts)]
+    assert judged(*running(), gone, new, facts=facts) == []
+    kinds = [one[0] for one in judged(*running(), commit(7, 0, TOOL), commit(8, 130), facts=facts)]
     assert "offset of a deleted topic" not in kinds
 
 
@@ -287,11 +288,11 @@ def test_a_step_faster_than_any_consumer() -> None:
     """By its own time, or since the claim."""
     jump = only(*running(), commit(4, 500_000))
     assert (jump.kind, jump.severity, jump.messages) == ("offset jump", "medium", 499_900)
-    assert told(*running(), commit(4, 500_000, time=100_000_000)) == []
+    assert judged(*running(), commit(4, 500_000, time=100_000_000)) == []
     handed = [delete(4, MEMBER), join(5, OTHER, "b"), claim(200, OTHER, "b")]
     first = only(*running(), *handed, commit(201, 500_000, OTHER))
     assert ", as its first commit after the claim. No consumer reads so fast" in first.sentence
-    assert told(*running(), *handed, commit(201, 90_000, OTHER)) == []
+    assert judged(*running(), *handed, commit(201, 90_000, OTHER)) == []
 
 
 def test_an_owner_that_overwrites_a_lower_offset_has_not_jumped() -> None:
@@ -336,12 +337,12 @@ def test_a_step_is_compared_with_its_topic() -> None:
     assert "99 % of the commits of this topic rise by less than 10 a second" in jump.sentence
     early = [commit(4, 152_000), *(commit(n, 152_000 + 10 * n) for n in range(5, 150))]
     assert only(*running(), *early).zxid == 4
-    assert told(*running(), *steps(4, 150), commit(150, 1560 + 9_000)) == []
-    assert told(*running(), *steps(4, 100), commit(100, 152_000)) == []
+    assert judged(*running(), *steps(4, 150), commit(150, 1560 + 9_000)) == []
+    assert judged(*running(), *steps(4, 100), commit(100, 152_000)) == []
     fast = [commit(n, 100 + 1_000 * n) for n in range(4, 150)]
-    assert told(*running(), *fast, commit(150, 149_000 + 15_000)) == []
+    assert judged(*running(), *fast, commit(150, 149_000 + 15_000)) == []
     others = [commit(150, 152_000, OTHER), commit(151, 1570)]
-    assert [one[0] for one in told(*running(), *steps(4, 150), join(3, OTHER, "b"), *others)] == [
+    assert [one[0] for one in judged(*running(), *steps(4, 150), join(3, OTHER, "b"), *others)] == [
         "zombie commit"
     ]
 
@@ -352,11 +353,11 @@ def test_a_new_partition_begins_at_0() -> None:
     path = "/consumers/g/offsets/t/1"
     new = event(151, MEMBER, Act.CREATE, path, b"160000")
     events = [*running(), *steps(4, 150), claim(150, MEMBER, partition=1), new]
-    assert told(*events, facts=facts) == []
+    assert judged(*events, facts=facts) == []
     facts = Facts(topics={("", "t"): {1: Partition(1, 1_000_000, True)}})
-    assert told(*events, facts=facts) == [("offset jump", "low", "inferred", "unknown", 160_000)]
+    assert judged(*events, facts=facts) == [("offset jump", "low", "inferred", "unknown", 160_000)]
     facts = Facts(topics={("", "t"): {1: Partition(1, 1_000_000, False)}})
-    assert told(*events, facts=facts) == []
+    assert judged(*events, facts=facts) == []
 
 
 def test_the_usual_rate_is_that_of_sorting_all() -> None:
@@ -381,17 +382,17 @@ def test_a_broker_writes_for_its_clients() -> None:
     )
     owner = event(2, MEMBER, Act.CREATE, "/consumers/g/owners/t/0", b"g_kn")
     client = [join(1, MEMBER, "kn"), owner, commit(3, 10, BROKER), commit(4, 20, BROKER)]
-    assert told(*client, close(5, MEMBER), facts=facts) == []
+    assert judged(*client, close(5, MEMBER), facts=facts) == []
 
 
 def test_an_owner_that_a_log_gap_hides() -> None:
     """A lower offset may be its own. It is harmless if another session overwrites it."""
     late = [commit(2, 100, 7), commit(3, 40, 7)]
     gap = [(0, 2)]
-    assert told(*late, gaps=gap) == [("offset regression", "high", "inferred", "unknown", None)]
+    assert judged(*late, gaps=gap) == [("offset regression", "high", "inferred", "unknown", None)]
     other = [commit(2, 100, 7), commit(3, 40, 8), commit(4, 110, 7)]
-    assert told(*other, gaps=gap) == [("offset regression", "info", "inferred", "repaired", None)]
-    assert told(commit(2, 100, 7), commit(4, 40, 7), gaps=[*gap, (2, 4)]) == []
+    assert judged(*other, gaps=gap) == [("offset regression", "info", "inferred", "repaired", None)]
+    assert judged(commit(2, 100, 7), commit(4, 40, 7), gaps=[*gap, (2, 4)]) == []
 
 
 def test_nothing_waits_across_a_log_gap() -> None:
@@ -413,5 +414,5 @@ def test_writes_after_a_move_to_kafka() -> None:
     assert (late.kind, late.severity) == ("commit past the end of a move", "critical")
     assert (late.zxid, late.end_zxid) == (5, 6)
     assert "wrote 2 times to the offset of t-0" in late.sentence
-    assert told(*running(), move(4, "kafka"), move(5, "zookeeper"), commit(6, 120)) == []
-    assert told(*running(), move(4, "kafka"), commit(5, 120, 77)) == []
+    assert judged(*running(), move(4, "kafka"), move(5, "zookeeper"), commit(6, 120)) == []
+    assert judged(*running(), move(4, "kafka"), commit(5, 120, 77)) == []

@@ -1,4 +1,4 @@
-"""What runs that nobody watches need: hooks before and after each group, and metrics.
+"""What a run without an operator needs: hooks before and after each group, and metrics.
 
 The cluster is simulated; hooks are real processes, and the metrics a real file.
 """
@@ -46,7 +46,7 @@ def plan(simulated: Simulated) -> str:
     return path
 
 
-def told(file: str) -> list[dict[str, str]]:
+def calls(file: str) -> list[dict[str, str]]:
     """Return the variables of each hook that was run."""
     lines = Path(file).read_text().splitlines()
     return [dict(part.split("=", 1) for part in line.split("\x01") if part) for line in lines]
@@ -60,7 +60,7 @@ def test_hooks_learn_the_group_and_its_outcome(simulated: Simulated, plan: str) 
     assert simulated.run("apply", plan, *hooks).status == 3
     assert not Path(before).exists(), "a dry run runs none"
     assert simulated.run("apply", plan, *hooks, "--parallel", "1", "--execute").status == 3
-    first, second = told(before)
+    first, second = calls(before)
     assert (
         first.items()
         >= {
@@ -73,16 +73,16 @@ def test_hooks_learn_the_group_and_its_outcome(simulated: Simulated, plan: str) 
         }.items()
     )
     assert second["ZKMIGRATE_GROUP"] == "b"
-    done, refused = told(after)
+    done, refused = calls(after)
     assert (done["ZKMIGRATE_OUTCOME"], done["ZKMIGRATE_OFFSETS"]) == ("done", "1")
     assert refused["ZKMIGRATE_OUTCOME"] == "refused"
     assert "kafka holds 7" in refused["ZKMIGRATE_WHY"]
     assert set(re.findall(r"`(ZKMIGRATE_\w+)`", PAGE)) == done.keys()
     simulated.run("apply", plan, *hooks, "--group", "a", "--execute")
-    assert len(told(before)) == 2, "it was done before"
+    assert len(calls(before)) == 2, "it was done before"
     assert simulated.run("undo", plan, *hooks, "--group", "a", "--execute").status == 0
-    assert told(after)[-1]["ZKMIGRATE_COMMAND"] == "undo"
-    assert told(after)[-1]["ZKMIGRATE_CASE"] == "moved"
+    assert calls(after)[-1]["ZKMIGRATE_COMMAND"] == "undo"
+    assert calls(after)[-1]["ZKMIGRATE_CASE"] == "moved"
     assert "env | grep" in Path(f"{plan}.journal").read_text()
 
 
@@ -116,7 +116,7 @@ def test_a_group_that_is_waited_for_has_its_hooks_once(simulated: Simulated, pla
     hooks = ("--before-group", SHOW.format(file=file), "--after-group", SHOW.format(file=file))
     found = simulated.run("apply", plan, "--group", "a", "--wait", "0.5s", *hooks, "--execute")
     assert found.rows[0]["outcome"] == "refused"
-    assert [one.get("ZKMIGRATE_OUTCOME") for one in told(file)] == [None, "refused"]
+    assert [one.get("ZKMIGRATE_OUTCOME") for one in calls(file)] == [None, "refused"]
 
 
 def test_locks_live_steps_and_resets_have_hooks_and_a_journal(
@@ -141,7 +141,7 @@ def test_locks_live_steps_and_resets_have_hooks_and_a_journal(
     for line in order:
         assert simulated.run(*line, *more).status == 0, line
     assert simulated.run(*lines["live"][1], *more).status == 3
-    first, last = told(file)[::2], told(file)[1::2]
+    first, last = calls(file)[::2], calls(file)[1::2]
     commands = ["live", "lock", "reset", "unlock"]
     assert [one["ZKMIGRATE_COMMAND"] for one in first] == commands, "the second lock found it done"
     directions = ["zk-to-kafka", "zk-to-kafka", "", "kafka-to-zk"]

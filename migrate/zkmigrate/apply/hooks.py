@@ -78,7 +78,7 @@ class Hooks:
         if not command:
             return ""
         every = {**self.facts, **facts}
-        told = {_PREFIX + name: value.replace("\0", "") for name, value in every.items()}
+        variables = {_PREFIX + name: value.replace("\0", "") for name, value in every.items()}
         with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(
                 command,
@@ -86,7 +86,7 @@ class Hooks:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **told},
+                env={**os.environ, **variables},
                 start_new_session=True,
             )
             try:

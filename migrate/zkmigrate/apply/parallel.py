@@ -120,7 +120,7 @@ class Run:
         """Set when the run ends early."""
         self._idle = idle
         self._hooked: dict[str, dict[str, str]] = {}
-        """The groups whose first hook was run, and what it was told."""
+        """The groups whose first hook was run, and the variables it got."""
 
     def begin(self, group: str, case: Callable[[], Case] | None = None, in_kafka: str = "") -> None:
         """Run the first hook of a group, once. Raises GroupRefusedError if it fails.
