@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 import zkconsumer
+from zkconsumer.core.common.faults import Trouble
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -117,6 +118,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not target.startswith(("http://", "https://", "#")):
             assert (page.parent / target.partition("#")[0]).exists(), target
+
+
+def test_the_page_of_symptoms_has_each_reason_of_health() -> None:
+    """A user who sees a reason in ``health()`` finds there what to do."""
+    page = _page("how-to/troubleshoot.md").partition("## The health check says")[2]
+    assert [trouble.label for trouble in Trouble if f"`{trouble.label}`" not in page] == []
 
 
 def test_no_page_is_an_orphan() -> None:
