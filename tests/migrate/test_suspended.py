@@ -294,7 +294,7 @@ def test_what_was_written_late_is_shown_until_a_reset(simulated: Simulated) -> N
     words = ("reset", "--group", "g", "--all-topics", "--to-earliest", "--execute")
     assert simulated.run(*words).status == 0
     ran = simulated.run("status", "--group", "g")
-    assert (ran.status, ran.rows[0]["serial"]) == (0, 1)
+    assert (ran.status, ran.rows[0]["serial"]) == (0, 2)
     assert "@" in ran.rows[0]["operator"]
 
 
@@ -317,6 +317,29 @@ def test_a_change_that_was_interrupted_and_written_late_is_ended_by_a_reset(
     assert simulated.run("plan", "--group", "g", *more).status == 0
     assert simulated.run("apply", simulated.file("new"), "--execute").status == 0
     assert simulated.held("g", "t")[1] == {0: 600, 1: 600}
+
+
+def test_a_reset_that_was_killed_leaves_what_was_written_late_in_doubt() -> None:
+    """At every step, until the offsets are set and read back. The next reset ends the doubt."""
+    ended: list[bool] = []
+    number = 0
+    while True:
+        operator, plan = prepared(reset)
+        operator.zk.run(record.note_late("g", [T0, T1]))
+        kill_at(operator, number)
+        try:
+            reset(operator, plan)
+            break
+        except Killed:
+            ended.append(not operator.zk.run(record.read("g")).in_doubt)
+        done = {one.offset for one in operator.committed.values()} == {3}
+        assert done or not ended[-1], number
+        operator.step = lambda what: None
+        operator.zk.expire()
+        assert reset(operator, plan).outcome is Outcome.DONE
+        assert not operator.zk.run(record.read("g")).in_doubt
+        number += 1
+    assert set(ended) == {False, True}
 
 
 def test_an_undo_that_was_written_late_is_ended_by_a_reset(simulated: Simulated) -> None:

@@ -83,8 +83,7 @@ def carry_out(
     try:
         if known or store is Store.ZOOKEEPER:
             stores.zk.run(ownership.take(hold, [row.tp for row in rows], accept))
-            ends = _ends(state, store, rows)
-            written = record.written(serial, hold.now_ms, command="reset", **ends)
+            written = record.written(serial, hold.now_ms, command="reset")
             serial = stores.zk.run(ownership.begin(hold, written, None))
             permission.serial = serial.version
         if store is Store.ZOOKEEPER:
@@ -92,6 +91,9 @@ def carry_out(
             stores.zk.run(script)
         else:
             _commit(stores, state, rows, permission if known else None)
+        if serial.in_doubt:
+            ended = record.written(serial, hold.now_ms, **_ends(serial, state, store, rows))
+            serial = stores.zk.run(record.write(state.group, ended, (hold.check,)))
     except BaseException:
         if known or store is Store.ZOOKEEPER:
             stores.zk.run(or_refusal(ownership.release(hold)))
@@ -135,19 +137,18 @@ def _commit(
             )
 
 
-def _ends(state: GroupState, store: Store, rows: Sequence[Reset]) -> dict[str, Any]:
-    """Return what the record says of offsets that were written late, once ``rows`` are set.
+def _ends(found: Record, state: GroupState, store: Store, rows: Sequence[Reset]) -> dict[str, Any]:
+    """Return what the record says of offsets that were written late, now that ``rows`` are set.
 
     When none are left, a change that was interrupted has ended. Those that the record does not name
     are left until all offsets of the store are set.
     """
-    found = state.record
     done = {row.tp for row in rows}
     late = tuple(tp for tp in found.late if tp not in done)
     whole = done >= (state.kafka if store is Store.KAFKA else state.zk).keys()
     more = 0 if whole else found.late_more
     stage = found.stage
-    if found.in_doubt and not late and not more:
+    if not late and not more:
         stage = {Stage.BEGUN: Stage.NONE, Stage.UNDOING: Stage.DONE}.get(stage, stage)
     return {"late": late, "late_more": more, "stage": stage}
 
