@@ -264,12 +264,12 @@ class GroupState:
         return frozenset(
             tp
             for tp in marker.in_target
-            if not self._holds(marker.moved_to, tp)
+            if not self.may_hold(marker.moved_to, tp)
             and (topic := self.topics.get(tp.topic)) is not None
             and tp.partition in topic.partitions
         )
 
-    def _holds(self, store: Store, tp: TopicPartition) -> bool:
+    def may_hold(self, store: Store, tp: TopicPartition) -> bool:
         """Whether a store has an offset, or may have one that cannot be read."""
         if store is Store.KAFKA:
             return tp.topic in self.hidden or number(self.kafka.get(tp)) is not None

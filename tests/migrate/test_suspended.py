@@ -319,6 +319,25 @@ def test_a_change_that_was_interrupted_and_written_late_is_ended_by_a_reset(
     assert simulated.held("g", "t")[1] == {0: 600, 1: 600}
 
 
+def test_a_reset_of_zookeeper_leaves_what_was_written_late_to_kafka(simulated: Simulated) -> None:
+    """Only Kafka's offsets are in doubt. A reset of ZooKeeper ends the doubt about one that is gone
+    from there, unless it may be hidden."""
+    matrix.written_late(simulated)
+    simulated.in_kafka("g", "t", 500, 50)
+    words = ("reset", "--group", "g", "--store", "zookeeper", "--execute", "--to-offset", "600")
+    for topic in ("--all-topics", "--topic=t:0"):
+        assert simulated.run(*words, topic).status == 0
+        found = simulated.zk.run(record.read("g"))
+        assert (found.stage, found.late) == (Stage.BEGUN, (T0, T1))
+    simulated.forget("g", T0)
+    assert simulated.run(*words, "--all-topics").status == 0
+    assert simulated.zk.run(record.read("g")).late == (T1,)
+    simulated.forget("g", T1)
+    simulated.hide("t")
+    simulated.run(*words, "--all-topics")
+    assert simulated.zk.run(record.read("g")).late == (T1,)
+
+
 def test_a_reset_that_was_killed_leaves_what_was_written_late_in_doubt() -> None:
     """At every step, until the offsets are set and read back. The next reset ends the doubt."""
     ended: list[bool] = []

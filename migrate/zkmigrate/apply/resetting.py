@@ -140,12 +140,14 @@ def _commit(
 def _ends(found: Record, state: GroupState, store: Store, rows: Sequence[Reset]) -> dict[str, Any]:
     """Return what the record says of offsets that were written late, now that ``rows`` are set.
 
-    When none are left, a change that was interrupted has ended. Those that the record does not name
-    are left until all offsets of the store are set.
+    They were written to Kafka: one that is set in ZooKeeper is left if Kafka may hold an offset of
+    it. When none are left, a change that was interrupted has ended. Those that the record does not
+    name are left until all offsets are set.
     """
-    done = {row.tp for row in rows}
+    in_kafka = store is Store.KAFKA
+    done = {row.tp for row in rows if in_kafka or not state.may_hold(Store.KAFKA, row.tp)}
     late = tuple(tp for tp in found.late if tp not in done)
-    whole = done >= (state.kafka if store is Store.KAFKA else state.zk).keys()
+    whole = done >= (state.kafka if in_kafka else {**state.zk, **state.kafka}).keys()
     more = 0 if whole else found.late_more
     stage = found.stage
     if not late and not more:
