@@ -8,6 +8,7 @@ have done so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from zkmigrate.apply import guard, permission, resetting
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.apply.records import begun_by, late_partitions
-from zkmigrate.errors import GroupRefusedError
+from zkmigrate.errors import GroupRefusedError, JournalWriteError
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Direction, GroupState, KafkaOffset, Record, Stage, Store, ZkOffset
 from zkmigrate.plan.reset import Reset
@@ -29,7 +30,7 @@ from tests.migrate.test_simulated import PATHS, T0, T1, Journal, Stores
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.errors import SessionExpiredError, ZkConsumerError
+from zkconsumer.errors import LeaderUnavailableError, SessionExpiredError, ZkConsumerError
 
 __all__ = ["simulated"]
 LATER = {T0: StoredOffset(190), T1: StoredOffset(190)}
@@ -226,6 +227,38 @@ def test_18_a_run_that_was_suspended_replaces_nothing(act: Act, clock: list[floa
             assert again.outcome is Outcome.REFUSED
             assert "newer offsets may have been overwritten" in again.why
     assert len(every) > 10
+
+
+@pytest.mark.parametrize("fault", ["the disk is full", "the coordinator is away"])
+def test_a_late_commit_reaches_the_record_whatever_else_fails(
+    clock: list[float], fault: str
+) -> None:
+    """Neither the journal nor the commits' log is needed for that."""
+    operator, plan = prepared(apply)
+    write = operator.journal.write
+
+    def full(**written: Any) -> None:
+        if written.get("step") == "late" and fault == "the disk is full":
+            raise JournalWriteError(fault)
+        write(**written)
+
+    def away(group: str, position: int) -> list[tuple[TopicPartition, int | None]]:
+        if fault == "the coordinator is away":
+            raise LeaderUnavailableError(fault)
+        return operator.log[position:]
+
+    def suspend(what: str) -> None:
+        if what == SENT:
+            clock[0] += 1000
+            operator.zk.expire()
+
+    operator.journal.write, operator.step = full, suspend
+    operator.commits_since = away  # type: ignore[method-assign]
+    with suppress(JournalWriteError):
+        assert "newer offsets may have been overwritten" in apply(operator, plan).why
+    assert operator.zk.run(record.read("g")).late == (T0, T1)
+    noted = late_partitions(begun_by(operator.journal.records)["g"])
+    assert noted == ([] if "full" in fault else [T0, T1])
 
 
 class Killed(BaseException):

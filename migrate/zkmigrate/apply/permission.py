@@ -94,8 +94,9 @@ class InKafka:
         group: the group's name in ZooKeeper.
         in_kafka: its name in Kafka.
         permission: asked for before each request; ``None``: the coordinator alone protects it.
-        late: called when the permission had ended before an answer came; returns the partitions
+        lost: called when the permission had ended before an answer came; returns the partitions
             whose newer offsets may be lost.
+        note: writes them into the journal.
         effect: called before and after each change.
     """
 
@@ -105,14 +106,16 @@ class InKafka:
         group: str,
         in_kafka: str,
         permission: Permission | None,
-        late: Callable[[], Collection[TopicPartition]],
+        lost: Callable[[], Collection[TopicPartition]],
+        note: Callable[[Collection[TopicPartition]], object],
         effect: Effect = no_effect,
     ) -> None:
         self._stores = stores
         self._group = group
         self._in_kafka = in_kafka
         self._permission = permission
-        self._late = late
+        self._lost = lost
+        self._note = note
         self._effect = effect
 
     def change(
@@ -158,7 +161,10 @@ class InKafka:
         try:
             self._permission.ask()
         except ZkConsumerError:
-            lost = sorted(self._late())
-            with suppress(ZkConsumerError):
-                self._stores.zk.run(record.note_late(self._group, lost))
+            lost = sorted(self._lost())
+            try:
+                self._note(lost)
+            finally:  # the disk may be full
+                with suppress(ZkConsumerError):
+                    self._stores.zk.run(record.note_late(self._group, lost))
             raise refused(self._group, Reason.WRITTEN_LATE, late_text(lost)) from None

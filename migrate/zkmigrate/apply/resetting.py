@@ -124,7 +124,9 @@ def _commit(
                 Reason.CHANGED,
                 f"{row.tp}: kafka holds {show(offset)} now, it was committed since: run it again",
             )
-    kafka = InKafka(stores, state.group, state.in_kafka, permission, wanted.keys)
+    kafka = InKafka(
+        stores, state.group, state.in_kafka, permission, wanted.keys, lambda _late: None
+    )
     failed = kafka.change({tp: StoredOffset(offset) for tp, offset in wanted.items()})
     kafka.check_accepted(failed, len(wanted))
     found_now = stores.fetch(state.in_kafka, list(wanted))

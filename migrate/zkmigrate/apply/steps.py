@@ -366,18 +366,22 @@ class Steps:
         ``end``: of the commits' log when these were read.
         """
 
-        def late() -> Collection[TopicPartition]:
-            """Return the offsets that may have been overwritten, once the journal has them."""
-            lost: Collection[TopicPartition] = change.to
-            if end is not None:
+        def lost() -> Collection[TopicPartition]:
+            """Return the offsets that may have been overwritten; all, if that cannot be read."""
+            if end is None:
+                return change.to
+            try:
                 seen = self.stores.commits_since(change.kafka_group, end)
-                lost = _overwritten(change, held, seen) or lost
-            rows = [[*tp] for tp in sorted(lost)]
+            except ZkConsumerError:
+                return change.to
+            return _overwritten(change, held, seen) or change.to
+
+        def note(late: Collection[TopicPartition]) -> None:
+            rows = [[*tp] for tp in late]
             journal.write(group=change.group, step=f"{prefix}late", held=rows)
-            return lost
 
         names = (change.group, change.kafka_group)
-        return InKafka(self.stores, *names, permission, late, self._effect)
+        return InKafka(self.stores, *names, permission, lost, note, self._effect)
 
     def _restore_overwritten(self, change: Change, held: Held, end: int, kafka: InKafka) -> None:
         """Give back what another client has committed between the look at Kafka and the commit.
