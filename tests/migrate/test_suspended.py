@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from zkmigrate.apply import guard, permission, resetting
+from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome, Result
-from zkmigrate.apply.records import begun_by, late_partitions
+from zkmigrate.apply.records import RESET, begun_by, late_partitions
 from zkmigrate.errors import GroupRefusedError, JournalWriteError
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Direction, GroupState, KafkaOffset, Record, Stage, Store, ZkOffset
@@ -30,7 +32,12 @@ from tests.migrate.test_simulated import PATHS, T0, T1, Journal, Stores
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.errors import LeaderUnavailableError, SessionExpiredError, ZkConsumerError
+from zkconsumer.errors import (
+    LeaderUnavailableError,
+    SessionExpiredError,
+    ZkConsumerError,
+    ZkUnavailableError,
+)
 
 __all__ = ["simulated"]
 LATER = {T0: StoredOffset(190), T1: StoredOffset(190)}
@@ -146,7 +153,8 @@ def reset(operator: Operator, _plan: PlanFile) -> Result:
     operator.zk.before = lambda op: operator.step("zookeeper")
     try:
         state = GroupState("g", zk=zk, kafka=held)
-        resetting.carry_out(stores, state, Store.KAFKA, rows, operator.zk.run(record.read("g")))
+        found = operator.zk.run(record.read("g"))
+        resetting.carry_out(stores, state, Store.KAFKA, rows, found, lambda _late: None)
     except GroupRefusedError as error:
         return Result("g", Outcome.REFUSED, 0, str(error))
     except ZkConsumerError as error:
@@ -350,6 +358,33 @@ def test_a_change_that_was_interrupted_and_written_late_is_ended_by_a_reset(
     assert simulated.run("plan", "--group", "g", *more).status == 0
     assert simulated.run("apply", simulated.file("new"), "--execute").status == 0
     assert simulated.held("g", "t")[1] == {0: 600, 1: 600}
+
+
+def test_a_reset_that_is_late_says_so_when_zookeeper_is_silent(
+    simulated: Simulated, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claims end with the session. The journal has the partitions, and so has the outcome."""
+    simulated.topic("t", (0, 10))
+    simulated.in_zookeeper("g", "t", 5)
+    simulated.in_kafka("g", "t", 5)
+    commit = simulated.kafka.commit
+
+    def silent(_op: object) -> None:
+        raise ZkUnavailableError("zookeeper is silent")
+
+    def late(*words: Any) -> Any:
+        failed = commit(*words)
+        clock[0] += 1000
+        simulated.zk.before = silent
+        return failed
+
+    monkeypatch.setattr(simulated.kafka, "commit", late)
+    words = ("reset", "--group", "g", "--store", "kafka", "--all-topics", "--to-offset", "7")
+    ran = simulated.run(*words, "--execute", "--journal", simulated.file("j"))
+    assert ran.status == 3
+    assert "t-0: committed after the session with ZooKeeper had ended" in ran.rows[0]["why"]
+    steps = begun_by(read_records(Path(simulated.file("j")), RESET))["g"]
+    assert late_partitions(steps) == [T0]
 
 
 def test_a_reset_of_zookeeper_leaves_what_was_written_late_to_kafka(simulated: Simulated) -> None:

@@ -44,8 +44,9 @@ from zkconsumer.core.zookeeper.scripts.common import (
     read_many,
 )
 from zkconsumer.core.zookeeper.znodes import GroupPaths
-from zkconsumer.errors import GroupActiveError, GroupChangedError
-from zkmigrate.apply.journal import Effect
+from zkconsumer.errors import GroupActiveError, GroupChangedError, ZkConsumerError
+from zkconsumer.zk.blocking import BlockingZk
+from zkmigrate.apply.journal import Effect, no_effect
 from zkmigrate.errors import GroupInUseError, GroupRefusedError, refused
 from zkmigrate.model import Before, Record
 from zkmigrate.reasons import Reason
@@ -59,6 +60,7 @@ __all__ = [
     "list_members",
     "migrators",
     "release",
+    "release_after",
     "take",
     "write_marker",
     "write_offsets",
@@ -118,6 +120,16 @@ def _refusing(script: Callable[P, Script[T]]) -> Callable[P, Script[T]]:
 
 take = _refusing(takeover.take)
 write_offsets = _refusing(takeover.write_offsets)
+
+
+def release_after(
+    zk: BlockingZk, hold: Hold, error: BaseException, effect: Effect = no_effect
+) -> None:
+    """Release a group after an error, as far as ZooKeeper can be reached. No script."""
+    try:
+        zk.run(counted(release(hold), effect))
+    except ZkConsumerError as second:
+        error.add_note(str(second))  # the claims end with the session
 
 
 def begin(hold: Hold, written: Record, before: Before | None) -> Script[Record]:

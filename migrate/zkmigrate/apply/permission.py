@@ -26,6 +26,8 @@ from zkmigrate.stores import record
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import late_text
 
+Note = Callable[[Collection[TopicPartition]], object]
+
 
 def boottime() -> float:
     """Seconds of a clock that continues while the machine is suspended."""
@@ -107,7 +109,7 @@ class InKafka:
         in_kafka: str,
         permission: Permission | None,
         lost: Callable[[], Collection[TopicPartition]],
-        note: Callable[[Collection[TopicPartition]], object],
+        note: Note,
         effect: Effect = no_effect,
     ) -> None:
         self._stores = stores

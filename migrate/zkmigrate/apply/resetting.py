@@ -18,10 +18,9 @@ from zkconsumer.core.zookeeper.ops import Exists, Node, Ok
 from zkconsumer.core.zookeeper.scripts.common import Script, read
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
-from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.outcome import by_table
-from zkmigrate.apply.permission import InKafka, Permission
+from zkmigrate.apply.permission import InKafka, Note, Permission
 from zkmigrate.errors import check_members, in_use, refused
 from zkmigrate.model import GroupState, Record, Stage, Store
 from zkmigrate.plan.reset import Reset
@@ -54,11 +53,17 @@ def check_stopped(state: GroupState) -> None:
 
 
 def carry_out(
-    stores: Stores, state: GroupState, store: Store, rows: Sequence[Reset], serial: Record
+    stores: Stores,
+    state: GroupState,
+    store: Store,
+    rows: Sequence[Reset],
+    serial: Record,
+    note: Note,
 ) -> Record:
     """Write the offsets of ``rows``, if the group's record is still ``serial``; return the new one.
 
-    Raises GroupRefusedError, ZkConsumerError.
+    ``note``: writes partitions into the journal whose offsets were committed late. Raises
+    GroupRefusedError, ZkConsumerError.
 
     In ZooKeeper all offsets change in one multi, up to some hundreds of them. After an error some
     of them may be written; the same command may be repeated.
@@ -90,13 +95,13 @@ def carry_out(
             script = ownership.write_offsets(hold, {row.tp: row.after for row in rows})
             stores.zk.run(script)
         else:
-            _commit(stores, state, rows, permission if known else None)
+            _commit(stores, state, rows, permission if known else None, note)
         if serial.in_doubt:
             ended = record.written(serial, hold.now_ms, **_ends(serial, state, store, rows))
             serial = stores.zk.run(record.write(state.group, ended, (hold.check,)))
-    except BaseException:
+    except BaseException as error:
         if known or store is Store.ZOOKEEPER:
-            stores.zk.run(or_refusal(ownership.release(hold)))
+            ownership.release_after(stores.zk, hold, error)
         raise
     others = stores.zk.run(ownership.release(hold)) if known or store is Store.ZOOKEEPER else []
     if others and store is Store.ZOOKEEPER:
@@ -110,7 +115,11 @@ def carry_out(
 
 
 def _commit(
-    stores: Stores, state: GroupState, rows: Sequence[Reset], permission: Permission | None
+    stores: Stores,
+    state: GroupState,
+    rows: Sequence[Reset],
+    permission: Permission | None,
+    note: Note,
 ) -> None:
     check_members(state.group, joined=stores.kafka.members(state.in_kafka))
     wanted = {row.tp: row.after for row in rows}
@@ -124,9 +133,7 @@ def _commit(
                 Reason.CHANGED,
                 f"{row.tp}: kafka holds {show(offset)} now, it was committed since: run it again",
             )
-    kafka = InKafka(
-        stores, state.group, state.in_kafka, permission, wanted.keys, lambda _late: None
-    )
+    kafka = InKafka(stores, state.group, state.in_kafka, permission, wanted.keys, note)
     failed = kafka.change({tp: StoredOffset(offset) for tp, offset in wanted.items()})
     kafka.check_accepted(failed, len(wanted))
     found_now = stores.fetch(state.in_kafka, list(wanted))

@@ -173,7 +173,7 @@ class Steps:
         except ZkUnavailableError:
             raise  # the claims end with the session
         except ZkConsumerError as error:
-            self._release_after(error, hold)
+            ownership.release_after(zk, hold, error, self._effect)
             raise
         unlocked = self._lock_or_unlock(hold, permission, lock)
         others = self._run(ownership.release(hold))
@@ -333,13 +333,6 @@ class Steps:
 
     def _run(self, script: Script[T]) -> T:
         return self.stores.zk.run(ownership.counted(script, self._effect))
-
-    def _release_after(self, error: ZkConsumerError, hold: ownership.Hold) -> None:
-        """Release the group after a failure, as far as ZooKeeper can be reached."""
-        try:
-            self._run(ownership.release(hold))
-        except ZkConsumerError as second:
-            error.add_note(str(second))  # the claims end with the session
 
     def _without_doubt(self, group: str, records: list[dict[str, Any]], found: Record) -> None:
         """Refuse a group whose offsets an earlier run may have overwritten without a claim.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -254,8 +255,12 @@ def _reset(
     if not both:
         check_undone(state, where[0], rows[where[0]])
     serial = state.record
+
+    def note(late: Collection[TopicPartition]) -> None:
+        run.step(group, "late", held=[[*tp] for tp in late])
+
     for store in where if run.journal is not None else ():
         before = [[*row.tp, row.before, row.after] for row in rows[store]]
         run.step(group, RESET, store=store.value, held=before)
-        serial = resetting.carry_out(stores, state, store, rows[store], serial)
+        serial = resetting.carry_out(stores, state, store, rows[store], serial, note)
     return [(store, row) for store in where for row in rows[store]]
