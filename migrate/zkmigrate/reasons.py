@@ -110,7 +110,8 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Run it again.",
     ),
     Reason.WRITTEN_LATE: (
-        "Offsets were committed after the session had ended, and may have replaced newer ones.",
+        "Offsets were committed after the session had ended, or over another client's commit, and "
+        "may have replaced newer ones.",
         "Compare them with their consumers, set the right ones with `reset`, then make a new plan.",
     ),
     Reason.COORDINATOR_AWAY: (

@@ -41,15 +41,15 @@ def show(offset: int | None) -> str:
 
 
 def late_text(partitions: Sequence[object], more: int = 0) -> str:
-    """Return the message about offsets that were committed after the session had ended.
+    """Return the message about offsets whose commit may have replaced newer ones.
 
     ``more``: how many others are not known by name.
     """
     others = f", and {more} that only the journal of that run names" if more else ""
     return (
         f"{shown(map(str, partitions))}{others}: committed after the session with ZooKeeper had "
-        "ended, so newer offsets may have been overwritten: compare them with their consumers, and "
-        "set the right ones with zkmigrate reset"
+        "ended, or over another client's commit, so newer offsets may have been overwritten: "
+        "compare them with their consumers, and set the right ones with zkmigrate reset"
     )
 
 

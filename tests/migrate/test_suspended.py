@@ -33,6 +33,7 @@ from tests.unit.tool_zk import ToolZk
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import (
+    BrokerError,
     LeaderUnavailableError,
     SessionExpiredError,
     ZkConsumerError,
@@ -492,6 +493,55 @@ def test_a_commit_before_and_after_ours_in_a_first_move(clock: list[float]) -> N
         result = operator.apply(plan)
         assert result.outcome is Outcome.REFUSED
         assert operator.committed[T0] == StoredOffset(after or 190)
+        assert not operator.zk.run(record.read("g")).in_doubt
+        assert late_partitions(begun_by(operator.journal.records)["g"]) == []
+
+
+@pytest.mark.parametrize("fault", ["killed", "refused", "away", "session", "silent"])
+def test_an_offset_that_is_not_given_back_is_in_doubt(clock: list[float], fault: str) -> None:
+    """A client that is no member has committed it, and the migrator has overwritten it. It is named
+    by every later run, on other machines too unless ZooKeeper cannot be reached."""
+    operator, plan = prepared(apply)
+    commit, seen = operator.kafka.commit, operator.commits_since
+    requests: list[str] = []
+
+    def silent(_op: object) -> None:
+        raise ZkUnavailableError("zookeeper is silent")
+
+    def restore(group: str, new: Any, permit: Callable[[], object]) -> Mapping[Any, Any]:
+        requests.append("")
+        if len(requests) == 1:
+            operator.consume({T0: StoredOffset(190)})
+            return commit(group, new, permit)
+        if fault == "killed":
+            raise Killed
+        if fault == "refused":
+            return {T0: BrokerError("not allowed")}
+        raise LeaderUnavailableError("the coordinator is away")
+
+    def look(group: str, position: int) -> list[tuple[TopicPartition, int | None]]:
+        if fault == "session":
+            operator.zk.expire()
+        if fault == "silent":
+            operator.zk.before = silent
+        return seen(group, position)
+
+    operator.kafka.commit = restore
+    operator.commits_since = look  # type: ignore[method-assign]
+    with suppress(Killed):
+        result = apply(operator, plan)
+        assert "t-0: " in result.why
+        assert "newer offsets may have been overwritten" in result.why
+        assert late_partitions(begun_by(operator.journal.records)["g"]) == [T0]
+    operator.zk.before = lambda op: None
+    assert operator.committed[T0] == StoredOffset(7)
+    operator.zk.expire()
+    elsewhere = Operator(operator)
+    elsewhere.journal.records = []
+    for machine in (operator, elsewhere)[: 1 if fault == "silent" else 2]:
+        assert "t-0: " in apply(machine, plan).why
+        assert machine.zk.run(record.read("g")).late == (() if fault == "silent" else (T0,))
+    assert operator.committed[T0] == StoredOffset(7)
 
 
 def test_a_lock_is_not_lifted_without_a_claim(

@@ -8,7 +8,7 @@ changes something, when the coordinator is found and connected. Each thread of a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -20,7 +20,7 @@ from zkconsumer.runtime.gate import CLOCK
 from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate.apply.journal import Effect, no_effect
 from zkmigrate.apply.ownership import Hold
-from zkmigrate.errors import refused
+from zkmigrate.errors import GroupRefusedError, refused
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import record
 from zkmigrate.stores.sessions import Stores
@@ -163,10 +163,18 @@ class InKafka:
         try:
             self._permission.ask()
         except ZkConsumerError:
-            lost = sorted(self._lost())
-            try:
-                self._note(lost)
-            finally:  # the disk may be full
-                with suppress(ZkConsumerError):
-                    self._stores.zk.run(record.note_late(self._group, lost))
-            raise refused(self._group, Reason.WRITTEN_LATE, late_text(lost)) from None
+            raise self.in_doubt(self._lost()) from None
+
+    def in_doubt(self, lost: Iterable[TopicPartition]) -> GroupRefusedError:
+        """Return the error about newer offsets that may be lost, once it is noted.
+
+        In the journal, and in the group's record as far as ZooKeeper can be reached. Raises
+        JournalError.
+        """
+        rows = sorted(lost)
+        try:
+            self._note(rows)
+        finally:  # the disk may be full
+            with suppress(ZkConsumerError):
+                self._stores.zk.run(record.note_late(self._group, rows))
+        return refused(self._group, Reason.WRITTEN_LATE, late_text(rows))

@@ -165,7 +165,7 @@ class Steps:
             kafka = self._in_kafka(change, permission, held, end, journal, prefix)
             written = self._write(change, hold, held, kafka, seen, first)
             if end is not None and not self._force:
-                self._restore_overwritten(change, held, end, kafka)
+                self._restore_overwritten(change, hold, found, held, end, kafka, permission)
             self.checks.read_back(change)
             journal.write(group=change.group, step=f"{prefix}mark")
             self._mark(change, hold, found, earlier if undo else None, lock)
@@ -376,17 +376,38 @@ class Steps:
         names = (change.group, change.kafka_group)
         return InKafka(self.stores, *names, permission, lost, note, self._effect)
 
-    def _restore_overwritten(self, change: Change, held: Held, end: int, kafka: InKafka) -> None:
+    def _restore_overwritten(
+        self,
+        change: Change,
+        hold: ownership.Hold,
+        found: Record,
+        held: Held,
+        end: int,
+        kafka: InKafka,
+        permission: Permission,
+    ) -> None:
         """Give back what another client has committed between the look at Kafka and the commit.
 
         Such a client is not a member, or the coordinator would have refused our commit. ``end``: of
-        the commits' log at that look. Raises GroupRefusedError when there was such a commit.
+        the commits' log at that look. Until it is given back, the group's record ``found`` says
+        that it is in doubt. Raises GroupRefusedError when there was such a commit.
         """
+
+        def write(written: Record) -> Record:
+            begun = self._run(record.write(change.group, written, (hold.check,)))
+            permission.serial = begun.version
+            return begun
+
         seen = self.stores.commits_since(change.kafka_group, end)
         lost = _overwritten(change, held, seen)
         if lost:
             restored = {tp: StoredOffset(offset) for tp, offset in lost.items()}
-            kafka.check_accepted(kafka.change(restored), len(restored))
+            try:
+                noted = write(record.with_late(found, lost))
+                kafka.check_accepted(kafka.change(restored), len(restored))
+                write(replace(found, version=noted.version))
+            except ZkConsumerError as error:
+                raise kafka.in_doubt(lost) from error
             tp, offset = min(lost.items())
             raise refused(
                 change.group,

@@ -211,19 +211,25 @@ def written(record: Record, now_ms: int, **fields: Any) -> Record:
     return replace(record, id=uuid.uuid4().hex[:8], by=operator(), at_ms=now_ms, **fields)
 
 
-def note_late(group: str, late: Iterable[TopicPartition]) -> Script[Record]:
-    """Record that offsets were committed late, for operators on other machines.
+def with_late(found: Record, late: Iterable[TopicPartition]) -> Record:
+    """Return the record with offsets that were committed late, for operators on other machines.
 
-    As many as have room, and the number of the others. Raises GroupRefusedError if another command
-    has written the record meanwhile.
+    As many as have room, and the number of the others.
     """
-    found = yield from read(group)
     every = sorted({*found.late, *late})
     sizes = accumulate(len(as_json(tp)) + 1 for tp in every)
     kept = tuple(tp for tp, size in zip(every, sizes, strict=True) if size <= _LATE_BYTES)
     more = found.late_more + len(every) - len(kept)
-    noted = written(found, int(time.time() * 1000), late=kept, late_more=more)
-    return (yield from write(group, noted))
+    return written(found, int(time.time() * 1000), late=kept, late_more=more)
+
+
+def note_late(group: str, late: Iterable[TopicPartition]) -> Script[Record]:
+    """Record that offsets were committed late.
+
+    Raises GroupRefusedError if another command has written the record meanwhile.
+    """
+    found = yield from read(group)
+    return (yield from write(group, with_late(found, late)))
 
 
 def op(group: str, record: Record) -> MultiOp:
