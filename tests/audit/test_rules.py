@@ -584,6 +584,23 @@ def test_owners_in_another_layout() -> None:
     ]
 
 
+def test_owners_in_another_layout_may_have_ended_in_a_log_gap() -> None:
+    """A session that claims after the gap need not have met them."""
+    gaps = [(5, 20)]
+    (finding,) = found(foreign(1, 5), claim(22, 6), gaps=gaps)
+    assert (finding.severity, finding.end_zxid) == ("medium", 5)
+    (finding,) = found(claim(1, 6), foreign(22, 5), gaps=gaps)
+    assert (finding.severity, finding.end_zxid) == ("medium", None)
+    (finding,) = found(foreign(1, 5), claim(3, 6), gaps=gaps)
+    assert (finding.severity, finding.end_zxid) == ("high", 5)
+    path = "/consumers/g/owners/t/0"
+    for zxid, severity in ((21, "high"), (4, "medium")):
+        shown = [Shown(zxid, foreign(1, 5).path or "", b"", 1, 0, 1, 0, 5),
+                 Shown(21, path, b"g_a-0", 12, 0, 12, 0, 6)]  # fmt: skip
+        (finding,) = found(foreign(1, 5), gaps=gaps, shown=shown)
+        assert (finding.severity, finding.kind) == (severity, "owner in another layout")
+
+
 def test_commits_after_a_move() -> None:
     """Until the group is moved back. The migration itself may write."""
 
@@ -693,7 +710,7 @@ def test_a_registration_that_members_cannot_read_is_a_finding(content: bytes) ->
         assert "members of the JVM fail to rebalance" in finding.sentence
 
 
-def test_registrations_with_one_content_are_one_finding() -> None:
+def test_registrations_with_one_fault_are_one_finding() -> None:
     """Clients such as pykafka register under a new name each time."""
     events = [odd(1, 5, "x", b"t"), odd(2, 6, "y", b"t"), close(3, 5), odd(4, 7, "z", b""),
               close(5, 6)]  # fmt: skip
@@ -701,10 +718,52 @@ def test_registrations_with_one_content_are_one_finding() -> None:
     assert (first.member, first.zxid, first.end_zxid) == ("g_x", 1, 5)
     assert first.sentence == (
         "The registration of g_x in group g is not JSON: b't' (written by pykafka or samsa, as it "
-        "is the bare name of a topic). 2 registrations have this content. It is unknown which "
+        "is the bare name of a topic). 2 registrations have this fault. It is unknown which "
         "topics it means."
     )
     assert (second.member, second.end_zxid) == ("g_z", None)
+
+
+@pytest.mark.parametrize("odd_first", [True, False])
+@pytest.mark.parametrize(
+    ("begins", "shown_at", "severity"),
+    [((1, 3), None, "high"), ((1, 22), None, "info"), ((1, 22), 21, "high"), ((1, 12), 4, "info"),
+     ((1, 12), 21, "high")],
+)  # fmt: skip
+def test_an_unreadable_registration_may_have_ended_in_a_log_gap(
+    odd_first: bool, begins: tuple[int, int], shown_at: int | None, severity: str
+) -> None:
+    """Another member that registers after the gap need not have met it, unless a snapshot shows
+    that the first of the two still existed (``shown_at``)."""
+    first, second = odd(begins[0], 5, "x", b"t"), join(begins[1], 6)
+    if not odd_first:
+        first, second = join(begins[0], 6), odd(begins[1], 5, "x", b"t")
+    shown = []
+    for one, zxid in ((first, shown_at), (second, 21)):
+        if zxid is not None and (one is first or begins[1] == 12):
+            czxid = one.zxid
+            shown.append(Shown(zxid, one.path or "", one.data, czxid, 0, czxid, 0, one.session))
+    events = [first] if begins[1] == 12 else [first, second]
+    every = found(*events, gaps=[(5, 20)], shown=shown)
+    (finding,) = (one for one in every if one.kind == "unreadable registration")
+    assert finding.severity == severity
+    lasts = shown_at == 21 if odd_first else begins[1] > 5
+    assert finding.end_zxid == (None if lasts else 5)
+
+
+def test_registrations_that_differ_by_their_time_are_one_finding() -> None:
+    """A client that restarts each minute writes another timestamp each time."""
+    events = [
+        one
+        for zxid in range(0, 20, 2)
+        for one in (
+            odd(zxid, zxid, "x", b'{"timestamp":%d}' % zxid),
+            delete(zxid + 1, zxid, MEMBER.format("x")),
+        )
+    ]
+    (finding,) = found(*events)
+    assert (finding.zxid, finding.end_zxid) == (0, 19)
+    assert "10 registrations have this fault." in finding.sentence
 
 
 def test_a_registration_that_the_scala_consumer_reads_is_no_finding() -> None:

@@ -120,7 +120,7 @@ _KINDS: Final = (
         "The content of a registration is not a subscription: it is not JSON, as that of pykafka "
         "and samsa, or it lacks a field. `high`: other members were registered meanwhile. Those of "
         "the JVM fail to rebalance as long as it exists, and zkconsumer leaves it out. Several "
-        "registrations with one content are one finding.",
+        "registrations with the same fault are one finding.",
         "The registration.",
         "Give the two kinds of clients different groups. `zkconsumer groups verify` names such "
         "registrations.",

@@ -26,7 +26,8 @@ class _Claims:
     end: Moment | None = None
     """The last that is known."""
     paths: set[str] = field(default_factory=set)
-    live: set[str] = field(default_factory=set)
+    live: dict[str, Lifetime] = field(default_factory=dict)
+    """By path."""
     shared: bool = False
     """Whether another session owned the topic meanwhile."""
 
@@ -45,19 +46,20 @@ class ForeignOwners(Rule):
         """Compare with the live owners of the topic."""
         if lifetime.znode.tree == FOREIGN:
             if lifetime.start is not UNKNOWN and (claims := self._of(lifetime, lifetime.start)):
-                claims.live.add(lifetime.znode.path)
-                claims.shared |= self._is_shared(lifetime)
+                claims.live[lifetime.znode.path] = lifetime
+                claims.shared |= self._is_shared(lifetime, lifetime.start)
         elif lifetime.znode.tree == OWNERS:
             for session, claims in self._claims.get(lifetime.znode.topic, {}).items():
-                claims.shared |= bool(claims.live) and session != lifetime.session
+                if session != lifetime.session:
+                    claims.shared |= self.group.any_existed(claims.live.values(), lifetime.start)
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
         """Note the end of a znode."""
         end = lifetime.end
         if lifetime.znode.tree == FOREIGN and end and (claims := self._of(lifetime, end)):
-            claims.shared |= lifetime.start is UNKNOWN and self._is_shared(lifetime)
-            claims.live.discard(lifetime.znode.path)
+            claims.shared |= lifetime.start is UNKNOWN and self._is_shared(lifetime, end)
+            claims.live.pop(lifetime.znode.path, None)
             time = latest(end.time, None if claims.end is None else claims.end.time)
             claims.end = Moment(end.zxid, end.idx, time)
         return ()
@@ -71,14 +73,15 @@ class ForeignOwners(Rule):
         claims.paths.add(znode.path)
         return claims
 
-    def _is_shared(self, lifetime: Lifetime) -> bool:
-        return any(
-            owner.znode.tree == OWNERS
+    def _is_shared(self, lifetime: Lifetime, at: Moment) -> bool:
+        owners = (
+            owner
+            for owner in self.group.live.values()
+            if owner.znode.tree == OWNERS
             and owner.znode.topic == lifetime.znode.topic
             and owner.session != lifetime.session
-            and self.group.exists(owner)
-            for owner in self.group.live.values()
         )
+        return self.group.any_existed(owners, at)
 
     def finish(self, end: Moment) -> Iterable[Finding]:
         """Report what was claimed."""
@@ -93,7 +96,7 @@ class ForeignOwners(Rule):
                 ", and one of them owned partitions of this topic meanwhile: both may have read "
                 "the same messages."
             )
-        path, end = claims.znode.path, None if claims.live else claims.end
+        path, end = claims.znode.path, self.group.last_end(claims.end, claims.live.values())
         return Finding(
             severity="high" if claims.shared else "medium",
             kind="owner in another layout",
@@ -114,12 +117,10 @@ class ForeignOwners(Rule):
 
 @dataclass(slots=True)
 class _Registrations:
-    """Registrations that have one content, which is not understood."""
+    """Registrations that cannot be read for one reason."""
 
     first: Lifetime
-    reason: str
     count: int = 0
-    live: set[str] = field(default_factory=set)
     end: Moment | None = None
     """The last that is known."""
     shared: bool = False
@@ -127,12 +128,16 @@ class _Registrations:
 
 
 class UnreadableRegistrations(Rule):
-    """One finding for each content of registrations that members cannot read. ``high`` if another
-    member was registered meanwhile, as it cannot rebalance until they are gone."""
+    """One finding for each fault of registrations that members cannot read. ``high`` if another
+    member was registered meanwhile, as far as both times are known: it cannot rebalance until they
+    are gone."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
-        self._odd: dict[bytes, _Registrations] = {}
+        self._odd: dict[tuple[str, str | None], _Registrations] = {}
+        """By the reason and the client that wrote them."""
+        self._live: dict[str, tuple[Lifetime, _Registrations]] = {}
+        """Those that have not ended, by path."""
         self._readable: dict[str, Lifetime] = {}
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
@@ -143,41 +148,42 @@ class UnreadableRegistrations(Rule):
         try:
             decode_registration(path, data)
         except ZnodeFormatError as error:
-            odd = self._odd.setdefault(data, _Registrations(lifetime, error.reason))
+            key = error.reason, registration_writer(data)
+            odd = self._odd.setdefault(key, _Registrations(lifetime))
             odd.count += 1
-            odd.live.add(path)
-            odd.shared |= any(map(self.group.exists, self._readable.values()))
+            self._live[path] = lifetime, odd
+            odd.shared |= self.group.any_existed(self._readable.values(), lifetime.start)
         else:
             self._readable[path] = lifetime
-            for odd in self._odd.values():
-                odd.shared |= bool(odd.live)
+            for other, odd in self._live.values():
+                odd.shared |= self.group.any_existed([other], lifetime.start)
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
         """Note the end of a registration."""
-        path = lifetime.znode.path
-        self._readable.pop(path, None)
-        for odd in self._odd.values():
-            if path in odd.live:
-                odd.live.remove(path)
+        if lifetime.znode.tree == IDS:
+            path = lifetime.znode.path
+            self._readable.pop(path, None)
+            if path in self._live:
+                _, odd = self._live.pop(path)
                 odd.end = lifetime.end
         return ()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Report each content."""
-        for data, odd in self._odd.items():
-            yield self._finding(data, odd)
+        """Report each fault."""
+        for (reason, writer), odd in self._odd.items():
+            yield self._finding(reason, writer, odd)
 
-    def _finding(self, data: bytes, odd: _Registrations) -> Finding:
+    def _finding(self, reason: str, writer: str | None, odd: _Registrations) -> Finding:
         member, group = odd.first.znode.name, self.group.name
         start = odd.first.start
         assert isinstance(start, Moment)
-        end = None if odd.live else odd.end
-        writer = registration_writer(data)
-        text = f"The registration of {member} in group {group} {odd.reason}"
+        live = (lifetime for lifetime, its in self._live.values() if its is odd)
+        end = self.group.last_end(odd.end, live)
+        text = f"The registration of {member} in group {group} {reason}"
         text += f" (written by {writer}). " if writer else ". "
         if odd.count > 1:
-            text += f"{odd.count} registrations have this content. "
+            text += f"{odd.count} registrations have this fault. "
         text += "It is unknown which topics it means."
         if odd.shared:
             text += " Other members were registered meanwhile: members of the JVM fail to rebalance"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from zkaudit.group.coverage import UNKNOWN, Coverage
+from zkaudit.group.coverage import UNKNOWN, Coverage, Unknown
 from zkaudit.group.events import Act, Burst, Change, Commit, Lifetime, Membership, Moment
 from zkaudit.group.facts import Facts, Partition
 from zkaudit.group.later import LaterEvents
@@ -131,6 +131,30 @@ class Group:
     def exists(self, lifetime: Lifetime) -> bool:
         """Whether a lifetime that has not ended is known to continue in the present segment."""
         return lifetime.seen_in >= self.segment
+
+    def any_existed(self, live: Iterable[Lifetime], at: Moment | Unknown) -> bool:
+        """Whether one of several lifetimes that have not ended is known to have existed at a moment
+        after they began."""
+        return any(
+            lifetime.seen_in == self.coverage.last_segment
+            or (at is not UNKNOWN and at.zxid <= lifetime.seen_until(self.coverage))
+            for lifetime in live
+        )
+
+    def last_end(self, ended: Moment | None, live: Iterable[Lifetime]) -> Moment | None:
+        """Return when the last of several lifetimes ended, or before which log gap it was seen
+        last. ``None``: one lasts to the end.
+
+        Args:
+            ended: the last end of those that have ended.
+            live: those that have not.
+        """
+        ends = [] if ended is None else [ended]
+        for lifetime in live:
+            if lifetime.seen_in == self.coverage.last_segment:
+                return None
+            ends.append(Moment(lifetime.seen_until(self.coverage), 0))
+        return max(ends, key=lambda end: end.zxid, default=None)
 
     def is_new_partition(self, partition: Partition) -> bool:
         """Whether a partition was created in the last segment."""
