@@ -766,6 +766,18 @@ def test_registrations_that_differ_by_their_time_are_one_finding() -> None:
     assert "10 registrations have this fault." in finding.sentence
 
 
+@pytest.mark.parametrize(
+    ("member", "content"),
+    [("a", b'{"version":1,"subscription":{},"pattern":"static"}'),
+     ("zkmigrate-probe", b'{"version":1,"subscription":{"t":1},"pattern":"static"}')],
+)  # fmt: skip
+def test_a_registration_of_zkmigrate_is_no_other_member(member: str, content: bytes) -> None:
+    """It holds a locked group, or tries the lock. It never rebalances."""
+    for zxid in (0, 2):
+        events = odd(1, 5, "x", b"t"), odd(zxid, 6, member, content)
+        assert ("info", "unreadable registration") in kinds(*events)
+
+
 def test_a_registration_that_the_scala_consumer_reads_is_no_finding() -> None:
     """Without topics, as tools write it; with a filter; with what other clients add."""
     for content in (

@@ -12,6 +12,7 @@ from zkaudit.group.events import Lifetime, Moment
 from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
 from zkaudit.group.rules.words import hex_of, latest
 from zkaudit.group.znodes import FOREIGN, IDS, OWNERS, Znode
+from zkconsumer.admin.ids_lock import PROBE_END
 from zkconsumer.core.zookeeper.znodes import decode_registration, registration_writer
 from zkconsumer.errors import ZnodeFormatError
 
@@ -146,7 +147,7 @@ class UnreadableRegistrations(Rule):
             return ()
         path, data = lifetime.znode.path, lifetime.data or b""
         try:
-            decode_registration(path, data)
+            topics = decode_registration(path, data).topics
         except ZnodeFormatError as error:
             key = error.reason, registration_writer(data)
             odd = self._odd.setdefault(key, _Registrations(lifetime))
@@ -154,9 +155,10 @@ class UnreadableRegistrations(Rule):
             self._live[path] = lifetime, odd
             odd.shared |= self.group.any_existed(self._readable.values(), lifetime.start)
         else:
-            self._readable[path] = lifetime
-            for other, odd in self._live.values():
-                odd.shared |= self.group.any_existed([other], lifetime.start)
+            if topics and not path.endswith(PROBE_END):  # zkmigrate's never rebalance
+                self._readable[path] = lifetime
+                for other, odd in self._live.values():
+                    odd.shared |= self.group.any_existed([other], lifetime.start)
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
