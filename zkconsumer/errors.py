@@ -133,11 +133,13 @@ class ChrootMissingError(ZooKeeperError):
 
 
 class ZnodeFormatError(ZooKeeperError):
-    """A znode's data does not have the required format. ``path`` names the znode."""
+    """A znode's data does not have the required format. ``path`` names the znode. ``too_large``:
+    it is beyond a limit of this library, so other clients may read it."""
 
-    def __init__(self, path: str, reason: str) -> None:
+    def __init__(self, path: str, reason: str, too_large: bool = False) -> None:
         self.path = path
         self.reason = reason
+        self.too_large = too_large
         super().__init__(f"{path}: {reason}")
 
 

@@ -778,6 +778,24 @@ def test_a_registration_of_zkmigrate_is_no_other_member(member: str, content: by
         assert ("info", "unreadable registration") in kinds(*events)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps({"pattern": "static", "subscription": {"t": 1}, "x": "x" * 65_536}),
+        json.dumps({"pattern": "static", "subscription": {f"t{n}": 1 for n in range(1_001)}}),
+        json.dumps({"pattern": "static", "subscription": {"t": 1_001}}),
+        '{"pattern":"static","subscription":{"t":1},"x":' + "[" * 20 + "]" * 20 + "}",
+    ],
+    ids=["bytes", "topics", "streams", "depth"],
+)
+def test_members_of_the_jvm_may_read_a_registration_beyond_our_limits(content: str) -> None:
+    """Only this library leaves it out."""
+    every = found(odd(1, 5, "x", content.encode()), join(2, 6))
+    (finding,) = (one for one in every if one.kind == "unreadable registration")
+    assert finding.severity == "info"
+    assert finding.sentence.endswith("zkconsumer does not read it, but members of the JVM may.")
+
+
 def test_a_registration_that_the_scala_consumer_reads_is_no_finding() -> None:
     """Without topics, as tools write it; with a filter; with what other clients add."""
     for content in (

@@ -120,7 +120,9 @@ _KINDS: Final = (
         "The content of a registration is not a subscription: it is not JSON, as that of pykafka "
         "and samsa, or it lacks a field. `high`: other members were registered meanwhile. Those of "
         "the JVM fail to rebalance as long as it exists, and zkconsumer leaves it out. Several "
-        "registrations with the same fault are one finding.",
+        "registrations with the same fault are one finding. `info`: no other member was registered "
+        "meanwhile, or it is only beyond a limit of zkconsumer: 64 KiB, 1,000 topics, 1,000 "
+        "streams for a topic, or 16 levels of JSON. Members of the JVM may read those.",
         "The registration.",
         "Give the two kinds of clients different groups. `zkconsumer groups verify` names such "
         "registrations.",

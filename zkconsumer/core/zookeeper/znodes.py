@@ -224,7 +224,8 @@ def decode_registration(path: str, data: bytes) -> Subscription:
     if not isinstance(topics, dict):
         _refuse(path, "has no object field 'subscription'")
     if len(topics) > MAX_TOPICS:
-        _refuse(path, f"subscribes to {len(topics)} topics, more than {MAX_TOPICS}")
+        reason = f"subscribes to {len(topics)} topics, more than {MAX_TOPICS}"
+        _refuse(path, reason, too_large=True)
     for name, streams in topics.items():
         if type(streams) is not int or abs(streams) > _INT32:
             _refuse(path, f"the number of streams for {_short(name)} is not an integer")
@@ -367,7 +368,7 @@ def decode_topic(path: str, data: bytes) -> tuple[int, ...]:
 
 def _parse_object(path: str, data: bytes, limit: int, *, retry: bool = False) -> dict[str, Any]:
     if len(data) > limit:
-        _refuse(path, f"holds {len(data)} bytes, more than {limit}")
+        _refuse(path, f"holds {len(data)} bytes, more than {limit}", too_large=True)
     text = data.decode("utf-8", "replace")
     try:
         try:
@@ -381,7 +382,7 @@ def _parse_object(path: str, data: bytes, limit: int, *, retry: bool = False) ->
     if not isinstance(document, dict):
         _refuse(path, "is not a JSON object")
     if _is_too_deep(document):
-        _refuse(path, f"is nested deeper than {MAX_DEPTH} levels")
+        _refuse(path, f"is nested deeper than {MAX_DEPTH} levels", too_large=True)
     return document
 
 
@@ -425,7 +426,8 @@ def _endpoint(path: str, broker_id: int, host: str, port: int) -> BrokerEndpoint
 
 def _streams(path: str, name: str, streams: int) -> int:
     if not 1 <= streams <= MAX_STREAMS:
-        _refuse(path, f"{streams} streams for {_short(name)}: must be 1 to {MAX_STREAMS}")
+        reason = f"{streams} streams for {_short(name)}: must be 1 to {MAX_STREAMS}"
+        _refuse(path, reason, too_large=streams > MAX_STREAMS)
     return streams
 
 
@@ -451,5 +453,5 @@ def _short(value: str | bytes) -> str:
     return quoted if len(value) <= 60 else f"{quoted}... ({len(value)} long)"
 
 
-def _refuse(path: str, reason: str) -> NoReturn:
-    raise ZnodeFormatError(path, reason)
+def _refuse(path: str, reason: str, *, too_large: bool = False) -> NoReturn:
+    raise ZnodeFormatError(path, reason, too_large)

@@ -121,6 +121,8 @@ class _Registrations:
     """Registrations that cannot be read for one reason."""
 
     first: Lifetime
+    too_large: bool
+    """Whether only a limit of this library is known to refuse them."""
     count: int = 0
     end: Moment | None = None
     """The last that is known."""
@@ -150,7 +152,7 @@ class UnreadableRegistrations(Rule):
             topics = decode_registration(path, data).topics
         except ZnodeFormatError as error:
             key = error.reason, registration_writer(data)
-            odd = self._odd.setdefault(key, _Registrations(lifetime))
+            odd = self._odd.setdefault(key, _Registrations(lifetime, error.too_large))
             odd.count += 1
             self._live[path] = lifetime, odd
             odd.shared |= self.group.any_existed(self._readable.values(), lifetime.start)
@@ -187,11 +189,14 @@ class UnreadableRegistrations(Rule):
         if odd.count > 1:
             text += f"{odd.count} registrations have this fault. "
         text += "It is unknown which topics it means."
-        if odd.shared:
+        is_harmful = odd.shared and not odd.too_large
+        if odd.too_large:
+            text += " zkconsumer does not read it, but members of the JVM may."
+        elif is_harmful:
             text += " Other members were registered meanwhile: members of the JVM fail to rebalance"
             text += " as long as there is such a registration."
         return Finding(
-            severity="high" if odd.shared else "info",
+            severity="high" if is_harmful else "info",
             kind="unreadable registration",
             basis="proven",
             sentence=text,
