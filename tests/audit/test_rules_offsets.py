@@ -254,6 +254,9 @@ def test_a_lower_offset_of_a_recreated_topic_is_none() -> None:
         "The member did not begin there. The offset was probably out of range, so that "
         "`auto.offset.reset` chose another."
     )
+    text = event(7, MEMBER, Act.SET, "/consumers/g/offsets/t/0", b"odd")
+    sentence = only(*running(), text, commit(8, 50), facts=again).sentence
+    assert sentence.endswith("still 100, of a deleted topic of the same name.")
     before = judged(*running(), commit(4, 40), commit(8, 50), facts=again)
     assert ("offset regression", "high", "proven", "repeated", 60) in before
 

@@ -298,12 +298,13 @@ class StaleOffsets(Rule):
         if member is not None:
             writer = who(group, member, commit.session)
         is_past = offset is not None and offset >= stale
-        effect = (
-            f"If the member began there, {span(0, stale)} of the new topic were not delivered."
-            if is_past
-            else "The member did not begin there. The offset was probably out of range, so that "
-            "`auto.offset.reset` chose another."
-        )
+        effect = ""
+        if is_past:
+            effect = f" If the member began there, {span(0, stale)} of the new topic were not "
+            effect += "delivered."
+        elif offset is not None:
+            effect = " The member did not begin there. The offset was probably out of range, so "
+            effect += "that `auto.offset.reset` chose another."
         what = f"{stale} -> {offset_text(offset)}"
         return Finding(
             severity="high" if is_past else "medium",
@@ -311,7 +312,7 @@ class StaleOffsets(Rule):
             basis="inferred",
             sentence=f"{writer} first committed {offset_text(offset)} for "
             f"{partition_of(commit.znode)} of group {group} when the stored offset was still "
-            f"{stale}, of a deleted topic of the same name. {effect}",
+            f"{stale}, of a deleted topic of the same name.{effect}",
             evidence=(
                 Evidence("partitions", made.deleted_zxid, None, None, "topic deleted"),
                 Evidence("partitions", made.zxid, None, None, "topic created again"),
