@@ -18,8 +18,9 @@ each commit with the owner at that transaction and the offset before it.
 ``audit_group`` does the same for one group, and also returns what its rules find
 (``zkaudit.group.rules``).
 
-``events`` may also have events of other groups. ``ACTS`` has the act of each type of transaction;
-types that it lacks are not read. Closes of all sessions may be among the events.
+For lifetimes, commits and changes, ``events`` may also have events of other groups. Live moves and
+rules need those of one group, and the closes of all sessions may be among them. ``ACTS`` has the
+act of each type of transaction; types that it lacks are not read.
 Writes and deletes of the znodes of a migration are returned as they are (``Change``).
 
 With log gaps, pass ``Coverage([(after, before), ...])``. A history that does not begin with the
@@ -121,7 +122,7 @@ class Replay(NamedTuple):
     changes: list[Change]
     """Of znodes of migrations."""
     live_moves: list[LiveMove]
-    """One for each group that has a mode."""
+    """One, if the group has a mode."""
 
     def add(self, row: Row | LiveMove) -> None:
         """Add a row of a fold."""
