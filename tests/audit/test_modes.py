@@ -398,6 +398,41 @@ def test_a_snapshot_shows_who_had_acknowledged() -> None:
     assert (span.version, span.session, span.start.zxid) == (5, 0, 90)
 
 
+def shown_mode(mode: str, mzxid: int, at: int) -> Shown:
+    """What a snapshot shows of the mode znode."""
+    return Shown(at, MODE, encode_mode(Mode(mode)), 10, 0, mzxid, 0, 0, 5)
+
+
+@pytest.mark.parametrize(("at", "ended"), [(FIRST - 1, "still"), (FIRST - 11, "unknown")])
+def test_a_snapshot_shows_which_mode_is_in_force(at: int, ended: str) -> None:
+    """An audit that begins with a snapshot knows its mode, unless transactions are missing after
+    it."""
+    story = Story()
+    story.log_gaps = [(0, FIRST)]
+    story.shown = [shown_mode("kafka", 50, zxid) for zxid in (60, at)]
+    story.now(seconds=500)
+    assert [span.ended for span in story.spans()] == [ended]
+    sentences = [one.sentence for one in story.found(standstill=40)]
+    assert len(sentences) == (ended == "still")
+    assert all("Group g has been in mode kafka" in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize(("shown_at", "found"), [(None, 0), (140, 0), (149, 1)])
+def test_a_mode_may_have_ended_in_a_log_gap(shown_at: int | None, found: int) -> None:
+    """A member that registers after the gap need not have met it, unless a snapshot shows it."""
+    story = on_the_road("locked")
+    written = next(one.zxid for one in reversed(story.events) if one.path == MODE)
+    story.log_gaps = [(story.zxid, 150)]
+    story.zxid = 150
+    if shown_at is not None:
+        story.shown = [shown_mode("locked", written, shown_at)]
+    story.join("comes", LEGACY, live=False)
+    story.log_gaps.append((story.zxid, story.zxid + 10))
+    story.zxid += 20
+    assert story.spans()[-1].ended == "unknown"
+    assert story.kinds()["legacy member in a locked group"] == found
+
+
 def test_the_verdict_names_each_move() -> None:
     """Its mode, since when, and who has not acknowledged it; the first twenty groups."""
     since = "2026-11-21 00:00:07+00:00"
@@ -438,5 +473,5 @@ def test_a_member_that_acknowledged_in_its_second_session_is_not_late() -> None:
         Wait("twice", 2, begin, later, True),
         Wait("other", 3, begin, None, False),
     )
-    span = Span(Mode.ZOOKEEPER, 0, begin, TOOL, True, None, "still", 2, waits=waits)
+    span = Span(Mode.ZOOKEEPER, 0, begin, TOOL, True, None, "still", 100, 2, waits=waits)
     assert span.late == ("other",)

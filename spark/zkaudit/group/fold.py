@@ -79,6 +79,8 @@ class _Snapshots:
     def __init__(self, coverage: Coverage, shown: Iterable[Shown], znodes: Znodes) -> None:
         self.offsets: dict[tuple[str, int], Write] = {}
         """By path and segment: what was written before the segment began."""
+        self.modes: dict[int, int] = {}
+        """The last snapshot that shows a mode, by the zxid that wrote the mode."""
         self._seen_in: dict[tuple[str, int], int] = {}
         self._waiting: dict[tuple[str, int], Event] = {}
         """By path and zxid: the events that the logs have not shown yet."""
@@ -92,6 +94,8 @@ class _Snapshots:
                     write = Write(row.data, offset_of(row.data), row.mzxid, row.mtime)
                     self.offsets.setdefault((row.path, segment), write)
             elif znode.tree in (MIGRATION, MODE):
+                if znode.tree == MODE:
+                    self.modes[row.mzxid] = max(row.zxid, self.modes.get(row.mzxid, 0))
                 event = Event(row.mzxid, 0, row.mtime, 0, Act.SET, row.path, row.data, False,
                               version=row.version)  # fmt: skip
                 self._waiting.setdefault((row.path, row.mzxid), event)
@@ -197,7 +201,7 @@ class Fold:
                 if lifetime.seen_in < self.coverage.last_segment:
                     self._hide(lifetime)
                 last.append(lifetime)
-        if (move := self._live_moves.finish(self._closed)) is not None:
+        if (move := self._live_moves.finish(self._closed, self._snapshots.modes)) is not None:
             last.append(move)
         return last
 

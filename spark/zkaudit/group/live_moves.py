@@ -68,6 +68,7 @@ class Span:
         created: whether this write created the znode.
         end: the next write, or the znode's deletion.
         ended: ``next mode``, ``deleted``, ``still`` or ``unknown`` (modes may be missing).
+        seen_zxid: its write, or the last snapshot that shows it.
         members: number of migratable members that were registered when it was written.
         acknowledged: acknowledgements in the order of their transactions.
         waits: one for each member that had not acknowledged yet.
@@ -81,6 +82,7 @@ class Span:
     created: bool
     end: Moment | None
     ended: str
+    seen_zxid: int
     members: int = 0
     acknowledged: tuple[Acknowledgement, ...] = ()
     waits: tuple[Wait, ...] = ()
@@ -189,11 +191,16 @@ class LiveMoves:
         elif isinstance(row, Lifetime) and not self._changes[MODE]:
             self._registrations.pop(row, None)
 
-    def finish(self, closed: Mapping[int, int]) -> LiveMove | None:
+    def finish(self, closed: Mapping[int, int], shown: Mapping[int, int]) -> LiveMove | None:
         """Return the group's modes; ``None`` if there are none. All lifetimes have their last
-        state. ``closed``: the zxids at which sessions ended."""
+        state.
+
+        Args:
+            closed: the zxids at which sessions ended.
+            shown: the last snapshot that shows a mode, by the zxid that wrote the mode.
+        """
         modes = [change.event for change in self._changes[MODE]]
-        spans = list(_spans(modes, self._coverage))
+        spans = list(_spans(modes, shown, self._coverage))
         if not spans:
             return None
         writes = [row for row in self._changes[MEMBERS] if row.event.act is not Act.DELETE]
@@ -213,12 +220,13 @@ class LiveMoves:
         )
 
 
-def _spans(events: Sequence[Event], coverage: Coverage) -> Iterator[Span]:
+def _spans(events: Sequence[Event], shown: Mapping[int, int], coverage: Coverage) -> Iterator[Span]:
     for event, later in zip_longest(events, events[1:]):
         if event.act is Act.DELETE:
             continue
         version = 0 if event.act is Act.CREATE else event.version
-        gap = coverage.is_missing(event.zxid, None if later is None else later.zxid)
+        seen = max(event.zxid, shown.get(event.zxid, 0))
+        gap = coverage.is_missing(seen, None if later is None else later.zxid)
         if later is None:
             ended = "unknown" if gap else "still"
         elif later.act is Act.DELETE:
@@ -229,7 +237,8 @@ def _spans(events: Sequence[Event], coverage: Coverage) -> Iterator[Span]:
             ended = "unknown"
         end = None if later is None else Moment(*later[:3])
         created = event.act is Act.CREATE
-        yield Span(_mode(event), version, Moment(*event[:3]), event.session, created, end, ended)
+        start = Moment(*event[:3])
+        yield Span(_mode(event), version, start, event.session, created, end, ended, seen)
 
 
 def _mode(event: Event) -> Mode | None:

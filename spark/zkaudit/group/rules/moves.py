@@ -303,7 +303,11 @@ class LegacyMembers(Rule):
                     yield self._finding(one, start, one.session, span, span, span.start)
                 elif start.zxid > span.start.zxid and (until is None or start.zxid < until):
                     mode = move.span_at(start.zxid) or span
-                    yield self._finding(one, start, one.session, span, mode, start)
+                    is_over = mode.ended == "unknown" and self.group.coverage.is_missing(
+                        mode.seen_zxid, start.zxid
+                    )
+                    if not is_over:
+                        yield self._finding(one, start, one.session, span, mode, start)
 
     def _finding(
         self, one: Lifetime, start: Moment, session: int, span: Span, mode: Span, begin: Moment
