@@ -398,6 +398,25 @@ def test_a_snapshot_shows_who_had_acknowledged() -> None:
     assert (span.version, span.session, span.start.zxid) == (5, 0, 90)
 
 
+def test_acknowledgements_are_known_after_the_beginning_of_the_logs_was_deleted() -> None:
+    """What was kept of the deleted part is the last state of each lifetime, as of a snapshot. A
+    member creates its znode without a mode and acknowledges by writing it."""
+    story = on_the_road("locked")
+    (mode,) = (one for one in story.events[-4:] if one.path == MODE)
+    kept = audit_group(story.events)[0].lifetimes
+    later = Story()
+    later.zxid, later.log_gaps = story.zxid, [(0, story.zxid + 1)]
+    later.shown = [
+        Shown(story.zxid, one.znode.path, one.data, one.start_zxid or 0, 0, one.start_zxid or 0, 0,
+              one.session or 0)
+        for one in kept
+    ] + [Shown(story.zxid, MODE, mode.data, FIRST, 0, mode.zxid, 0, 0, mode.version)]  # fmt: skip
+    later.now()
+    (span,) = later.spans()
+    assert {ack.member for ack in span.acknowledged} == {"a", "b"}
+    assert span.late == ()
+
+
 def shown_mode(mode: str, mzxid: int, at: int) -> Shown:
     """What a snapshot shows of the mode znode."""
     return Shown(at, MODE, encode_mode(Mode(mode)), 10, 0, mzxid, 0, 0, 5)

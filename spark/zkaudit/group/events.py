@@ -116,6 +116,7 @@ class Lifetime:
     session: int | None
     """``None`` if the znode is not ephemeral, or if the logs do not show its create."""
     data: bytes | None
+    """Of its create. A member of a live migration changes its content: of the last write."""
     start: Moment | Unknown
     seen_in: int
     """The last segment in which the znode is known to have existed."""

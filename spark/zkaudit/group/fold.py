@@ -31,6 +31,7 @@ from zkaudit.group.membership import Members
 from zkaudit.group.rebalances import Bursts
 from zkaudit.group.znodes import (
     IDS,
+    MEMBERS,
     MIGRATION,
     MODE,
     OFFSETS,
@@ -244,6 +245,8 @@ class Fold:
                 self._create(event, rows)
             elif event.act is Act.DELETE:
                 self._delete(event, rows)
+            elif znode.tree == MEMBERS and (lifetime := self._node(event.path).live) is not None:
+                lifetime.data = event.data
 
     def _node(self, path: str) -> _Node:
         node = self._nodes.get(path)
