@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from zkmigrate.apply import live
+from zkmigrate.apply.hooks import Hooks
 
 from tests.migrate import matrix
 from tests.migrate.matrix import DO
@@ -260,6 +261,23 @@ def test_changes_are_undone_one_after_another(simulated: Simulated) -> None:
         assert ran.status == 0, ran
         assert stored(simulated) == offsets
         assert status(simulated)["truth"] == truth
+
+
+def test_a_group_that_another_operator_undoes_during_the_hook(
+    simulated: Simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing left to do in it, and the run goes on."""
+    matrix.moved(simulated)
+    first, second = (Machine(simulated, tmp_path / name) for name in ("first", "second"))
+    others: list[Ran] = []
+    monkeypatch.setattr(
+        Hooks, "begin", lambda *_: others.append(second.run("undo", "--group", "g", *DO))
+    )
+    ran = first.run("undo", "--group", "g", "--before-group", "true", *DO)
+    assert (others[0].status, others[0].rows[0]["outcome"]) == (0, "done")
+    assert (ran.status, ran.rows[0]["outcome"]) == (0, "was done before"), ran
+    assert stored(simulated) == (OLD, {})
+    assert status(simulated)["case"] == "rolled back"
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {

@@ -106,7 +106,11 @@ class Steps:
         undo = bool(prefix)
         current = since_plan(records)
         zk = self.stores.zk
-        found = self._allowed(change.group, Action.UNDO if undo else Action.APPLY)
+        state = zk.run(migration_marker.state_of(change.group))
+        refusal = by_table(state, Action.UNDO if undo else Action.APPLY, self._force)
+        if refusal is not None:  # an undo may also find that another operator has done it
+            return refusal
+        found = state.record
         self._without_doubt(change.group, records, found)
         mine = [one for one in current if one["step"].startswith("undo") is undo]
         marked = found.stage is Stage.DONE and bool(mine)  # the last run was killed after that
@@ -224,14 +228,6 @@ class Steps:
             self.locked = False
             permission.ask()  # without it, the lock is still there
         return None
-
-    def _allowed(self, group: str, action: Action) -> Record:
-        """Return a group's record, if the table lets an action begin."""
-        state = self.stores.zk.run(migration_marker.state_of(group))
-        refusal = by_table(state, action, self._force)
-        if refusal is not None:
-            raise refused(group, refusal.reasons[0], refusal.why)
-        return state.record
 
     def _begin(
         self,
