@@ -6,6 +6,7 @@ While one operator waits at any of its requests, the other one runs whole stages
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from operator import methodcaller
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -406,6 +407,54 @@ def test_a_finished_move_stays_finished(
         number += 1
         operators.restart()
     assert completed > 5
+
+
+def test_a_late_lock_does_not_let_members_into_a_finished_group(operators: Operators) -> None:
+    """Another operator has looked at the lock of ``complete``, at any request after it, and changes
+    the access list last."""
+    number, came = 0, True
+    while came:
+        forth(operators.move())
+        operators.move().go(Mode.OPEN)
+        late = guard.lock("g", 1, (LIVE,))
+        held: list[ZkOp] = []
+        left = [number]
+
+        def due(op: ZkOp, left: list[int] = left) -> bool:
+            left[0] -= 1
+            return left[0] < 0
+
+        def looks(late: Script[str | None] = late, held: list[ZkOp] = held) -> None:
+            op = next(late)
+            while not isinstance(op, SetAcl):
+                op = late.send(operators.zk.do(op))
+            held.append(op)
+
+        step, came = operators.during(operators.move().complete, due, looks)
+        if came:
+            op = held[0]
+            with suppress(StopIteration):
+                while True:
+                    op = late.send(operators.zk.do(op))
+            found = operators.guard
+            assert found.acl is not None
+            assert found.guard is Guard.LOCKED
+            live_move = operators.mode is Mode.OPEN
+            assert (LIVE in found.acl.entries) is live_move is bool(step.why), number
+        number += 1
+        operators.restart()
+    assert number > 20
+
+
+def test_a_lock_that_cannot_be_made_exact_does_not_finish_a_move(operators: Operators) -> None:
+    """Another client has overwritten the data, so the list cannot be told from one of theirs."""
+    forth(operators.move())
+    operators.move().go(Mode.OPEN)
+    operators.zk.run(attempt(SetData(IDS, b"", operators.guard.version)))
+    (why,) = operators.move().complete().why
+    assert why.code == Reason.OTHER_OPERATOR.value
+    assert operators.mode is Mode.OPEN
+    assert operators.zk.text(migration_marker.path("g")) is None
 
 
 @pytest.mark.parametrize("after", ["finalize", "back"])

@@ -50,6 +50,7 @@ __all__ = [
     "Guard",
     "decode",
     "lock",
+    "lock_found",
     "lock_moved",
     "look",
     "look_at_all",
@@ -66,13 +67,23 @@ NOT_ENFORCED: Final = (
 )
 
 
-def lock(
-    group: str, now_ms: int, allowed: tuple[AclEntry, ...] = (), exactly: bool = False
-) -> Script[str | None]:
+def lock(group: str, now_ms: int, allowed: tuple[AclEntry, ...] = ()) -> Script[str | None]:
     """Keep consumers from registering. Return why that is not possible, otherwise ``None``.
 
+    See ``lock_found``.
+    """
+    found = yield from lock_found(group, now_ms, allowed)
+    return found if isinstance(found, str) else None
+
+
+def lock_found(
+    group: str, now_ms: int, allowed: tuple[AclEntry, ...] = (), exactly: bool = False
+) -> Script[Found | str]:
+    """Keep consumers from registering. Return the lock, or why that is not possible.
+
     Data and list are written even if the group is locked already. An ``unlock`` that read the list
-    before then fails, however late it arrives. If a lock is not possible, nothing remains changed.
+    before then fails, however late it arrives. While the data have the version that is returned, no
+    other operator's ``lock`` changes the list. If a lock is not possible, nothing remains changed.
     ``allowed``: identities that may still register, with those whom an earlier lock allowed unless
     ``exactly``. None may once a finished move to Kafka is recorded.
     """
@@ -104,10 +115,12 @@ def lock(
                 entries = lock.acl.entries
             if isinstance((yield from attempt(SetAcl(path, entries, lock.acl.version))), Failed):
                 continue
-            if (yield from look(group)).guard is Guard.LOCKED:
+            ours = lock.version + 1
+            lock = yield from look(group)
+            if lock.guard is Guard.LOCKED and lock.version == ours:
                 break
         if not (yield from _can_register(group)):
-            return None
+            return lock
     except Refused as refused:
         if first is None or first.guard is Guard.OPEN:
             yield from _clear(group)

@@ -328,10 +328,9 @@ class LiveMove:
         if why or not execute:
             return Step(facts.mode, False, why)
         now_ms = int(time.time() * 1000)
-        fault = yield from guard.lock(self.group, now_ms, exactly=True)
-        if fault is not None:
-            return Step(facts.mode, False, (_cannot_lock(fault),))
-        lock = yield from guard.look(self.group)
+        lock = yield from guard.lock_found(self.group, now_ms, exactly=True)
+        if isinstance(lock, str):
+            return Step(facts.mode, False, (_cannot_lock(lock),))
         facts = yield from look(self.group)  # as no member can register any more
         why = _unfinished(facts)
         if not why:
