@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zkmigrate.apply import live
+from zkmigrate.apply import live, ownership
 from zkmigrate.apply.hooks import Hooks
+from zkmigrate.stores import record
 
 from tests.migrate import matrix
 from tests.migrate.matrix import DO
 from tests.migrate.simulated import Ran, Simulated, SimulatedZk, simulated
-from zkconsumer.core.zookeeper.ops import GetAcl
+from zkconsumer.core.zookeeper.ops import GetAcl, GetMany, ZkOp
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 
 __all__ = ["simulated"]
@@ -278,6 +279,28 @@ def test_a_group_that_another_operator_undoes_during_the_hook(
     assert (ran.status, ran.rows[0]["outcome"]) == (0, "was done before"), ran
     assert stored(simulated) == (OLD, {})
     assert status(simulated)["case"] == "rolled back"
+
+
+def test_an_unlock_after_the_marker_leaves_no_claim(simulated: Simulated, tmp_path: Path) -> None:
+    """Another operator unlocks the group before the run does. The run goes on with other groups, so
+    it releases this one at once."""
+    matrix.used(simulated)
+    first, second = (Machine(simulated, tmp_path / name) for name in ("first", "second"))
+    assert first.run("plan", "--group", "g", "--direction", "kafka-to-zk", "--out", "back").rows
+    others: list[Ran] = []
+
+    def before(op: ZkOp) -> None:
+        asks = isinstance(op, GetMany) and "zkmigrate-" in op.paths[0]
+        if asks and op.paths[-1] == record.path("g") and not others:
+            others.append(second.run("unlock", "--group", "g", *DO))
+
+    first.zk.before = before
+    ran = first.run("apply", "back", *DO)
+    assert [other.rows[0]["outcome"] for other in others] == ["done"]
+    assert (ran.status, ran.rows[0]["reasons"]) == (3, ["other-operator"]), ran
+    assert not any("zkmigrate-" in name for name in simulated.zk.run(ownership.migrators("g")))
+    assert simulated.zk.zk.children(GroupPaths("g").owners_topic("t")) == ()
+    assert first.run("apply", "back", *DO).rows[0]["outcome"] == "done"
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {

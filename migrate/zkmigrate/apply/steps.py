@@ -174,12 +174,12 @@ class Steps:
             journal.write(group=change.group, step=f"{prefix}mark")
             self._mark(change, hold, found, earlier if undo else None, lock)
             permission.serial = found.version + 1
+            unlocked = self._lock_or_unlock(hold, permission, lock)
         except ZkUnavailableError:
             raise  # the claims end with the session
         except ZkConsumerError as error:
             ownership.release_after(zk, hold, error, self._effect)
             raise
-        unlocked = self._lock_or_unlock(hold, permission, lock)
         others = self._run(ownership.release(hold))
         if others and (change.target is Store.ZOOKEEPER or not undo):
             where = "will continue from" if change.target is Store.KAFKA else "may have read"
