@@ -5,10 +5,13 @@ The cluster is simulated; hooks are real processes, and the metrics a real file.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shlex
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -190,6 +193,27 @@ def test_a_stopped_group_is_locked_by_the_hook_and_the_journal(simulated: Simula
         "refused", "lock", "done",
     ]  # fmt: skip
     assert simulated.run("undo", "plan", "--execute").status == 0
+
+
+@pytest.mark.parametrize(("module", "name"), [(tempfile, "TemporaryFile"), (subprocess, "Popen")])
+def test_a_hook_that_cannot_be_run_has_failed(
+    simulated: Simulated, plan: str, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
+    """Neither hook ends the run, and the journal has the outcome of the group."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(module, name, full)
+    words = ("apply", plan, "--group", "a", "--execute")
+    why = "could not be run: No space left on device"
+    found = simulated.run(*words, "--before-group", "true")
+    assert (found.status, found.rows[0]["reasons"]) == (3, ["hook-failed"])
+    assert f"--before-group {why}; nothing was changed" in found.rows[0]["why"]
+    found = simulated.run(*words, "--after-group", "true")
+    assert (found.status, found.rows[0]["why"]) == (3, f"was done, but --after-group {why}")
+    assert simulated.held("a", "t")[1] == {0: 5}
+    assert '"outcome":"refused"' in Path(f"{plan}.journal").read_text().splitlines()[-1]
 
 
 def test_a_hook_has_a_time_limit(tmp_path: Path) -> None:

@@ -75,8 +75,13 @@ class Hooks:
 
     def _run(self, command: str, facts: Mapping[str, str]) -> str:
         """Run a hook; return why it has failed, if it has."""
-        if not command:
-            return ""
+        try:
+            return self._fault_of(command, facts) if command else ""
+        except OSError as error:  # no memory, or no room in the folder for temporary files
+            return f"could not be run: {error.strerror}"
+
+    def _fault_of(self, command: str, facts: Mapping[str, str]) -> str:
+        """Run a command; return why it has failed, if it has. Raises OSError."""
         every = {**self.facts, **facts}
         variables = {_PREFIX + name: value.replace("\0", "") for name, value in every.items()}
         with tempfile.TemporaryFile() as output:
