@@ -26,8 +26,10 @@ from zkmigrate.cli import run
 from zkmigrate.commands.output import metrics
 from zkmigrate.exits import ATTENTION, FAILED, USAGE
 
+from tests.migrate import matrix
 from tests.migrate.rows import rows_of
 from tests.migrate.simulated import Simulated, simulated
+from zkconsumer.core.migration.znodes import LivePaths
 
 __all__ = ["simulated"]
 ROOT = Path(__file__).parents[2]
@@ -164,6 +166,22 @@ def test_locks_live_steps_and_resets_have_hooks_and_a_journal(
         assert row["runs"][0]["command"] == name
         modes = {"live": "zookeeper", "lock": "locked", "unlock": "zookeeper"}
         assert row["runs"][0]["mode"] == modes.get(name)
+
+
+@pytest.mark.parametrize("step", [("live", "prepare"), ("live", "to-kafka")])
+def test_a_live_step_looks_again_after_its_first_hook(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch, step: tuple[str, ...]
+) -> None:
+    """Another operator's move was killed while the hook ran."""
+    (matrix.untouched if step[1] == "prepare" else matrix.live_locked)(simulated)
+    mode = simulated.zk.text(LivePaths.of("g").mode)
+    monkeypatch.setattr(Hooks, "begin", lambda *_: matrix.interrupted(simulated))
+    words = (*step, "--group", "g", "--wait", "0", "--before-group", "true", "--execute")
+    found = simulated.run(*words)
+    assert (found.status, found.rows[0]["reasons"]) == (3, ["unfinished"]), found
+    assert simulated.zk.text(LivePaths.of("g").mode) == mode
+    records = read_records(Path("zkmigrate-live.journal"), "live")
+    assert records[-1]["outcome"] == "refused"
 
 
 def test_a_stopped_group_is_locked_by_the_hook_and_the_journal(simulated: Simulated) -> None:

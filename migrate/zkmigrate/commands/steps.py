@@ -65,9 +65,12 @@ class Stage(NamedTuple):
             return Result(name, Outcome.NOTHING, 0)
         state = yield from state_of(name)
         refused = by_table(state, self.action)
+        if refused is None:
+            yield Begin(has_reached(state.mode, self.target, self.back))
+            state = yield from state_of(name)  # the first hook may have taken long
+            refused = by_table(state, self.action)
         if refused is not None:
             return replace(refused, mode=None if state.faults else state.mode.value)
-        yield Begin(has_reached(state.mode, self.target, self.back))
         check = self.only_check or (lambda move: move.check(self.target, self.back))
         step = yield from (self.act if execute else check)(move)
         reasons = tuple(Reason(one.code) for one in step.why)
