@@ -17,9 +17,9 @@ from zkmigrate.apply.guard import LIVE, Guard
 from zkmigrate.apply.live import LiveMove, Step
 from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.commands.steps import perform
-from zkmigrate.model import Store
+from zkmigrate.model import Record, Store
 from zkmigrate.reasons import Reason
-from zkmigrate.stores import migration_marker
+from zkmigrate.stores import migration_marker, record
 
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
@@ -279,6 +279,19 @@ def test_the_tool_waits_for_a_member_s_last_incarnation(operators: Operators) ->
     operators.stores.kafka.members = lambda group: [last, plain, f"lg-1 at h (lg-1-{uuids[0]})"]
     facts = perform(operators.stores, live.look("g"))
     assert (facts.former, facts.plain) == ({last}, {plain})
+
+
+def test_prepare_says_that_another_command_has_kept_it_from_writing(operators: Operators) -> None:
+    """Then the group has no mode yet."""
+
+    def lock() -> None:
+        operators.zk.run(record.write("g", record.written(Record(), 1, command="lock")))
+
+    step, came = operators.during(operators.move().prepare, writes_mode, lock)
+    assert came
+    assert [why.code for why in step.why] == [Reason.OTHER_OPERATOR.value]
+    assert operators.zk.text(PATHS.mode) is None
+    assert operators.move().prepare().changed
 
 
 def test_prepare_names_plain_consumers(operators: Operators) -> None:

@@ -218,6 +218,8 @@ class LiveMove:
             return Step(mode, False, tuple(why))
         found = yield from record.read(self.group)
         changed = version < 0 and (yield from self._write_mode(Mode.ZOOKEEPER, -1, found))
+        if not changed and (yield from read_mode(self._paths))[1] < 0:
+            return Step(mode, False, (_other_operator(record.MEANWHILE),))
         deadline = self._now() + self._wait
         while True:
             facts = yield from look(self.group)
@@ -354,9 +356,7 @@ class LiveMove:
             if exact and (yield from _complete(self._paths, ops, after)):
                 self._say("the group is recorded as moved to Kafka")
                 return Step(Mode.ZOOKEEPER, True)
-            why = (
-                _other_operator("another operator has changed the group meanwhile: run it again"),
-            )
+            why = (_other_operator(record.MEANWHILE),)
         yield from self._keep_out()
         return Step(facts.mode, False, why)
 
