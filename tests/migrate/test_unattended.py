@@ -184,6 +184,23 @@ def test_a_live_step_looks_again_after_its_first_hook(
     assert records[-1]["outcome"] == "refused"
 
 
+def test_a_group_with_nothing_left_to_do_after_its_hook_has_ended(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another operator has unlocked it. The report does not take the run for a killed one."""
+    matrix.moved(simulated)
+    words = ("unlock", "--group", "g", "--execute")
+    monkeypatch.setattr(
+        Hooks, "begin", lambda *_: simulated.run(*words, "--journal", simulated.file("other"))
+    )
+    found = simulated.run(*words, "--before-group", "true")
+    assert (found.status, found.rows[0]["outcome"]) == (0, "nothing to do")
+    capsys.readouterr()
+    run(["report", "--json", "--journal", "zkmigrate-unlock.journal"])
+    (row,) = rows_of(capsys.readouterr().out)
+    assert row["state"] == "nothing to do"
+
+
 def test_a_stopped_group_is_locked_by_the_hook_and_the_journal(simulated: Simulated) -> None:
     """Its old members are what the first hook stops. A hook that fails leaves it as it is."""
     simulated.topic("t", (0, 100))

@@ -107,8 +107,8 @@ class Run:
     Args:
         journal: opened. Without one it is a dry run, which runs no hook and records nothing.
         hooks: commands to run before and after a group that is not done yet.
-        idle: whether to record groups that had nothing to do; otherwise their earlier outcome
-            counts.
+        idle: whether to record all groups that had nothing to do; otherwise the earlier outcome of
+            those without a step counts.
     """
 
     def __init__(
@@ -121,6 +121,8 @@ class Run:
         self._idle = idle
         self._hooked: dict[str, dict[str, str]] = {}
         """The groups whose first hook was run, and the variables it got."""
+        self._begun: set[str] = set()
+        """The groups with a step in the journal."""
 
     def begin(self, group: str, case: Callable[[], Case] | None = None, in_kafka: str = "") -> None:
         """Run the first hook of a group, once. Raises GroupRefusedError if it fails.
@@ -139,13 +141,15 @@ class Run:
         facts = self._hooked.pop(result.group, None)
         if facts is not None:
             result = self.hooks.end(result, facts)
-        if self.journal is not None and (self._idle or result.outcome is not Outcome.NOTHING):
+        idle = result.outcome is Outcome.NOTHING and result.group not in self._begun
+        if self.journal is not None and (self._idle or not idle):
             self.journal.write(**outcome_of(result))
         return result
 
     def step(self, group: str, step: str, **facts: object) -> None:
         """Record that a step of the work on a group begins."""
         if self.journal is not None:
+            self._begun.add(group)
             self.journal.write(group=group, step=step, **facts)
 
     def each(

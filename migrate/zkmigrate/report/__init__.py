@@ -25,7 +25,7 @@ OPEN: Final = "unfinished"
 LEFT: Final = "not begun"
 BEFORE: Final = "moved before"
 SET: Final = "reset"
-DONE: Final = (Outcome.DONE.value, Outcome.WAS_DONE.value)
+DONE: Final = (Outcome.DONE.value, Outcome.WAS_DONE.value, Outcome.NOTHING.value)
 """Of locks and steps of live moves."""
 STATES: Final = (
     MOVED,
@@ -130,7 +130,7 @@ def _state(plan: GroupPlan, step: str, outcome: Result | None) -> str:
         return {Verdict.READY: LEFT, Verdict.MOVED: BEFORE}.get(plan.verdict, plan.verdict.value)
     if step == "undo-done":
         return BACK
-    if outcome.outcome is Outcome.NOTHING:
+    if outcome.outcome is Outcome.NOTHING and step not in ALONE:
         return BEFORE
     if outcome.outcome.good:
         if step.startswith("undo"):
