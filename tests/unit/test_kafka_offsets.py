@@ -111,6 +111,19 @@ def test_a_commit_is_tried_again_in_the_next_generation(tried: Commits) -> None:
     assert not tried.replies
 
 
+@pytest.mark.parametrize("backoff", [0.0, 0.5])
+def test_a_commit_is_tried_again_after_any_pause(
+    tried: Commits, monkeypatch: pytest.MonkeyPatch, backoff: float
+) -> None:
+    """``offsets.channel.backoff.ms`` may be 0: then it is tried again at once."""
+    monkeypatch.setattr(tried.offsets, "_backoff", backoff)
+    tried.refuse(ErrorCode.NOT_COORDINATOR)
+    assert not tried.replies
+    (again,) = tried.later
+    again()
+    assert len(tried.line.sent) == 2
+
+
 def test_a_commit_is_not_carried_out_in_a_later_membership(tried: Commits) -> None:
     """Another member may have owned the partition in between, and have committed a higher
     offset."""

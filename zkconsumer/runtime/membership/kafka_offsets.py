@@ -197,9 +197,9 @@ class KafkaOffsets:
     def _again(self, job: _Job, why: str) -> None:
         """Send it again later, unless its time has passed."""
         # DEVIATION-28: the JVM searches and reads indefinitely, and retries only some commits.
-        wait = min(self._backoff, job.until - self._host.now())
-        if wait > 0:
-            self._host.after(wait, partial(self._send, job))
+        left = job.until - self._host.now()
+        if left > 0:
+            self._host.after(min(self._backoff, left), partial(self._send, job))
         else:
             self._fail(
                 job,
