@@ -148,6 +148,7 @@ def test_an_audit_of_a_real_log(
         ("high", "orphan commit", 1),  # the first one: registered, but not yet an owner
         ("critical", "zombie commit", 1),
         ("critical", "foreign release", 1),  # of the strange group
+        ("info", "unreadable registration", 1),  # its member's
     }
     assert (status_of(summary, "critical"), status_of(summary, None)) == (3, 0)
     times = [op.time_ms for log in find([logs])[0] for op in read_transactions(log.path)]
