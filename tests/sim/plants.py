@@ -44,16 +44,16 @@ class Found(NamedTuple):
 
 
 FOUND: Mapping[str, Found] = {
-    "begins_at_zookeepers_offset": Found("live", 21, "offset_carried_over"),
+    "begins_at_zookeepers_offset": Found("live", 97, "offset_carried_over"),
     "commits_changes_alone": Found("live", 4, "move_resumes"),
-    "commits_in_zookeeper_alone": Found("live", 2, "move_resumes"),
-    "delivers_with_one_lock": Found("live", 2, "move_resumes"),
+    "commits_in_zookeeper_alone": Found("live", 5, "move_resumes"),
+    "delivers_with_one_lock": Found("live", 5, "move_resumes"),
     "hears_of_no_mode": Found("live", 1, "move_resumes"),
-    "keeps_what_an_expelled_member_has": Found("live", 4, "both_locks"),
+    "keeps_what_an_expelled_member_has": Found("live", 5, "both_locks"),
     "leaves_the_ids_open": Found("live", 1, "legacy_kept_out"),
-    "lets_plain_consumers_in_early": Found("live", 2, "move_resumes"),
+    "lets_plain_consumers_in_early": Found("live", 4, "move_resumes"),
     "needs_no_membership": Found("live", 0, "lease"),
-    "unlocks_a_finished_move": Found("live", 2, "legacy_kept_out"),
+    "unlocks_a_finished_move": Found("live", 4, "legacy_kept_out"),
     "asks_for_commits_twice": Found("consumer", 4, "offsets_never_lowered"),
     "asks_for_the_last_record_again": Found("zookeeper", 0, "none_twice"),
     "asks_no_second_time": Found("coordinator", 6, "stable_at_rest"),
