@@ -133,6 +133,18 @@ def operators(monkeypatch: pytest.MonkeyPatch) -> Operators:
     return Operators(monkeypatch)
 
 
+def all_but(number: int) -> Callable[[ZkOp], bool]:
+    """Return what is true for all operations but the first ``number``."""
+    left = number
+
+    def due(op: ZkOp) -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    return due
+
+
 def lifts(op: ZkOp) -> bool:
     """Return whether a request unlocks the ids."""
     return isinstance(op, SetAcl) and op.entries == (ANYONE,)
@@ -233,11 +245,7 @@ def test_release_asks_for_the_mode_right_before_it_unlocks(operators: Operators)
         assert not operators.move().lock().why
         operators.move().back()
         operators.zk.run(write_mode(PATHS, Mode.ZOOKEEPER, operators.zk.run(read_mode(PATHS))[1]))
-        left = [number]
-
-        def due(op: ZkOp, left: list[int] = left) -> bool:
-            left[0] -= 1
-            return left[0] < 0
+        due = all_but(number)
 
         def moves_on() -> None:
             operators.move().lock()
@@ -359,12 +367,7 @@ def test_operators_may_come_in_between_at_any_request(
     while came:
         if locked:
             assert not operators.move().lock().why
-        left = [number]
-
-        def due(op: ZkOp, left: list[int] = left) -> bool:
-            left[0] -= 1
-            return left[0] < 0
-
+        due = all_but(number)
         move = operators.move()
         _, came = operators.during(
             lambda move=move: STAGES[stage](move), due, lambda: meanwhile(operators.move())
@@ -400,12 +403,7 @@ def test_a_finished_move_stays_finished(
         if stage == "complete":
             forth(operators.move())
             operators.move().go(Mode.OPEN)
-        left = [number]
-
-        def due(op: ZkOp, left: list[int] = left) -> bool:
-            left[0] -= 1
-            return left[0] < 0
-
+        due = all_but(number)
         move = operators.move()
         _, came = operators.during(
             lambda move=move: acts[stage](move), due, lambda: meanwhile(operators.move())
@@ -431,11 +429,7 @@ def test_a_late_lock_does_not_let_members_into_a_finished_group(operators: Opera
         operators.move().go(Mode.OPEN)
         late = guard.lock("g", 1, (LIVE,))
         held: list[ZkOp] = []
-        left = [number]
-
-        def due(op: ZkOp, left: list[int] = left) -> bool:
-            left[0] -= 1
-            return left[0] < 0
+        due = all_but(number)
 
         def looks(late: Script[str | None] = late, held: list[ZkOp] = held) -> None:
             op = next(late)
@@ -485,12 +479,7 @@ def test_a_killed_complete_does_not_keep_members_out(operators: Operators, after
     while killed:
         assert not forth(operators.move()).why
         assert not operators.move().go(Mode.OPEN).why
-        left = [number]
-
-        def due(op: ZkOp, left: list[int] = left) -> bool:
-            left[0] -= 1
-            return left[0] < 0
-
+        due = all_but(number)
         try:
             operators.during(operators.move().complete, due, die)
             killed = False
