@@ -499,8 +499,8 @@ def test_a_commit_before_and_after_ours_in_a_first_move(clock: list[float]) -> N
 
 @pytest.mark.parametrize("fault", ["killed", "refused", "away", "session", "silent"])
 def test_an_offset_that_is_not_given_back_is_in_doubt(clock: list[float], fault: str) -> None:
-    """A client that is no member has committed it, and the migrator has overwritten it. It is named
-    by every later run, on other machines too unless ZooKeeper cannot be reached."""
+    """A client that is not a member has committed it, and the migrator has overwritten it. Every
+    later run names it, on other machines too unless ZooKeeper cannot be reached."""
     operator, plan = prepared(apply)
     commit, seen = operator.kafka.commit, operator.commits_since
     requests: list[str] = []

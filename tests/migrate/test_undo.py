@@ -267,7 +267,7 @@ def test_changes_are_undone_one_after_another(simulated: Simulated) -> None:
 def test_a_group_that_another_operator_undoes_during_the_hook(
     simulated: Simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is nothing left to do in it, and the run goes on."""
+    """There is nothing left to do in it, and the run continues."""
     matrix.moved(simulated)
     first, second = (Machine(simulated, tmp_path / name) for name in ("first", "second"))
     others: list[Ran] = []
@@ -282,8 +282,8 @@ def test_a_group_that_another_operator_undoes_during_the_hook(
 
 
 def test_an_unlock_after_the_marker_leaves_no_claim(simulated: Simulated, tmp_path: Path) -> None:
-    """Another operator unlocks the group before the run does. The run goes on with other groups, so
-    it releases this one at once."""
+    """Another operator unlocks the group before the run does. The run continues with other groups,
+    so it releases this one at once."""
     matrix.used(simulated)
     first, second = (Machine(simulated, tmp_path / name) for name in ("first", "second"))
     assert first.run("plan", "--group", "g", "--direction", "kafka-to-zk", "--out", "back").rows

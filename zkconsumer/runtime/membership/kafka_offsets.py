@@ -71,7 +71,7 @@ class KafkaOffsets:
 
     Args:
         host: runs the member.
-        line: carries the requests; nobody else uses it.
+        line: carries the requests, and no others.
         group: ``group.id``, for people.
         timeout: seconds after which an operation is not repeated any more.
         backoff: seconds between attempts.

@@ -40,7 +40,7 @@ class Work(NamedTuple):
 
     Args:
         which: the chosen groups.
-        execute: whether it is no dry run.
+        execute: False for a dry run.
         wait: seconds to wait for a group's members.
         parallel: how many groups to work on at a time.
         hooks: commands to run before and after each group.
