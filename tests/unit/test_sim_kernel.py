@@ -36,6 +36,22 @@ def test_time_is_counted_in_whole_microseconds() -> None:
     assert kernel.now == 100_000.0
 
 
+def test_the_rest_of_a_period_passes_also_when_it_is_a_rounding_error() -> None:
+    """An event that waits until ``until`` does not run endlessly at one moment."""
+    kernel = Kernel(0)
+    until, looks = 0.1 + 0.2, 0  # 0.30000000000000004, which is no whole microsecond
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if kernel.now < until:
+            kernel.schedule(until - kernel.now, look)
+
+    kernel.schedule(0, look)
+    kernel.run(max_events=100)
+    assert (looks, kernel.now_us) == (3, 300_001)
+
+
 @pytest.mark.parametrize("seed", [20_261_121, 4, 5])
 def test_a_cancelled_event_never_runs_and_others_are_not_disturbed(seed: int) -> None:
     """Random schedules and cancellations, also from inside events, equal a plain sorted list."""

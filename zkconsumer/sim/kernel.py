@@ -62,13 +62,17 @@ class Kernel:
         return self._queue[0][0] / _MICROS if self._queue else None
 
     def schedule(self, delay: float, action: Callable[[], object]) -> Handle:
-        """Run ``action`` in ``delay`` seconds (rounded to microseconds, not below 0).
+        """Run ``action`` in ``delay`` seconds, rounded to microseconds.
+
+        A delay above 0 takes at least one microsecond, so that who waits for the rest of a
+        period, which may be a rounding error, sees a later time.
 
         Raises ValueError for a negative or non-finite delay: the past cannot be scheduled.
         """
         if not 0 <= delay < float("inf"):
             raise ValueError(f"delay must be finite and not negative: {delay}")
-        return self.schedule_at_us(self.now_us + round(delay * _MICROS), action)
+        micros = max(round(delay * _MICROS), 1) if delay else 0
+        return self.schedule_at_us(self.now_us + micros, action)
 
     def schedule_at_us(self, due_us: int, action: Callable[[], object]) -> Handle:
         """Run ``action`` at the absolute time ``due_us`` microseconds; ValueError if it is past."""
