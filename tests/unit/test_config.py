@@ -79,13 +79,10 @@ def test_every_key_has_the_default_of_the_jvm() -> None:
 
 
 def test_rows_and_attributes_are_the_same_thing() -> None:
-    """The table is the dataclass. Annotations and declared types agree, and names are unique."""
-    kinds = {"int": "int", "boolean": "bool", "string": "str"}
-    kinds |= {"password": "Password", "function": "Any"}
-    fields = {f.name: f.type for f in dataclasses.fields(ConsumerConfig) if f.name != "warnings"}
-    assert set(fields) == {row.attr for row in KEYS}
+    """The table is the dataclass, and names are unique."""
+    fields = {f.name for f in dataclasses.fields(ConsumerConfig) if f.name != "warnings"}
+    assert fields == {row.attr for row in KEYS}
     for row in KEYS:
-        assert str(fields[row.attr]).removesuffix(" | None") == kinds[row.kind]
         assert row.doc
         assert not row.doc.endswith(".")
         if row.default_from is not None:

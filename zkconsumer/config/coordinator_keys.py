@@ -84,28 +84,28 @@ class CoordinatorKeys(ConsumerKeys):
 
     rebalance_backoff_ms: int = key(
         "rebalance.backoff.ms",
-        "int",
-        100,
         "Pause before a request is sent again, and between two searches for the coordinator",
+        default=100,
         check=at_least(1),
     )
     group_id: str = key(
         "group.id",
-        "string",
-        REQUIRED,
         "The group's name, as any client may have chosen it. Members with the same name share the "
         "partitions",
+        default=REQUIRED,
         check=Check("any text but the empty one", _group_fault),
         importance="high",
     )
     zookeeper_connect: str = key(
-        "zookeeper.connect", "string", "", "Servers of ZooKeeper", ignored=_NO_ZOOKEEPER
+        "zookeeper.connect",
+        "Servers of ZooKeeper",
+        default="",
+        ignored=_NO_ZOOKEEPER,
     )
     offsets_storage: str = key(
         "offsets.storage",
-        "string",
-        "kafka",
         "Where offsets are stored: always in Kafka's `__consumer_offsets`",
+        default="kafka",
         check=_only(
             "kafka",
             "the coordinator stores offsets in Kafka: move the group's offsets there first and "
@@ -115,20 +115,21 @@ class CoordinatorKeys(ConsumerKeys):
         lower=True,
     )
     dual_commit_enabled: bool = key(
-        "dual.commit.enabled", "boolean", False, "Commit to ZooKeeper too", ignored=_NO_ZOOKEEPER
+        "dual.commit.enabled",
+        "Commit to ZooKeeper too",
+        default=False,
+        ignored=_NO_ZOOKEEPER,
     )
     brokers: str = key(
         "zkconsumer.brokers",
-        "string",
-        "bootstrap",
         "Where to get the list of brokers and topics from",
+        default="bootstrap",
         ignored=_NO_ZOOKEEPER,
     )
     profile: str = key(
         "zkconsumer.profile",
-        "string",
-        "default",
         "The `scala` profile copies the JVM's behaviour in ZooKeeper and is refused here",
+        default="default",
         check=_only(
             "default", "the scala profile is for groups in ZooKeeper only: leave the key out"
         ),
@@ -136,51 +137,46 @@ class CoordinatorKeys(ConsumerKeys):
     )
     bootstrap_servers: str = key(
         "bootstrap.servers",
-        "string",
-        REQUIRED,
         "Brokers as host:port, separated by commas. The member finds all other brokers of the "
         "cluster through them",
+        default=REQUIRED,
         check=Check("host:port,host:port", servers_fault),
         importance="high",
         since="0.9",
     )
     session_timeout_ms: int = key(
         "session.timeout.ms",
-        "int",
-        10_000,
         "The coordinator removes a member that has sent no heartbeat for this long. Brokers accept "
         "6,000 to 1,800,000 by default. With `group.protocol=consumer` it must be what the broker "
         "has as `group.consumer.session.timeout.ms`; the default is then 45,000",
+        default=10_000,
         check=at_least(1),
         importance="high",
         since="0.9",
     )
     heartbeat_interval_ms: int = key(
         "heartbeat.interval.ms",
-        "int",
-        3000,
         "Time between heartbeats; at most a third of session.timeout.ms. Not for "
         "`group.protocol=consumer`: the broker decides",
+        default=3000,
         check=at_least(1),
         importance="high",
         since="0.9",
     )
     max_poll_interval_ms: int = key(
         "max.poll.interval.ms",
-        "int",
-        300_000,
         "If the application works on one message, or the listener runs, for longer than this, "
         "the member leaves the group. Other members also wait this long for it in a rebalance",
+        default=300_000,
         check=at_least(1),
         since="0.10.1",
     )
     group_protocol: str = key(
         "group.protocol",
-        "string",
-        "classic",
         "`classic`: members assign partitions, and all of them join again at each change. "
         "`consumer`: the coordinator assigns, and only partitions that move are interrupted "
         "(KIP-848). Brokers since 4.0",
+        default="classic",
         check=Check("classic or consumer", _protocol_fault),
         importance="high",
         since="3.7",
@@ -188,34 +184,27 @@ class CoordinatorKeys(ConsumerKeys):
     )
     group_remote_assignor: str | None = key(
         "group.remote.assignor",
-        "string",
-        None,
         "With `group.protocol=consumer`: the coordinator's assignor, `uniform` or `range` unless "
         "the broker has others; without it the broker chooses",
         since="3.7",
     )
     client_rack: str | None = key(
         "client.rack",
-        "string",
-        None,
         "With `group.protocol=consumer`: the rack of this member, for the coordinator's assignor",
         since="2.4",
     )
     group_instance_id: str | None = key(
         "group.instance.id",
-        "string",
-        None,
         "Makes the member static: it may be away for session.timeout.ms without causing a "
         "rebalance. Must be unique in the group. Brokers since 2.3",
         since="2.3",
     )
     partition_assignment_strategy: str = key(
         "partition.assignment.strategy",
-        "string",
-        "range",
         f"One or more of {', '.join(STRATEGIES)}, in order of preference; all members need one "
         "in common. The legacy ones assign by stream, as in ZooKeeper. Not for "
         "`group.protocol=consumer`",
+        default="range",
         check=Check("names, separated by commas", _strategies_fault),
         since="0.9",
     )

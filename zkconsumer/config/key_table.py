@@ -16,6 +16,14 @@ REQUIRED: Final = "(required)"
 """The default of a key that must be given."""
 
 Kind = Literal["int", "boolean", "string", "password", "function"]
+_KINDS: Final[Mapping[str, Kind]] = {
+    "int": "int",
+    "bool": "boolean",
+    "str": "string",
+    "Password": "password",
+    "Any": "function",
+}
+"""The type of a key, by that of its field."""
 Importance = Literal["high", "medium", "low"]
 
 
@@ -80,10 +88,9 @@ class Row:
 
 def key(
     name: str,
-    kind: Kind,
-    default: object,
     doc: str,
     *,
+    default: object = None,
     default_from: str | None = None,
     derive: Derivation | None = None,
     check: Check | None = None,
@@ -92,32 +99,21 @@ def key(
     ignored: str | None = None,
     lower: bool = False,
 ) -> Any:
-    """Declare a row; to be used as the value of a dataclass field.
+    """Declare a row; to be used as the value of a dataclass field, whose type is the value's.
 
     ``default`` is the value in its type, ``REQUIRED``, or None for "not set". ``lower`` turns a
     value to lower case first, where the JVM does so.
     """
-    attr = name.removeprefix("zkconsumer.").replace(".", "_")
-    row = Row(
-        name=name,
-        attr=attr,
-        kind=kind,
-        default=default,
-        default_from=default_from,
-        derive=derive,
-        check=check,
-        importance=importance,
-        since=since,
-        doc=doc,
-        ignored=ignored,
-        lower=lower,
-    )
-    return field(metadata={"row": row})
+    return field(metadata=locals())  # each argument is a field of ``Row``
 
 
 def rows_of(table: type) -> tuple[Row, ...]:
     """Return the rows of a table in the order they are declared."""
-    return tuple(f.metadata["row"] for f in dataclasses.fields(table) if "row" in f.metadata)
+    return tuple(
+        Row(attr=f.name, kind=_KINDS[str(f.type).removesuffix(" | None")], **f.metadata)
+        for f in dataclasses.fields(table)
+        if f.metadata
+    )
 
 
 def text_of(value: object) -> str:

@@ -63,26 +63,22 @@ class ConsumerKeys(SecurityKeys):
 
     zookeeper_connect: str = key(
         "zookeeper.connect",
-        "string",
-        REQUIRED,
         "ZooKeeper servers as host:port, separated by commas, then the chroot if there is one, "
         "e.g. `zk1:2181,zk2:2181/kafka`. A missing port is 2181",
+        default=REQUIRED,
         check=Check("host:port,host:port/chroot", _connect_fault),
         importance="high",
     )
     group_id: str = key(
         "group.id",
-        "string",
-        REQUIRED,
         "The group's name. Members with the same name share the partitions. The JVM accepts an "
         "empty name. It is refused here, because its znode paths would be invalid",
+        default=REQUIRED,
         check=path_name("1 to 255 of letters, digits, . _ -"),
         importance="high",
     )
     consumer_id: str | None = key(
         "consumer.id",
-        "string",
-        None,
         "Last part of the member's id, which is then `<group.id>_<consumer.id>`. Must be "
         "unique in the group. Without this key, the last part consists of host name, time and "
         "a random number",
@@ -91,8 +87,6 @@ class ConsumerKeys(SecurityKeys):
     )
     client_id: str = key(
         "client.id",
-        "string",
-        None,
         "Name sent to brokers with each request, for their logs and quotas",
         default_from="group.id",
         check=word("letters, digits, . _ -"),
@@ -100,114 +94,99 @@ class ConsumerKeys(SecurityKeys):
     )
     zookeeper_session_timeout_ms: int = key(
         "zookeeper.session.timeout.ms",
-        "int",
-        6000,
         "If ZooKeeper does not hear from a member for this long, it ends the member's session, "
         "and other members get its partitions. The server limits the value to 2 to 20 of its "
         "ticks",
+        default=6000,
         check=at_least(1),
         importance="high",
     )
     zookeeper_connection_timeout_ms: int = key(
         "zookeeper.connection.timeout.ms",
-        "int",
-        None,
         "How long the start waits for a connection to ZooKeeper",
         default_from="zookeeper.session.timeout.ms",
         check=at_least(1),
     )
     zookeeper_sync_time_ms: int = key(
         "zookeeper.sync.time.ms",
-        "int",
-        2000,
         "Used only as the default of rebalance.backoff.ms",
+        default=2000,
         check=at_least(0),
         importance="low",
     )
     socket_timeout_ms: int = key(
         "socket.timeout.ms",
-        "int",
-        30_000,
         "How long a connection attempt to a broker, or a read from it, may take",
+        default=30_000,
         check=at_least(1),
     )
     socket_receive_buffer_bytes: int = key(
         "socket.receive.buffer.bytes",
-        "int",
-        64 * 1024,
         "Receive buffer of connections that fetch; 0 or -1 leaves it to the operating system",
+        default=64 * 1024,
         check=at_least(-1),
         importance="low",
     )
     fetch_message_max_bytes: int = key(
         "fetch.message.max.bytes",
-        "int",
-        1024 * 1024,
         "How many bytes to ask for in one fetch of one partition",
+        default=1024 * 1024,
         check=at_least(1),
         importance="high",
     )
     fetch_min_bytes: int = key(
         "fetch.min.bytes",
-        "int",
-        1,
         "A broker answers a fetch when it has this many bytes, or after fetch.wait.max.ms",
+        default=1,
         check=at_least(0),
     )
     fetch_wait_max_ms: int = key(
         "fetch.wait.max.ms",
-        "int",
-        100,
         "How long a broker may wait for fetch.min.bytes. Must not exceed socket.timeout.ms",
+        default=100,
         check=at_least(0),
     )
     fetch_max_bytes: int = key(
         "fetch.max.bytes",
-        "int",
-        50 * 1024 * 1024,
         "Largest answer to one fetch, all partitions together. A broker always sends at least "
         "one batch. Brokers before 0.10.1 ignore this key. The JVM's old consumer does not use "
         "it; neither does zkconsumer.profile=scala",
+        default=50 * 1024 * 1024,
         check=at_least(0),
         importance="low",
         since="0.10.1",
     )
     num_consumer_fetchers: int = key(
         "num.consumer.fetchers",
-        "int",
-        1,
         "Threads that fetch from one broker. Each reads a fixed part of the partitions",
+        default=1,
         check=at_least(1),
     )
     queued_max_message_chunks: int = key(
         "queued.max.message.chunks",
-        "int",
-        2,
         "How many fetched chunks wait in a stream's queue before fetching pauses. A chunk is up to "
         "fetch.message.max.bytes",
+        default=2,
         check=at_least(1),
     )
     auto_commit_enable: bool = key(
         "auto.commit.enable",
-        "boolean",
-        True,
         "Commit consumed offsets every auto.commit.interval.ms, before a rebalance and at shutdown",
+        default=True,
         importance="high",
     )
     auto_commit_interval_ms: int = key(
         "auto.commit.interval.ms",
-        "int",
-        60_000,
         "Time between two automatic commits; also the delay of the first",
+        default=60_000,
         check=at_least(1),
         importance="high",
     )
     auto_offset_reset: str = key(
         "auto.offset.reset",
-        "string",
-        "largest",
         "Where to start when there is no committed offset or it is out of range: `smallest` is the "
         "start of the log, `largest` its end",
+        default="largest",
         check=one_of(
             "smallest",
             "largest",
@@ -220,17 +199,14 @@ class ConsumerKeys(SecurityKeys):
     )
     rebalance_max_retries: int = key(
         "rebalance.max.retries",
-        "int",
-        4,
         "Number of attempts of a rebalance, including the first one. After that many failures "
         "the `scala` profile gives up",
+        default=4,
         check=at_least(1),
         importance="high",
     )
     rebalance_backoff_ms: int = key(
         "rebalance.backoff.ms",
-        "int",
-        None,
         "Pause after a rebalance attempt that failed",
         default_from="zookeeper.sync.time.ms",
         check=at_least(0),
@@ -238,24 +214,21 @@ class ConsumerKeys(SecurityKeys):
     )
     refresh_leader_backoff_ms: int = key(
         "refresh.leader.backoff.ms",
-        "int",
-        200,
         "Pause before looking again for the leader of a partition that has none, and after an "
         "error of a fetcher",
+        default=200,
         check=at_least(0),
     )
     consumer_timeout_ms: int = key(
         "consumer.timeout.ms",
-        "int",
-        -1,
         "How long a stream's iterator waits for a message before it raises ConsumerTimeoutError; "
         "it can be used again afterwards. A negative value waits indefinitely",
+        default=-1,
     )
     offsets_storage: str = key(
         "offsets.storage",
-        "string",
-        "zookeeper",
         "Where offsets are stored: in ZooKeeper, or in Kafka's `__consumer_offsets`",
+        default="zookeeper",
         check=one_of("zookeeper", "kafka"),
         importance="high",
         since="0.8.2",
@@ -263,8 +236,6 @@ class ConsumerKeys(SecurityKeys):
     )
     dual_commit_enabled: bool = key(
         "dual.commit.enabled",
-        "boolean",
-        None,
         "With `offsets.storage=kafka`, commit to ZooKeeper as well, and start from the larger "
         "of both offsets. Use it while a group moves its offsets, or while it has members with "
         "the other storage. Has no effect with `offsets.storage=zookeeper`",
@@ -274,138 +245,123 @@ class ConsumerKeys(SecurityKeys):
     )
     offsets_channel_backoff_ms: int = key(
         "offsets.channel.backoff.ms",
-        "int",
-        1000,
         "Pause before another attempt to reach the offset coordinator",
+        default=1000,
         check=at_least(0),
         importance="low",
         since="0.8.2",
     )
     offsets_channel_socket_timeout_ms: int = key(
         "offsets.channel.socket.timeout.ms",
-        "int",
-        10_000,
         "How long an answer of the offset coordinator may take",
+        default=10_000,
         check=at_least(1),
         importance="low",
         since="0.8.2",
     )
     offsets_commit_max_retries: int = key(
         "offsets.commit.max.retries",
-        "int",
-        5,
         "How often a failed commit to Kafka is repeated. Here it also sets a deadline for "
         "every request to the offset coordinator: one `offsets.channel.socket.timeout.ms`, "
         "plus one `offsets.channel.backoff.ms` for each retry",
+        default=5,
         check=at_least(0),
         importance="low",
         since="0.8.2",
     )
     exclude_internal_topics: bool = key(
         "exclude.internal.topics",
-        "boolean",
-        True,
         "Topic filters leave out `__consumer_offsets` and `__transaction_state`. Must be the same "
         "in all members: each applies its own value to every member's filter",
+        default=True,
         since="0.8.2",
     )
     partition_assignment_strategy: str = key(
         "partition.assignment.strategy",
-        "string",
-        "range",
         "How partitions are assigned to streams. Must be the same in all members",
+        default="range",
         check=one_of("range", "roundrobin"),
         importance="high",
         since="0.8.2",
     )
     bootstrap_servers: str = key(
         "bootstrap.servers",
-        "string",
-        "",
         "Brokers as host:port, separated by commas. They are asked for the list of all "
         "brokers, instead of ZooKeeper. Needed if ZooKeeper lists no usable broker, and with "
         "`zkconsumer.brokers=bootstrap`",
+        default="",
         check=Check("host:port,host:port", servers_fault),
         importance="high",
         since="zkconsumer",
     )
     isolation_level: str = key(
         "isolation.level",
-        "string",
-        "read_uncommitted",
         "Which records of transactions are delivered: always all of them, also those of aborted "
         "transactions. `read_committed` is refused",
+        default="read_uncommitted",
         check=Check("read_uncommitted", _isolation_fault),
         since="zkconsumer",
         lower=True,
     )
     profile: str = key(
         "zkconsumer.profile",
-        "string",
-        "default",
         "`default` avoids the JVM consumer's known faults where that cannot be seen by JVM "
         "members; `scala` behaves exactly as the JVM, faults included",
+        default="default",
         check=one_of("default", "scala"),
         importance="high",
         since="zkconsumer",
     )
     brokers: str = key(
         "zkconsumer.brokers",
-        "string",
-        "zookeeper",
         "Where members get the list of brokers, topics and partitions from. `zookeeper`: from "
         "the znodes below `/brokers`, as the JVM does. `bootstrap`: from the brokers of "
         "`bootstrap.servers`, so that the group can stay in ZooKeeper when its cluster changes "
         "to KRaft. All members must then use this library",
+        default="zookeeper",
         check=one_of("zookeeper", "bootstrap"),
         importance="high",
         since="zkconsumer",
     )
     roundrobin_hash: str = key(
         "zkconsumer.roundrobin.hash",
-        "string",
-        "topic-partition",
         "The text that the roundrobin strategy sorts partitions by: `topic-partition` as Kafka "
         "1.0 and later, `[topic,partition]` as Kafka 0.10.2 and 0.11, "
         "`[topic,partition]-0.8.2` as Kafka 0.8.2 to 0.10.1. The last two differ only for "
         "topics whose names have the same hash, such as `Aa` and `BB`. Must be the same in all "
         "members",
+        default="topic-partition",
         check=one_of("topic-partition", "[topic,partition]", "[topic,partition]-0.8.2"),
         since="zkconsumer",
     )
     reread_interval_ms: int = key(
         "zkconsumer.reread.interval.ms",
-        "int",
-        30_000,
         "How often members, topics and brokers are read again, in case a watch event was missed. "
         "Each pass reads one tenth of the registrations again",
+        default=30_000,
         check=at_least(1),
         importance="low",
         since="zkconsumer",
     )
     coalesce_ms: int = key(
         "zkconsumer.coalesce.ms",
-        "int",
-        50,
         "Changes that arrive within this time of one another cause one rebalance",
+        default=50,
         check=at_least(0),
         importance="low",
         since="zkconsumer",
     )
     release_wait_ms: int = key(
         "zkconsumer.release.wait.ms",
-        "int",
-        500,
         "How long a release waits for the application to finish its current message, so that "
         "the message is committed and the next owner does not get it again",
+        default=500,
         check=at_least(0),
         importance="low",
         since="zkconsumer",
     )
     journal_dir: str | None = key(
         "zkconsumer.journal.dir",
-        "string",
-        None,
         "Directory in which each member writes a journal of all its events and commands, in a "
         "new file for each start. It is created if it is missing. `zkaudit run --journals` "
         "reads them, and `zkconsumer replay` runs a member again on one. Files grow until an "

@@ -108,17 +108,14 @@ class SecurityKeys:
 
     security_protocol: str = key(
         "security.protocol",
-        "string",
-        "PLAINTEXT",
         "Whether connections to brokers use TLS and SASL. The client connects to a broker's "
         "first listener of this protocol",
+        default="PLAINTEXT",
         check=one_of(*PROTOCOLS),
         since="0.9",
     )
     sasl_mechanism: str | None = key(
         "sasl.mechanism",
-        "string",
-        None,
         "How this client authenticates, with `SASL_SSL` and `SASL_PLAINTEXT`. Kafka's default, "
         "GSSAPI, is not supported. Brokers since 1.0",
         check=one_of(*MECHANISMS),
@@ -126,8 +123,6 @@ class SecurityKeys:
     )
     sasl_jaas_config: Password | None = key(
         "sasl.jaas.config",
-        "password",
-        None,
         "User and password, as a line of a JAAS file. With OAUTHBEARER, "
         '`unsecuredLoginStringClaim_sub="USER"` makes an unsigned token, for tests',
         check=_jaas_fault(PLAIN, SCRAM, OAUTH),
@@ -135,8 +130,6 @@ class SecurityKeys:
     )
     sasl_oauthbearer_token_endpoint_url: str | None = key(
         "sasl.oauthbearer.token.endpoint.url",
-        "string",
-        None,
         "`file:///PATH` of a file that holds a token. It is read for every new connection, so "
         "another program may renew it",
         check=Check("file:///PATH", _token_url_fault),
@@ -144,8 +137,6 @@ class SecurityKeys:
     )
     sasl_oauthbearer_token_provider: Any = key(
         "zkconsumer.sasl.oauthbearer.token.provider",
-        "function",
-        None,
         "A Python function without arguments that returns a token; it is called for every new "
         "connection. In a file: MODULE:FUNCTION",
         check=Check("MODULE:FUNCTION, or a function", _provider_fault),
@@ -153,31 +144,23 @@ class SecurityKeys:
     )
     ssl_truststore_location: str | None = key(
         "ssl.truststore.location",
-        "string",
-        None,
         "PEM file with the certificates of the authorities that sign brokers' certificates. "
         "Without this key, those of the operating system are used",
         since="0.9",
     )
     ssl_truststore_certificates: str | None = key(
         "ssl.truststore.certificates",
-        "string",
-        None,
         "The same certificates as text, instead of a file",
         since="2.7",
     )
     ssl_truststore_type: str | None = key(
         "ssl.truststore.type",
-        "string",
-        None,
         "Format of `ssl.truststore.location`; without it the file itself shows it",
         check=_store_type("a truststore"),
         since="0.9",
     )
     ssl_truststore_password: Password | None = key(
         "ssl.truststore.password",
-        "password",
-        None,
         "Password of a JKS truststore",
         importance="low",
         since="0.9",
@@ -185,79 +168,69 @@ class SecurityKeys:
     )
     ssl_keystore_location: str | None = key(
         "ssl.keystore.location",
-        "string",
-        None,
         "PEM file with this client's private key and its certificate chain, for brokers that want "
         "a client certificate (mTLS)",
         since="0.9",
     )
     ssl_keystore_certificate_chain: str | None = key(
         "ssl.keystore.certificate.chain",
-        "string",
-        None,
         "This client's certificate chain as text, instead of a file",
         since="2.7",
     )
     ssl_keystore_key: Password | None = key(
         "ssl.keystore.key",
-        "password",
-        None,
         "This client's private key as text, with `ssl.keystore.certificate.chain`",
         since="2.7",
     )
     ssl_keystore_type: str | None = key(
         "ssl.keystore.type",
-        "string",
-        None,
         "Format of `ssl.keystore.location`; without it the file itself shows it",
         check=_store_type("a keystore"),
         since="0.9",
     )
     ssl_keystore_password: Password | None = key(
         "ssl.keystore.password",
-        "password",
-        None,
         "Password of a JKS keystore",
         importance="low",
         since="0.9",
         ignored="a PEM keystore has no password; its private key has ssl.key.password",
     )
     ssl_key_password: Password | None = key(
-        "ssl.key.password", "password", None, "Password of this client's private key", since="0.9"
+        "ssl.key.password",
+        "Password of this client's private key",
+        since="0.9",
     )
     ssl_endpoint_identification_algorithm: str = key(
         "ssl.endpoint.identification.algorithm",
-        "string",
-        "https",
         "`https` compares a broker's host name with its certificate. Empty does not: any "
         "certificate of a trusted authority is then accepted for any broker",
+        default="https",
         check=_ENDPOINT_CHECK,
         since="0.9",
     )
     ssl_enabled_protocols: str = key(
         "ssl.enabled.protocols",
-        "string",
-        "TLSv1.2,TLSv1.3",
         "Versions of TLS to speak, with brokers and ZooKeeper",
+        default="TLSv1.2,TLSv1.3",
         check=Check("TLSv1.2, TLSv1.3 or both", _versions_fault),
         importance="low",
         since="0.9",
     )
     ssl_protocol: str | None = key(
-        "ssl.protocol", "string", None, "Version of TLS", importance="low", ignored=_SPOKEN
+        "ssl.protocol",
+        "Version of TLS",
+        importance="low",
+        ignored=_SPOKEN,
     )
     zookeeper_ssl_client_enable: bool = key(
         "zookeeper.ssl.client.enable",
-        "boolean",
-        False,
         "Use TLS for connections to ZooKeeper. `zookeeper.connect` must then contain its "
         "secure ports",
+        default=False,
         since="2.5",
     )
     zookeeper_clientCnxnSocket: str | None = key(
         "zookeeper.clientCnxnSocket",
-        "string",
-        None,
         "Class of the JVM's connection to ZooKeeper",
         importance="low",
         since="2.5",
@@ -265,23 +238,17 @@ class SecurityKeys:
     )
     zookeeper_ssl_truststore_location: str | None = key(
         "zookeeper.ssl.truststore.location",
-        "string",
-        None,
         "As `ssl.truststore.location`, for ZooKeeper",
         since="2.5",
     )
     zookeeper_ssl_truststore_type: str | None = key(
         "zookeeper.ssl.truststore.type",
-        "string",
-        None,
         "As `ssl.truststore.type`, for ZooKeeper",
         check=_store_type("a truststore"),
         since="2.5",
     )
     zookeeper_ssl_truststore_password: Password | None = key(
         "zookeeper.ssl.truststore.password",
-        "password",
-        None,
         "Password of a JKS truststore",
         importance="low",
         since="2.5",
@@ -289,55 +256,43 @@ class SecurityKeys:
     )
     zookeeper_ssl_keystore_location: str | None = key(
         "zookeeper.ssl.keystore.location",
-        "string",
-        None,
         "As `ssl.keystore.location`, for ZooKeeper. ZooKeeper requires a client certificate by "
         "default",
         since="2.5",
     )
     zookeeper_ssl_keystore_type: str | None = key(
         "zookeeper.ssl.keystore.type",
-        "string",
-        None,
         "As `ssl.keystore.type`, for ZooKeeper",
         check=_store_type("a keystore"),
         since="2.5",
     )
     zookeeper_ssl_keystore_password: Password | None = key(
         "zookeeper.ssl.keystore.password",
-        "password",
-        None,
         "Password of the private key in `zookeeper.ssl.keystore.location`",
         since="2.5",
     )
     zookeeper_ssl_endpoint_identification_algorithm: str = key(
         "zookeeper.ssl.endpoint.identification.algorithm",
-        "string",
-        "https",
         "As `ssl.endpoint.identification.algorithm`, for ZooKeeper",
+        default="https",
         check=_ENDPOINT_CHECK,
         since="2.5",
     )
     zookeeper_set_acl: bool = key(
         "zookeeper.set.acl",
-        "boolean",
-        False,
         "Only this client's ZooKeeper identity may change the znodes that it creates. Everyone "
         "may read them. All members and tools of the group then need the same identity",
+        default=False,
         since="0.9",
     )
     zookeeper_digest: Password | None = key(
         "zkconsumer.zookeeper.digest",
-        "password",
-        None,
         "USER:PASSWORD for ZooKeeper's digest authentication (`addauth digest`)",
         check=Check("USER:PASSWORD", _digest_fault),
         since="zkconsumer",
     )
     zookeeper_sasl_jaas_config: Password | None = key(
         "zkconsumer.zookeeper.sasl.jaas.config",
-        "password",
-        None,
         "User and password for SASL DIGEST-MD5 with ZooKeeper: the line of the JVM's `Client` "
         "section. Needs the library pure-sasl: `pip install pure-sasl`",
         check=_jaas_fault(DIGEST),
