@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from zkconsumer.cli.consume.command import configure, delete_generated
+from zkconsumer.cli.consume.command import delete_generated, given_by
+from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.zookeeper.ops import Delete, Multi
 from zkconsumer.errors import ConfigError
 from zkconsumer.servers import LocalCluster, free_port
@@ -81,6 +82,12 @@ def assert_clean_error(done: Any, status: int, *words: str) -> None:
     assert len(errors) == 1, done.stderr
     for word in words:
         assert word in errors[0]
+
+
+def configure(**options: Any) -> tuple[ConsumerConfig, bool]:
+    """Return the configuration by these options, and whether the group's name was generated."""
+    given, generated = given_by(on_brokers=False, **options)
+    return ConsumerConfig.parse(given), generated
 
 
 # -- the console consumer of the JVM: ConsoleConsumerTest, by name ------------------------------

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -21,7 +22,7 @@ from zkmigrate.commands.root import cli as migrate_cli
 from zkconsumer.admin.describe import GroupRow
 from zkconsumer.broker.fetching.records import MessageAndMetadata, TimestampType
 from zkconsumer.cli.config import config
-from zkconsumer.cli.consume.command import consume, coordinator_config
+from zkconsumer.cli.consume.command import consume, given_by
 from zkconsumer.cli.consume.formatter import message_format
 from zkconsumer.cli.consume.output import MessageFormatError, Printer
 from zkconsumer.cli.consume.properties import line_format
@@ -32,6 +33,8 @@ from zkconsumer.cli.laboratory.simulate import simulate
 from zkconsumer.cli.main import COMMANDS, SECTIONS, cli, run
 from zkconsumer.cli.top import History, Seen
 from zkconsumer.cli.tree import changes, drawn, tree
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.coordinator_keys import CoordinatorConfig
 from zkconsumer.console.bootstrap import chosen, either_option
 from zkconsumer.console.times import Duration, shown
 from zkconsumer.core.zookeeper.ops import Node, Stat
@@ -304,21 +307,41 @@ def test_consume_needs_a_server_that_it_can_tell_apart() -> None:
     assert "--partition goes with --topic and --bootstrap-server" in done.output
 
 
-def test_a_group_on_the_brokers_is_configured_as_in_kafka() -> None:
+def test_a_group_on_the_brokers_is_configured_as_in_kafka(tmp_path: Path) -> None:
     """A group without a name commits nothing. ``--from-beginning`` means ``earliest``. Ids must
     agree."""
-    made_up = coordinator_config(bootstrap="b:1", from_beginning=True)
+    file = tmp_path / "c.properties"
+    file.write_text("group.id=g\n")
+
+    def configured(**options: Any) -> CoordinatorConfig:
+        return CoordinatorConfig.parse(given_by(on_brokers=True, bootstrap="b:1", **options)[0])
+
+    made_up = configured(from_beginning=True)
     assert made_up.group_id.startswith("console-consumer-")
     assert made_up.auto_commit_enable is False
     assert made_up.auto_offset_reset == "smallest"
-    named = coordinator_config(bootstrap="b:1", group="g", properties=["group.id=g"])
+    named = configured(group="g", properties=["group.id=g"], file=str(file))
     assert (named.group_id, named.auto_commit_enable) == ("g", True)
-    with pytest.raises(ConfigError, match=r"group\.id has more than one value"):
-        coordinator_config(bootstrap="b:1", group="g", properties=["group.id=h"])
+    for properties, source in [(["group.id=h"], None), (["group.id=g"], str(file))]:
+        with pytest.raises(ConfigError, match=r"group\.id has more than one value"):
+            configured(group="g" if source is None else "h", properties=properties, file=source)
     with pytest.raises(ConfigError, match="contradicts --from-beginning"):
-        coordinator_config(
-            bootstrap="b:1", properties=["auto.offset.reset=latest"], from_beginning=True
-        )
+        configured(properties=["auto.offset.reset=latest"], from_beginning=True)
+
+
+@pytest.mark.parametrize("on_brokers", [True, False])
+def test_the_lines_of_a_file_are_checked_wherever_the_group_is(
+    tmp_path: Path, on_brokers: bool
+) -> None:
+    """A malformed line is an error, and a wrong value is named with its file and line."""
+    file = tmp_path / "c.properties"
+    file.write_text("group.id=g\nsocket.timeout.ms=fast\nclient.id=\\u12\n")
+    server = {"bootstrap": "b:1"} if on_brokers else {"zookeeper": "z:1"}
+    given, _ = given_by(on_brokers=on_brokers, file=str(file), **server)
+    with pytest.raises(ConfigError) as caught:
+        (CoordinatorConfig if on_brokers else ConsumerConfig).parse(given)
+    places = [fault.partition(" ")[0] for fault in caught.value.faults]
+    assert places == [f"{file}:3:", f"{file}:2:"]
 
 
 MESSAGE = MessageAndMetadata(

@@ -63,13 +63,10 @@ class ConsumerConfig(ConsumerKeys):
         return cls(**examine_consumer(config, strict).arguments())
 
 
-def examine_consumer(
-    source: Source, strict: bool = False, overrides: Mapping[str, object] | None = None
-) -> Examined:
+def examine_consumer(source: Source, strict: bool = False) -> Examined:
     """Check keys and values. With ``strict`` unknown keys are faults.
 
-    ``overrides`` are keys and values that take precedence. Raises ConfigError only if a file cannot
-    be read.
+    Raises ConfigError only if a file cannot be read.
     """
-    given = given_in(source, overrides)
-    return examine(KEYS, RULES + SECURITY_RULES, RENAMED | SECURITY_NAMES, given, strict)
+    rules, renamed = RULES + SECURITY_RULES, RENAMED | SECURITY_NAMES
+    return examine(KEYS, rules, renamed, given_in(source), strict)

@@ -27,8 +27,8 @@ from zkconsumer.cli.consume.formatter import message_format
 from zkconsumer.cli.consume.output import Printer
 from zkconsumer.cli.consume.partition import messages_of
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.consumer import examine_consumer
 from zkconsumer.config.coordinator_keys import CoordinatorConfig
+from zkconsumer.config.examine import Given, given_in
 from zkconsumer.config.properties import read_properties
 from zkconsumer.config.security_keys import SECRETS
 from zkconsumer.connector import ZookeeperConsumerConnector
@@ -265,33 +265,24 @@ def consume(
         if from_beginning and offset is not None:
             at_most_one(("--from-beginning", "--offset"))
     set_up_logging(verbose)
-    on_brokers = zookeeper is None and not _names_zookeeper(file, properties)
-    timeout_ms = None if timeout is None else round(timeout * 1000)
-    config: ConsumerConfig | CoordinatorConfig
-    if on_brokers and bootstrap is not None:
+    on_brokers = bootstrap is not None and zookeeper is None
+    on_brokers = on_brokers and not _names_zookeeper(file, properties)
+    if out is not None:
+        commits = "enable.auto.commit" if on_brokers else "auto.commit.enable"
+        properties = (*properties, f"{commits}=false")
+    if on_brokers:
         only_with("--zookeeper", "strict")
-        config, generated = (
-            coordinator_config(
-                bootstrap=bootstrap,
-                group=group,
-                file=file,
-                properties=properties if out is None else (*properties, "enable.auto.commit=false"),
-                from_beginning=from_beginning,
-                timeout_ms=timeout_ms,
-            ),
-            False,
-        )
-    else:
-        config, generated = configure(
-            zookeeper=zookeeper,
-            bootstrap=bootstrap,
-            group=group,
-            file=file,
-            properties=properties if out is None else (*properties, "auto.commit.enable=false"),
-            from_beginning=from_beginning,
-            timeout_ms=timeout_ms,
-            strict=strict,
-        )
+    given, generated = given_by(
+        on_brokers=on_brokers,
+        zookeeper=zookeeper,
+        bootstrap=bootstrap,
+        group=group,
+        file=file,
+        properties=properties,
+        from_beginning=from_beginning,
+        timeout_ms=None if timeout is None else round(timeout * 1000),
+    )
+    config = CoordinatorConfig.parse(given) if on_brokers else ConsumerConfig.parse(given, strict)
     for warning in config.warnings:
         click.echo(f"warning: {warning}", err=True)
 
@@ -374,54 +365,9 @@ def _read_partition(
     return 0
 
 
-def coordinator_config(
+def given_by(
     *,
-    bootstrap: str | None = None,
-    group: str | None = None,
-    file: str | None = None,
-    properties: Sequence[str] = (),
-    from_beginning: bool = False,
-    timeout_ms: int | None = None,
-) -> CoordinatorConfig:
-    """Put options, ``--consumer-property`` and file together for a group on the brokers.
-
-    The first of them takes precedence. As in Kafka's tool, a group with a generated name commits
-    nothing. Raises ConfigError.
-    """
-    given: dict[str, object] = {}
-    if file is not None:
-        given |= {entry.key: entry.value for entry in read_properties(file)[0]}
-    given |= key_values(properties)
-    agreed = _agreed_group({"--group": group, "the configuration": _text(given, "group.id")})
-    if agreed is not None:
-        given["group.id"] = agreed
-    else:
-        given["group.id"] = f"console-consumer-{_RANDOM.randrange(100_000):05d}"
-        given.setdefault("enable.auto.commit", "false")
-    if bootstrap is not None:
-        given["bootstrap.servers"] = bootstrap
-    if timeout_ms is not None:
-        given["consumer.timeout.ms"] = timeout_ms
-    if from_beginning:
-        reset = _text(given, "auto.offset.reset")
-        if reset is not None and reset.strip() not in ("smallest", "earliest"):
-            raise ConfigError(
-                [
-                    f"auto.offset.reset={reset} contradicts --from-beginning, which means "
-                    "earliest: leave one of them out"
-                ]
-            )
-        given["auto.offset.reset"] = "earliest"
-    return CoordinatorConfig.parse(given)
-
-
-def _text(given: Mapping[str, object], key: str) -> str | None:
-    value = given.get(key)
-    return None if value is None else str(value)
-
-
-def configure(
-    *,
+    on_brokers: bool,
     zookeeper: str | None = None,
     bootstrap: str | None = None,
     group: str | None = None,
@@ -429,13 +375,14 @@ def configure(
     properties: Sequence[str] = (),
     from_beginning: bool = False,
     timeout_ms: int | None = None,
-    strict: bool = False,
-) -> tuple[ConsumerConfig, bool]:
+    prefix: str = "console-consumer",
+) -> tuple[Given, bool]:
     """Put options, ``--consumer-property`` and file together; the first of them takes precedence.
 
-    As in the JVM's tool: group ids that are given in several places must be equal, and
-    ``from_beginning`` does not go with ``auto.offset.reset=largest``. Returns the configuration and
-    whether the group's name was generated. Raises ConfigError.
+    As in the JVM's tools: group ids that are given in several places must be equal,
+    ``from_beginning`` must not contradict ``auto.offset.reset``, and on the brokers a group with a
+    generated name commits nothing. Returns the keys, and whether the group's name was generated:
+    ``prefix`` and a number. Raises ConfigError.
     """
     given = key_values(properties)
     in_file = {} if file is None else {e.key: e.value for e in read_properties(file)[0]}
@@ -447,25 +394,27 @@ def configure(
     agreed = _agreed_group(groups)
     overrides: dict[str, object] = dict(given)
     if "group.id" not in in_file:  # else a fault in it is named with the file's line
-        overrides["group.id"] = agreed or f"console-consumer-{_RANDOM.randrange(100_000):05d}"
-    if zookeeper is not None:
-        overrides["zookeeper.connect"] = zookeeper
-    if bootstrap is not None:
-        overrides["bootstrap.servers"] = bootstrap
-    if timeout_ms is not None:
-        overrides["consumer.timeout.ms"] = timeout_ms
+        overrides["group.id"] = agreed or f"{prefix}-{_RANDOM.randrange(100_000):05d}"
+    options = {
+        "zookeeper.connect": zookeeper,
+        "bootstrap.servers": bootstrap,
+        "consumer.timeout.ms": timeout_ms,
+    }
+    overrides |= {name: value for name, value in options.items() if value is not None}
     if from_beginning:
+        beginning = ("earliest", "smallest") if on_brokers else ("smallest",)
         reset = given.get("auto.offset.reset", in_file.get("auto.offset.reset"))
-        if reset is not None and reset.strip() != "smallest":
+        if reset is not None and reset.strip() not in beginning:
             raise ConfigError(
                 [
                     f"auto.offset.reset={reset} contradicts --from-beginning, which means "
-                    "smallest: leave one of them out"
+                    f"{beginning[0]}: leave one of them out"
                 ]
             )
-        overrides["auto.offset.reset"] = "smallest"
-    examined = examine_consumer({} if file is None else file, strict, overrides)
-    return ConsumerConfig(**examined.arguments()), agreed is None
+        overrides["auto.offset.reset"] = beginning[0]
+    if on_brokers and agreed is None:
+        overrides = {"enable.auto.commit": in_file.get("enable.auto.commit", "false"), **overrides}
+    return given_in({} if file is None else file, overrides), agreed is None
 
 
 def key_values(pairs: Sequence[str]) -> dict[str, str]:

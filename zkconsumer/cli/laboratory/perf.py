@@ -7,7 +7,6 @@ messages. Nothing else is done with a message, so the result is the speed of the
 from __future__ import annotations
 
 import json
-import random
 import threading
 import time
 import warnings
@@ -17,15 +16,13 @@ from datetime import datetime
 import click
 
 from zkconsumer.cli.consume.command import (
-    configure,
     consumer_options,
     delete_generated,
-    key_values,
+    given_by,
     set_up_logging,
 )
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.coordinator_keys import CoordinatorConfig
-from zkconsumer.config.properties import read_properties
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.signals import EXIT_SIGNAL, SignalledError, signals_raise
@@ -94,24 +91,29 @@ def perf(
         no_effect("--json", "hide_header")
     timeout_ms = round(timeout * 1000)
     set_up_logging(verbose)
+    on_brokers = zookeeper is None
+    reset = "auto.offset.reset=" + ("earliest" if on_brokers else "smallest")
+    defaults = (reset, "enable.auto.commit=false") if on_brokers else (reset,)
+    given, made_up = given_by(
+        on_brokers=on_brokers,
+        zookeeper=zookeeper,
+        bootstrap=bootstrap_server,
+        group=group,
+        file=file,
+        properties=(*defaults, *properties),
+        timeout_ms=timeout_ms,
+        prefix="perf-consumer",
+    )
     connector: ZookeeperConsumerConnector | CoordinatorConsumerConnector
     generated: ConsumerConfig | None = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if zookeeper is not None:
-            config, made_up = configure(
-                zookeeper=zookeeper,
-                group=group,
-                file=file,
-                properties=("auto.offset.reset=smallest", *properties),
-                timeout_ms=timeout_ms,
-            )
+        if on_brokers:
+            connector = CoordinatorConsumerConnector(CoordinatorConfig.parse(given))
+        else:
+            config = ConsumerConfig.parse(given)
             connector = ZookeeperConsumerConnector(config)
             generated = config if made_up else None
-        else:
-            connector = CoordinatorConsumerConnector(
-                _coordinator_config(bootstrap_server or "", group, file, properties, timeout_ms)
-            )
     counter = _Counter(messages, timeout_ms / 1000)
     begun, clock = time.time(), time.perf_counter()
     try:
@@ -154,23 +156,6 @@ def _leave(
         click.echo(f"warning: {error}", err=True)
     if generated is not None:
         delete_generated(generated)
-
-
-def _coordinator_config(
-    servers: str, group: str | None, file: str | None, properties: Sequence[str], timeout_ms: int
-) -> CoordinatorConfig:
-    given: dict[str, object] = {
-        "group.id": f"perf-consumer-{random.SystemRandom().randrange(100_000):05d}",
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": "false",
-    }
-    if file is not None:
-        given |= {entry.key: entry.value for entry in read_properties(file)[0]}
-    given |= key_values(properties)
-    given |= {"bootstrap.servers": servers, "consumer.timeout.ms": timeout_ms}
-    if group is not None:
-        given["group.id"] = group
-    return CoordinatorConfig.parse(given)
 
 
 class _Counter:
