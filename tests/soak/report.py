@@ -53,7 +53,7 @@ def results() -> list[Result]:
 
 
 def command(result: Result) -> str:
-    """The command that repeats a run."""
+    """The options with which ``python -m tests.soak`` repeats a run."""
     settings = result["settings"]
     words = [f"--kind {settings['kind']} --seed {settings['seed']}"]
     if result["mode"] == "recovery":
@@ -69,7 +69,7 @@ def command(result: Result) -> str:
             words.append(f"--{option} {settings[option]}")
     if settings["broken"]:
         words.append(f"--broken {settings['broken']}")
-    return "python -m tests.soak " + " ".join(words)
+    return " ".join(words)
 
 
 def row(cells: Iterable[object]) -> str:
@@ -77,30 +77,34 @@ def row(cells: Iterable[object]) -> str:
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
+def header(*names: str) -> list[str]:
+    """The first two lines of a table."""
+    return [row(names), row(["---"] * len(names))]
+
+
+def began(result: Result) -> str:
+    """When a run began, for people."""
+    return str(result["began"]).replace("T", " ")
+
+
 def runs_table(found: Sequence[Result]) -> list[str]:
     """One line for each run."""
-    lines = [
-        row(["Run (UTC)", "Group", "Seed", "Seconds", "Members", "Partitions", "Messages",
-             "Faults seen", "of", "Repeated", "Broken rules"]),
-        row(["---"] * 11),
-    ]  # fmt: skip
+    lines = header(
+        "Run (UTC)", "Options", "Seconds", "Messages", "Faults seen", "Repeated", "Broken rules"
+    )
     for one in found:
-        settings, counts = one["settings"], one["counts"]
         faults = one["faults"].values()
+        seen, planned = (sum(f[key] for f in faults) for key in ("delivered", "planned"))
         broken = ", ".join(f"{k} {v:,}" for k, v in one["violations_by_rule"].items())
         lines.append(
             row(
                 [
-                    one["began"].replace("T", " "),
-                    settings["kind"] + (f", {settings['broken']}" if settings["broken"] else ""),
-                    settings["seed"],
+                    began(one),
+                    f"`{command(one)}`",
                     f"{one['disturbed']:.0f}",
-                    settings["members"],
-                    settings["partitions"],
-                    f"{counts['acknowledged']:,}",
-                    sum(f["delivered"] for f in faults),
-                    sum(f["planned"] for f in faults),
-                    f"{counts['repeated']:,}",
+                    f"{one['counts']['acknowledged']:,}",
+                    f"{seen} of {planned}",
+                    f"{one['counts']['repeated']:,}",
                     broken or "none",
                 ]
             )
@@ -115,7 +119,7 @@ def violations_list(found: Sequence[Result]) -> list[str]:
         for violation in one["violations"]:
             count = one["violations_by_rule"][violation["rule"]]
             lines.append(
-                f"- {one['began'].replace('T', ' ')}, seed {one['settings']['seed']}: "
+                f"- {began(one)}, seed {one['settings']['seed']}: "
                 f"**{violation['rule']}** ({count:,}). {violation['text']}"
             )
     return lines
@@ -130,7 +134,7 @@ def faults_table(found: Sequence[Result]) -> list[str]:
             cell = totals.setdefault(fault, {}).setdefault(one["settings"]["kind"], [0, 0])
             cell[0] += counts["delivered"]
             cell[1] += counts["planned"]
-    lines = [row(["Fault", *kinds]), row(["---"] * (1 + len(kinds)))]
+    lines = header("Fault", *kinds)
     for fault in sorted(totals):
         cells = [totals[fault].get(kind, [0, 0]) for kind in kinds]
         lines.append(
@@ -142,72 +146,38 @@ def faults_table(found: Sequence[Result]) -> list[str]:
 
 
 def recovery_table(found: Sequence[Result]) -> list[str]:
-    """Seconds by fault, for all runs of one kind of group."""
-    lines = []
-    for kind in sorted({one["settings"]["kind"] for one in found}):
-        rows: dict[str, dict[str, list[float]]] = {}
-        for one in found:
-            if one["settings"]["kind"] == kind:
-                for fault, values in one["recovery"].items():
-                    if "hiccup" not in values:
-                        continue  # an earlier measure, with machine pauses
-                    into = rows.setdefault(fault, {})
-                    for part, seconds in values.items():
-                        into.setdefault(part, []).extend(seconds)
-        if not rows:
-            continue
-        lines += [f"### Group: {kind}", ""]
-        lines += [
-            row(["Fault", "Times", "p50", "p99", "max", "after its end: p50", "max",
-                 "producer: p50", "max", "hiccups: max", "sessions lost"]),
-            row(["---"] * 11),
-        ]  # fmt: skip
-        for fault, values in sorted(rows.items()):
-            whole, back, producer = values["all"], values["back"], values["producer"]
-            lines.append(
-                row(
-                    [
-                        fault,
-                        len(whole),
-                        f"{percentile(whole, 0.5):.1f}",
-                        f"{percentile(whole, 0.99):.1f}",
-                        f"{max(whole):.1f}",
-                        f"{percentile(back, 0.5):.1f}",
-                        f"{max(back):.1f}",
-                        f"{percentile(producer, 0.5):.1f}",
-                        f"{max(producer):.1f}",
-                        f"{max(values['hiccup']):.1f}",
-                        sum(values["sessions"]),
-                    ]
-                )
-            )
-        lines.append("")
+    """Seconds by fault and kind of group: median, longest and number of times."""
+    kinds = sorted({one["settings"]["kind"] for one in found})
+    rows: dict[str, dict[str, list[float]]] = {}
+    for one in found:
+        for fault, values in one["recovery"].items():
+            if "hiccup" not in values:
+                continue  # an earlier measure, with machine pauses
+            into = rows.setdefault(fault, {})
+            into.setdefault(one["settings"]["kind"], []).extend(values["all"])
+            into.setdefault("producer", []).extend(values["producer"])
+    lines = header("Fault", *kinds, "producer")
+    for fault, seconds in sorted(rows.items()):
+        cells = []
+        for kind in kinds:
+            times = seconds.get(kind, [])
+            middle = f"{percentile(times, 0.5):.1f}, " if len(times) > 1 else ""
+            cells.append(f"{middle}{max(times):.1f} ({len(times)})" if times else "")
+        lines.append(row([fault, *cells, f"{max(seconds['producer']):.1f}"]))
     return lines
 
 
 def resources_table(found: Sequence[Result]) -> list[str]:
-    """One line for each run that was long enough to show growth."""
-    lines = [
-        row(["Run (UTC)", "Group", "Measure", "Members", "Growth", "Median", "Highest"]),
-        row(["---"] * 7),
-    ]
+    """One line for each run in which a member lived long enough to show growth."""
+    measures = ("rss", "descriptors", "threads", "watches")
+    lines = header("Run (UTC)", "Group", "Highest memory, MiB", *("memory", *measures[1:]))
     for one in found:
-        for measure, values in one["resources"].items():
-            grown = values["growth"]
-            unit = 1 << 20 if measure == "rss" else 1
-            lines.append(
-                row(
-                    [
-                        one["began"].replace("T", " "),
-                        one["settings"]["kind"],
-                        "memory (RSS, MiB)" if measure == "rss" else measure,
-                        values.get("members", ""),
-                        "" if grown is None else f"{grown:+.1%}",
-                        f"{values['median'] / unit:.0f}",
-                        f"{values['highest'] / unit:.0f}",
-                    ]
-                )
-            )
+        if one["resources"]["rss"]["growth"] is None:
+            continue
+        grown = [one["resources"][measure]["growth"] for measure in measures]
+        cells = ["" if part is None else f"{part:+.1%}" for part in grown]
+        highest = f"{one['resources']['rss']['highest'] / (1 << 20):.0f}"
+        lines.append(row([began(one), one["settings"]["kind"], highest, *cells]))
     return lines
 
 
@@ -216,21 +186,14 @@ def page(found: Sequence[Result]) -> list[str]:
     sound = [one for one in found if not one["settings"]["broken"]]
     broken = [one for one in found if one["settings"]["broken"]]
     storms = [one for one in sound if one["mode"] != "recovery"]
-    rounds = [one for one in sound if one["mode"] == "recovery"]
-    lines = ["## Runs", "", *runs_table(storms), ""]
-    lines += ["Violations, the first of each rule in each run:", ""]
-    lines += violations_list(storms) or ["none."]
-    lines += ["", "## Faults that were seen", "", *faults_table(storms), ""]
+    lines = ["### Runs", "", *runs_table(sound), ""]
+    lines += ["The first violation of each rule in each run:", ""]
+    lines += violations_list(sound) or ["none."]
     if broken:
-        lines += ["## Broken builds", "", *runs_table(broken), "", *violations_list(broken), ""]
-    lines += ["## Recovery, one fault at a time", ""]
-    if rounds:
-        lines += [*runs_table(rounds), ""]
-        lines += violations_list(rounds)
-        lines += [""] if violations_list(rounds) else []
-    lines += recovery_table(sound)
-    lines += ["## Resources", "", *resources_table(storms), ""]
-    lines += ["## Commands", "", "```sh", *sorted({command(one) for one in found}), "```"]
+        lines += ["", "### Broken builds", "", *runs_table(broken), "", *violations_list(broken)]
+    lines += ["", "### Faults seen", "", *faults_table(storms)]
+    lines += ["", "### Seconds to recover from one fault", "", *recovery_table(sound)]
+    lines += ["", "### Growth in a run", "", *resources_table(storms)]
     return lines
 
 

@@ -65,7 +65,12 @@ RESULT = {
         "all": [4.1, 4.9], "back": [0.0, 0.1], "producer": [0.0, 0.0], "hiccup": [0.0, 0.6],
         "sessions": [1, 1],
     }},
-    "resources": {"rss": {"members": 2, "growth": 0.01, "median": 1 << 26, "highest": 1 << 26}},
+    "resources": {
+        "rss": {"members": 2, "growth": 0.01, "median": 1 << 26, "highest": 1 << 26},
+        "descriptors": {"members": 2, "growth": 0.0, "median": 11, "highest": 12},
+        "threads": {"members": 2, "growth": None, "median": 11, "highest": 12},
+        "watches": {"growth": 0.02, "median": 13, "highest": 16},
+    },
     "violations": [{"rule": "lost", "text": "partition 3 offset 4"}],
     "violations_by_rule": {"lost": 2},
 }  # fmt: skip
@@ -75,17 +80,17 @@ def test_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run is shown with its figures, violations, recovery and command."""
     lines = report.page([RESULT])
     assert (
-        "| 2026-11-22 15:00 | zookeeper | 14 | 600 | 8 | 64 | 1,200,000 | 2 | 3 | 12 | lost 2 |"
-        in lines
+        "| 2026-11-22 15:00 | `--kind zookeeper --seed 14 --seconds 600` | 600 | 1,200,000 "
+        "| 2 of 3 | 12 | lost 2 |" in lines
     )
     assert "| kill | 2 of 3 |" in lines
-    assert "| kill | 2 | 4.9 | 4.9 | 4.9 | 0.1 | 0.1 | 0.0 | 0.0 | 0.6 | 2 |" in lines
+    assert "| kill | 4.9, 4.9 (2) | 0.0 |" in lines
+    assert "| 2026-11-22 15:00 | zookeeper | 64 | +1.0% | +0.0% |  | +2.0% |" in lines
     assert "- 2026-11-22 15:00, seed 14: **lost** (2). partition 3 offset 4" in lines
-    assert "python -m tests.soak --kind zookeeper --seed 14 --seconds 600" in lines
     broken = RESULT | {"settings": RESULT["settings"] | {"broken": "unfenced", "members": 4}}
     lines = report.page([broken])
-    assert "## Broken builds" in lines
-    assert any(line.endswith("--members 4 --broken unfenced") for line in lines)
+    assert "### Broken builds" in lines
+    assert any("--members 4 --broken unfenced`" in line for line in lines)
 
 
 def test_the_page_has_the_kept_results() -> None:

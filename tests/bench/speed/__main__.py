@@ -21,7 +21,7 @@ from typing import Any
 from tests.bench.speed import page
 from tests.bench.speed.parts import PARTS, now, seconds
 from tests.bench.speed.readers import BUILD, prepare
-from tests.bench.speed.results import BEFORE, RECORDED, Key, judged, summary, worse
+from tests.bench.speed.results import RECORDED, Key, judged, summary, worse
 from zkconsumer.servers import LocalCluster
 
 FILE = BUILD / "speed.json"
@@ -113,8 +113,6 @@ def main() -> int:
         sys.stdout.write(f"worse than recorded: {line}\n")
     if options.record:
         RECORDED.parent.mkdir(exist_ok=True)
-        if RECORDED.exists():
-            RECORDED.replace(BEFORE)
         RECORDED.write_text(FILE.read_text())
         page.write(run)
     return int(bool(bad))

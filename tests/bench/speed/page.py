@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from tests.bench.speed.results import BEFORE, RECORDED, judged
+from tests.bench.speed.results import RECORDED, judged
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "explanation" / "speed.md"
@@ -35,50 +35,60 @@ def spread(figure: Mapping[str, Any]) -> str:
     return f"{number(figure['median'])} ({number(figure['min'])} to {number(figure['max'])})"
 
 
-def tables(run: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> str:
-    """The part of the page that has the figures. ``before`` is the run recorded before this one."""
-    out = [f"{_conditions(run)}\n"]
-    if before is not None:
-        out.append(f"The run before: {_conditions(before)}\n")
-    out += [
+def tables(run: Mapping[str, Any]) -> str:
+    """The part of the page that has the figures."""
+    out = [
+        f"{run['machine']}; {run['date']}; {run['rounds']} rounds; load of the machine at the "
+        f"start {run['load']:.1f}. {run['note']}\n",
         "### Targets\n",
-        "| Measure | Target | Found | Run before | |\n|---|---|---|---|---|",
+        "| Measure | Target | Found | |\n|---|---|---|---|",
     ]
-    earlier = {target.name: value for target, value, _ in judged((before or {}).get("figures", []))}
     for target, value, good in judged(run["figures"]):
         sign = "≥" if target.at_least else "≤"
         verdict = "reached" if good else "missed"
-        was = f"{earlier[target.name]:.3g}" if target.name in earlier else ""
-        out.append(
-            f"| {target.name} | {sign} {target.limit:.3g} | {value:.3g} | {was} | {verdict} |"
-        )
-    cases: dict[str, dict[str, dict[str, str]]] = {}
+        out.append(f"| {target.name} | {sign} {target.limit:.3g} | {value:.3g} | {verdict} |")
+    cases: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
     for figure in run["figures"]:
         rows = cases.setdefault(figure["case"], {})
-        rows.setdefault(figure["reader"], {})[figure["figure"]] = spread(figure)
+        rows.setdefault(figure["reader"], {})[figure["figure"]] = figure
+    others = [case for case, rows in cases.items() if "msg/s" in next(iter(rows.values()))][1:]
+    changes = [case for case in cases if case.startswith(("join", "leave", "first", "later"))]
     out.append("\n### Every figure\n\nMedian, and in brackets the least and the greatest round.")
-    single: list[str] = []
     for case, rows in cases.items():
-        units = [unit for unit in _UNITS if any(unit in row for row in rows.values())]
-        if case.startswith(("join", "leave", "first", "later")):
-            for reader, row in rows.items():
-                text = ", ".join(f"{row[unit]} {unit}" for unit in units if unit in row)
-                single.append(f"| {case} | {reader} | {text} |")
+        if case in changes or case in others:
             continue
+        units = [unit for unit in _UNITS if any(unit in row for row in rows.values())]
         out.append(f"\n**{case}**\n\n| Reader | {' | '.join(units)} |")
         out.append("|---" * (len(units) + 1) + "|")
         for reader, row in rows.items():
-            out.append(f"| {reader} | {' | '.join(row.get(unit, '') for unit in units)} |")
-    if single:
-        out += ["\n**Groups**\n\n| Case | Reader | |\n|---|---|---|", *single]
+            cells = [spread(row[unit]) if unit in row else "" for unit in units]
+            out.append(f"| {reader} | {' | '.join(cells)} |")
+    if others:
+        out.append("\n**Other messages**: median of msg/s, and of CPU s/M\n")
+        out += _by_case(cases, others)
+    if changes:
+        out.append("\n**Groups**\n\n| Case | Reader | |\n|---|---|---|")
+    for case in changes:
+        for reader, row in cases[case].items():
+            text = ", ".join(f"{spread(row[unit])} {unit}" for unit in _UNITS if unit in row)
+            out.append(f"| {case} | {reader} | {text} |")
     return "\n".join(out) + "\n"
 
 
-def _conditions(run: Mapping[str, Any]) -> str:
-    return (
-        f"{run['machine']}; {run['date']}; {run['rounds']} rounds; load of the machine at the "
-        f"start {run['load']:.1f}. {run['note']}"
-    )
+def _by_case(
+    cases: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]], names: Sequence[str]
+) -> list[str]:
+    """A table with a line for each reader and a column for each case."""
+    readers = dict.fromkeys(reader for name in names for reader in cases[name])
+    lines = [f"| Reader | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for reader in readers:
+        rows = [cases[name].get(reader) for name in names]
+        cells = [
+            f"{number(row['msg/s']['median'])}; {number(row['CPU s/M']['median'])}" if row else ""
+            for row in rows
+        ]
+        lines.append(f"| {reader} | {' | '.join(cells)} |")
+    return lines
 
 
 def chart(run: Mapping[str, Any]) -> str:
@@ -129,10 +139,9 @@ def _ordered(figures: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def write(run: Mapping[str, Any]) -> None:
     """Write page and chart."""
-    earlier = json.loads(BEFORE.read_text()) if BEFORE.exists() else None
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{tables(run, earlier)}\n{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{tables(run)}\n{END}{after}")
     CHART.write_text(chart(run))
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 RECORDED = Path(__file__).parents[1] / "results" / "speed.json"
-BEFORE = RECORDED.with_name("speed-before.json")
-"""The run recorded before the last one: the page shows what the same measures came to in it."""
 TOLERANCE = 0.75
 """The check fails if a ratio falls below this part of the recorded one."""
 
