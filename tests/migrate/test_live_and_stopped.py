@@ -139,6 +139,39 @@ def test_status_names_a_moved_group_that_is_not_locked(simulated: Simulated) -> 
     assert status(simulated)["attention"] == ""
 
 
+def test_a_move_closes_the_lock_that_a_live_move_left(simulated: Simulated) -> None:
+    """``lock`` was killed before it wrote the mode, so migratable members could register. After a
+    stopped move they would read on from ZooKeeper's old offsets."""
+    group(simulated)
+    assert simulated.zk.run(guard.lock("g", 1, (LIVE,))) is None
+    plan(simulated)
+    assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
+    assert LIVE not in access(simulated)
+
+
+def test_lock_and_status_notice_migratable_members_that_may_still_register(
+    simulated: Simulated,
+) -> None:
+    """The move was killed between its marker and the lock."""
+    group(simulated)
+    assert simulated.zk.run(guard.lock("g", 1, (LIVE,))) is None
+    plan(simulated)
+    assert simulated.run("apply", simulated.file("plan"), "--execute", "--no-lock").status == 0
+    simulated.zk.do(SetAcl(GROUP.ids, (*access(simulated), LIVE), -1))
+    assert status(simulated)["reasons"] == ["not-locked"]
+    (row,) = simulated.run("lock", "--group", "g", "--execute").rows
+    assert row["outcome"] == "done"
+    assert LIVE not in access(simulated)
+    assert (status(simulated)["locked"], status(simulated)["reasons"]) == ("locked", [])
+
+
+def access(simulated: Simulated) -> tuple[AclEntry, ...]:
+    """The access list of the group's ``ids``."""
+    acl = simulated.zk.run(guard.look("g")).acl
+    assert acl is not None
+    return acl.entries
+
+
 def test_a_finished_live_move_counts_as_moved_and_can_go_back(simulated: Simulated) -> None:
     """``live complete`` records it. The lock stays, and lets no migratable member in any more."""
     group(simulated)

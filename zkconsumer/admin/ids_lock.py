@@ -72,6 +72,11 @@ class Found:
     version: int = 0
     old_data: bytes = b""
 
+    @property
+    def lets_live_in(self) -> bool:
+        """Whether migratable members may register although the group is locked."""
+        return self.acl is not None and LIVE in self.acl.entries
+
     def may_register(self, identities: Collection[tuple[str, str | None]]) -> bool:
         """Whether the migrator may register once the group is unlocked.
 

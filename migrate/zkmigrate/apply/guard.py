@@ -107,7 +107,8 @@ def lock_found(
             if isinstance((yield from attempt(SetData(path, data, lock.version))), Failed):
                 continue
             # Not before: who records that finds a lock that is as it left it.
-            if allowed and (yield from migration_marker.state_of(group)).moved_to is Store.KAFKA:
+            lets_in = allowed or lock.lets_live_in
+            if lets_in and (yield from migration_marker.state_of(group)).moved_to is Store.KAFKA:
                 allowed, exactly = (), True
             entries = (*(_without_create(entry) for entry in record), *allowed)
             as_is = not exactly and lock.guard is Guard.LOCKED
@@ -162,7 +163,7 @@ def lock_moved(group: str, execute: bool) -> Script[Result]:
         return refused
     check_members(group, (yield from children(GroupPaths(group).ids)) or [])
     state = yield from look(group)
-    if state.guard is Guard.LOCKED:
+    if state.guard is Guard.LOCKED and not state.lets_live_in:
         return Result(group, Outcome.WAS_DONE, 0)
     if not execute:
         return Result(group, Outcome.WOULD, 0)

@@ -352,8 +352,7 @@ class LiveMove:
                 SetData(where, after) if marker else Create(where, after),
                 record.op(self.group, written),
             )
-            exact = lock.acl is not None and guard.LIVE not in lock.acl.entries
-            if exact and (yield from _complete(self._paths, ops, after)):
+            if not lock.lets_live_in and (yield from _complete(self._paths, ops, after)):
                 self._say("the group is recorded as moved to Kafka")
                 return Step(Mode.ZOOKEEPER, True)
             why = (_other_operator(record.MEANWHILE),)
@@ -495,7 +494,6 @@ def _in_zookeeper(group: str) -> Script[InZooKeeper]:
             members[name] = decode_member(path, node.data)
             member_ids.add(member_id_of(node.data))
     lock = yield from guard.look(group)
-    exact = lock.acl is not None and guard.LIVE not in lock.acl.entries
     partitions = yield from offset_partitions(group)
     stored = yield from read_many([paths.offset(tp) for tp in partitions])
     offsets = {}
@@ -521,7 +519,7 @@ def _in_zookeeper(group: str) -> Script[InZooKeeper]:
         misplaced,
         foreign,
         moved,
-        exact and lock.guard is Guard.LOCKED,
+        lock.guard is Guard.LOCKED and not lock.lets_live_in,
     )
 
 

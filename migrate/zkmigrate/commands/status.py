@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zkconsumer.admin.ids_lock import Found, Guard
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.tables import How
 from zkconsumer.core.migration.modes import neighbours
@@ -87,17 +88,15 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
         now_ms = int(time.time() * 1000)
         retention = stores.retention()
         in_zookeeper = set(stores.zk.run(list_groups()))
-        locked = {
-            name: "unknown" if isinstance(lock, ZooKeeperError) else lock.guard.value
-            for name, lock in guard.look_at_all(stores.zk, names).items()
-        }
+        locks = guard.look_at_all(stores.zk, names)
         for state in read_states(stores, names, {}, False):
             if isinstance(state, GroupState):
                 first = state if differing(state) else None
                 if first is not None:
                     (again,) = read_states(stores, [state.group], {}, False)
                     state = again if isinstance(again, GroupState) else state
-                row, broken = status_of(state, locked[state.group], now_ms, retention, first)
+                locked = _locked(locks[state.group], state)
+                row, broken = status_of(state, locked, now_ms, retention, first)
                 if state.in_live_move:
                     row, lost = _with_modes(stores, row)
                     broken = broken or lost
@@ -120,6 +119,15 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
     said = f"groups: {', '.join(parts)}"
     ended = exit_status(failed=failed, attention=attention > 0)
     return Look("status", 1, rows, said, ended)
+
+
+def _locked(lock: Found | ZooKeeperError, state: GroupState) -> str:
+    """Return whether old consumers of a group are locked out, as a word for the row."""
+    if isinstance(lock, ZooKeeperError):
+        return "unknown"
+    if state.moved_to is Store.KAFKA and lock.lets_live_in:
+        return Guard.OPEN.value  # left by a live move that never began
+    return lock.guard.value
 
 
 def _with_modes(stores: Stores, row: Status) -> tuple[Status, bool]:
