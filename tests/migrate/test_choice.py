@@ -245,6 +245,26 @@ def test_hold_prints_only_the_groups_that_it_holds(simulated: Simulated) -> None
     assert (named.status, "group g1: was not moved to Kafka" in named.err) == (3, True)
 
 
+@pytest.mark.parametrize("name", ["g[1]", "a:b"])
+def test_offsets_of_a_group_with_an_odd_name_are_skipped(
+    simulated: Simulated, tmp_path: Path, name: str
+) -> None:
+    """By a decision about all groups or that group, and by the option that the plan advises."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper(name, "t", 5)
+    simulated.in_zookeeper(name, "gone", 7)
+    (problem,) = simulated.run("plan", "--group", name).rows
+    words = [("--skip", problem["fix"].rpartition(" ")[2])]
+    for group in ("*", name):
+        file = tmp_path / "decisions.toml"
+        file.write_text(f'[[rule]]\ngroup = "{group}"\ntopic = "gone"\nskip = true\n')
+        words.append(("--decisions", str(file)))
+        ran = simulated.run("plan", "--group", name, *words[-1])
+        assert [one["topic"] for row in ran.rows for one in row["stays_behind"]] == ["gone"], ran
+    ran = simulated.run("plan", "--group", name, *words[0])
+    assert (ran.status, "keeps no offset" in ran.err) == (0, False), (words[0], ran)
+
+
 def test_a_short_retention_is_told_in_minutes_and_only_for_what_can_be_moved() -> None:
     """Not as 0.000694444 days, and not of groups that are refused."""
     now, short = 1_700_000_000_000, Retention(1, True)

@@ -59,7 +59,7 @@ def test_a_skip_that_does_nothing_is_reported(
     """A misspelt group or topic is reported, and a malformed skip is a usage error."""
     status, _, err = shell("plan", "--group", group, "--skip", f"{group}x:{topic}")
     assert (status, f"--skip {group}x:{topic} keeps no offset" in err) == (0, True), err
-    for bad in (topic, f"{group}:", f":{topic}", f"{group}:{topic}:1:2"):
+    for bad in (topic, f"{group}:", f":{topic}", f"{group}:{topic}:1:"):
         status, _, err = shell("plan", "--group", group, "--skip", bad)
         assert status == 2
         assert "write GROUP:TOPIC or GROUP:TOPIC:PARTITION" in err

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         (("a*b", "c*d"), "axyb", "cxyd"),
         (("ab*b", "*"), "ab", None),
         (("a.*", "b.*"), "axy", None),
+        (("a[1]*", "b*"), "a[1]x", "bx"),
     ],
 )
 def test_what_a_rule_makes_of_a_name(rule: tuple[str, str], name: str, new: str | None) -> None:

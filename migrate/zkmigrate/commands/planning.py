@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -142,7 +141,7 @@ class Summary:
             self.unused -= {
                 skip
                 for skip in self.unused
-                if fnmatchcase(plan.group, skip.group)
+                if skip.is_of(plan.group)
                 and any(covers(frozenset({skip.pattern}), one.tp) for one in plan.stays)
             }
             head = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
@@ -28,7 +27,7 @@ class LeftOut:
         self._by_topic: dict[str, Options] = {}
         self._missing: set[str] = set()
         self.skipped = frozenset(
-            skip.pattern for skip in self._options.skips if fnmatchcase(state.group, skip.group)
+            skip.pattern for skip in self._options.skips if skip.is_of(state.group)
         )
         self.stays: list[StaysBehind] = []
 

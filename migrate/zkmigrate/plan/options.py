@@ -101,6 +101,10 @@ class Skip(NamedTuple):
         """The offsets of the group that it selects: ``TOPIC``, or ``TOPIC:PARTITION``."""
         return self.topic if self.partition == "*" else f"{self.topic}:{self.partition}"
 
+    def is_of(self, group: str) -> bool:
+        """Whether it selects offsets of this group."""
+        return _means(self.group, group)
+
 
 def covers(patterns: frozenset[str], tp: TopicPartition) -> bool:
     """Whether one of the patterns, ``TOPIC`` or ``TOPIC:PARTITION`` with globs, matches ``tp``."""
@@ -191,7 +195,7 @@ class Options:
     def skips_all(self, group: str) -> bool:
         """Whether all offsets of a group are left as they are, whatever they are."""
         return any(
-            (skip.topic, skip.partition) == ("*", "*") and fnmatchcase(group, skip.group)
+            (skip.topic, skip.partition) == ("*", "*") and skip.is_of(group)
             for skip in self.of_group(group).skips
         )
 

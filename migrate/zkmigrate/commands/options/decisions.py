@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import Enum
 from functools import wraps
@@ -33,11 +34,18 @@ _HELP: Final = {
 """The decisions that are a choice, in the order of the help."""
 
 
+_SKIP: Final = re.compile(r"(.+?):([\w.*?\[\]!-]+)(?::([0-9*?\[\]!-]+))?", re.ASCII | re.DOTALL)
+"""A group's name may contain colons, those of topics and partitions do not."""
+
+
 def _skips(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[Skip, ...]:
+    skips: list[Skip] = []
     for text in texts:
-        if not 2 <= len(text.split(":")) <= 3 or not all(text.split(":")):
+        parts = _SKIP.fullmatch(text)
+        if parts is None:
             raise click.UsageError(f"--skip {text}: write GROUP:TOPIC or GROUP:TOPIC:PARTITION")
-    return tuple(Skip(*text.split(":")) for text in texts)
+        skips.append(Skip(*filter(None, parts.groups())))
+    return tuple(skips)
 
 
 def _choice(name: str, values: type[Enum], what: str) -> Callable[[F], F]:

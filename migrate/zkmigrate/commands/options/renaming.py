@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -31,7 +30,8 @@ class Rename(NamedTuple):
         head, star, tail = self.old.partition("*")
         if not star:
             return self.new if name == self.old else None
-        if len(name) < len(head) + len(tail) or not fnmatchcase(name, self.old):
+        long = len(name) >= len(head) + len(tail)
+        if not (long and name.startswith(head) and name.endswith(tail)):
             return None
         return self.new.replace("*", name[len(head) : len(name) - len(tail)])
 
