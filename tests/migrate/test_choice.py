@@ -265,6 +265,35 @@ def test_offsets_of_a_group_with_an_odd_name_are_skipped(
     assert (ran.status, "keeps no offset" in ran.err) == (0, False), (words[0], ran)
 
 
+def test_offsets_of_several_groups_keep_the_names_of_their_groups(simulated: Simulated) -> None:
+    """A glob may mean several groups, so it is not the name of the group in a file."""
+    simulated.topic("t", (0, 100))
+    for name, topic in (("etl-a", "t"), ("etl-b", "u")):
+        simulated.in_zookeeper(name, topic, 5)
+    both, one = (simulated.file(name) for name in ("both", "one"))
+    assert simulated.run("export", "--group", "etl-*", "--out", both, rows=False).status == 0
+    assert Path(both).read_text() == "etl-a,t,0,5\netl-b,u,0,5\n"
+    assert simulated.run("export", "--group", "etl-a", "--out", one, rows=False).status == 0
+    assert Path(one).read_text() == "t,0,5\n"
+    words = ("--from-file", one, "--execute")
+    assert simulated.run("reset", "--group", "etl-*", *words, rows=False).status == 2
+    assert simulated.kafka.committed == {}, "no group is called etl-*"
+    assert simulated.run("reset", "--group", "etl-a", *words).status == 0
+
+
+def test_a_name_with_a_number_sign_in_a_file_of_groups(
+    simulated: Simulated, tmp_path: Path
+) -> None:
+    """A comment begins after a space or at the beginning of a line."""
+    simulated.topic("t", (0, 100))
+    for name in ("etl", "etl#1"):
+        simulated.in_zookeeper(name, "t", 5)
+    file = tmp_path / "groups"
+    file.write_text("# one\netl#1 # two\n")
+    ran = simulated.run("plan", "--groups-from", str(file))
+    assert [row["group"] for row in ran.rows] == ["etl#1"], ran
+
+
 def test_a_short_retention_is_told_in_minutes_and_only_for_what_can_be_moved() -> None:
     """Not as 0.000694444 days, and not of groups that are refused."""
     now, short = 1_700_000_000_000, Retention(1, True)

@@ -72,7 +72,7 @@ def export(
     out: str | None,
     servers: Servers,
 ) -> None:
-    """Write the offsets of a store. With a single --group, the CSV has no group column.
+    """Write the offsets of a store. With one --group that is a name, the CSV has no group column.
 
     Offsets that a 1.1.0 broker stored below 'offset' instead of 'offsets' are included where
     there is no other. What cannot be exported is named: groups and offsets that cannot be read,
@@ -87,7 +87,7 @@ def export(
             away = False
         else:
             offsets, left_out, away = _offsets_in_kafka(which, servers, progress)
-    text = offset_csv.render(offsets, form, one_group=len(which.groups) == 1)
+    text = offset_csv.render(offsets, form, one_group=which.only is not None)
     if out is None:
         sys.stdout.write(text)
     else:

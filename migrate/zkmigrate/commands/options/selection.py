@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -23,6 +23,8 @@ from zkmigrate.formats import offset_csv
 from zkmigrate.model import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
+_COMMENT: Final = re.compile(r"(?:^|\s)#.*")
+"""A group's name may contain ``#``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,11 @@ class Selection:
     def names(self) -> list[str]:
         """The groups that were named individually."""
         return [group for group in self.groups if not _is_glob(group)]
+
+    @property
+    def only(self) -> str | None:
+        """The name of the group if a single one was named, and no glob."""
+        return self.groups[0] if len(self.groups) == len(self.names) == 1 else None
 
     def of_store(self, names: Callable[[], list[str]], store: Store) -> list[str]:
         """Return the chosen groups of a store, at least one. ``names`` lists the groups in it."""
@@ -179,7 +186,7 @@ def selection(command: F) -> F:
 def _names_in(file: str) -> list[str]:
     """Return the names in a file, at least one. Raises PlanFileError."""
     text = read_file(file).decode("utf-8", errors="replace")
-    names = [line.partition("#")[0].strip() for line in text.splitlines()]
+    names = [_COMMENT.sub("", line).strip() for line in text.split("\n")]
     groups = list(dict.fromkeys(filter(None, names)))
     if not groups:
         raise PlanFileError(f"{file}: has no names of groups: write one on each line")
@@ -189,12 +196,11 @@ def _names_in(file: str) -> list[str]:
 def offsets_in(file: str, which: Selection) -> dict[str, dict[TopicPartition, int]]:
     """Return the chosen groups' offsets in a file, by group and partition.
 
-    One ``--group`` says whose they are when the file does not name groups. Raises
+    One ``--group`` that is a name says whose they are when the file does not name groups. Raises
     OffsetsFileError, and MigrationError for a group that is not in the file.
     """
-    group = which.groups[0] if len(which.groups) == 1 else None
     offsets: dict[str, dict[TopicPartition, int]] = {}
-    for key, offset in offset_csv.parse(file, read_file(file), group).items():
+    for key, offset in offset_csv.parse(file, read_file(file), which.only).items():
         offsets.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
     if not offsets:
         raise OffsetsFileError([f"{file}: has no offsets"])
