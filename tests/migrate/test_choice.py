@@ -32,6 +32,7 @@ from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker
 from zkmigrate.stores.sessions import Stores
 
+from tests.migrate import matrix
 from tests.migrate.simulated import Simulated, simulated
 from tests.migrate.test_plan import BACK, FORTH, TP, kinds, made, state
 from tests.unit.tool_zk import ToolZk
@@ -279,6 +280,15 @@ def test_offsets_of_several_groups_keep_the_names_of_their_groups(simulated: Sim
     assert simulated.run("reset", "--group", "etl-*", *words, rows=False).status == 2
     assert simulated.kafka.committed == {}, "no group is called etl-*"
     assert simulated.run("reset", "--group", "etl-a", *words).status == 0
+
+
+@pytest.mark.parametrize("words", [("--all",), ("--group", "*"), ("--group", "new")])
+def test_a_renamed_group_is_reset_once(simulated: Simulated, words: tuple[str, ...]) -> None:
+    """Both of its names are listed, the one in ZooKeeper and the one in Kafka."""
+    matrix.renamed(simulated)
+    ran = simulated.run("reset", *words, "--all-topics", "--shift-by", "-10", "--execute")
+    assert (ran.status, len(ran.rows)) == (0, 2), ran
+    assert simulated.held("new", "t")[1] == {0: 90, 1: 40}
 
 
 def test_a_name_with_a_number_sign_in_a_file_of_groups(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -184,6 +184,8 @@ def reset(
     ):
         if offsets is None:
             names = work.which.of_store(partial(names_of_both, stores), Store.ZOOKEEPER)
+            if len(names) > 1:
+                names = _once(names, stores.moved_groups())
         else:
             names = list(offsets)
         progress.total = len(names)
@@ -215,6 +217,16 @@ def reset(
     bad = sum(not one.outcome.good for one in results)
     click.echo(f"{written} offsets {verb}; {bad} groups refused", err=True)
     click.get_current_context().exit(status_of_outcomes(one.outcome for one in results))
+
+
+def _once(chosen: Collection[str], in_kafka: Mapping[str, str]) -> list[str]:
+    """Return the chosen groups, each under one name.
+
+    ``in_kafka``: the names in Kafka of groups that were moved. One that differs is not another
+    group, whose offsets would be shifted twice.
+    """
+    other = {there for name in chosen if (there := in_kafka.get(name, name)) != name}
+    return [name for name in chosen if name not in other]
 
 
 def _reset(
