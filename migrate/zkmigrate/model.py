@@ -148,7 +148,7 @@ class Record:
     ``mode``: of a live move. ``locked``: whether old consumers are to be kept out. ``claim``: the
     name under which the last change claimed the group. ``late``: partitions whose offsets a command
     committed after its session had ended, so that newer ones may be lost. ``late_more``: how many
-    others of these had no room.
+    others of these had no room. ``by_undo``: whether ``undo`` made the last change.
     """
 
     version: int = -1
@@ -164,6 +164,17 @@ class Record:
     claim: str = ""
     late: tuple[TopicPartition, ...] = ()
     late_more: int = 0
+    by_undo: bool = False
+
+    @property
+    def taken_back(self) -> bool:
+        """Whether ``undo`` has taken the group back, and nothing has moved it since."""
+        return self.by_undo and self.stage in (Stage.DONE, Stage.UNDONE)
+
+    @property
+    def copies_back(self) -> bool:
+        """Whether a copy back of ``undo``, which has no plan, has begun and not finished."""
+        return self.stage is Stage.BEGUN and not self.plan
 
     @property
     def in_doubt(self) -> bool:

@@ -177,11 +177,11 @@ def lock_moved(group: str, execute: bool) -> Script[Result]:
     return Result(group, Outcome.FAILED, 0, why, (Reason.CANNOT_LOCK,))
 
 
-def release(group: str, execute: bool) -> Script[Result]:
+def release(group: str, execute: bool, live: bool = False) -> Script[Result]:
     """Let a group's consumers start again. Without ``execute`` only check.
 
     Refused in a group that is moved while it runs: there the lock belongs to the group's mode.
-    Raises GroupRefusedError, Refused.
+    ``live``: see ``unlock_recorded``. Raises GroupRefusedError, Refused.
     """
     state = yield from look(group)
     if state.record is None:
@@ -189,7 +189,7 @@ def release(group: str, execute: bool) -> Script[Result]:
     refused = by_table((yield from migration_marker.state_of(group)), Action.UNLOCK)
     if refused is not None or not execute:
         return refused or Result(group, Outcome.WOULD, 0)
-    yield from unlock_recorded(group, int(time.time() * 1000))
+    yield from unlock_recorded(group, int(time.time() * 1000), live)
     if (yield from look(group)).guard is Guard.LOCKED:
         return Result(group, Outcome.REFUSED, 0, LOCKED_MEANWHILE, (Reason.OTHER_OPERATOR,))
     return Result(group, Outcome.DONE, 0)

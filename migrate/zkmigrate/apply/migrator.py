@@ -135,11 +135,16 @@ class Migrator:
         return self._each(plan.groups, one, on_group, run, wait)
 
     def rollback(
-        self, plan: PlanFile, journal: Journal | None, on_group: Callable[[Result], object]
+        self,
+        plan: PlanFile,
+        journal: Journal | None,
+        on_group: Callable[[Result], object],
+        again: bool = False,
     ) -> list[Result]:
         """Restore what the groups' records have from before this plan changed them.
 
-        Without a digest of the plan, whatever has changed them. Without a journal only check.
+        Without a digest of the plan, whatever has changed them; ``again``: also if that was an
+        undo. Without a journal only check.
         """
         begun = moves_by(() if journal is None else journal.records)
         run = Run(journal, self._hooks)
@@ -150,7 +155,7 @@ class Migrator:
                 run.begin(names[0], lambda: case_in(steps.stores, *names), names[1])
 
             records = begun.get(group.group, [])
-            return steps.roll_back(group.group, plan.digest, records, journal, first)
+            return steps.roll_back(group.group, plan.digest, records, journal, first, again)
 
         return self._each(plan.groups, one, on_group, run)
 

@@ -205,6 +205,12 @@ def since_plan(records: Records) -> Records:
     return records
 
 
+def last_done(records: Records) -> int:
+    """Return the index of the last record of a finished move or undo; -1 if there is none."""
+    ends = (at for at, record in enumerate(records) if record["step"] in ("done", "undo-done"))
+    return max(ends, default=-1)
+
+
 def recorded(records: Records) -> GroupPlan | None:
     """Return the plan by which a group was written; ``None`` if nothing was written."""
     after = since_plan(records)

@@ -29,13 +29,13 @@ from zkmigrate.apply.checks import Checks
 from zkmigrate.apply.journal import Effect, Journal
 from zkmigrate.apply.outcome import NOT_LOCKED, Changed, Outcome, Result, by_table
 from zkmigrate.apply.permission import InKafka, Permission
-from zkmigrate.apply.records import late_partitions, names_in, since_plan
+from zkmigrate.apply.records import last_done, late_partitions, names_in, since_plan
 from zkmigrate.errors import GroupRefusedError, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Before, GroupState, Record, Stage, Store, number
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
-from zkmigrate.plan.table import Action
+from zkmigrate.plan.table import Action, Way, decide
 from zkmigrate.plan.values import LIVE, GroupPlan
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
@@ -45,6 +45,9 @@ from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import late_text, show, shown
 
 _POLL: Final = 0.2
+TAKEN_BACK: Final = (
+    "undo has taken back its last change; undo --again takes back the one before, or the copy"
+)
 
 
 class Steps:
@@ -113,6 +116,7 @@ class Steps:
         found = state.record
         self._without_doubt(change.group, records, found)
         mine = [one for one in current if one["step"].startswith("undo") is undo]
+        mine = mine[1 + last_done(mine) :]
         marked = found.stage is Stage.DONE and bool(mine)  # the last run was killed after that
         begun = found.plan == change.plan and (found.stage is Stage.BEGUN or marked)
         # What was begun and then taken back partly may be anywhere between the two ends.
@@ -204,8 +208,10 @@ class Steps:
         Its record says which of them is right, unless a later command has written it.
         """
         found, now_ms = state.record, int(time.time() * 1000)
-        if state.faults or found.command != "undo" or found.stage not in (Stage.DONE, Stage.UNDONE):
+        if state.faults or state.in_live_move or not found.taken_back:
             return False
+        if found.command not in ("undo", "apply"):
+            return False  # a later command has written it
         lock = self.stores.zk.run(guard.look(state.group))
         if found.locked and lock.guard is guard.Guard.OPEN:
             return self._run(guard.lock(state.group, now_ms)) is None
@@ -247,6 +253,7 @@ class Steps:
             claim=hold.name,
             late=(),
             late_more=0,
+            by_undo=undo or not change.plan,  # a copy back has no plan
         )
         return self._run(ownership.begin(hold, begun, before))
 
@@ -274,6 +281,8 @@ class Steps:
             plan=found.plan if undone is None or not undone.earlier else undone.earlier_plan,
             locked=lock,
             moved_to=migration_marker.store_in(change.after),
+            # A copy back that was interrupted is begun again after this.
+            by_undo=found.by_undo and not (undone is not None and found.copies_back),
         )
         script = ownership.write_marker(
             hold,
@@ -292,11 +301,13 @@ class Steps:
         records: list[dict[str, Any]],
         journal: Journal | None,
         first: Callable[[], object],
+        again: bool = False,
     ) -> Result:
         """Restore what the group's record has from before its last change.
 
-        ``digest``: only if that plan made the change; empty: whatever made it. ``first`` is called
-        before anything is changed. Without a journal only check. Raises GroupRefusedError.
+        ``digest``: only if that plan made the change; empty: whatever made it, unless ``undo`` has
+        taken the group back and ``again`` is not given. ``first`` is called before anything is
+        changed. Without a journal only check. Raises GroupRefusedError.
         """
         state = self.stores.zk.run(migration_marker.state_of(group))
         self._without_doubt(group, records, state.record)
@@ -318,6 +329,10 @@ class Steps:
             return Result(group, Outcome.NOTHING, 0, "was not begun", (Reason.NOT_MOVED,))
         if found.stage is Stage.UNDONE:
             return Result(group, Outcome.WAS_DONE, 0)
+        if found.taken_back and not digest and not again:
+            return Result(group, Outcome.WAS_DONE, 0, TAKEN_BACK)
+        if decide(state, Action.UNDO).way is Way.LIVE_BACK:
+            raise refused(group, Reason.OTHER_OPERATOR, record.MEANWHILE)
         old = self.stores.zk.run(record.read_before(group))
         if old is None:
             text = "its record does not have what was there before: move it back with a plan"

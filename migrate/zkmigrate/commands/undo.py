@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
@@ -45,6 +45,8 @@ LIVE_BACK: Final = Stage(
     lambda move: move.undo(),
     only_check=lambda move: move.check_back(),
 )
+_RELEASE: Final = partial(guard.release, live=True)
+"""Lifts the lock of a group, unless another operator has moved it to Kafka meanwhile."""
 
 
 @click.command(epilog=HELP)
@@ -55,7 +57,12 @@ LIVE_BACK: Final = Stage(
     is_flag=True,
     help="Roll back also where offsets were committed after the move, and overwrite them.",
 )
-def undo(plan: str | None, work: Work, force: bool) -> None:
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Also take back what undo did last, or the change before that.",
+)
+def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
     """Take groups back to ZooKeeper, or to what was before. A dry run unless --execute is given.
 
     The way depends on the group's case, and is shown before anything is changed:
@@ -72,7 +79,8 @@ def undo(plan: str | None, work: Work, force: bool) -> None:
 
     It needs neither plan nor journal of the move, so another operator can run it on another
     machine. With PLAN, only groups that this plan has changed. With --all or a pattern, other
-    groups are left out.
+    groups are left out. A group that undo has taken back is done, so the same command may be
+    repeated.
     """
     loaded = None if plan is None else load(plan, work.which)
     named = None if plan is not None else work.which.groups
@@ -86,28 +94,54 @@ def undo(plan: str | None, work: Work, force: bool) -> None:
         else:
             names = work.which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
         outcomes.progress.total = len(names)
-        digest = "" if loaded is None else loaded.digest
-        ways: dict[Way, list[GroupState]] = {}
-        for found in _ways(stores, names, digest, force):
-            if isinstance(found, Result):
-                outcomes.add(found)
-            else:
-                ways.setdefault(found[1], []).append(found[0])
-        _announce(ways, work.execute)
+        how = _How(plan, "" if loaded is None else loaded.digest, force, again)
+        left: Sequence[str] = names
+        while left:
+            left = _take_all_back(stores, left, how, work, outcomes)
+    outcomes.finish(names)
 
-        def on_group(way: Way, kafka: dict[str, str], result: Result) -> None:
+
+class _How(NamedTuple):
+    """The options of ``undo``. ``digest``: of the plan; empty without one."""
+
+    plan: str | None
+    digest: str
+    force: bool
+    again: bool
+
+
+def _take_all_back(
+    stores: Stores, names: Sequence[str], how: _How, work: Work, outcomes: Outcomes
+) -> list[str]:
+    """Take groups back, each in its way. Return those whose interrupted copy back was ended, so
+    that it has to begin again."""
+    ways: dict[Way, list[GroupState]] = {}
+    for found in _ways(stores, names, how):
+        if isinstance(found, Result):
+            outcomes.add(found)
+        else:
+            ways.setdefault(found[1], []).append(found[0])
+    _announce(ways, work.execute, how)
+    copied = {one.group for some in ways.values() for one in some if one.record.copies_back}
+    left: list[str] = []
+
+    def on_group(way: Way, kafka: dict[str, str], result: Result) -> None:
+        if work.execute and result.group in copied and result.outcome is Outcome.DONE:
+            left.append(result.group)
+        else:
             outcomes.add(replace(result, way=way, kafka_group=kafka[result.group]))
 
-        for way, states in ways.items():
-            say = partial(on_group, way, {state.group: state.kafka_group for state in states})
-            back = way is not Way.ROLL_BACK
-            direction = Direction.KAFKA_TO_ZK if back else Direction.ZK_TO_KAFKA
-            # A plan's journal has the records of the plan alone.
-            own = journal_path(None, None) if back and plan is not None else None
-            more = ({"force": force}, direction, plan, "" if back else digest, own)
-            with open_run(work, stores.cluster_id(), *more) as run:
-                _take_back(stores, run, way, states, work, force, digest, say)
-    outcomes.finish(names)
+    for way, states in ways.items():
+        say = partial(on_group, way, {state.group: state.kafka_group for state in states})
+        back = way is not Way.ROLL_BACK
+        direction = Direction.KAFKA_TO_ZK if back else Direction.ZK_TO_KAFKA
+        # A plan's journal has the records of the plan alone.
+        own = journal_path(None, None) if back and how.plan is not None else None
+        options = {"force": how.force, "again": how.again}
+        more = (options, direction, how.plan, "" if back else how.digest, own)
+        with open_run(work, stores.cluster_id(), *more) as run:
+            _take_back(stores, run, way, states, work, how, say)
+    return left
 
 
 def _take_back(
@@ -116,34 +150,33 @@ def _take_back(
     way: Way,
     states: Sequence[GroupState],
     work: Work,
-    force: bool,
-    digest: str,
+    how: _How,
     on_group: Callable[[Result], object],
 ) -> None:
-    """Take groups back in one way. ``digest``: of the plan, for groups that are rolled back."""
+    """Take groups back in one way."""
     from zkmigrate.apply.migrator import Migrator  # loads kafka-python, which takes long
 
     groups = [state.group for state in states]
     if way in (Way.UNLOCK, Way.LIVE_BACK):
         for result in (
-            carry_out_stopped(LIVE_BACK, run, stores.zk, groups, guard.release, work)
+            carry_out_stopped(LIVE_BACK, run, stores.zk, groups, _RELEASE, work)
             if way is Way.UNLOCK
             else carry_out(LIVE_BACK, run, stores, groups, frozenset(groups), work)
         ):
             on_group(result)
         return
-    migrator = Migrator(stores, force=force, parallel=work.parallel, hooks=run.hooks)
+    migrator = Migrator(stores, force=how.force, parallel=work.parallel, hooks=run.hooks)
     chosen = [GroupPlan(one.group, kafka_group=one.kafka_group) for one in states]
     if way is Way.COPY_BACK:
         made = PlanFile(Direction.KAFKA_TO_ZK, 0, chosen, "", Options())
         migrator.apply(made, run.journal, on_group, fresh=True)
     else:
-        made = PlanFile(Direction.ZK_TO_KAFKA, 0, chosen, digest)
-        migrator.rollback(made, run.journal, on_group)
+        made = PlanFile(Direction.ZK_TO_KAFKA, 0, chosen, how.digest)
+        migrator.rollback(made, run.journal, on_group, how.again)
 
 
 def _ways(
-    stores: Stores, names: Sequence[str], digest: str, force: bool
+    stores: Stores, names: Sequence[str], how: _How
 ) -> Iterator[Result | tuple[GroupState, Way]]:
     """Yield how each group is taken back, or why it is not."""
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
@@ -154,23 +187,32 @@ def _ways(
             continue
         record = state.record
         way = decide(state, Action.UNDO).way or Way.ROLL_BACK
-        refused = by_table(state, Action.UNDO, force)
-        if digest and record.plan != digest:
+        refused = by_table(state, Action.UNDO, how.force)
+        if how.digest and record.plan != how.digest:
             yield state, Way.ROLL_BACK  # which finds out whether the plan has changed the group
         elif refused is not None and refused.outcome is not Outcome.WAS_DONE:
             yield refused
         elif way is Way.UNLOCK and (idle := _not_locked(stores, state.group)) is not None:
             yield idle
-        elif way is Way.COPY_BACK and (force or _unused(stores, state)):
+        elif _is_done(state, how):
+            yield state, Way.ROLL_BACK  # which finds that out, too, and settles the lock
+        elif way is Way.COPY_BACK and (how.force or _unused(stores, state)):
             yield state, Way.ROLL_BACK
         elif way is Way.ROLL_BACK and record.stage in (Recorded.NONE, Recorded.UNDONE):
             moved = state.moved_to is Store.KAFKA
-            if (moved and record.stage is Recorded.NONE) or (moved and not digest):
+            if (moved and record.stage is Recorded.NONE) or (moved and not how.digest):
                 yield state, Way.COPY_BACK
             else:
                 yield state, Way.ROLL_BACK
         else:
             yield state, way
+
+
+def _is_done(state: GroupState, how: _How) -> bool:
+    """Whether ``undo`` has taken the group back already, and should not take that back."""
+    if how.again or how.digest or not state.record.taken_back:
+        return False
+    return decide(state, Action.UNDO).way not in (Way.LIVE_BACK, Way.UNLOCK)
 
 
 def _not_locked(stores: Stores, group: str) -> Result | None:
@@ -195,10 +237,13 @@ def _unused(stores: Stores, state: GroupState) -> bool:
     return all(number(state.kafka.get(tp)) == offset for tp, offset in written.items())
 
 
-def _announce(ways: dict[Way, list[GroupState]], execute: bool) -> None:
+def _announce(ways: dict[Way, list[GroupState]], execute: bool, how: _How) -> None:
     """Say how each group is taken back, before anything is changed."""
     verb = "now" if execute else "would"
-    for way, states in ways.items():
+    for way, every in ways.items():
+        states = [state for state in every if not _is_done(state, how)]
+        if not states:
+            continue
         names = ", ".join(state.group for state in states[:5])
         more = f" and {len(states) - 5} more" if len(states) > 5 else ""
         click.echo(f"{verb} {way.value}: {names}{more}", err=True)
