@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from zkmigrate.cli import run
@@ -11,7 +11,12 @@ from zkmigrate.commands.options import servers as commands
 from zkmigrate.stores.pace import Pace
 
 from tests.unit.test_broker_connection import Server
+from zkconsumer.broker.api_versions import OFFSET_COMMIT
 from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.group_coordinators import OFFSET_DELETE, GroupCoordinators
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]
@@ -82,6 +87,35 @@ def test_a_request_to_a_broker_waits_before_it_is_sent() -> None:
         assert len(asked) == count
     connection.close()
     server.listening.close()
+
+
+@pytest.mark.parametrize("change", ["commit", "delete"])
+def test_the_permission_to_change_offsets_is_asked_for_after_the_wait(
+    monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Otherwise it may have ended when the request is sent."""
+    done: list[str] = []
+    connection = BrokerConnection(
+        BrokerEndpoint(0, "sim", 1), "c", 1.0, 0, before_request=lambda: done.append("wait")
+    )
+
+    class Socket:
+        def sendall(self, _frame: bytes) -> None:
+            done.append("send")
+            raise ConnectionResetError
+
+        def close(self) -> None:
+            pass
+
+    socket: Any = Socket()
+    connection._socket = socket
+    connection._versions = {OFFSET_COMMIT: range(7), OFFSET_DELETE: range(1)}
+    coordinators = GroupCoordinators("c", lambda: [], 0.1, 0.1)
+    monkeypatch.setattr(coordinators, "_at_coordinator", lambda _group, act: act(connection))
+    offsets = {TopicPartition("t", 0): StoredOffset(1)}
+    with pytest.raises(BrokerError):
+        getattr(coordinators, change)("g", offsets, lambda: done.append("ask"))
+    assert done == ["wait", "ask", "send"]
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,9 @@ class Broker:
     def version(self, _key: int, *wanted: int) -> int:
         return wanted[0]
 
+    def ready(self) -> None:
+        """Nothing is waited for."""
+
     def call(self, request: Any, _response: type[Any], _version: int) -> Any:
         if len(self.batches) == self._fails_at:
             raise BrokerUnavailableError("the broker is gone")

@@ -110,6 +110,7 @@ class BrokerConnection:
     ) -> None:
         self.endpoint = endpoint
         self._before_request = before_request
+        self._has_turn = False
         self._addresses = deque([(endpoint.host, endpoint.port), *endpoint.others])
         """The listeners, the one to use first."""
         self._security = KafkaSecurity() if security is None else security
@@ -210,6 +211,17 @@ class BrokerConnection:
             f"knows request {api_key} {has}, this needs {' or '.join(map(str, sorted(wanted)))}"
         )
 
+    def ready(self) -> None:
+        """Open the connection and wait until the next request may be sent, so that nothing delays
+        it then. Raises what ``open`` raises."""
+        self.open()
+        self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
+        if self._before_request is not None and not self._has_turn:
+            self._before_request()
+            self._has_turn = True
+
     def exchange(self, api_key: int, version: int, body: bytes) -> memoryview:
         """Send one request with header version 1 and return the body of the answer.
 
@@ -222,8 +234,8 @@ class BrokerConnection:
 
     def exchange_opened(self, api_key: int, version: int, body: bytes) -> memoryview:
         """Like ``exchange``, on a connection that is already open."""
-        if self._before_request is not None:
-            self._before_request()
+        self._wait_for_turn()
+        self._has_turn = False
         sock = self._socket
         if sock is None:
             raise BrokerUnavailableError(

@@ -233,8 +233,8 @@ class GroupCoordinators:
         left, refused = dict(offsets), dict[TopicPartition, BrokerError]()
 
         def tell(connection: BrokerConnection) -> None:
-            # The connection is open, so nothing delays the request after the question.
             def ask(request: Any, response: type[Any], version: int) -> Any:
+                connection.ready()  # nothing delays the request after the question
                 permit()
                 return connection.call(request, response, version)
 
@@ -338,6 +338,7 @@ class GroupCoordinators:
                     for name, indexes in by_topic(wanted).items()
                 ],
             )
+            connection.ready()
             permit()
             answer = connection.call(request, OffsetDeleteResponse, version)
             with mapped_errors(connection.endpoint):
