@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -289,6 +290,23 @@ def test_a_renamed_group_is_reset_once(simulated: Simulated, words: tuple[str, .
     ran = simulated.run("reset", *words, "--all-topics", "--shift-by", "-10", "--execute")
     assert (ran.status, len(ran.rows)) == (0, 2), ran
     assert simulated.held("new", "t")[1] == {0: 90, 1: 40}
+
+
+def test_groups_that_kafka_cannot_list_are_not_passed_over(simulated: Simulated) -> None:
+    """A partition of the coordinators' log has no leader, so groups may be missing."""
+    matrix.untouched(simulated)
+    simulated.topic("__consumer_offsets", (0, 1), (0, 1))
+    for number, leader in ((0, 0), (1, -1)):
+        state = {"leader": leader, "isr": [], "leader_epoch": 1, "version": 1}
+        path = f"/brokers/topics/__consumer_offsets/partitions/{number}/state"
+        simulated.zk.set(path, json.dumps({**state, "controller_epoch": 1}).encode())
+    for words in (("status",), ("reset", "--all-topics", "--to-latest")):
+        ran = simulated.run(*words, "--all")
+        assert (ran.status, "groups may be missing, since a leader is missing" in ran.err) == (
+            1,
+            True,
+        ), ran
+        assert simulated.run(*words, "--group", "g").status == 0
 
 
 def test_a_name_with_a_number_sign_in_a_file_of_groups(

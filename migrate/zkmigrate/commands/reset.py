@@ -13,6 +13,7 @@ import click
 
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one, no_effect
+from zkconsumer.console.tables import print_notes
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError
@@ -26,7 +27,7 @@ from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import print_table
 from zkmigrate.commands.status import names_of_both
 from zkmigrate.errors import GroupRefusedError, MigrationError
-from zkmigrate.exits import HELP
+from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.reset import (
     BOTH,
@@ -39,6 +40,7 @@ from zkmigrate.plan.reset import (
     stores_of,
 )
 from zkmigrate.reasons import Reason
+from zkmigrate.text import unlisted_note
 
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
@@ -216,7 +218,11 @@ def reset(
     written = sum(one.offsets for one in results)
     bad = sum(not one.outcome.good for one in results)
     click.echo(f"{written} offsets {verb}; {bad} groups refused", err=True)
-    click.get_current_context().exit(status_of_outcomes(one.outcome for one in results))
+    status = status_of_outcomes(one.outcome for one in results)
+    if stores.unlisted and not work.which.all_named:
+        print_notes([unlisted_note(stores.unlisted)])
+        status = exit_status(failed=True)
+    click.get_current_context().exit(status)
 
 
 def _once(chosen: Collection[str], in_kafka: Mapping[str, str]) -> list[str]:

@@ -26,6 +26,7 @@ from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.status import Status, differing, only_in_kafka, status_of, unknown
 from zkmigrate.reasons import Reason
+from zkmigrate.text import unlisted_note
 
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
@@ -117,6 +118,8 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
     if only_problems:
         rows = [row for row in rows if row.attention]
     said = f"groups: {', '.join(parts)}"
+    if stores.unlisted and not which.all_named:
+        said, failed = f"{said}; {unlisted_note(stores.unlisted)}", True
     ended = exit_status(failed=failed, attention=attention > 0)
     return Look("status", 1, rows, said, ended)
 

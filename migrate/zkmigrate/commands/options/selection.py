@@ -76,9 +76,14 @@ class Selection:
         """The name of the group if a single one was named, and no glob."""
         return self.groups[0] if len(self.groups) == len(self.names) == 1 else None
 
+    @property
+    def all_named(self) -> bool:
+        """Whether every group was named individually, so that no list of groups is needed."""
+        return bool(self.groups) and len(self.names) == len(self.groups)
+
     def of_store(self, names: Callable[[], list[str]], store: Store) -> list[str]:
         """Return the chosen groups of a store, at least one. ``names`` lists the groups in it."""
-        if self.groups and len(self.names) == len(self.groups) and store is Store.KAFKA:
+        if self.all_named and store is Store.KAFKA:
             return self._without_excluded(self.groups)  # brokers before 0.9 cannot list groups
         return self.among(names(), store.value, "is the chroot right?")
 
