@@ -303,6 +303,20 @@ def test_a_metrics_file_counts_groups_by_outcome(simulated: Simulated, plan: str
         assert f"`zkmigrate_{name}`" in PAGE
 
 
+@pytest.mark.parametrize("command", ["apply", "reset"])
+def test_a_dry_run_has_written_no_offset(simulated: Simulated, plan: str, command: str) -> None:
+    """Its metrics do not say what it would do."""
+    words = ("--all-topics", "--to-latest") if command == "reset" else (plan,)
+    file = simulated.folder / "metrics"
+    ran = simulated.run(command, *words, "--group", "a", "--metrics-file", str(file))
+    assert ran.status == 0, ran
+    found = values(file)
+    assert found[f'offsets_written{{command="{command}"}}'] == 0
+    assert {name for name in found if "groups_ended" in name} == {
+        f'groups_ended{{command="{command}",outcome="would be done"}}'
+    }
+
+
 def test_a_metrics_file_is_written_while_the_command_runs(
     simulated: Simulated, plan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

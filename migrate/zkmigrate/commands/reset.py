@@ -180,7 +180,7 @@ def reset(
     said = {"store": store, "to": given[0].to.value, "number": given[0].number}
     with (
         no_collector(),
-        Progress("resetting") as progress,
+        Progress("resetting" if work.execute else "checking", changes=work.execute) as progress,
         open_stores(work.servers, progress) as stores,
         open_run(work, stores.cluster_id(), said) as run,
     ):
@@ -197,7 +197,8 @@ def reset(
             done = _reset(own, name, topics or None, target, store, run)
             rows[name] = [(name, *row.tp, where.value, *row[1:]) for where, row in done]
             changed = (Changed(*row.tp, where.value, *row[1:3]) for where, row in done)
-            return Result(name, Outcome.DONE, len(done), changed=tuple(changed))
+            outcome = Outcome.DONE if work.execute else Outcome.WOULD
+            return Result(name, outcome, len(done), changed=tuple(changed))
 
         workers = stores.each_thread(work.parallel)
         for result in run.each(workers, names, one, stores.kafka.stop_waiting):

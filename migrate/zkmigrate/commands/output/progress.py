@@ -32,7 +32,8 @@ class Progress:
         verb: the action on the groups, such as ``moving``.
         total: how many groups there are; may be set later.
         bad: the word for groups that are not as they should be, such as ``failed``.
-        changes: whether groups are changed, so that an interrupt prints how many were.
+        changes: whether groups are changed, so that written offsets count, and an interrupt prints
+            how many groups were.
     """
 
     def __init__(
@@ -77,9 +78,10 @@ class Progress:
 
     def result(self, result: Result) -> None:
         """Count one more group, whose outcome is known."""
+        offsets = result.offsets if self._changes else 0  # a dry run writes none
         if self._metrics is not None:
-            self._metrics.count(result.outcome.value, result.offsets)
-        self.group(result.group, result.outcome.good, result.offsets)
+            self._metrics.count(result.outcome.value, offsets)
+        self.group(result.group, result.outcome.good, offsets)
 
     def group(self, name: str, good: bool = True, offsets: int = 0) -> None:
         """Count one more group. ``offsets``: how many were written."""
