@@ -16,7 +16,9 @@ from typing import Any
 import click
 import pytest
 import zkmigrate
+from zkmigrate.apply.holding import Event, Holding
 from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.ownership import release
 from zkmigrate.commands.options.renaming import Rename, choose
 from zkmigrate.commands.options.selection import Selection
 from zkmigrate.commands.output.outcomes import Outcomes
@@ -320,6 +322,21 @@ def test_a_name_with_a_number_sign_in_a_file_of_groups(
     file.write_text("# one\netl#1 # two\n")
     ran = simulated.run("plan", "--groups-from", str(file))
     assert [row["group"] for row in ran.rows] == ["etl#1"], ran
+
+
+@pytest.mark.parametrize("command", ["lock", "undo"])
+def test_a_group_that_needs_no_hold_any_more_is_not_held(
+    simulated: Simulated, command: str
+) -> None:
+    """Its session had ended, and another operator has locked the group or taken it back."""
+    matrix.moved(simulated)
+    assert simulated.run("unlock", "--group", "g", "--execute").status == 0
+    holding = Holding(simulated.zk, ["g"])
+    assert [event for _, event, _ in holding.take()] == [Event.HELD]
+    simulated.zk.run(release(holding.held["g"]))
+    assert simulated.run(command, "--group", "g", "--execute").status == 0
+    assert len(list(holding.look())) == 2
+    assert (holding.held, list(holding.look())) == ({}, [])
 
 
 def test_a_short_retention_is_told_in_minutes_and_only_for_what_can_be_moved() -> None:

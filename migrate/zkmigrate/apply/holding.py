@@ -67,6 +67,8 @@ class Holding:
                 continue
             if event is Event.HELD:
                 self.held[group] = hold
+            else:  # another operator has locked it, or moved it back
+                self.held.pop(group, None)
             yield group, event, event.value
 
     def look(self) -> Iterator[tuple[str, Event, str]]:
