@@ -54,20 +54,28 @@ class Pace:
     """How fast the offsets of a topic rise.
 
     Rates are numbers of offsets a second. How often each occurred is counted by the upper bits of
-    the number, to a thousandth, some hundred at a time.
+    the number, to a thousandth, some hundred at a time. The fastest step of each partition is not
+    counted: otherwise a reset of all partitions would make its own speed the usual one.
     """
 
     def __init__(self) -> None:
         self.rates = array("d")
         """Rates that are not counted yet."""
+        self._fastest_of: dict[str, float] = {}
+        """The fastest rate of each partition, by path."""
         self._counts = Counter[int]()
         self._fastest: list[tuple[float, int, _Step]] = []
         """A heap of large steps, by their rate."""
         self._kept = 0
 
-    def add(self, rate: float) -> None:
-        """Count a step."""
-        self.rates.append(rate)
+    def add(self, path: str, rate: float) -> None:
+        """Count a step of a partition."""
+        fastest = self._fastest_of.setdefault(path, 0.0)
+        if rate > fastest:
+            self._fastest_of[path] = rate
+            rate = fastest
+        if rate > 0.0:
+            self.rates.append(rate)
         if len(self.rates) >= _AT_ONCE:
             self._count()
 
@@ -84,7 +92,8 @@ class Pace:
             heapq.heappushpop(self._fastest, (rate, self._kept, step))
 
     def usual(self) -> float | None:
-        """Return the rate that 99 % of the steps do not exceed; ``None`` if there are too few."""
+        """Return the rate that 99 % of the counted steps do not exceed; ``None`` if there are too
+        few."""
         counts = self._counts + Counter(_upper_bits(self.rates))
         least = _USUAL * counts.total()
         if counts.total() < JUMP_STEPS:
@@ -154,7 +163,8 @@ class Jumps(Rule):
             return ()
         size = offset - start
         if size > 0:
-            self._paces[commit.znode.topic].add(size / _seconds(start_time, commit.time))
+            rate = size / _seconds(start_time, commit.time)
+            self._paces[commit.znode.topic].add(commit.znode.path, rate)
             if size >= self._least and is_own:
                 return self._large(commit, start, start_at, start_time)
         return ()
