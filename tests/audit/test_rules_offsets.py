@@ -128,8 +128,14 @@ def test_the_first_offset_of_a_partition_is_no_finding() -> None:
     late."""
     first = [commit(10, 1000, TOOL), *restarted(11, 1010)]
     assert judged(*first) == []
-    late = only(*first, facts=Facts(opened=OPENED), gaps=[(0, 1)])
-    assert (late.kind, late.basis, late.effect) == ("tool write", "inferred", "unknown")
+    late = judged(*first, facts=Facts(opened=OPENED), gaps=[(0, 1)])
+    assert late == [("tool write", "medium", "inferred", "unknown", None)]
+    owned = [join(1, MEMBER), claim(2, MEMBER), close(9, MEMBER)]
+    claimed = only(*owned, *first)
+    assert (claimed.severity, claimed.effect) == ("info", "unknown")
+    assert claimed.sentence.endswith(
+        "; member g_a started from it, and what the group had reached is unknown."
+    )
 
 
 def test_a_whole_topic_is_no_milder_than_one_partition() -> None:
@@ -216,7 +222,12 @@ def test_an_owner_that_lowers_its_offset() -> None:
     starts = [delete(5, MEMBER), join(6, OTHER, "b"), claim(7, OTHER, "b")]
     assert judged(*running(), commit(4, 40), *starts) == [read]
     assert judged(*running(), commit(4, 40), *starts, commit(8, 50, OTHER)) == [read]
-    assert judged(*running(), commit(4, 40), *starts, commit(8, 150, OTHER)) == [lower]
+    later = [*running(), commit(4, 40), *starts, commit(8, 150, OTHER)]
+    assert judged(*later) == [("offset regression", "high", "inferred", "repeated", 60)]
+    assert only(*later).sentence.endswith(
+        "60 offsets (40 to 99) were delivered again, unless member g_b, whose first commit is 150, "
+        "began elsewhere."
+    )
 
 
 def test_an_owner_that_begins_below_the_stored_offset() -> None:
@@ -406,6 +417,21 @@ def test_a_broker_writes_for_its_clients() -> None:
     assert judged(*client, close(5, MEMBER), facts=facts) == []
 
 
+def test_a_broker_that_raises_an_offset_may_skip_messages() -> None:
+    """If a member that writes its own offsets starts from it, whether or not the partition had an
+    owner. The client may have delivered them."""
+    facts = Facts(brokers={BROKER: "1"})
+    skipped = ("offset written through a broker", "high", "inferred", "lost", 4900)
+    free = [*stopped(), commit(10, 5000, BROKER), *restarted(20, 5010)]
+    owned = [*running(), commit(4, 5000, BROKER), close(5, MEMBER), *restarted(20, 5010)]
+    assert judged(*free, facts=facts) == [skipped]
+    assert judged(*owned, facts=facts) == [skipped]
+    assert only(*free, facts=facts).sentence.endswith(
+        "; member g_a started from it: 4900 offsets (100 to 4999) were not delivered, unless that "
+        "client delivered them."
+    )
+
+
 def test_an_owner_that_a_log_gap_hides() -> None:
     """A lower offset may be its own. It is harmless if another session overwrites it."""
     late = [commit(2, 100, 7), commit(3, 40, 7)]
@@ -422,6 +448,27 @@ def test_nothing_waits_across_a_log_gap() -> None:
     claimed = [join(20, OTHER, "b"), claim(21, OTHER, "b"), commit(22, 50, OTHER)]
     (finding,) = found(*lowered, *claimed, gaps=[(4, 20)])
     assert (finding.zxid, finding.effect, finding.severity) == (4, "unknown", "medium")
+
+
+@pytest.mark.parametrize(("offset", "severity"), [(1000, "medium"), (40, "medium"), (100, "info")])
+def test_a_log_gap_hides_whether_a_member_started_from_a_tools_write(
+    offset: int, severity: str
+) -> None:
+    """Also if the group has no row behind the gap. Not if it was overwritten before, or is the
+    first offset of the partition."""
+    history = [*stopped(), commit(10, offset, TOOL)]
+    gap = [(12, 20)]
+    for behind in ([], restarted(22, 1010)):
+        (finding,) = found(*history, *behind, gaps=gap, facts=test_rules.end_at(30))
+        assert (finding.kind, finding.severity) == ("tool write", severity)
+        if offset != 100:
+            assert (finding.basis, finding.effect) == ("inferred", "unknown")
+            assert finding.sentence.endswith("; a log gap hides whether a member started from it.")
+    begins = [commit(10, offset, TOOL)]
+    (finding,) = found(*begins, gaps=gap, facts=test_rules.end_at(30))
+    assert (finding.severity, finding.effect) == ("info", "none")
+    (repaired, _) = found(*history, commit(11, 100, 51), gaps=gap, facts=test_rules.end_at(30))
+    assert repaired.severity == "info"
 
 
 def test_writes_after_a_move_to_kafka() -> None:

@@ -68,7 +68,9 @@ _KINDS: Final = (
         "tool write",
         ("medium", "info"),
         "A session that is not a member's wrote the offset, or data that is not an offset, and no "
-        "member started from it. `medium`: the owner may have started from it.",
+        "member is known to have started below or above the offset that the group had reached. "
+        "`medium`: a member may have, because the owner continued at or above the new offset, "
+        "what the group had reached is unknown, or a log gap follows.",
         "The writing session never registered a member.",
         "Ask who ran a tool at that time; `zkaudit show ZXID` has the raw transactions. Stop the "
         "group before you change its offsets: a running member overwrites them.",
@@ -89,16 +91,19 @@ _KINDS: Final = (
         "An owner's offset rose faster than a consumer can read (`--jump-rate`): probably a reset "
         "to the end. `low`: it rose by 10,000 or more, and 20 times faster than 99 % of the "
         "commits of its topic: a reset, or a backlog.",
-        "Inferred from two commits of one owner and the time between them.",
+        "Inferred from two commits of one owner and the time between them. The fastest commit of "
+        "each partition does not count towards the 99 %.",
         "Compare with the member's log at that time (OffsetOutOfRange) and with the topic's "
         "retention. Set `auto.offset.reset=smallest` if messages must not be skipped.",
     ),
     FindingKind(
         "offset written through a broker",
-        ("medium", "info"),
+        ("high", "medium", "info"),
         "A broker wrote the offset for a client that commits with OffsetCommit v0, and the log "
-        "does not name the client. `medium`: a member owned the partition that writes its own "
-        "offsets, or messages may have been delivered again. Not a finding for an owner whose "
+        "does not name the client. `high`: it raised the offset and a member started from it, so "
+        "the messages in between were not delivered, unless that client delivered them. `medium`: "
+        "a member owned the partition that writes its own offsets, or messages may have been "
+        "delivered again. Not a finding for an owner whose "
         "client always lets brokers write (its owner znode names no stream).",
         "The writing session holds a broker's registration. Who asked for it is not known.",
         "Look for a client with the group's id that is not one of its members, in the broker's "
@@ -143,8 +148,9 @@ _KINDS: Final = (
         "offset regression",
         ("high", "medium", "info"),
         "An owner lowered its offset, or started from an offset that a tool had lowered. `high`: a "
-        "member started there, so messages were delivered again. `medium`: no later write shows "
-        "that, so two commits may only have changed places; also a lowered offset in Kafka.",
+        "member started there, so messages were delivered again. `medium`: no later write or "
+        "claim shows that, so two commits may only have changed places; also a lowered offset in "
+        "Kafka.",
         "The lower offset, and the writes or claims after it. Inferred if the owner is unknown, or "
         "if its first commit after a claim is all that is known.",
         "Make sure that the application tolerates repeated messages. Look for two threads that "

@@ -786,7 +786,7 @@ def test_first_offsets_in_logs_that_begin_late(spark: SparkSession) -> None:
     told = found(spark, h, ((0, h.rows[0]["zxid"]),))
     assert {
         key: [(row["severity"], row["basis"]) for row in rows] for key, rows in told.items()
-    } == {("later", "tool write"): [("info", "inferred")]}
+    } == {("later", "tool write"): [("medium", "inferred")]}
 
 
 def test_a_herd_is_measured_in_part_while_a_member_with_a_journal_is_registered(

@@ -169,7 +169,7 @@ class Rules:
         if self._with_gaps and zxid is not None:
             segment = group.coverage.segment(zxid)
             if segment > group.segment:
-                group.segment = segment
                 for rule in self._rules:
                     findings += rule.gap()
+                group.segment = segment
         return group

@@ -29,38 +29,56 @@ class _Verdict(NamedTuple):
     again: tuple[int, int] | None = None
     """The next owner started below that position: what it delivered again."""
     lost: tuple[int, int] | None = None
-    """A tool had raised the offset, and the next owner started there: what was not delivered."""
+    """A tool, or a client through a broker, had raised the offset, and the next owner started
+    there: what was not delivered."""
     may_resume: bool = False
     """A tool had raised the offset, and the owner's next one is above it."""
     is_start: bool = False
     """A member started from it, and no owner's position is known."""
+    is_hidden: bool = False
+    """A log gap hides whether a member started from it, and that would have an effect."""
+    is_open: bool = False
+    """A member may have skipped or repeated messages."""
 
 
-def judge_writes(group: Group, writes: Writes, extent: int | None) -> Iterator[Finding]:
+def judge_writes(
+    group: Group, writes: Writes, extent: int | None, before_gap: bool
+) -> Iterator[Finding]:
     """Yield the finding about writes by a session that did not own the partition.
 
-    ``extent``: the number of the topic's partitions, if a tool wrote all of them while the group
-    was stopped.
+    Args:
+        group: the group.
+        writes: the writes by the session.
+        extent: the number of the topic's partitions, if a tool wrote all of them while the group
+            was stopped.
+        before_gap: whether transactions are missing after the last row of the partition.
     """
-    reached, started, is_tool = writes.reached, writes.started, writes.writer.role is Role.TOOL
+    reached, started, role = writes.reached, writes.started, writes.writer.role
     verdict = _Verdict(group, writes, extent, reached)
+    is_first = reached is None and _is_first(group, writes.first)
+    is_begin = is_first and not writes.was_claimed  # it only sets the beginning
     if started is not None and reached is not None:
         delivered_to = highest(reached, writes.delivered)
         assert delivered_to is not None
         if started < reached:
             verdict = verdict._replace(again=(started, reached))
-        elif is_tool and started > delivered_to:
+        elif role in (Role.TOOL, Role.BROKER) and started > delivered_to:
             verdict = verdict._replace(lost=(delivered_to, started))
-    elif started is not None and is_tool:
-        # The first offset of a partition only sets the beginning.
-        first = writes.first
-        is_first = first.created or group.is_known(first.zxid)
-        if is_first and _offset_before(first) is None and not writes.was_claimed:
+    elif started is not None and role is Role.TOOL:
+        if is_begin:
             return
-        verdict = verdict._replace(is_start=True)
-    if is_tool and reached is not None:
-        verdict = verdict._replace(may_resume=_may_resume(writes, reached))
+        verdict = verdict._replace(is_start=True, is_open=not is_first)
+    if before_gap and writes.next is None and writes.start is None:
+        is_hidden = writes.last.offset != reached and not is_begin
+        verdict = verdict._replace(is_hidden=is_hidden, is_open=is_hidden)
+    if role is Role.TOOL and reached is not None and _may_resume(writes, reached):
+        verdict = verdict._replace(may_resume=True, is_open=True)
     yield _finding(verdict)
+
+
+def _is_first(group: Group, commit: Commit) -> bool:
+    """Whether the partition had no offset before a write."""
+    return (commit.created or group.is_known(commit.zxid)) and _offset_before(commit) is None
 
 
 def _may_resume(writes: Writes, reached: int) -> bool:
@@ -103,14 +121,16 @@ def _is_of_itself(writes: Writes) -> bool:
 def _severity(verdict: _Verdict) -> str:
     writes, role = verdict.writes, verdict.writes.writer.role
     if verdict.lost:
-        return "critical"
+        return "high" if role is Role.BROKER else "critical"
     if role is Role.ZOMBIE and writes.has_changed and not _is_of_itself(writes):
         return "critical"
     if verdict.again:
         return "medium" if role is Role.BROKER else "high"
-    if role is Role.ZOMBIE or verdict.may_resume or writes.writer.is_past_owner:
+    if role is Role.ORPHAN and writes.alive != 0:
+        return "high"
+    if role is Role.ZOMBIE or verdict.is_open or writes.writer.is_past_owner:
         return "medium"
-    return "high" if role is Role.ORPHAN and writes.alive != 0 else "info"
+    return "info"
 
 
 def _kind(verdict: _Verdict) -> str:
@@ -119,17 +139,17 @@ def _kind(verdict: _Verdict) -> str:
         return "zombie commit"
     if role is Role.ORPHAN:
         return "orphan commit"
-    if verdict.lost:
-        return "lost messages"
     if role is Role.BROKER:
         return "offset written through a broker"
+    if verdict.lost:
+        return "lost messages"
     return _REGRESSION if verdict.again else "tool write"
 
 
 def _is_inferred(verdict: _Verdict) -> bool:
     writes, role = verdict.writes, verdict.writes.writer.role
     tool = role is Role.TOOL
-    if verdict.lost or verdict.may_resume or role is Role.BROKER or writes.first.owner is UNKNOWN:
+    if verdict.lost or verdict.is_open or role is Role.BROKER or writes.first.owner is UNKNOWN:
         return True
     if not tool and writes.writer.member is None:
         return True
@@ -223,6 +243,8 @@ def _effect(verdict: _Verdict) -> tuple[str, str]:
         if writes.is_restarted:
             text = f"; {_claimer(writes)} claimed the partition next and its first commit is "
             text += f"{start}: up to {offsets} were not delivered."
+        if writes.writer.role is Role.BROKER:
+            text = f"{text[:-1]}, unless that client delivered them."
         return "lost", text + extent
     if verdict.again:
         where = str(verdict.again[0]) if writes.is_restarted else "it"
@@ -237,7 +259,7 @@ def _effect(verdict: _Verdict) -> tuple[str, str]:
 
 def _harmless(verdict: _Verdict, restored: bool) -> str:
     writes, last = verdict.writes, verdict.writes.last
-    if verdict.may_resume or verdict.is_start:
+    if verdict.may_resume or verdict.is_start or verdict.is_hidden:
         return "unknown"
     if writes.next is not None or restored:
         return "repaired"
@@ -256,6 +278,10 @@ def _ending(verdict: _Verdict, restored: bool) -> str:
         )
     if restored:
         return "; its last write restored the offset."
+    if verdict.is_start:
+        return f"; {_claimer(writes)} started from it, and what the group had reached is unknown."
+    if verdict.is_hidden:
+        return "; a log gap hides whether a member started from it."
     if writes.writer.role is Role.ORPHAN or writes.last.offset == verdict.reached:
         return "."
     if writes.next is not None:
@@ -274,19 +300,24 @@ def judge_lowered(group: Group, lowered: Lowered) -> Finding:
 
 
 def _by_owner(group: Group, lowered: Lowered) -> Finding:
-    """Two threads of a member may commit in any order. A member delivers messages again if it, or
-    the next owner, started from the lower offset, which later writes between the two show. An owner
-    whose first commit is lower has started below."""
+    """Two threads of a member may commit in any order. A member delivers messages again if it
+    started from the lower offset, which a later write between the two shows. The next owner starts
+    from it, which its first commit may not show. An owner whose first commit is lower has started
+    below."""
     offset, before, then = lowered.commit.offset, lowered.before, lowered.next
     assert offset is not None
     climbs = then is not None and then.offset is not None and offset < then.offset < before
     first = None if lowered.start is None else lowered.start.first
-    starts = then is None and lowered.start is not None and (first is None or first < before)
+    starts = then is None and lowered.start is not None
     position = lowered.position
     is_sure = position is not None and position.is_sure
     begins = position is not None and position.is_start
     offsets, more = span(offset, before), ""
-    if climbs or starts:
+    if starts and first is not None and first >= before:
+        is_sure = False
+        offsets += f" were delivered again, unless {_claimer(lowered)}, whose first commit is "
+        offsets += f"{first}, began elsewhere."
+    elif climbs or starts:
         offsets += " were delivered again."
     elif begins:
         offsets += " are delivered again if it continued there."

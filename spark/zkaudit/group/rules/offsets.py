@@ -243,21 +243,27 @@ class WrongOffsets(Rule):
 
     def gap(self) -> Iterable[Finding]:
         """Judge all that waits, and forget what a log gap may have changed."""
-        yield from self.finish(Moment(0, 0))
+        yield from self._judge_all(before_gap=True)
         self._partitions.clear()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
         """Judge all that waits."""
-        for state in self._partitions.values():
-            yield from self._judged(state, state.waiting())
+        return self._judge_all(self.group.coverage.segment(end.zxid) > self.group.segment)
 
-    def _judged(self, state: _Partition, waiting: Iterable[Waiting]) -> Iterator[Finding]:
+    def _judge_all(self, before_gap: bool) -> Iterator[Finding]:
+        for state in self._partitions.values():
+            yield from self._judged(state, state.waiting(), before_gap)
+
+    def _judged(
+        self, state: _Partition, waiting: Iterable[Waiting], before_gap: bool = False
+    ) -> Iterator[Finding]:
         for pending in waiting:
             if isinstance(pending, Lowered):
                 yield judge_lowered(self.group, pending)
             # That a broker writes is normal, unless owners write themselves.
             elif pending.writer.role is not Role.BROKER or state.had_streams:
-                yield from judge_writes(self.group, pending, self._extent(pending))
+                extent = self._extent(pending)
+                yield from judge_writes(self.group, pending, extent, before_gap)
 
     def _extent(self, writes: Writes) -> int | None:
         """How many partitions the topic has, if a tool wrote all of them while the group was

@@ -251,7 +251,7 @@ class Rule:
         return ()
 
     def gap(self) -> Iterable[Finding]:
-        """Transactions are missing before the next row: a new segment begins."""
+        """Transactions are missing before the next row. The group is as before that."""
         return ()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
