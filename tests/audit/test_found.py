@@ -84,8 +84,9 @@ def test_findings_of_a_time_kind_topic_and_member(kinds: Any) -> None:
     assert kinds("--kind", "lost messages", "--kind", "not covered") == [
         "lost messages", "not covered",
     ]  # fmt: skip
-    assert kinds("--topic", "t") == ["lost messages", "orphan partition"]
-    assert kinds("--member", "host-2") == ["orphan partition"]
+    assert kinds("--topic", "t") == ["lost messages", "not covered", "orphan partition"]
+    assert kinds("--member", "host-2") == ["not covered", "orphan partition"]
+    assert kinds("--severity", "critical") == ["lost messages", "not covered"]
     assert kinds("--severity", "high") == ["lost messages", "not covered", "unowned interval"]
     assert kinds("--from", "2026-11-21T00:15", "--to", "2026-11-21T01:00") == [
         "unowned interval", "orphan partition", "view disagreement",
@@ -103,12 +104,22 @@ def test_times_are_shown_in_the_chosen_zone(
 ) -> None:
     """Each with its offset. The id follows the kind."""
     zone = ("--timezone", "Europe/Berlin")
-    assert run(["findings", str(audit), "--topic", "t", "--severity", "high", *zone]) == 0
+    only = ("--kind", "lost messages")
+    assert run(["findings", str(audit), *only, *zone]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "2026-11-21T01:10:00.000+01:00  critical, proven: lost messages "
         f"[{IDS['lost messages']}]",
         "    lost messages.",
     ]  # fmt: skip
+
+
+def test_a_time_that_ends_before_it_begins_is_refused(
+    audit: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would look like a time without findings. Zones do not matter."""
+    times = ("--from", "2026-11-21T01:00+01:00", "--to", "2026-11-21T00:00Z")
+    assert run(["findings", str(audit), *times]) == 2
+    assert "is not after --from" in capsys.readouterr().err
 
 
 def test_expected_findings_do_not_fail(
@@ -128,6 +139,8 @@ def test_expected_findings_do_not_fail(
     assert run([*words, "--kind", "lost messages"]) == 0
     assert run([*words, "--kind", "orphan partition"]) == 0
     assert run([*words, "--kind", "not covered"]) == 3
+    for choice in (("--topic", "v"), ("--member", "nobody"), ("--severity", "critical")):
+        assert run([*words, *choice]) == 3
     with file.open("a") as lines:
         lines.write(f"{IDS['not covered']} the server was new\n{IDS['unowned interval']}\n")
     assert run(words) == 0

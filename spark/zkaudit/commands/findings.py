@@ -15,7 +15,14 @@ import click
 
 from zkaudit.commands.expected import expected_option, print_gone
 from zkaudit.commands.inputs import limit_names, limit_options
-from zkaudit.commands.question import Clock, about, logs_options, say, timezone_option
+from zkaudit.commands.question import (
+    Clock,
+    about,
+    check_order,
+    logs_options,
+    say,
+    timezone_option,
+)
 from zkaudit.commands.summary import FAILED
 from zkaudit.errors import NoLogsError
 from zkaudit.findings.kinds import KINDS, NOT_LOOKED_FOR
@@ -104,12 +111,16 @@ def findings_command(
     findings that logs cannot show: those need `zkaudit run` with journals or brokers. The id in
     brackets is the same in every audit that has the finding. Each finding has the command that
     prints the transactions around it.
+
+    Time that no log covers may hide any finding. `--severity`, `--topic` and `--member` do not
+    leave it out.
     """
     from zkaudit.findings.expected import gone
     from zkaudit.report.found import Choice, check_group, read
 
     start = start and clock.parse(start, "--from")
     end = end and clock.parse(end, "--to")
+    check_order(start, end)
     if len(places) == 1 and is_audit(Path(places[0])):
         no_effect("the directory of an audit", "servers", "allow_damage", *limit_names())
         every = read(Path(places[0]))

@@ -16,6 +16,7 @@ from zkaudit.commands.question import (
     ArgumentsFirst,
     Clock,
     about,
+    check_order,
     iso,
     narrow,
     question_options,
@@ -76,8 +77,7 @@ def log_command(
 
     start = start and clock.parse(start, "--from")
     end = end and clock.parse(end, "--to")
-    if start and end and start >= end:
-        raise click.BadParameter(f"{end} is not after --from {start}", param_hint="--to")
+    check_order(start, end)
     if as_json and timeline:
         at_most_one(("--json", "--timeline"))
     with no_collector():

@@ -57,6 +57,13 @@ class Clock:
         return f"{self._text}.{rest // 1000:03d}"
 
 
+def check_order(start: str | None, end: str | None) -> None:
+    """Raise BadParameter if ``--from`` is not before ``--to``. Both are what ``Clock.parse``
+    returns."""
+    if start and end and datetime.fromisoformat(start) >= datetime.fromisoformat(end):
+        raise click.BadParameter(f"{end} is not after --from {start}", param_hint="--to")
+
+
 def iso(us: int | None) -> str | None:
     """Return a time as JSON output has it: ISO, UTC, with milliseconds."""
     if us is None:

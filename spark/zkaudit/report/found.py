@@ -16,7 +16,7 @@ from zkaudit.errors import InputMissingError
 from zkaudit.findings.expected import Expected, gone
 from zkaudit.findings.kinds import LASTING
 from zkaudit.job.place import finished
-from zkaudit.limits import SEVERITIES
+from zkaudit.limits import NOT_COVERED, SEVERITIES
 from zkaudit.show import command
 from zkaudit.text import no_group, regex_of
 
@@ -72,6 +72,9 @@ def _plain(row: Row) -> Row:
 class Choice:
     """Which findings are wanted. Empty and ``None``: all.
 
+    Time that no log covers may hide findings about any topic and member, of any severity. So only
+    ``kinds`` and times leave it out.
+
     Args:
         group: those about this group, and those about no group, which concern all groups.
         severity: this one or a worse one.
@@ -94,13 +97,18 @@ class Choice:
         for row in rows:
             if (
                 (self.group is None or row["group"] in (self.group, None))
-                and row["severity"] in bad
                 and (not self.kinds or row["kind"] in self.kinds)
-                and (not self.topics or row["topic"] in self.topics)
-                and (not self.members or any(m in (row["member"] or "") for m in self.members))
+                and (row["kind"] == NOT_COVERED or (row["severity"] in bad and self._about(row)))
                 and self._at_the_time(row)
             ):
                 yield row
+
+    def _about(self, row: Row) -> bool:
+        """Whether a finding is about one of the topics and one of the members."""
+        member = row["member"] or ""
+        return (not self.topics or row["topic"] in self.topics) and (
+            not self.members or any(text in member for text in self.members)
+        )
 
     def _at_the_time(self, row: Row) -> bool:
         if row["time"] is None:
