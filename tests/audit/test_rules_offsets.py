@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from zkaudit.group import Act, Event, Facts, Finding, Opened, Partition
+from zkaudit.group import Act, Event, Facts, Finding, Opened, Partition, Shown
 from zkaudit.group.rules.offsets import WrongOffsets
 from zkaudit.group.rules.resets import Pace
 
@@ -484,3 +484,21 @@ def test_writes_after_a_move_to_kafka() -> None:
     assert "wrote 2 times to the offset of t-0" in late.sentence
     assert judged(*running(), move(4, "kafka"), move(5, "zookeeper"), commit(6, 120)) == []
     assert judged(*running(), move(4, "kafka"), commit(5, 120, 77)) == []
+
+
+def test_a_log_gap_may_hide_that_a_group_was_moved_back() -> None:
+    """A snapshot behind it shows whether it was. Without one, the finding is not proven."""
+    marker, content = "/consumers/g/migration", json.dumps({"moved_to": "kafka"}).encode()
+    moved = event(4, 77, Act.SET, marker, content)
+    late = [join(25, OTHER), claim(26, OTHER), commit(27, 120, OTHER)]
+    gap = [(10, 20)]
+
+    def past(known: int | None, *shown: Shown) -> list[tuple[Any, ...]]:
+        findings = found(*running(), moved, *late, gaps=gap, known=(0, known), shown=shown)
+        return [(one.severity, one.basis, "log gap" in one.sentence) for one in findings]
+
+    assert past(None) == [("critical", "inferred", True)]
+    assert past(20) == []
+    assert past(20, Shown(20, marker, content, 4, 0, 4, 0, 0)) == [("critical", "proven", False)]
+    in_gap = Shown(20, marker, content, 12, 0, 12, 0, 0)
+    assert past(20, in_gap) == [("critical", "proven", False)]

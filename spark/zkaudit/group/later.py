@@ -62,8 +62,9 @@ class LaterEvents:
         self._closes: dict[int, int] = {}
         self._names: dict[tuple[str, str, int], set[str]] = {}
         self._migrations: set[tuple[str, str, int]] = set()
+        self._markers: set[tuple[str, str, int]] = set()
         for znode in shown:
-            self._create_in_snapshot(znode)
+            self._read_shown(znode)
 
     def first(self, path: str, segment: int) -> FirstEvent | None:
         """Return the first create or delete of an owner znode in a segment."""
@@ -80,6 +81,10 @@ class LaterEvents:
     def moves(self, chroot: str, group: str, session: int) -> bool:
         """Return whether a session writes the group's migration marker."""
         return (chroot, group, session) in self._migrations
+
+    def shows_marker(self, chroot: str, group: str, segment: int) -> bool:
+        """Return whether a snapshot in a segment has the group's migration marker."""
+        return (chroot, group, segment) in self._markers
 
     def only_member(self, chroot: str, group: str, session: int) -> str | None:
         """Return the consumer id of a session that registered exactly one in the group."""
@@ -115,8 +120,12 @@ class LaterEvents:
             first = FirstEvent(event.zxid, 0, event.time, False, event.session, event.cxid == 0)
             self._change(path, event.session, first)
 
-    def _create_in_snapshot(self, shown: Shown) -> None:
-        if shown.is_ephemeral:
+    def _read_shown(self, shown: Shown) -> None:
+        znode = self._znodes[shown.path] if shown.path.endswith(_MARKER) else None
+        if znode is not None and znode.tree == MIGRATION:
+            segment = self._coverage.segment(shown.zxid + 1)
+            self._markers.add((znode.chroot, znode.group, segment))
+        elif shown.is_ephemeral:
             first = FirstEvent(shown.czxid, FROM_SNAPSHOT, shown.ctime, True)
             self._change(shown.path, shown.session, first)
 

@@ -171,5 +171,5 @@ class Rules:
             if segment > group.segment:
                 for rule in self._rules:
                     findings += rule.gap()
-                group.segment = segment
+                group.enter(segment)
         return group

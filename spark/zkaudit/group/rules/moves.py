@@ -36,6 +36,8 @@ class _Writes:
     """What one session wrote to an offset after a move."""
 
     moved_zxid: int
+    may_be_back: bool
+    """A log gap may hide that the group was moved back before."""
     first: Commit
     last: Commit
     times: int = 1
@@ -46,17 +48,18 @@ class CommitsPastMoves(Rule):
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
-        self._writes: dict[tuple[str, int, int], _Writes] = {}
-        """By path, session and move."""
+        self._writes: dict[tuple[str, int, int, bool], _Writes] = {}
+        """By path, session, move, and whether the group may have been moved back."""
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
         """Count a write after a move."""
         moved_zxid = self.group.moved_to_kafka
         if moved_zxid is not None and commit.kind is Kind.COMMIT:
-            key = commit.znode.path, commit.session, moved_zxid
+            back = self.group.may_be_back
+            key = commit.znode.path, commit.session, moved_zxid, back
             writes = self._writes.get(key)
             if writes is None:
-                self._writes[key] = _Writes(moved_zxid, commit, commit)
+                self._writes[key] = _Writes(moved_zxid, back, commit, commit)
             else:
                 writes.last = commit
                 writes.times += 1
@@ -75,13 +78,15 @@ class CommitsPastMoves(Rule):
         offsets = ("?" if commit.offset is None else commit.offset for commit in (first, last))
         begin, newest = offsets
         many = writes.times > 1
+        doubt = ", unless it was moved back in a log gap" if writes.may_be_back else ""
         return Finding(
             severity="critical",
             kind="commit past the end of a move",
-            basis="proven",
+            basis="inferred" if writes.may_be_back else "proven",
             sentence=f"{writer} wrote {writes.times} times to the offset of {partition_of(znode)} "
             f"of group {self.group.name} in ZooKeeper, the last time {newest}, after the group had "
-            "been moved to Kafka. Members that read their offsets from Kafka do not see it.",
+            f"been moved to Kafka{doubt}. Members that read their offsets from Kafka do not see "
+            "it.",
             evidence=(
                 Evidence("moves", writes.moved_zxid, what="moved to kafka"),
                 Evidence("commits", first.zxid, first.idx, session, f"wrote {begin}"),

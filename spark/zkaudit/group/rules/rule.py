@@ -86,6 +86,8 @@ class Group:
         self._movers: set[int] = set()
         self.moved_to_kafka: int | None = None
         """The transaction that moved the group to Kafka; ``None``: its offsets are in ZooKeeper."""
+        self.may_be_back = False
+        """A log gap may hide that the group was moved back from Kafka."""
 
     def member(self, session: int | None) -> str | None:
         """Return the member behind a session, as it has claimed so far or registers at any time."""
@@ -191,6 +193,18 @@ class Group:
             self._movers.add(event.session)
             moved = event.act is not Act.DELETE and store_of(event.data) == "kafka"
             self.moved_to_kafka = event.zxid if moved else None
+            self.may_be_back = False
+
+    def enter(self, segment: int) -> None:
+        """Note that a segment begins. A log gap before it may hide the end of a move."""
+        self.segment = segment
+        later = self.later
+        if later is None or later.shows_marker(self.chroot, self.name, segment):
+            return
+        if self.coverage.known_from(segment) is None:
+            self.may_be_back = self.moved_to_kafka is not None
+        else:  # a snapshot shows that there is no marker
+            self.moved_to_kafka, self.may_be_back = None, False
 
     def ended(self, lifetime: Lifetime) -> None:
         """Note a lifetime that has ended."""
