@@ -284,6 +284,21 @@ def test_a_migration_that_stands_still() -> None:
     assert story.found(standstill=40) == [], "a group that was never moved"
 
 
+@pytest.mark.parametrize("acknowledged", [(), ("a", "b")])
+def test_a_standstill_by_two_leaders_clocks_is_inferred(acknowledged: tuple[str, ...]) -> None:
+    """The clock of the new leader may be ahead. Both findings say so."""
+    story = on_the_road("locked")
+    story.mode("kafka")
+    story.acknowledge(*acknowledged)
+    story.now(seconds=50)
+    assert [one.basis for one in story.found(standstill=40)] == ["proven"]
+    story.zxid = 1 << 32
+    story.now(seconds=50)
+    (still,) = story.found(standstill=40)
+    assert still.basis == "inferred"
+    assert still.sentence.endswith("so the time is by the clocks of two servers.")
+
+
 def test_modes_out_of_order() -> None:
     """Only neighbours, only what is a mode; a znode may go when no member follows it."""
     story = on_the_road("locked")

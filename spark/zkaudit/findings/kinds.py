@@ -348,7 +348,8 @@ _KINDS: Final = (
         ("medium", "low"),
         "A member did not acknowledge a mode for 10 minutes (`--standstill-seconds`). `low`: the "
         "group was left in mode `locked` or `kafka` for that long.",
-        "The mode znode and the members' acknowledgements.",
+        "The mode znode and the members' acknowledgements. Inferred if the leader changed in "
+        "between.",
         "`zkmigrate status` names the member and what it waits for. Restart the member, or go "
         "back with `zkmigrate live to-zookeeper`.",
         lasts=True,

@@ -18,7 +18,7 @@ from zkaudit.group.coverage import UNKNOWN
 from zkaudit.group.events import FROM_SNAPSHOT, Commit, Kind, Lifetime, Moment
 from zkaudit.group.live_moves import LiveMove, Span, Wait
 from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
-from zkaudit.group.rules.words import hex_of, partition_of, seconds_between
+from zkaudit.group.rules.words import clocks, hex_of, partition_of, seconds_between, timed
 from zkaudit.group.subscriptions import registered
 from zkconsumer.admin.ids_lock import PROBE_END
 from zkconsumer.core.migration.modes import RULES, Mode, neighbours
@@ -378,12 +378,14 @@ class StandsStill(Rule):
         ends = [wait.end for wait in waits if wait.end is not None]
         end = max(ends, key=lambda end: end.zxid) if len(ends) == len(waits) else None
         seconds = max(_seconds(wait.begin, wait.end or now) for wait in waits)
+        until = max((wait.end or now).zxid for wait in waits)
         return Finding(
             severity="medium",
             kind="migration stands still",
-            basis="proven",
+            basis=timed(begin.zxid, until),
             sentence=f"Mode {_name(span)} of group {self.group.name} was not acknowledged by "
-            f"{_named(names)} for {seconds:,.1f} s. Until then the next mode cannot be written.",
+            f"{_named(names)} for {seconds:,.1f} s. Until then the next mode cannot be written."
+            + clocks(begin.zxid, until),
             evidence=(_wrote(span), *_waited(waits)),
             zxid=begin.zxid,
             time=begin.time,
@@ -394,13 +396,15 @@ class StandsStill(Rule):
 
     def _left(self, span: Span, now: Moment) -> Finding:
         lasted = "was" if span.end else "has been"
-        seconds = _seconds(span.start, span.end or now)
+        until = span.end or now
+        seconds = _seconds(span.start, until)
         return Finding(
             severity="low",
             kind="migration stands still",
-            basis="proven",
+            basis=timed(span.start.zxid, until.zxid),
             sentence=f"Group {self.group.name} {lasted} in mode {_name(span)} for {seconds:,.1f} "
-            "s: neither legacy consumers nor plain Kafka consumers can join.",
+            "s: neither legacy consumers nor plain Kafka consumers can join."
+            + clocks(span.start.zxid, until.zxid),
             evidence=(_wrote(span),),
             zxid=span.start.zxid,
             time=span.start.time,
