@@ -447,11 +447,24 @@ CONTINUES = [*BOTH, *range(2000, 3000, 60), *range(3400, 6000, 60)]
         ([*BOTH, *range(2000, 3000, 60)], [*BOTH, *range(2000, 3000, 60)], []),
         ([*BOTH, *range(1380, 6000, 60)], BUSY, []),
         ([*BOTH, *range(2000, 6000, 60)], [*BOTH, *range(2001, 6000, 60)], []),
+        (BOTH, [*BOTH, 2000, 2050], []),
+        (BOTH, [*BOTH, *range(2000, 2200, 50)], [("a", "1,010.0 s", None, 1)]),
         ([at + n / 100 for at in range(0, 6000, 600) for n in range(20)], BUSY, []),
         (range(0, 3000, 290), BUSY, []),
         (BOTH, [], []),
     ],
-    ids=["ends", "continues", "outage", "briefly", "outlasted", "batches", "rarely", "alone"],
+    ids=[
+        "ends",
+        "continues",
+        "outage",
+        "briefly",
+        "outlasted",
+        "outage at the end",
+        "not only an outage",
+        "batches",
+        "rarely",
+        "alone",
+    ],
 )
 def test_an_owner_that_stops_committing(
     of_a: Sequence[float], of_b: Sequence[float], stalled: list[Any]

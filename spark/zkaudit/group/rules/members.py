@@ -218,7 +218,8 @@ class Stalled(Rule):
             return
         for member_name, member in self._members.items():
             longest, times = member.stall, member.times
-            if member_name != name:
+            resumes = self._is_outage(member.time, newest, self._resumed)
+            if member_name != name and not resumes:
                 last = self._stall(member_name, member, newest, newest, None)
                 times += last is not None
                 if last is not None and (longest is None or last[:2] > longest[:2]):
