@@ -241,6 +241,18 @@ def test_a_log_gap_does_not_hide_what_ended_before_it() -> None:
     later = [at(join(25, 6), 3700), at(claim(26, 6), 3701)]
     (finding,) = found(*stuck, *later, gaps=[(10, 20)])
     assert (finding.kind, finding.zxid, finding.end_zxid) == ("unowned interval", 3, 4)
+    # A member that does not leave: the group's last row before the gap shows the time.
+    last = event(8, 7, Act.SET, "/consumers/g/offsets/t/1", b"3")._replace(time=3_000_000_000)
+    in_gap = Shown(20, MEMBER.format("b"), None, 15, 4_000_000_000, 15, 4_000_000_000, 8)
+    for behind in ([], later):
+        history = [*stuck[:3], last, *behind]
+        some = found(*history, gaps=[(10, 20)], shown=[in_gap], facts=end_at(9_000))
+        (finding,) = (one for one in some if one.kind == "unowned interval")
+        assert (finding.severity, finding.zxid, finding.end_zxid) == ("medium", 3, 8)
+        assert finding.sentence == (
+            "t-0 of group g had no owner for 2,997.0 s although members were registered, up to a "
+            "log gap."
+        )
 
 
 def test_the_member_that_registered_first_shows_the_longest_time() -> None:
@@ -278,7 +290,7 @@ def test_the_member_that_registered_first_shows_the_longest_time() -> None:
 @pytest.mark.parametrize("log_gap", [None, (3, 14), (4, 14), (13, 15), (15, 17)])
 def test_no_unowned_interval_across_a_log_gap(log_gap: tuple[int, int] | None) -> None:
     """Nothing in a log gap shows who owned the partition, so the audit reports no unowned interval
-    and no orphan partition."""
+    across it and no orphan partition."""
     history = [
         event for event in (
             join(1, 1), claim(2, 1), claim(2, 1, partition=1, idx=1), delete(3, 1),
@@ -288,6 +300,7 @@ def test_no_unowned_interval_across_a_log_gap(log_gap: tuple[int, int] | None) -
     gaps = [log_gap] if log_gap else []
     found_ = found(*history, gaps=gaps, known=(0, 17), facts=end_at(100))
     expected = [("unowned interval", 0)] * (log_gap in (None, (15, 17)))
+    expected += [("unowned interval", 1)] * (log_gap == (15, 17))  # up to the gap
     expected += [("orphan partition", 1)] * (not log_gap)
     assert [(one.kind, one.partition) for one in found_] == expected
 

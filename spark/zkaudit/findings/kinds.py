@@ -237,7 +237,8 @@ _KINDS: Final = (
         "unowned interval",
         ("medium",),
         "A partition had no owner for 30 s (`--unowned-seconds`) although a subscribed member was "
-        "registered all that time. A new partition counts from its creation.",
+        "registered all that time. A new partition counts from its creation. What lasts up to a "
+        "log gap counts to the group's last transaction before it.",
         "The owner znodes and registrations. Inferred if the leader changed in between.",
         "Look at the rebalances of that time: refused claims, or a member that did not release.",
     ),

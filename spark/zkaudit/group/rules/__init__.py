@@ -31,8 +31,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from zkaudit.group.coverage import Coverage
-from zkaudit.group.events import Began, Burst, Change, Commit, Lifetime, Membership, Moment, Row
+from zkaudit.group.coverage import UNKNOWN, Coverage
+from zkaudit.group.events import (
+    Began,
+    Burst,
+    Change,
+    Commit,
+    Event,
+    Lifetime,
+    Membership,
+    Moment,
+    Row,
+)
 from zkaudit.group.facts import Facts
 from zkaudit.group.later import LaterEvents
 from zkaudit.group.live_moves import LiveMove
@@ -119,15 +129,17 @@ class Rules:
         findings: list[Finding] = []
         if isinstance(row, Commit):
             if self.group is None or self._with_gaps:
-                self._prepare(row.znode, row.zxid, findings)
+                self._prepare(row.znode, row, findings)
             for read in self._committed:
                 findings += read(row)
         elif isinstance(row, Began):
-            group = self._prepare(row.lifetime.znode, row.lifetime.start_zxid, findings)
+            start = row.lifetime.start
+            at = None if start is UNKNOWN else start
+            group = self._prepare(row.lifetime.znode, at, findings)
             group.began(row.lifetime)
             self._call("began", row.lifetime, findings)
         elif isinstance(row, Change):
-            group = self._prepare(row.znode, row.event.zxid, findings)
+            group = self._prepare(row.znode, row.event, findings)
             group.changed(row)
             self._call("changed", row, findings)
         elif isinstance(row, Membership):
@@ -140,7 +152,7 @@ class Rules:
             self._prepare(row.znode, None, findings)
             self._call("live_move", row, findings)
         elif isinstance(row, Lifetime) and row.end is not None:
-            group = self._prepare(row.znode, row.end.zxid, findings)
+            group = self._prepare(row.znode, row.end, findings)
             group.ended(row)
             self._call("ended", row, findings)
         return findings
@@ -153,7 +165,9 @@ class Rules:
         for read in self._methods[method]:
             findings += read(row)
 
-    def _prepare(self, znode: Znode, zxid: int | None, findings: list[Finding]) -> Group:
+    def _prepare(
+        self, znode: Znode, at: Moment | Event | Commit | None, findings: list[Finding]
+    ) -> Group:
         group = self.group
         if group is None:
             self.group = group = Group(znode.chroot, znode.group, *self._outside)
@@ -166,10 +180,12 @@ class Rules:
                     if getattr(type(rule), name) is not getattr(Rule, name)
                 ]
             self._committed = self._methods["committed"]
-        if self._with_gaps and zxid is not None:
-            segment = group.coverage.segment(zxid)
+        if self._with_gaps and at is not None:
+            segment = group.coverage.segment(at.zxid)
             if segment > group.segment:
                 for rule in self._rules:
                     findings += rule.gap()
                 group.enter(segment)
+            if segment == group.coverage.last_segment or at.zxid <= group.coverage.end_of(segment):
+                group.latest = at
         return group

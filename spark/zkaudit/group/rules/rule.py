@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zkaudit.group.coverage import UNKNOWN, Coverage, Unknown
-from zkaudit.group.events import Act, Burst, Change, Commit, Lifetime, Membership, Moment
+from zkaudit.group.events import (
+    Act,
+    Burst,
+    Change,
+    Commit,
+    Event,
+    Lifetime,
+    Membership,
+    Moment,
+)
 from zkaudit.group.facts import Facts, Partition
 from zkaudit.group.later import LaterEvents
 from zkaudit.group.live_moves import LiveMove
@@ -74,6 +83,8 @@ class Group:
         self.limits = limits
         self.segment = 0
         """The segment of the present row."""
+        self.latest: Moment | Event | Commit | None = None
+        """The last row up to now that is not in a log gap; ``None``: there are no log gaps."""
         self.live: dict[str, Lifetime] = {}
         """The lifetimes that have begun and not ended, by path, of all trees."""
         self.wanted = Wanted(chroot, facts.topics)

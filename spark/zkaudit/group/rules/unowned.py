@@ -114,14 +114,29 @@ class Unowned(Rule):
                 self._until_left[free.znode.path] = time
 
     def gap(self) -> Iterable[Finding]:
-        """Report what ended before the log gap, of partitions that had had an owner."""
-        for path, time in self._until_left.items():
-            if self._released.get(path) is not None:
-                yield self._finding(time, None)
+        """Report what lasted up to the log gap or ended before it, of partitions that had had an
+        owner."""
+        yield from self._before_gap()
         self._until_left.clear()
+
+    def _before_gap(self) -> Iterator[Finding]:
+        """The group's last row before the log gap shows how long it lasted at least."""
+        latest = self.group.latest
+        for path, last in self._released.items():
+            left = self._until_left.get(path)
+            if last is not None and latest is not None:
+                until = Moment(latest.zxid, latest.idx, latest.time)
+                free = self._after(last, until)
+                if free is not None:
+                    yield from self._judge(free, until, None, left, before_gap=True)
+                elif left is not None:
+                    yield self._finding(left, None)
 
     def finish(self, end: Moment) -> Iterable[Finding]:
         """Judge the partitions without an owner at the end."""
+        if self.group.coverage.segment(end.zxid) > self.group.segment:
+            yield from self._before_gap()
+            return
         for path, last in self._released.items():
             if last is not None and (free := self._after(last, end)) is not None:
                 yield from self._judge(free, end, None, self._until_left.get(path))
@@ -164,15 +179,22 @@ class Unowned(Rule):
         return _Free(znode, begin, begin.time, evidence, words, sure)
 
     def _judge(
-        self, free: _Free, until: Moment, claim: Moment | None, left: _Time | None
+        self,
+        free: _Free,
+        until: Moment,
+        claim: Moment | None,
+        left: _Time | None,
+        before_gap: bool = False,
     ) -> Iterator[Finding]:
-        """``left``: the longest time that ended because a member left."""
+        """``left``: the longest time that ended because a member left. ``before_gap``: the claim
+        may be in a log gap."""
         member = next(filter(self.group.exists, self.group.wanted.by(free.znode.topic)), None)
         time = None if member is None else self._time(free, member, until)
-        if time is None or (claim is not None and left is not None and left.seconds > time.seconds):
+        is_over = claim is not None or before_gap
+        if time is None or (is_over and left is not None and left.seconds > time.seconds):
             time = left
         if time is not None:
-            yield self._finding(time, claim)
+            yield self._finding(time, claim, before_gap)
 
     def _time(
         self, free: _Free, member: Lifetime, until: Moment, has_left: bool = False
@@ -191,19 +213,25 @@ class Unowned(Rule):
         seconds = seconds_between(since, until.time)
         return None if seconds < limit else _Time(free, begin, until, seconds, later, has_left)
 
-    def _finding(self, time: _Time, claim: Moment | None) -> Finding:
+    def _finding(self, time: _Time, claim: Moment | None, before_gap: bool = False) -> Finding:
         free, begin, until, seconds = time[:4]
         evidence, end = [free.evidence], claim
         if time.is_later:
             evidence.append(Evidence("registrations", begin.zxid, what="a subscribed member"))
         what = f"{partition_of(free.znode)} of group {self.group.name} "
-        is_orphan = claim is None and not time.has_left
+        is_orphan = claim is None and not time.has_left and not before_gap
         if time.has_left:
             end = until
             evidence.append(Evidence("membership", until.zxid, what="the member left"))
             what += (
                 f"had no owner for {seconds:,.1f} s although a member was registered, until that "
                 "member left."
+            )
+        elif before_gap:
+            end = until
+            what += (
+                f"had no owner for {seconds:,.1f} s although members were registered, up to a log "
+                "gap."
             )
         elif claim is None:
             what += (
