@@ -374,6 +374,44 @@ def test_a_new_partition_begins_at_0() -> None:
     assert judged(*events, facts=facts) == []
 
 
+def test_an_owner_that_begins_after_its_offset_was_deleted() -> None:
+    """It does not matter how fast that is. A tool that stores another offset is judged by what it
+    wrote, a recreated topic begins at 0, and what a log gap hides is unknown."""
+    path = "/consumers/g/offsets/t/0"
+    gone = [*stopped(), delete(10, TOOL, path)]
+
+    def first(offset: int) -> list[Event]:
+        new = event(22, OTHER, Act.CREATE, path, b"%d" % offset)
+        return [join(20, OTHER), claim(21, OTHER), new, commit(23, offset + 10, OTHER)]
+
+    finding = only(*gone, *first(9_000))
+    assert (finding.kind, finding.severity, finding.basis) == ("offset jump", "medium", "inferred")
+    assert (finding.messages, [part.zxid for part in finding.evidence]) == (8_900, [10, 22])
+    assert finding.sentence == (
+        "Session 0x32 deleted the offset 100 of t-0 of group g. The next one is 9000, written by "
+        "its owner, Member g_a (session 0x2). `auto.offset.reset` chose where it began, so up to "
+        "8900 offsets (100 to 8999) were not delivered, or earlier ones were delivered again."
+    )
+    assert judged(*gone, *first(100)) == []
+    new = event(5, MEMBER, Act.CREATE, path, b"9000")
+    assert judged(*running(), delete(4, TOOL, path), new, commit(6, 9010)) == []
+    assert [one[0] for one in judged(*gone, *first(40))] == ["offset regression"]
+    set_by_tool = [*gone, event(11, TOOL, Act.CREATE, path, b"100")]
+    assert [one[0] for one in judged(*set_by_tool, *restarted(20, 9_000))] == ["tool write"]
+    again = Facts(topics={("", "t"): {0: Partition(15, 15, True, None, 14)}})
+    assert judged(*gone, *first(9_000), facts=again) == []
+    assert judged(*gone, *first(9_000), gaps=[(12, 18)], known=(0, 18)) == []
+
+
+def test_what_an_owner_had_reached_before_a_log_gap_hides_no_jump() -> None:
+    """Another owner may have started from the lower offset in the gap."""
+    high = [join(1, MEMBER), claim(2, MEMBER), commit(3, 900_000), commit(4, 5, TOOL)]
+    behind = [commit(30, 10), commit(31, 900_010)]
+    shown = [Shown(25, "/consumers/g/owners/t/0", b"g_a-0", 2, 0, 2, 0, MEMBER)]
+    some = found(*high, *behind, gaps=[(6, 25)], known=(0, 25), shown=shown)
+    assert [one.messages for one in some if one.kind == "offset jump"] == [900_000]
+
+
 def test_the_usual_rate_is_that_of_sorting_all() -> None:
     """To a thousandth, without the fastest step of each partition. It is unknown after a few
     steps."""

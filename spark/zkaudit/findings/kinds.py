@@ -90,7 +90,8 @@ _KINDS: Final = (
         ("medium", "low"),
         "An owner's offset rose faster than a consumer can read (`--jump-rate`): probably a reset "
         "to the end. `low`: it rose by 10,000 or more, and 20 times faster than 99 % of the "
-        "commits of its topic: a reset, or a backlog.",
+        "commits of its topic: a reset, or a backlog. `medium` also: the offset was deleted, and "
+        "the next owner's first one is higher, whatever the time.",
         "Inferred from two commits of one owner and the time between them. The fastest commit of "
         "each partition does not count towards the 99 %.",
         "Compare with the member's log at that time (OffsetOutOfRange) and with the topic's "

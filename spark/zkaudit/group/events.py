@@ -204,6 +204,18 @@ class Commit(NamedTuple):
     """Without an owner: the zxid by which the last owner znode was gone."""
 
 
+class Deleted(NamedTuple):
+    """An offset znode was deleted."""
+
+    znode: Znode
+    zxid: int
+    idx: int
+    time: int | None
+    session: int
+    previous: Write | None
+    """Its content; ``None``: unknown."""
+
+
 class Refused(NamedTuple):
     """A write of a registered member that ZooKeeper refused."""
 
@@ -268,7 +280,7 @@ class Burst:
         return max(self.claims.values(), default=0)
 
 
-Row = Began | Lifetime | Membership | Commit | Change | Refused | Burst
+Row = Began | Lifetime | Membership | Commit | Deleted | Change | Refused | Burst
 """What a fold returns. Its last row may be a ``LiveMove``."""
 
 

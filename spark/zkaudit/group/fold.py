@@ -13,6 +13,7 @@ from zkaudit.group.events import (
     Began,
     Change,
     Commit,
+    Deleted,
     Ended,
     Event,
     Kind,
@@ -164,8 +165,9 @@ class Fold:
         return None
 
     def apply(self, event: Event) -> Sequence[Row]:
-        """Apply the next event. Return its rows: lifetimes that begin and end, commits, changes of
-        a migration, refused writes of members, and bursts of changes that have ended."""
+        """Apply the next event. Return its rows: lifetimes that begin and end, writes and deletions
+        of offsets, changes of a migration, refused writes of members, and bursts of changes that
+        have ended."""
         rows: list[Row] = []
         for earlier in self._snapshots.before(event.zxid):
             self._change(earlier, rows)
@@ -343,6 +345,8 @@ class Fold:
             state = self._offsets[path] = _Offset(znode, self._node(owner))
         segment = self.coverage.segment(event.zxid)
         if event.act is Act.DELETE:
+            before = self._content(state, path, segment)
+            rows.append(Deleted(znode, *event[:4], before))
             state.last, state.written_in = None, segment
             return
         write = Write(event.data, offset_of(event.data), event.zxid, event.time)

@@ -21,6 +21,7 @@ from zkaudit.group import (
     Change,
     Commit,
     Coverage,
+    Deleted,
     Event,
     Facts,
     Finding,
@@ -233,7 +234,7 @@ class _Output:
         """Add a row of a fold."""
         if self._only_findings:
             return
-        if isinstance(row, Began) or (isinstance(row, Burst) and not row.is_rebalance):
+        if isinstance(row, Began | Deleted) or (isinstance(row, Burst) and not row.is_rebalance):
             return
         self._count += 1
         if isinstance(row, Commit):

@@ -14,9 +14,9 @@ A new rule:
 
 1. Subclass ``Rule`` and override the methods for the rows that it reads: ``began`` and ``ended`` of
    lifetimes (``znode.tree`` has which: ``ids``, ``owners``, ...), ``membership``, ``committed``,
-   ``burst`` of a rebalance, ``changed``, ``live_move``, ``gap`` for transactions that are missing,
-   ``finish``. Return the findings that are complete. What lasts is kept in the rule until it ends,
-   and what has not ended is returned by ``finish``.
+   ``deleted`` of an offset, ``burst`` of a rebalance, ``changed``, ``live_move``, ``gap`` for
+   transactions that are missing, ``finish``. Return the findings that are complete. What lasts is
+   kept in the rule until it ends, and what has not ended is returned by ``finish``.
 2. ``self.group`` is what rules share: ``live`` lifetimes, the ``member`` behind a session,
    ``coverage``, ``limits``, and ``facts`` from outside the group: sessions, brokers, topics, the
    end of the history. State that two rules need belongs there.
@@ -37,6 +37,7 @@ from zkaudit.group.events import (
     Burst,
     Change,
     Commit,
+    Deleted,
     Event,
     Lifetime,
     Membership,
@@ -98,7 +99,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
 
 
 _METHODS: Final = (
-    "began", "ended", "membership", "committed", "changed", "burst", "live_move",
+    "began", "ended", "membership", "committed", "deleted", "changed", "burst", "live_move",
 )  # fmt: skip
 """The methods of a rule that are called with a row."""
 
@@ -138,6 +139,9 @@ class Rules:
             group = self._prepare(row.lifetime.znode, at, findings)
             group.began(row.lifetime)
             self._call("began", row.lifetime, findings)
+        elif isinstance(row, Deleted):
+            self._prepare(row.znode, Moment(*row[1:4]), findings)
+            self._call("deleted", row, findings)
         elif isinstance(row, Change):
             group = self._prepare(row.znode, row.event, findings)
             group.changed(row)

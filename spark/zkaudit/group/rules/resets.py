@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from zkaudit.group.coverage import UNKNOWN
-from zkaudit.group.events import Commit, Kind, Lifetime, Moment, Write
+from zkaudit.group.coverage import UNKNOWN, Unknown
+from zkaudit.group.events import Commit, Deleted, Kind, Lifetime, Moment, Write
 from zkaudit.group.facts import Partition
 from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
 from zkaudit.group.rules.words import clocks, hex_of, offset_text, partition_of, span, who
@@ -126,7 +126,8 @@ class Jumps(Rule):
     faster than the offsets of its topic do in this group (``low``).
 
     A partition that was created within the logs began at 0. For the first commit after a claim, the
-    time begins at the claim. A topic's usual rate is known only at the end.
+    time begins at the claim. A topic's usual rate is known only at the end. If the offset was
+    deleted, it is unknown where the owner began, so any higher one is a finding.
     """
 
     def __init__(self, group: Group) -> None:
@@ -135,12 +136,15 @@ class Jumps(Rule):
         """The session that wrote each offset last, by path."""
         self._reached: dict[str, Write] = {}
         """By path: what was stored before a session that is not the owner lowered it."""
+        self._deleted: dict[str, Deleted] = {}
+        """By path, until the next write: the deletion of an offset."""
         self._paces: defaultdict[str, Pace] = defaultdict(Pace)
         self._least = min(group.limits.jump_rate, JUMP_LEAST)
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
         """Compare an owner's write with the one before."""
         offset, owner, before = commit.offset, commit.owner, commit.previous
+        deleted = self._deleted.pop(commit.znode.path, None) if self._deleted else None
         is_own = True
         if owner is UNKNOWN:
             # A session that writes twice in a row is treated as the owner.
@@ -157,6 +161,8 @@ class Jumps(Rule):
             reached = self._reached.get(commit.znode.path) if self._reached else None
             if reached is not None and reached.offset is not None and reached.offset > start:
                 start, start_at, start_time = reached.offset, reached.zxid, reached.time
+        elif deleted is not None and _has_begun(owner, deleted):
+            return self._begun(commit, deleted)
         elif commit.created and (made := self._created(commit.znode)) is not None:
             start, start_at, start_time = 0, None, made.time
         else:
@@ -179,6 +185,19 @@ class Jumps(Rule):
         reached = -1 if known is None or known.offset is None else known.offset
         if commit.offset < before.offset and before.offset > reached:
             self._reached[path] = before
+
+    def deleted(self, deleted: Deleted) -> Iterable[Finding]:
+        """Remember the offset until the next write."""
+        if deleted.previous is not None and deleted.previous.offset is not None:
+            self._deleted[deleted.znode.path] = deleted
+        return ()
+
+    def gap(self) -> Iterable[Finding]:
+        """Forget what a log gap may have changed."""
+        self._writers.clear()
+        self._reached.clear()
+        self._deleted.clear()
+        return ()
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
         """A new owner starts from the stored offset."""
@@ -211,6 +230,19 @@ class Jumps(Rule):
         elif step.size >= JUMP_LEAST:
             self._paces[commit.znode.topic].keep(rate, step)
 
+    def _begun(self, commit: Commit, deleted: Deleted) -> Iterator[Finding]:
+        """Judge an owner's first write after the offset was deleted. Not of a recreated topic: its
+        messages begin at 0 again."""
+        before = deleted.previous
+        assert before is not None
+        assert before.offset is not None
+        made = self.group.facts.partition(commit.znode)
+        changed = () if made is None else (made.deleted_zxid, made.zxid)
+        again = any(zxid is not None and before.zxid < zxid < commit.zxid for zxid in changed)
+        if again or self.group.is_mover(commit.session) or (commit.offset or 0) <= before.offset:
+            return
+        yield self._after_deletion(commit, deleted, before.offset)
+
     def finish(self, end: Moment) -> Iterable[Finding]:
         """Compare the large steps of each topic with its usual rate."""
         for pace in self._paces.values():
@@ -218,6 +250,35 @@ class Jumps(Rule):
             if usual is not None:
                 for step in pace.faster(JUMP_TIMES * usual):
                     yield self._finding(step, usual)
+
+    def _after_deletion(self, commit: Commit, deleted: Deleted, before: int) -> Finding:
+        owner, group, offset = commit.owner, self.group.name, commit.offset or 0
+        member = owner.member if isinstance(owner, Lifetime) else None
+        writer = f"session {hex_of(commit.session)}"
+        if member is not None:
+            writer = who(group, member, commit.session)
+        return Finding(
+            severity="medium",
+            kind="offset jump",
+            basis="inferred",
+            sentence=f"Session {hex_of(deleted.session)} deleted the offset {before} of "
+            f"{partition_of(commit.znode)} of group {group}. The next one is {offset}, written by "
+            f"its owner, {writer}. `auto.offset.reset` chose where it began, so up to "
+            f"{span(before, offset)} were not delivered, or earlier ones were delivered again.",
+            evidence=(
+                Evidence("commits", deleted.zxid, deleted.idx, deleted.session,
+                         f"deleted {before}"),
+                Evidence("commits", commit.zxid, commit.idx, commit.session, f"wrote {offset}"),
+            ),
+            zxid=commit.zxid,
+            time=commit.time,
+            topic=commit.znode.topic,
+            partition=commit.znode.partition,
+            member=member,
+            session=commit.session,
+            effect="unknown",
+            messages=offset - before,
+        )  # fmt: skip
 
     def _finding(self, step: _Step, usual: float | None) -> Finding:
         """``usual``: the usual rate of the topic; ``None``: it is faster than any consumer."""
@@ -337,6 +398,12 @@ class StaleOffsets(Rule):
             effect="lost" if is_past else "unknown",
             messages=stale if is_past else None,
         )
+
+
+def _has_begun(owner: Lifetime | Unknown | None, deleted: Deleted) -> bool:
+    """Whether an owner claimed the partition after its offset was deleted. A running owner
+    continues, and writes the offset again."""
+    return isinstance(owner, Lifetime) and (owner.start_zxid or 0) > deleted.zxid
 
 
 def _seconds(since: int | None, until: int | None) -> float:

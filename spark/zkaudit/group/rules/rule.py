@@ -12,6 +12,7 @@ from zkaudit.group.events import (
     Burst,
     Change,
     Commit,
+    Deleted,
     Event,
     Lifetime,
     Membership,
@@ -260,6 +261,10 @@ class Rule:
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
         """An offset was written."""
+        return ()
+
+    def deleted(self, deleted: Deleted) -> Iterable[Finding]:
+        """An offset was deleted."""
         return ()
 
     def burst(self, burst: Burst) -> Iterable[Finding]:
