@@ -26,7 +26,7 @@ def commands() -> list[tuple[str, int]]:
     """Every command of the page, with the exit status that its comment states."""
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     found = []
-    for line in "".join(blocks).splitlines():
+    for line in re.sub(r" \\\n\s*", " ", "".join(blocks)).splitlines():
         match = re.search(r"  # status (\d+)( if .*)?$", line)
         found.append((line[: match.start()] if match else line, int(match[1]) if match else 0))
     return found

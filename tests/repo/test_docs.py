@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 import zkconsumer
+from tests.support.pages import COLUMN
 from zkconsumer.core.common.faults import Trouble
 
 ROOT = Path(__file__).parents[2]
@@ -171,6 +172,20 @@ def test_python_blocks_compile(page: Path) -> None:
     """Every Python block is valid Python."""
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         compile(block, str(page), "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_blocks_fit_into_the_column(page: Path) -> None:
+    """No line of a block is cut off on the site: the column has room for so many characters."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^( *)```(.*)\n([\s\S]*?)^\1```$", text, re.MULTILINE)
+    lines = [
+        line.removeprefix(indent)
+        for indent, language, body in blocks
+        if language != "mermaid" and not language.startswith("{")
+        for line in body.splitlines()
+    ]
+    assert [line for line in lines if len(line) > COLUMN] == []
 
 
 def test_adr_index_is_complete() -> None:

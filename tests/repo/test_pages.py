@@ -16,6 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tests.support.pages import is_shown, shown
 from zkconsumer.cli.main import cli
 from zkconsumer.core.groups.states import State
 
@@ -23,14 +24,10 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EXPLANATIONS = ("assignment", "coordinator-side", "myths")
 BLOCKS = [
-    (name, command, output)
+    (name, block.command, block.output)
     for name in EXPLANATIONS
-    for mark, command, output in re.findall(
-        r"(<!-- test: run -->\n)?```console\n\$ ([^\n]*)\n(.*?)```",
-        (DOCS / "explanation" / f"{name}.md").read_text(encoding="utf-8"),
-        re.DOTALL,
-    )
-    if not mark
+    for block in shown((DOCS / "explanation" / f"{name}.md").read_text(encoding="utf-8"))
+    if not block.mark
 ]
 QUESTIONS = (DOCS / "questions.md").read_text(encoding="utf-8").split("|---|---|\n")[1].splitlines()
 
@@ -49,7 +46,7 @@ FIGURES = _figures()
 
 @pytest.mark.parametrize(("name", "command", "output"), BLOCKS, ids=[block[1] for block in BLOCKS])
 def test_a_command_prints_what_the_page_shows(name: str, command: str, output: str) -> None:
-    """Each block is the command's output. A last line of ``...`` stands for the rest."""
+    """Each block is the command's output, or the table after it has columns of it."""
     program, *words = shlex.split(command)
     if program == "python":
         printed = subprocess.run(
@@ -57,12 +54,7 @@ def test_a_command_prints_what_the_page_shows(name: str, command: str, output: s
         ).stdout
     else:
         printed = CliRunner().invoke(cli, words, catch_exceptions=False).stdout
-    found = [line.rstrip() for line in printed.strip().splitlines()]
-    shown = [line.rstrip() for line in output.strip().splitlines()]
-    if shown[-1] == "...":
-        shown.pop()
-        found = found[: len(shown)]
-    assert found == shown, f"{name}.md: run {command}"
+    is_shown(printed, output)
 
 
 @pytest.mark.parametrize("name", sorted(FIGURES.FIGURES))

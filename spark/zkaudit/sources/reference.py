@@ -53,7 +53,8 @@ SOURCES: Final = (
         """CREATE TEMPORARY VIEW transactions USING zookeeper_txnlog
 OPTIONS (path '/var/lib/zookeeper', pathPrefix '/consumers/');
 
-SELECT time, hex(session), path FROM transactions WHERE type = 'delete' ORDER BY zxid, idx;""",
+SELECT time, hex(session), path FROM transactions
+WHERE type = 'delete' ORDER BY zxid, idx;""",
         """logs = spark.read.format("zookeeper_txnlog").option("pathPrefix", "/consumers/")
 logs.load(["logs/zk1", "logs/zk2", "logs/zk3"]).where("type = 'delete'").show()
 
@@ -73,7 +74,8 @@ OPTIONS (path '/var/lib/zookeeper', pathPrefix '/consumers/');
 
 SELECT file, count(*) FROM znodes WHERE ephemeral_owner != 0 GROUP BY file;""",
         """nodes = spark.read.format("zookeeper_snapshot").load("/var/lib/zookeeper")
-nodes.where("path like '/consumers/%/offsets/%'").selectExpr("path", "string(data)").show()""",
+offsets = nodes.where("path like '/consumers/%/offsets/%'")
+offsets.selectExpr("path", "string(data)").show()""",
     ),
     Source(
         "zkaudit_journal",
@@ -111,7 +113,8 @@ lines.where("fault is not null").select("file", "line", "fault").show()""",
         {"records": schema.OFFSETS},
         """CREATE TEMPORARY VIEW records USING zkaudit_offsets OPTIONS (bootstrap 'kafka1:9092');
 
-SELECT `group`, topic, partition, committed FROM records WHERE kind = 'offset' AND NOT deleted;""",
+SELECT `group`, topic, partition, committed FROM records
+WHERE kind = 'offset' AND NOT deleted;""",
         """records = spark.read.format("zkaudit_offsets").option("bootstrap", "kafka1:9092").load()
 records.where("kind = 'group'").select("group", "generation", "members").show()""",
     ),
